@@ -1,1 +1,1 @@
-"""``python -m bench``: measurements of the runner beside other programs; not part of the wheel."""
+"""``python -m bench``: measurements of the runner compared with other programs; not part of the wheel."""

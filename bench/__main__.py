@@ -1,6 +1,6 @@
 """Benchmarks: ratios measured side by side, each with its aim and whether it was reached.
 
-Every measurement has its own daemon, state directory and queues, and removes them afterwards.
+Each measurement has its own daemon, state directory and queues, and removes them at its end.
 docs/explanation/benchmarks.md explains each line.
 """
 
@@ -55,7 +55,7 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what was asked for, print it, and keep it if everything was measured; or show what was kept."""
+    """Run the named cases, print the results, and save them if all were measured; or show saved results."""
     asked = _parser().parse_args(argv)
     if asked.show:
         for path in result_files.find(asked.results or result_files.RESULTS, asked.names):
@@ -89,7 +89,7 @@ def measure_case(name: str, scratch: Scratch) -> list[Line]:
 
 
 def _draw(path: Path, machine: Machine, lines: Sequence[Line]) -> None:
-    """Keep memory by epoch as a picture, if it was measured."""
+    """Save memory by epoch as a picture, if it was measured."""
     memory = [line for line in lines if line.bench == loader_memory.BENCH]
     if any(isinstance(line, Result) for line in memory):
         print(loader_memory.draw(memory, f"{machine.cpu}, {machine.cores} cores", path), file=sys.stderr)
@@ -112,5 +112,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and tidy up on the way
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs the clean-up
     sys.exit(main())

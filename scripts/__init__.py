@@ -1,1 +1,1 @@
-"""What `make` starts: the demonstrations, and what goes before and after the tests."""
+"""Programs that `make` starts: the demonstrations, and steps before and after the tests."""

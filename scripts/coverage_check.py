@@ -1,7 +1,7 @@
 """Print the lines that no test runs, and fail if there are more than the limits allow.
 
-Reads what ``scripts/coverage_plugin.py`` has written.  A ``match`` whose last case is marked as
-exhaustive has no way past it: the type checker proves that, and no test can run it.
+The input is the output of ``scripts/coverage_plugin.py``.  A ``match`` whose last case is marked as
+exhaustive has no branch past it: the type checker proves that, and no test can run that branch.
 """
 
 import ast
@@ -25,7 +25,7 @@ PERCENT: Final = 90.0
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What was run of one file, and what not."""
+    """The coverage of one file."""
 
     path: str
     lines: tuple[int, ...]
@@ -42,7 +42,7 @@ class File:
 
 
 def main() -> int:
-    """Print every file that was not run wholly, and the share of all that was."""
+    """Print every file without full coverage, and the total coverage."""
     files = list(_files())
     for file in files:
         if file.missing:

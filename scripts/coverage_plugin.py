@@ -1,8 +1,8 @@
 """A plugin of pytest that notes which lines and branches run: ``pytest -p scripts.coverage_plugin``.
 
 Each process of a run writes what it has seen when it ends, under the name of its worker;
-``scripts/coverage_check.py`` reads them all.  Of processes beside a test nobody counts: the unit tests
-run the same lines.
+``scripts/coverage_check.py`` reads them all.  Processes that a test starts are not counted: the
+unit tests run the same lines.
 """
 
 import json
@@ -23,12 +23,12 @@ PAUSE: Final = 2.0
 
 
 class _Seen(Slipcover):  # type: ignore[misc]  # which says nothing of its types
-    """Each round looks for every function of every module: with short tests, that is most of the cost."""
+    """Limits how often a round begins: a round searches every function of every module, which is costly."""
 
     _next = 0.0
 
     def deinstrument_seen(self) -> None:
-        """Begin a round; what is left out now belongs to the next one."""
+        """Begin a round; functions skipped now belong to the next one."""
         if time.monotonic() >= self._next:
             super().deinstrument_seen()
             self._next = time.monotonic() + PAUSE
@@ -36,12 +36,12 @@ class _Seen(Slipcover):  # type: ignore[misc]  # which says nothing of its types
 
 _matcher = FileMatcher(sources=[str(ROOT / each) for each in SOURCES])
 _seen = _Seen(branch=True, source=[str(ROOT / each) for each in SOURCES])
-ImportManager(_seen, _matcher).__enter__()  # as early as this plugin: what is imported before is not seen
+ImportManager(_seen, _matcher).__enter__()  # as early as possible: earlier imports are not seen
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Leave what was seen; a process that only hands tests to workers has seen nothing."""
+    """Write the coverage of this process; a process that only distributes tests to workers has none."""
     if session.config.getoption("numprocesses", None):
         return
     FOLDER.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ PATIENCE_S = 1200
 
 
 def runner(*arguments: str, show: bool = True) -> str:
-    """Type a command as a user would, and return what it printed."""
+    """Run a command as a user would, and return its output."""
     if show:
         print(f"$ runner {' '.join(arguments)}", flush=True)
     done = subprocess.run([RUNNER, *arguments], check=False, stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -39,7 +39,7 @@ def job(reference: str) -> dict[str, Any]:
 
 
 def wait_for_half(reference: str) -> dict[str, Any]:
-    """Return the job once it has a checkpoint and half of its steps behind it."""
+    """Return the job once it has a checkpoint and has done half of its steps."""
     deadline = time.monotonic() + PATIENCE_S
     told = ""
     while time.monotonic() < deadline:
@@ -64,7 +64,7 @@ def _line(found: dict[str, Any], progress: dict[str, Any]) -> str:
 
 
 def kill_the_container(found: dict[str, Any], executor: str) -> None:
-    """SIGKILL, from outside the runner: what a power cut or the kernel's memory killer does."""
+    """Send SIGKILL to the job: with ``docker kill``, or with ``runner kill`` for a plain process."""
     if executor != "docker":
         print("$ runner kill --signal KILL killed")
         runner("kill", "--signal", "KILL", found["id"], show=False)

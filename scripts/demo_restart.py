@@ -1,10 +1,10 @@
-"""A change in the middle of a job: restart, keep or resume?  By arithmetic, and then by the clock.
+"""A change in the middle of a job: the predicted and the measured time of restart, keep and resume.
 
 The case of the source documents, on this machine: a graph forecaster that builds its graphs again for every
 batch, and saves at the ends of epochs only.  A profile that keeps the graphs is offered three times: at 84 %
 of the first epoch, at 84 % of the last one, and at 84 % of the first with a checkpoint in its middle.  Each
-time a canary measures the change, the policy answers, and afterwards every alternative is really carried
-out, so that what was predicted stands beside what it took.
+time a canary measures the change and the policy decides.  Afterwards every alternative is carried out, so
+that the prediction can be compared with the measured time.
 """
 
 import json
@@ -62,7 +62,7 @@ def job_file(name: str, graphs: str, every_steps: int) -> Path:
 
 
 def runner(*arguments: str, show: bool = True) -> str:
-    """Type a command as a user would, and return what it printed."""
+    """Run a command as a user would, and return its output."""
     if show:
         print(f"$ runner {' '.join(arguments)}", flush=True)
     done = subprocess.run([RUNNER, *arguments], check=False, stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -77,7 +77,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 def until(name: str, true: Callable[[dict[str, Any]], bool], *, may_end: bool = False) -> dict[str, Any]:
-    """Return a job once something is so."""
+    """Return a job once a condition is true."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         found = job(name)
@@ -96,7 +96,7 @@ def at_step(name: str, step: float) -> float:
 
 
 def finished(name: str) -> float:
-    """Return when a job that has succeeded took its last step, in its own words."""
+    """Return when a succeeded job took its last step, as the job reported it."""
     found = until(name, lambda found: found["state"] in {"finished", "held"}, may_end=True)
     if found["outcome"] != "succeeded":
         sys.exit(f"demo: job {name}: {found['why']}")
@@ -107,7 +107,7 @@ def finished(name: str) -> float:
 
 @dataclass
 class Decision:
-    """What was said about a change, and when."""
+    """The decision about a change, and its time."""
 
     title: str
     name: str
@@ -138,7 +138,7 @@ def json_lines(*arguments: str) -> list[dict[str, Any]]:
 
 
 def decided(title: str, name: str, epoch: int) -> Decision:
-    """Offer the change at 84 % of an epoch, do what the policy says, and return it."""
+    """Offer the change at 84 % of an epoch, do what the policy decides, and return the decision."""
     print(f"\n=== {title}", flush=True)
     canary = measured(name, epoch)
     at_step(name, EPOCH * (epoch - 1 + DECIDED_AT))
@@ -181,7 +181,7 @@ def scenario() -> list[Decision]:
 
 
 def report(cases: list[Decision]) -> bool:
-    """Print predictions beside what it took, and return whether the fastest was chosen everywhere."""
+    """Print predicted and measured times, and return whether the fastest alternative was always chosen."""
     print("\nfrom the decision to the last step:")
     print(f"{'case':<62}{'':<10}{'predicted':>10}{'real':>9}{'off':>8}")
     right = True

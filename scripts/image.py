@@ -1,7 +1,7 @@
 """Make the image that most tests train in, before they begin.
 
-They come several at a time, each with daemons of its own: every one of those would make a base image, and
-each base would want an environment of its own.
+Several tests run at the same time, each with its own daemons.  Without this step, each daemon would build
+a base image, and each base image would need its own environment.
 """
 
 import os
@@ -14,12 +14,12 @@ from images.store import ImageStore
 
 
 def say(line: str) -> None:
-    """Tell of a step that takes its time."""
+    """Print a message about a long step."""
     sys.stderr.write(f"image: {line}\n")
 
 
 def main() -> None:
-    """Make it in the engine that ``DOCKER_HOST`` names, if it names one and the image is not there."""
+    """Build the image in the engine of ``DOCKER_HOST``, if that is set and the image is missing."""
     if not os.environ.get("DOCKER_HOST"):
         return
     with TemporaryDirectory() as scratch:

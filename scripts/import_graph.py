@@ -84,7 +84,7 @@ def read_picture() -> tuple[frozenset[Edge], frozenset[str]]:
 
 
 def _split(module: str) -> tuple[str, str]:
-    """Return the package of runner that a module is in, and the name that it has there."""
+    """Return the package of runner that contains a module, and the module's name in it."""
     _, package, member, *_ = (*module.split("."), "", "")
     return package, member
 

@@ -1,10 +1,10 @@
-"""The pictures in docs/images: a terminal that shows a busy machine, made anew by one command.
+"""Generate the pictures in docs/images: a terminal that shows a busy machine.
 
-The machine is a stand-in: a compiled ``libnvidia-ml.so.1`` that says what a file says, and programs that
-report steps as a trainer does, and train nothing.  Everything else is real: the daemon, the users' jobs
+The machine is simulated: a compiled ``libnvidia-ml.so.1`` reports the content of a file, and programs report
+steps as a trainer does but train nothing.  Everything else is real: the daemon, the users' jobs
 as processes, the commands, the terminal (xterm on an X server without a screen).
 
-Wants root (jobs of several users), and: cc, unshare, xterm, Xvfb, import and convert (ImageMagick).
+Requires root (jobs of several users), and: cc, unshare, xterm, Xvfb, import and convert (ImageMagick).
 """
 
 import json
@@ -55,7 +55,7 @@ while True:
 
 @dataclass(frozen=True)
 class Played:
-    """A job, and how the devices look that it gets."""
+    """A job, and the figures of its devices."""
 
     user: str
     name: str
@@ -93,7 +93,7 @@ WAITING: Final = (
 
 @dataclass
 class Stage:
-    """A directory with a daemon in it, and the stand-in's file."""
+    """A directory with a daemon and the file of the simulated driver."""
 
     root: Path
 
@@ -112,7 +112,7 @@ class Stage:
         }
 
     def build(self) -> None:
-        """Make the driver, the program, the settings and a command named ``runner``."""
+        """Create the driver, the program, the settings and a command named ``runner``."""
         (self.root / "driver").mkdir()
         library = self.root / "driver/libnvidia-ml.so.1"
         source = ROOT / "tests/fakes/gpu/nvml/nvml.c"
@@ -131,7 +131,7 @@ class Stage:
         self.devices({})
 
     def devices(self, busy: dict[int, tuple[int, float]]) -> None:
-        """Let the driver say which devices do what: number -> (utilisation, share of memory)."""
+        """Set the load that the driver reports for devices: number -> (utilisation, share of memory)."""
         heads, states = [], []
         for number in range(8):
             uuid, (util, full) = f"GPU-{number:08x}", busy.get(number, (0, 0.007))
@@ -183,7 +183,7 @@ class Stage:
                     daemon.terminate()
 
     def play(self) -> None:
-        """Submit everything, and let the devices be busy with it."""
+        """Submit all jobs, and set the load of their devices."""
         for job in RUNNING:
             self.submit(job)
         until(lambda: len(self._running()) == len(RUNNING), "all of the first jobs run")
@@ -206,7 +206,7 @@ class Stage:
         return [each for each in self.overview()["jobs"] if each["state"] == "running"]
 
     def end(self) -> None:
-        """Cancel everything, so that no program of ours goes on."""
+        """Cancel all jobs, so that no program is left."""
         for each in reversed((*RUNNING, *WAITING)):
             with suppress(subprocess.CalledProcessError):
                 self.runner("cancel", each.name)
@@ -215,7 +215,7 @@ class Stage:
     # --- pictures
 
     def shoot(self, name: str, typed: str, lines: int, *, columns: int = 165, wait_s: float = 6) -> None:
-        """Type a command into a new terminal, and keep what it shows."""
+        """Type a command into a new terminal, and save a picture of it."""
         script = f"printf '$ {typed}\\n'; {typed}; exec sleep 100"
         look = ("-fa", "DejaVu Sans Mono", "-fs", "10", "-bg", "#10141a", "-fg", "#d5dae2", "-b", "12", "+sb")
         size = ("-geometry", f"{columns}x{lines}+0+0")
@@ -236,7 +236,7 @@ class Stage:
 
 
 def until(look: Any, what: str) -> None:  # noqa: ANN401
-    """Return once something is true, which has a minute."""
+    """Wait up to a minute until a condition is true."""
     deadline = time.monotonic() + 60
     while not look():
         if time.monotonic() > deadline:
@@ -256,7 +256,7 @@ def x_server() -> Iterator[None]:
 
 
 def take_up_users() -> None:
-    """Go on where ``USERS`` exist: in a mount namespace with account files of its own."""
+    """Continue in a mount namespace with its own account files, in which ``USERS`` exist."""
     lines = [Path(path).read_text() for path in ("/etc/passwd", "/etc/group")]
     directory = Path(tempfile.mkdtemp(prefix="screenshots-"))
     for number, name in enumerate(USERS, FIRST_UID):
@@ -276,7 +276,7 @@ def missing(programs: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Make every picture anew."""
+    """Generate every picture."""
     if os.geteuid() != 0 or (wanted := missing(("cc", "unshare", "xterm", "Xvfb", "import", "convert"))):
         sys.exit(
             f"screenshots: wants root, and these programs: {' '.join(wanted) if os.geteuid() == 0 else ''}"

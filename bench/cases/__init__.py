@@ -1,1 +1,1 @@
-"""One module for each measurement; each yields lines with a ratio and an aim."""
+"""One module per measurement; each yields lines with a ratio and an aim."""

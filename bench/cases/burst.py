@@ -1,8 +1,8 @@
-"""Three hundred jobs that do nothing, let go at once, in several queues of the same size.
+"""Throughput of three hundred empty jobs released at once, in several queues of the same size.
 
-In each queue a job that takes all slots reads from a pipe.  Behind it wait the jobs, each of them
-``true``.  The clock starts when the pipe is closed and stops when the last job has ended, as its own
-queue tells.  Queues take turns; while one works the others are up and have nothing to do.
+In each queue, a job that takes all slots reads from a pipe.  The other jobs, each of them ``true``, wait
+behind it.  The clock starts when the pipe is closed and stops when the queue reports the end of the last
+job.  Queues take turns; while one works, the others run but are idle.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ FEW: Final = {"Slurm, default": 12, "Slurm, tuned": 30, "gflow": 10}
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield our jobs per second beside those of each other queue."""
+    """Yield the runner's jobs per second compared with each other queue."""
     with ExitStack() as stack:
         queues = {OURS: stack.enter_context(runner.running_queue(scratch.directory("daemon")))}
         missing = list(start_rivals(BENCH, OURS, scratch, stack, queues))
@@ -53,7 +53,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
 
 
 def job_count(effort: Effort, name: str) -> int:
-    """Return how many jobs a queue gets."""
+    """Return the number of jobs for a queue."""
     few = effort.burst if effort.whole else FEW.get(name, effort.burst)
     return min(effort.burst, few)
 
@@ -61,7 +61,7 @@ def job_count(effort: Effort, name: str) -> int:
 def start_rivals(
     bench: str, mine: str, scratch: Scratch, stack: ExitStack, queues: dict[str, Queue]
 ) -> Iterator[Line]:
-    """Start the other queues, and yield a line for each that cannot be had."""
+    """Start the other queues, and yield a line for each that is not available."""
     for name, start in RIVALS.items():
         try:
             rival = start(scratch.directory("rival"), may_install=scratch.effort.may_install)
@@ -71,7 +71,7 @@ def start_rivals(
 
 
 def time_burst(scratch: Scratch, queue: Queue, jobs: int) -> float:
-    """Return what a queue takes for so many jobs, from the moment when the first of them may begin."""
+    """Return the seconds that a queue takes for ``jobs`` jobs, from the moment when the first may begin."""
     gate = BlockingJob(scratch.directory("burst"))
     queue.submit(gate.argv, CPUS)
     gate.await_start()

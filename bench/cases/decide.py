@@ -1,9 +1,9 @@
-"""Deciding: what a policy of a hundred rules costs at the end of an attempt, in the worst hundredth of cases.
+"""The cost of a decision by a policy of a hundred rules at the end of an attempt: the 99th percentile.
 
-Every rule is weighed at every decision, also those behind the one that answers, because the
-record says what each of them made of the facts.  The ends are of all kinds, so that now an early
-rule answers and now the last.  Processor time of the thread that decides: what else the machine
-does in that moment is not the policy's cost.
+Each decision evaluates every rule, also those after the rule that answers, because the record contains
+the result of each.  The ends of attempts are of all kinds, so that sometimes an early rule answers and
+sometimes the last.  The figure is the processor time of the deciding thread, which excludes other work of
+the machine.
 """
 
 import gc
@@ -34,7 +34,7 @@ NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield the 99th percentile of deciding, beside the default policy; and with the record of it."""
+    """Yield the 99th percentile of a decision compared with the default policy, and that with its record."""
     large, default = make_policy(RULES), load_named_policy("default")
     contestants = {
         "large": time_slowest(large, with_record=False),
@@ -59,7 +59,7 @@ LABELS: Final = {
 
 
 def make_policy(count: int) -> Policy:
-    """Return a policy of so many rules, each with a few facts, of which the last is always true."""
+    """Return a policy of ``count`` rules, each with a few facts; the last rule is always true."""
     rules = [
         f"  - name: rule-{number}\n"
         f"    when: {{exit.code: {{in: [{number}, {number + 1}]}}, phase: {{in: [train, eval]}}, "
@@ -73,7 +73,7 @@ def make_policy(count: int) -> Policy:
 
 
 def exits() -> Iterator[Facts]:
-    """Yield ends of attempts, one of each kind after the other."""
+    """Yield ends of attempts, cycling through all kinds."""
     for number in itertools.cycle(range(RULES)):
         yield {
             "exit.class": "exception",
@@ -94,7 +94,7 @@ def exits() -> Iterator[Facts]:
 
 
 def time_slowest(policy: Policy, *, with_record: bool) -> Callable[[], float]:
-    """Return a contestant: the seconds below which 99 of 100 decisions stay."""
+    """Return a contestant that reports the 99th percentile of the seconds of a decision."""
 
     def measure() -> float:
         gc.collect()

@@ -1,9 +1,9 @@
-"""How many jobs a second the daemon gets through, where the programs themselves cost nothing.
+"""Jobs per second of the daemon with programs that cost nothing.
 
-Everything is the daemon's own: its loop, its lanes, the store on the disk, the run directories.
-Only the executor is one in memory, whose programs have ended when their launch returns.  A first
-job holds everything until all others wait; the clock starts when it is let go and stops when the
-last has finished.  Each job has a file of its own, so nothing is parsed once for all of them.
+The loop, the lanes, the store on the disk and the run directories are those of the daemon.  Only the
+executor is replaced by one in memory, whose programs have ended when their launch returns.  A first job
+holds all slots until all others wait.  The clock starts at its release and stops when the last job has
+finished.  Each job has its own file, so that no parse result is shared.
 """
 
 import gc
@@ -52,15 +52,15 @@ from runner.services.attempts.service import AttemptService
 from runner.services.submission.revision import Revision
 
 BENCH: Final = "dispatch"
-SLOTS: Final = 8  # jobs at a time: as many as a server has GPUs
-LANES: Final = 4  # as in the settings that nobody has changed
+SLOTS: Final = 8  # concurrent jobs: the number of GPUs of a server
+LANES: Final = 4  # the default setting
 LIMIT_S: Final = 120.0
 AIM_PER_S: Final = 300.0
 AIM_RATIO: Final = 1.2
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield jobs per second with an empty store, and the cost of one job with a long history beside that."""
+    """Yield jobs per second with an empty store, then the cost of one job with a long history."""
     jobs, history = scratch.effort.dispatched, scratch.effort.finished_jobs
     contestants = {
         "none": lambda: _time_jobs(scratch, jobs, None),
@@ -81,7 +81,7 @@ def _per_job(label: str, seconds: tuple[float, ...], jobs: int) -> Series:
 
 
 def _time_jobs(scratch: Scratch, jobs: int, history: Path | None) -> float:
-    """Return what it takes to get through so many jobs, from the moment when they may begin."""
+    """Return the seconds for ``jobs`` jobs, from the moment when they may begin."""
     directory = scratch.directory("dispatch")
     if history is not None:
         shutil.copy(history, directory / "store.db")
@@ -99,7 +99,7 @@ def _time_jobs(scratch: Scratch, jobs: int, history: Path | None) -> float:
 
 @contextmanager
 def log_to_file(directory: Path) -> Iterator[None]:
-    """Let the daemon's log cost what it costs a daemon: its lines are made, and written to a file."""
+    """Write the daemon's log to a file, so that logging costs as much as in a daemon."""
     before = structlog.get_config()
     with (directory / "daemon.log").open("w") as file:
         logs.configure(terminal=False, to=file)
@@ -110,11 +110,11 @@ def log_to_file(directory: Path) -> Iterator[None]:
             lazy = type(structlog.get_logger())
             for module in list(sys.modules.values()):
                 if isinstance(logger := vars(module).get("log"), lazy):
-                    vars(logger).pop("bind", None)  # a logger keeps what it was first used with
+                    vars(logger).pop("bind", None)  # a logger caches its first configuration
 
 
 class InstantExecutor:
-    """Satisfies ``Executor``: what is launched has ended, but for what holds up the rest."""
+    """Satisfies ``Executor``: each launched program has ended, except for the blocking one."""
 
     kind: Final = "memory"
 
@@ -130,7 +130,7 @@ class InstantExecutor:
         self._wake()
 
     def release(self) -> None:
-        """End everything that is still alive."""
+        """End all programs that still run."""
         with self._lock:
             self._known = {key: Gone(key, 0) for key in self._known}
         self._wake()
@@ -155,7 +155,7 @@ class InstantExecutor:
 
 
 class NoImages:
-    """Satisfies ``runner.core.ports.images.Images`` where programs run without any."""
+    """Satisfies ``runner.core.ports.images.Images`` where programs run without images."""
 
     def ensure(self, accelerator: str, log: Path, job_id: str) -> str:
         raise BuildFailed(f"job {job_id}: {log} is of no image for {accelerator}")
@@ -167,14 +167,14 @@ class NoImages:
         raise BuildFailed(f"there are no images for {accelerator} here")
 
     def leave(self, job_id: str) -> None:
-        """Nobody waits for one."""
+        """Do nothing: no job waits for an image."""
 
     def close(self) -> None:
-        """Nothing is built."""
+        """Do nothing: no build runs."""
 
 
 class NoHistory:
-    """The usage history of a machine that has run nothing yet."""
+    """The usage history of a machine without past jobs."""
 
     def since(self, at: datetime) -> tuple[UsageRecord, ...]:
         del at
@@ -202,7 +202,7 @@ class NoDevices:
 
 @dataclass(slots=True)
 class InProcessDaemon:
-    """A daemon in this process, with nothing between it and whoever submits."""
+    """A daemon in this process, called directly without a socket."""
 
     directory: Path
     daemon: Controller
@@ -219,10 +219,10 @@ class InProcessDaemon:
         )
 
     def await_state(self, state: type[Running | Queued], count: int) -> None:
-        """Return when so many jobs are in a state.
+        """Wait until ``count`` jobs are in a state.
 
         Raises:
-            CannotMeasure: they do not get there.
+            CannotMeasure: the jobs do not reach the state in time.
         """
 
         def there() -> bool:
@@ -232,10 +232,10 @@ class InProcessDaemon:
         interleave.wait_for(f"{count} jobs {state.__name__.lower()}", there, LIMIT_S, 0.02)
 
     def await_end(self) -> None:
-        """Return when no job is left: the end of the last one is in the store.
+        """Wait until no job is left and the end of the last one is in the store.
 
         Raises:
-            CannotMeasure: it does not come.
+            CannotMeasure: the end does not come in time.
         """
         if not self.ended.wait(LIMIT_S):
             raise CannotMeasure(f"{len(self.daemon.tracked_jobs)} jobs have not ended after {LIMIT_S:.0f} s")
@@ -243,7 +243,7 @@ class InProcessDaemon:
 
 @contextmanager
 def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
-    """Give a running daemon on a directory; afterwards it has left."""
+    """Yield a running daemon on a directory; stop it at the end."""
     store, executor, clock = SqliteStore(directory / "store.db"), InstantExecutor(), SystemClock()
     config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=NoImages(),
                            allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock,
@@ -255,7 +255,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
     daemon, ended = Controller(context), Flag()
     daemon.changed = lambda _: None if daemon.tracked_jobs else ended.set()
     before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does, and the next
+    sys.setswitchinterval(SWITCH_S)  # as ``runner serve`` does; so is the next statement
     gc.freeze()
     daemon.start()
     try:
@@ -267,7 +267,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
 
 
 def make_revision(name: str, cpus: float, directory: Path) -> str:
-    """Return what the store keeps of the job file of a small program, as after a submission."""
+    """Return the stored form of the job file of a small program, as after a submission."""
     job = parse_job(TEXT.format(name=name, cpus=cpus).encode(), directory / f"{name}.yaml")
     return Revision(
         job=job,

@@ -1,11 +1,10 @@
-"""From an accepted job to the first line of its program, beside ``docker run`` of the same program.
+"""The time from an accepted job to the first line of its program, compared with ``docker run``.
 
-The line is the first that ``python -m jobs`` prints, before it imports torch.  The image
-is there; the program's arguments, variables, user and specification are those that the
-daemon itself would give, taken from a dry run.  A file is watched in both cases, every
-millisecond, until it is not empty: ours is the attempt's log, docker's is the output of
-the command ``docker run``.  Docker gets its run directory before the clock starts; the
-daemon makes it while the clock runs.
+The line is the first that ``python -m jobs`` prints, before it imports torch.  The image exists already.
+The program's arguments, variables, user and specification are those of the daemon, taken from a dry run.
+In both cases a file is polled every millisecond until it is not empty: the attempt's log for the runner,
+and the output of the command ``docker run`` for Docker.  Docker gets its run directory before the clock
+starts; the daemon creates it while the clock runs.
 
 Three clocks end at that line: from the daemon's answer to the submission, from the start
 of the process ``runner submit``, and from the start of the process ``docker run``.
@@ -40,7 +39,7 @@ Parts = dict[str, list[float]]
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield both of our clocks beside docker's."""
+    """Yield both times of the runner compared with Docker's."""
     with running_daemon(scratch.directory("daemon")) as daemon:
         file = daemon.write(job_text())
         plan = daemon.plan(file, warm_up(daemon, file))
@@ -61,7 +60,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
 
 
 def warm_up(daemon: BenchDaemon, file: Path) -> str:
-    """Return the image of a job that has started once: from here on nothing is built."""
+    """Run a job once so that its image is built, and return the image."""
     job = daemon.submit(file)
     image = daemon.await_state(job, "running")["image"]
     daemon.end(job)
@@ -69,7 +68,7 @@ def warm_up(daemon: BenchDaemon, file: Path) -> str:
 
 
 def time_accepted(daemon: BenchDaemon, file: Path, parts: Parts) -> float:
-    """Return the seconds from the daemon's answer to the first line, and keep where they went."""
+    """Return the seconds from the daemon's answer to the first line, and record those of each part."""
     job = daemon.submit(file)
     began = time.perf_counter()
     seen = await_content(daemon.log(job, 1))
@@ -97,7 +96,7 @@ def time_typed(daemon: BenchDaemon, file: Path) -> float:
 def time_docker(
     scratch: Scratch, plan: container.DockerPlan, argv: Callable[[str, Path], list[str]]
 ) -> Callable[[], float]:
-    """Return a contestant: ``docker run`` until its command has printed something."""
+    """Return a contestant: ``docker run`` until the first output of its command."""
     numbers = itertools.count(1)
 
     def measure() -> float:
@@ -110,7 +109,7 @@ def time_docker(
 
 
 def split_by_events(events: Mapping[str, str], seen_at: float) -> dict[str, float]:
-    """Return the seconds of each part of the way, from the times in the job's events."""
+    """Return the seconds of each part of the start, from the times in the job's events."""
     kinds = ("submitted", "image_ready", "placed", "launched")
     times = [*(datetime.fromisoformat(events[kind]).timestamp() for kind in kinds), seen_at]
     parts = ("image looked up", "placed", "container launched", "program's first line")

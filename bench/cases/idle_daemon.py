@@ -1,8 +1,7 @@
-"""What the daemon itself costs with a long history: to start, in memory, and when nothing happens.
+"""The cost of a daemon with a long history: its start, its memory, and its processor time when idle.
 
-Its start is measured from the start of the process to the first answer over the socket,
-beside a Python that imports what the daemon is made of and leaves: that part no code of
-ours can save.
+The start is measured from the start of the process to the first answer over the socket.  It is compared
+with a Python process that only imports the daemon's modules and exits, which is a lower bound.
 """
 
 import shutil

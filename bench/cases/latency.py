@@ -1,8 +1,9 @@
-"""From a submission into an idle queue to the start of the program, as the program itself tells.
+"""The time from a submission into an idle queue to the start of the program.
 
-The program writes the time of day into a file; nothing else is done meanwhile.  Ours twice: from the
-answer *accepted* over the socket, and from the start of the command ``runner submit``, beside the
-commands of other queues.  What passes between the end of a command and its program is in a note.
+The program writes the time of day into a file; the machine has no other work.  The runner has two times:
+from the answer *accepted* over the socket, and from the start of the command ``runner submit``.  The second
+is compared with the commands of other queues.  A note has the time from the end of a command to the start
+of its program.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ Ends = dict[str, list[float]]
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield both of our clocks, the second beside those of other queues."""
+    """Yield both times of the runner, the second compared with those of other queues."""
     ends: Ends = {}
     with ExitStack() as stack:
         own = stack.enter_context(runner.running_queue(scratch.directory("daemon")))
@@ -57,7 +58,7 @@ def time_accepted(scratch: Scratch, queue: Queue) -> float:
 
 
 def time_typed(scratch: Scratch, queue: Queue, ends: list[float]) -> float:
-    """Return the seconds from the start of a command to that of its program; keep those from its end."""
+    """Return the seconds from the start of a command to that of its program; record those from its end."""
     stamp = StartTimestamp(scratch.directory("latency"))
     began = time()
     job = queue.submit_typed(stamp.argv)
@@ -68,12 +69,12 @@ def time_typed(scratch: Scratch, queue: Queue, ends: list[float]) -> float:
 
 
 class StartTimestamp:
-    """A program that writes down when it was started."""
+    """A program that writes the time of its start to a file."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "started"
         self._path.touch()
-        self._path.chmod(0o666)  # whoever jobs run as
+        self._path.chmod(0o666)  # writable for any user of a job
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -83,7 +84,7 @@ class StartTimestamp:
         """Return the time of day at which the program was started.
 
         Raises:
-            CannotMeasure: it has written nothing.
+            CannotMeasure: the program has written nothing.
         """
         interleave.wait_for("the program's start", lambda: self._path.stat().st_size > 0, LIMIT_S, 0.001)
         try:

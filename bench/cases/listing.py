@@ -1,4 +1,4 @@
-"""``runner list`` with a long history: what every user types many times a day."""
+"""The time of ``runner list``, a frequent command, with a long history."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ COMMANDS: Final = {"runner list": ["list"], "runner list --all": ["list", "--all
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield the commands beside the start of Python, with as many finished jobs as the effort says."""
+    """Yield the commands compared with the start of Python; the effort sets the number of finished jobs."""
     history = f"{scratch.effort.finished_jobs:,} finished jobs"
     with running_daemon(with_history(scratch)) as daemon:
         contestants = {

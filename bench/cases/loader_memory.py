@@ -1,9 +1,9 @@
-"""Whether loader processes hold more and more: memory of trainer and loaders over many epochs.
+"""Memory of trainer and loader processes over many epochs, to detect leaks.
 
-A leak shows as a slope.  Two figures, because processes that were forked share what they have not
-changed: *resident* counts a page in each process that has it, and *distinct* counts it once.
-Distinct memory grows for a while without any leak, as shared pages are written to and become
-two; resident memory does not, and distinct can never be more.  The training is ``imu_stream``,
+A leak shows as a slope.  There are two figures, because forked processes share unmodified pages:
+*resident* counts a page in each process that has it, and *distinct* counts it once.  Distinct memory grows
+for a while without any leak, because a shared page that is written to becomes two.  Resident memory does
+not grow then, and distinct memory never exceeds it.  The training is ``imu_stream``,
 whose loaders keep recordings in a buffer, evaluated after each epoch by loader processes of its own.
 """
 
@@ -33,7 +33,7 @@ STEPS: Final = 150  # in an epoch
 ROWS: Final = 64
 WINDOW: Final = 50
 RECORDINGS: Final = 40
-GROUPS: Final = 10  # of which two are held out
+GROUPS: Final = 10  # two of them are held out
 COMBOS: Final = 6
 LOOK_S: Final = 0.1
 LIMIT_S: Final = 900.0
@@ -46,7 +46,7 @@ Look: TypeAlias = tuple[int, HeldMemory]
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield resident memory by epoch and how much it grows, for each number of loader processes."""
+    """Yield resident memory by epoch and its growth, for each number of loader processes."""
     steps = max(4, int(STEPS * scratch.effort.turn_share))
     recordings, epochs = scratch.directory("recordings"), scratch.effort.epochs
     write_recordings(recordings, steps)
@@ -57,7 +57,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
 
 
 def make_lines(loaders: int, memory: Sequence[HeldMemory]) -> Iterator[Line]:
-    """Yield the lines for what was held in each epoch."""
+    """Yield the lines for the memory held in each epoch."""
     resident = [each.resident for each in memory]
     distinct = [each.distinct for each in memory]
     processes = f"{loaders} loader processes"
@@ -68,7 +68,7 @@ def make_lines(loaders: int, memory: Sequence[HeldMemory]) -> Iterator[Line]:
 
 
 def draw(lines: Sequence[Line], title: str, path: Path) -> str:
-    """Draw the memory by epoch, and return what became of it."""
+    """Draw the memory by epoch, and return a message about the outcome."""
     series = [line.ours for line in lines if isinstance(line, Result) and line.ours.unit == "MiB"]
     return chart.save({each.label: each.values for each in series}, title, path)
 
@@ -106,8 +106,8 @@ def make_spec(recordings: Path, loaders: int, steps: int, epochs: int) -> Attemp
 
 
 def write_recordings(directory: Path, steps: int) -> None:
-    """Write invented recordings, as many windows as so many steps take."""
-    import numpy as np  # with the trainer's packages
+    """Write synthetic recordings with enough windows for ``steps`` steps."""
+    import numpy as np  # part of the trainer's packages
 
     windows = -(-steps * ROWS * GROUPS // (RECORDINGS * COMBOS * (GROUPS - 2)))
     rows, dice = ["file,subject"], np.random.default_rng(0)
@@ -119,7 +119,7 @@ def write_recordings(directory: Path, steps: int) -> None:
 
 
 def watch_memory(paths: RunPaths, spec: AttemptSpec) -> list[Look]:
-    """Train to the end, looking at the memory all the time.
+    """Train to the end, and return samples of the memory taken meanwhile.
 
     Raises:
         CannotMeasure: the training failed.
@@ -139,12 +139,12 @@ def watch_memory(paths: RunPaths, spec: AttemptSpec) -> list[Look]:
 
 
 def memory_by_epoch(looks: Sequence[Look], steps: int, epochs: int) -> list[HeldMemory]:
-    """Return the median of the looks in each epoch; the one next to it where nobody has looked.
+    """Return the median of the samples in each epoch; an epoch without samples takes the nearest one.
 
-    What comes after the last step is not looked at: the loader processes are gone by then.
+    Samples after the last step are ignored: the loader processes have ended by then.
 
     Raises:
-        CannotMeasure: nobody has looked at all.
+        CannotMeasure: there are no samples.
     """
     during = [look for look in looks if look[0] < steps * epochs]
     if not during:
@@ -169,7 +169,7 @@ def _looks(process: subprocess.Popen[bytes], status: Path) -> Iterator[Look]:
 
 
 def _step(status: Path) -> int:
-    """Return how far the training says it is; 0 before it says anything."""
+    """Return the step that the training reports, or 0 before its first report."""
     try:
         return int(json.loads(status.read_text())["step"] or 0)
     except FileNotFoundError:

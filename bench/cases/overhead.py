@@ -1,8 +1,8 @@
-"""What a trainer costs: one step of the same training in four loops, in turns.
+"""The overhead of a trainer: one step of the same training in four loops, in turns.
 
-Ours does more between two steps than a loop by hand: it derives every random draw from the step,
-looks at loss and norm, times its phases, tells the host how far it is, and can be killed at any
-moment.  What all that costs is the ratio.
+The runner's trainer does more between two steps than a hand-written loop: it derives every random draw from
+the step, checks loss and norm, times its phases, reports progress to the host, and can be killed at any
+moment.  The ratio shows the cost of this work.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ SETTLING: Final = 10  # steps before the first turn
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A size of model, and how many steps of it make a turn of a fifth of a second."""
+    """A model size, and the number of its steps in a turn of a fifth of a second."""
 
     label: str
     rows: int
@@ -51,7 +51,7 @@ CASES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LoopTimes:
-    """One loop: seconds of a step in each turn, and what it learnt."""
+    """One loop: seconds of a step in each turn, and the training result."""
 
     seconds: tuple[float, ...]
     cpu_s: tuple[float, ...]
@@ -59,7 +59,7 @@ class LoopTimes:
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield our step beside that of every other loop, by the clock and in processor time."""
+    """Yield the runner's step compared with every other loop, in wall-clock and processor time."""
     for case in CASES[-scratch.effort.cases :]:
         repeats = [_time_loops(case, scratch) for _ in range(scratch.effort.repeats)]
         loops = {name: merge_repeats([repeat[name] for repeat in repeats]) for name in LOOPS}
@@ -109,7 +109,7 @@ def _cpu(process: TrainingProcess, effort: Effort) -> tuple[float, ...]:
 
 
 def merge_repeats(repeats: Sequence[LoopTimes | MissingPackage]) -> LoopTimes | MissingPackage:
-    """Return the turns of all sittings; they end alike, for they differ in nothing but where memory lies."""
+    """Return the turns of all repeats; the repeats have equal results and differ only in memory layout."""
     there = [each for each in repeats if isinstance(each, LoopTimes)]
     if len(there) < len(repeats):
         return next(each for each in repeats if isinstance(each, MissingPackage))
@@ -121,7 +121,7 @@ def merge_repeats(repeats: Sequence[LoopTimes | MissingPackage]) -> LoopTimes | 
 def compare(
     case: Case, name: str, ours: LoopTimes | MissingPackage, theirs: LoopTimes | MissingPackage
 ) -> Iterator[Line]:
-    """Yield what our step and theirs took by the clock, and in processor time."""
+    """Yield the runner's step and theirs, in wall-clock time and in processor time."""
     label = f"{case.label}, beside {name}"
     if isinstance(ours, MissingPackage):
         yield NotMeasured(BENCH, label, f"{ours.package} is not installed")
@@ -143,7 +143,7 @@ def compare(
 
 
 def _compare_weights(ours: TrainingResult, theirs: TrainingResult) -> str:
-    """Return whether both have learnt the same."""
+    """Return as text whether both loops end with the same weights."""
     if ours.weights_sha256 == theirs.weights_sha256:
         return f"same weights at the end, bit for bit (held-out loss {ours.loss:.4f})"
     return f"other bits at the end: held-out loss {ours.loss:.6f}, beside {theirs.loss:.6f}"

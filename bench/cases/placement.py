@@ -1,7 +1,7 @@
-"""Placement: what one plan costs with ten thousand waiting jobs and 256 devices, in the worst of four hours.
+"""The cost of one placement plan with ten thousand waiting jobs and 256 devices, in the worst of four states.
 
-Processor time of the thread that plans.  Twenty owners in two groups hand in jobs of three
-classes with 24 kinds of needs and time limits of their own; the snapshot is made beforehand.
+The figure is the processor time of the planning thread.  Twenty owners in two groups submit jobs of three
+classes with 24 kinds of requests and different time limits.  The snapshot is made beforehand.
 """
 
 import gc
@@ -40,7 +40,7 @@ KINDS: Final = tuple(
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield the cost of a plan for machines in several states, and of all reasons in words."""
+    """Yield the cost of a plan for hosts in several states, and of all pending reasons as text."""
     contestants = {name: _time_plan(snapshot) for name, snapshot in snapshots().items()}
     contestants["words"] = _time_reasons(snapshots()["full"])
     took = interleave.interleave(scratch.effort.starts, scratch.effort.warmups, contestants)
@@ -60,7 +60,7 @@ LABELS: Final = {
 
 
 def snapshots() -> dict[str, Snapshot]:
-    """Return the same queue before hosts in several states."""
+    """Return the same queue with hosts in several states."""
     full = snapshot(WAITING, 1.0)
     quotas = Quotas(user=Quota(devices=sum(job.request.gpus for job in full.running) // 40, jobs=10))
     return {
@@ -73,7 +73,7 @@ def snapshots() -> dict[str, Snapshot]:
 
 
 def snapshot(waiting: int, lent: float) -> Snapshot:
-    """Return a queue before hosts of which a part is lent."""
+    """Return a queue with hosts of which a part is allocated."""
     dice = random.Random(7)  # noqa: S311 - no secret
     running = tuple(
         _running(host, half, dice) for host in range(HOSTS) for half in (0, 1) if dice.random() < lent

@@ -1,8 +1,8 @@
-"""The submission alone, without a program around it: one request over the socket.
+"""The cost of a submission as one request over the socket, without a client process.
 
-On a fresh connection, which is what every command of the client opens, and on one that
-stays open.  Jobs queue behind a blocked one and are cancelled before the next request; a
-question that changes nothing shows what HTTP itself costs.
+The request is sent on a fresh connection, as by every command of the client, and on a persistent one.  Jobs
+queue behind a blocked one and are cancelled before the next request.  A read-only request shows the cost of
+HTTP itself.
 """
 
 import http.client
@@ -31,7 +31,7 @@ AIM_BEHIND_OTHERS: Final = 2.0
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield what one accepted job costs over the socket, into an empty queue and into a long one."""
+    """Yield the cost of one accepted job over the socket, with an empty queue and with a long one."""
     with running_daemon(scratch.directory("daemon")) as daemon:
         daemon.block()
         file = daemon.write(job_text())
@@ -72,7 +72,7 @@ def _time_question(daemon: BenchDaemon) -> float:
 def _behind_others(
     daemon: BenchDaemon, file: Path, effort: Effort, name: str
 ) -> dict[str, tuple[float, ...]]:
-    """Measure again when many jobs wait: each turn of the daemon's loop looks at all of them."""
+    """Return the figures with many waiting jobs: each turn of the daemon's loop visits all of them."""
     for job in [daemon.submit(file) for _ in range(effort.waiting)]:
         daemon.await_state(job, "queued")
     contestants = {
@@ -83,7 +83,7 @@ def _behind_others(
 
 
 class _PersistentConnection(http.client.HTTPConnection):
-    """A connection to a Unix socket, opened once and again if the server has let go of it."""
+    """A connection to a Unix socket that is reopened if the server has closed it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("runner", timeout=30)

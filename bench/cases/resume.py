@@ -1,8 +1,8 @@
-"""From SIGKILL to training again, beside a cold ``docker run`` of the same program.
+"""The time from SIGKILL to the next training step, compared with a cold ``docker run`` of the same program.
 
 The clock starts before the signal is sent to the container and stops when the first line
-``step N/...`` of the next attempt is in its log: by then the end was noticed, the
-checkpoint verified, a new container made, torch imported and a step computed.  The other
+``step N/...`` of the next attempt is in its log.  The time includes detecting the end,
+verifying the checkpoint, creating a container, importing torch and one step.  The other
 clock starts with ``docker run`` and stops at the same line of a training from scratch.
 ``log_every`` is 1, so the line is the first step.  The configured backoff is subtracted.
 """
@@ -31,7 +31,7 @@ STEP: Final = re.compile(rb"^step \d+/", re.MULTILINE)
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield the time to train again, for each backoff."""
+    """Yield the time to resume training, for each backoff."""
     with running_daemon(scratch.directory("daemon")) as daemon:
         files = {backoff: _file(daemon, backoff) for backoff in scratch.effort.backoffs_s}
         plan = daemon.plan(files[0], warm_up(daemon, files[0]))
@@ -86,7 +86,7 @@ def time_cold_start(scratch: Scratch, plan: container.DockerPlan) -> Callable[[]
 
 
 def await_first_step(log: Path) -> float:
-    """Return when a log first tells of a step, on ``time.perf_counter``'s clock."""
+    """Return when a log first contains a step line, on ``time.perf_counter``'s clock."""
     return interleave.wait_for("the first step", lambda: STEP.search(_read(log)) is not None, LIMIT_S, POLL_S)
 
 

@@ -1,8 +1,8 @@
-"""How long a training stands because it is saved: one checkpoint every fifty steps, written in two ways.
+"""The stall of a training by its checkpoints: one every fifty steps, written in two ways.
 
-Two figures, for each can be small while the other is not: the time for which the training thread
-waits for a save, and how much slower all fifty steps are than without one, which includes what
-the writer takes from them.  A turn begins and ends half-way between two saves, so that a
+There are two figures, because either can be small while the other is large: the time for which the training
+thread waits for a save, and the slowdown of all fifty steps compared with no save, which includes the cost
+of the background writer.  A turn begins and ends half-way between two saves, so that a
 background write is over before the next training has its turn.
 """
 
@@ -18,7 +18,7 @@ from jobs.contract.plans.causal_lm import CausalLm
 
 BENCH: Final = "stall"
 AIM_PERCENT: Final = 2.0
-EVERY: Final = 50  # steps from save to save
+EVERY: Final = 50  # steps between saves
 
 NEVER: Final = f"{EVERY} steps without"
 BACKGROUND: Final = f"{EVERY} steps with a save, in the background"
@@ -26,7 +26,7 @@ AT_ONCE: Final = f"{EVERY} steps with a save, waited for"
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield for how long training stands, and how much slower it is, with both ways of saving."""
+    """Yield the stall and the slowdown of training with both ways of saving."""
     effort, every = scratch.effort, max(2, int(EVERY * scratch.effort.turn_share))
     with start_trainings(make_setups(scratch, every, effort.warmups + effort.stalls)) as processes:
         there = {name: _require(process) for name, process in processes.items()}
@@ -97,6 +97,6 @@ def stall_percent(turns: Sequence[Turn]) -> tuple[float, ...]:
 
 
 def _checkpoint_size(process: TrainingProcess) -> str:
-    """Return what was saved."""
+    """Return the size of a checkpoint as text."""
     sizes = [file.stat().st_size for file in process.setup.directory.glob("lineages/*/step-*/state.pt")]
     return f"{max(sizes) / 2**20:.0f} MiB in a checkpoint"

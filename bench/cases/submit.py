@@ -1,9 +1,8 @@
-"""Handing in a job on the command line, beside other queues and beside the start of Python itself.
+"""The time to submit a job on the command line, compared with other queues and with the start of Python.
 
-Every queue is blocked by one job, so that nothing that is submitted begins to work and
-disturbs the rest.  Each round calls every command once; after ours the round goes on when
-the daemon has put the job into its queue and it is cancelled, so that its work for this job
-is not charged to the next command.
+One job blocks each queue, so that no submitted job starts and disturbs the measurement.  Each round calls
+every command once.  After the runner's command, the round waits until the daemon has queued the job and the
+job is cancelled, so that this work is not charged to the next command.
 """
 
 import sys
@@ -24,7 +23,7 @@ FLOOR: Final = 'python -c "import click"'
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
-    """Yield our command beside each of the others."""
+    """Yield the runner's command compared with each of the others."""
     with running_daemon(scratch.directory("daemon")) as daemon, ExitStack() as stack:
         daemon.block()
         contestants = {OURS: submit_with_runner(daemon)}
@@ -41,7 +40,7 @@ def measure(scratch: Scratch) -> Iterator[Line]:
 
 
 def submit_with_runner(daemon: BenchDaemon) -> Callable[[], float]:
-    """Return a contestant that submits a file and lets the daemon come to rest."""
+    """Return a contestant that submits a file and waits until the daemon is idle."""
     file = daemon.write(job_text())
     once = interleave.time_command([*runner_command(), "submit", str(file)], daemon.environment)
 
@@ -57,7 +56,7 @@ def submit_with_runner(daemon: BenchDaemon) -> Callable[[], float]:
 def _start_rivals(
     scratch: Scratch, stack: ExitStack, contestants: dict[str, Callable[[], float]]
 ) -> Iterator[Line]:
-    """Start the other queues, and yield a line for each that cannot be had."""
+    """Start the other queues, and yield a line for each that is not available."""
     for name, start in (("sbatch --wrap true", slurm.blocked_cluster), ("tsp true", spooler.blocked_queue)):
         try:
             rival = start(scratch.directory("rival"), may_install=scratch.effort.may_install)

@@ -1,1 +1,1 @@
-"""The programs that are compared: other queues, ``docker run``, and training loops."""
+"""The compared programs: other queues, ``docker run``, and training loops."""

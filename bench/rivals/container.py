@@ -1,4 +1,4 @@
-"""The command ``docker``, both as what the runner is compared with and as the hand that pauses and kills."""
+"""The command ``docker``: a program to compare with, and a means to pause and kill containers."""
 
 import json
 import shutil
@@ -16,10 +16,10 @@ FREEZE_AGAIN_S: Final = 0.5
 
 
 def docker(*arguments: str) -> str:
-    """Return what a docker command printed.
+    """Return the output of a docker command.
 
     Raises:
-        CannotMeasure: there is no such command, or it failed.
+        CannotMeasure: the command does not exist or failed.
     """
     if shutil.which("docker") is None:
         raise CannotMeasure("there is no docker command")
@@ -31,10 +31,10 @@ def docker(*arguments: str) -> str:
 
 
 def pause(name: str) -> None:
-    """Freeze a container; the kernel's first answer may be that a process of it cannot be frozen just now.
+    """Pause a container; repeat if the kernel cannot freeze one of its processes yet.
 
     Raises:
-        CannotMeasure: it says so again and again.
+        CannotMeasure: every try failed.
     """
     for left in reversed(range(FREEZES)):
         try:
@@ -48,12 +48,12 @@ def pause(name: str) -> None:
 
 
 def containers_of(instance: str) -> list[str]:
-    """Return the containers that one daemon's store knows as its own, ended ones included."""
+    """Return the containers that belong to one daemon's store, ended ones included."""
     return docker("ps", "--all", "--quiet", "--filter", f"label=runner.instance={instance}").split()
 
 
 def time_until(argv: Sequence[str], output: Path, seen: Callable[[], float]) -> float:
-    """Return the seconds from the start of a ``docker run`` until ``seen`` returns; then it is removed."""
+    """Return the seconds from the start of ``docker run`` until ``seen`` returns; remove it then."""
     with output.open("wb") as file:
         began = time.perf_counter()
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
@@ -66,16 +66,16 @@ def time_until(argv: Sequence[str], output: Path, seen: Callable[[], float]) -> 
 
 @dataclass(frozen=True, slots=True)
 class DockerPlan:
-    """What the runner would give to the engine for an attempt, and what the program would be told."""
+    """The engine arguments and the program's specification that the runner would use for an attempt."""
 
     image: str
     config: Mapping[str, Any]
     spec: str
 
     def bare_argv(self, name: str, run_dir: Path) -> list[str]:
-        """Return a plain ``docker run`` of the same program, for a user who knows what to type.
+        """Return a plain ``docker run`` of the same program, as a user would type it.
 
-        No network, like the runner's: it is quicker, so that the comparison favours docker.
+        It has no network, like the runner's container.  This is faster, so the comparison favours Docker.
         """
         config = self.config
         variables = [part for variable in config["Env"] for part in ("--env", variable)]
@@ -99,13 +99,13 @@ class DockerPlan:
         ]
 
     def hardened_argv(self, name: str, run_dir: Path) -> list[str]:
-        """Return ``docker run`` with the walls that the runner puts around the same program."""
+        """Return ``docker run`` with the isolation options that the runner uses for the same program."""
         head, image_and_program = _split(self.bare_argv(name, run_dir), self.image)
         return [*head, *_hardening_options(self.config["HostConfig"]), *image_and_program]
 
 
 def make_plan(image: str, answer: Mapping[str, Any]) -> DockerPlan:
-    """Return the plan that a dry run answered with, for an image that is there.
+    """Return the plan from the answer to a dry run, for an existing image.
 
     Raises:
         CannotMeasure: the daemon runs attempts as plain processes.

@@ -1,8 +1,8 @@
 """A queue of gflow, in a virtual environment, a home and a tmux server of its own.
 
-gflow counts GPUs and nothing else: without one its jobs are held to no number at a time.  What waits
-behind a job depends on it.  Each job is typed into a shell of its own, which is why the shells'
-search path has to lead to its commands.
+gflow counts only GPUs: without GPUs it does not limit the number of concurrent jobs.  Jobs wait for another
+job through a dependency.  gflow types each job into its own shell, so the search path of the shells must
+include gflow's commands.
 """
 
 import os
@@ -28,10 +28,10 @@ START_LIMIT_S: Final = 20.0
 
 @contextmanager
 def running_queue(directory: Path, *, may_install: bool) -> Iterator[Queue]:
-    """Give a queue of gflow that works; afterwards its daemon and its shells are gone.
+    """Yield a running gflow queue; stop its daemon and its shells at the end.
 
     Raises:
-        CannotMeasure: it is not here and may not be installed, or does not start.
+        CannotMeasure: gflow is missing and may not be installed, or does not start.
     """
     require(("tmux",), ("tmux",), may_install=may_install)
     programs = install(directory, may_install=may_install)
@@ -49,7 +49,7 @@ def running_queue(directory: Path, *, may_install: bool) -> Iterator[Queue]:
 
 @dataclass(slots=True)
 class GflowQueue:
-    """Satisfies ``Queue``; a job that needs more than one slot holds up those after it."""
+    """Satisfies ``Queue``; a job that needs more than one slot blocks the later ones."""
 
     directory: Path
     programs: Path
@@ -87,10 +87,10 @@ class GflowQueue:
 
 
 def install(directory: Path, *, may_install: bool) -> Path:
-    """Return where gflow's programs are, which may be a place that is made for them.
+    """Return the directory of gflow's programs; install them if necessary.
 
     Raises:
-        CannotMeasure: it is not here and may not be installed.
+        CannotMeasure: gflow is missing and may not be installed.
     """
     try:
         return Path(find(PROGRAM)).parent
@@ -98,7 +98,7 @@ def install(directory: Path, *, may_install: bool) -> Path:
         reason = may_fetch(may_install=may_install)
         if reason:
             raise CannotMeasure(f"{missing}, and {reason}") from missing
-    place = directory.parent / "gflow"  # made once, and gone with the room
+    place = directory.parent / "gflow"  # installed once, removed with the scratch directory
     if (place / "bin" / PROGRAM).exists():
         return place / "bin"
     venv.create(place, with_pip=True)
@@ -108,7 +108,7 @@ def install(directory: Path, *, may_install: bool) -> Path:
 
 
 def prepare_home(directory: Path, programs: Path) -> dict[str, str]:
-    """Make a home for it, and return the variables that keep it there."""
+    """Create a home directory for gflow, and return the environment variables that select it."""
     places = {
         "HOME": directory,
         "XDG_CONFIG_HOME": directory / "config",

@@ -1,4 +1,4 @@
-"""The same training in the Hugging Face ``Trainer``, with all that can be switched off switched off."""
+"""The same training in the Hugging Face ``Trainer``, with all optional features switched off."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from bench.support.lockstep import Setup, StepGate, TrainingResult
 
 
 class Model(nn.Module):
-    """The model with its loss, as the trainer wants it."""
+    """The model with its loss, in the form that the trainer needs."""
 
     def __init__(self, parts: TrainingParts) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Model(nn.Module):
 
 
 class Fed(Trainer):
-    """A trainer that takes whole batches, in order."""
+    """A trainer that takes complete batches, in order."""
 
     feed: DataLoader[Any]
 

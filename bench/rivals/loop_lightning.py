@@ -1,4 +1,4 @@
-"""The same training in Lightning, with all that can be switched off switched off."""
+"""The same training in Lightning, with all optional features switched off."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from jobs.training.batches import Batch
 
 
 class Module(pl.LightningModule):
-    """Loss and optimiser, as Lightning wants them."""
+    """Loss and optimiser in the form that Lightning needs."""
 
     def __init__(self, parts: TrainingParts) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Module(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip as Lightning does; under mixed precision it refuses to where the optimiser is a fused one."""
+        """Clip as Lightning does; Lightning itself refuses a fused optimiser under mixed precision."""
         if self.parts.device.precision == "fp32":
             super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
         else:
@@ -42,7 +42,7 @@ class Module(pl.LightningModule):
 
 
 class Log(pl.Callback):
-    """One line at the same interval as everybody."""
+    """A log line at the same interval as in the other loops."""
 
     def __init__(self, every: int) -> None:
         self._every = every

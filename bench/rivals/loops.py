@@ -1,8 +1,8 @@
-"""One training, two loops: the trainer of this project, and what one would write by hand.
+"""One training in two loops: the trainer of this project, and a hand-written loop.
 
 Model, loss, batches, optimiser, clipping, learning rates and logging are the same objects and
 numbers for all; dropout is off, so that seeds do not matter and every loop must end with the
-same weights.  Imported in the processes of ``bench.support.lockstep`` alone: it needs torch.
+same weights.  Only the processes of ``bench.support.lockstep`` import it: it needs torch.
 """
 
 import time
@@ -38,7 +38,7 @@ from jobs.workloads.protocol import BuildContext
 
 @dataclass(frozen=True, slots=True)
 class TrainingParts:
-    """What all loops have in common."""
+    """The parts common to all loops."""
 
     plan: CausalLm
     workload: CausalLanguageModel
@@ -46,7 +46,7 @@ class TrainingParts:
     switches: Switches
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the mean over all items, as the trainer's loss."""
+        """Return the mean loss over all items, as the trainer does."""
         return self.workload.loss_sum(batch) / self.workload.count(batch)
 
     def optimizer(self, rate: float) -> torch.optim.Optimizer:
@@ -60,20 +60,20 @@ class TrainingParts:
         )
 
     def scheduled(self) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-        """Return optimiser and schedule in the form that frameworks take; the numbers are the same."""
+        """Return optimiser and schedule in the form that frameworks take; the values are the same."""
         optimizer = self.optimizer(1.0)
         rate: Callable[[int], float] = lambda step: learning_rate(self.plan, step)  # noqa: E731
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
     def place(self) -> None:
-        """Put the model on the device and compile it where the profile wants that."""
+        """Move the model to the device, and compile it if the profile says so."""
         model, profile = self.workload.model, self.switches.profile
         model.to(self.device.torch_device)
         if profile.compile != "off":
             model.compile(mode=profile.compile, dynamic=profile.compile_dynamic)
 
     def sent(self, batch: Batch) -> Batch:
-        """Return the batch on its way to the device, by the quickest way that there is."""
+        """Return the batch sent to the device, by the fastest available transfer."""
         if self.device.torch_device.type == "cpu":
             return batch
         return batches.to(batches.pin(batch), self.device.torch_device, non_blocking=True)
@@ -87,7 +87,7 @@ class TrainingParts:
 
 
 def prepare_training(setup: Setup, gate: StepGate) -> TrainingParts:
-    """Return model, data and settings, with the weights as they are before the first step."""
+    """Return model, data and settings, with the initial weights."""
     plan, switches = setup.spec.workload, Switches(setup.spec.profile)
     if not isinstance(plan, CausalLm):
         raise TypeError(f"{plan.kind}: loops are compared on causal_lm")
@@ -100,7 +100,7 @@ def prepare_training(setup: Setup, gate: StepGate) -> TrainingParts:
 
 
 class GatedSource:
-    """A source of batches with the gate before it."""
+    """A source of batches that passes the gate before each batch."""
 
     def __init__(self, source: Any, gate: StepGate) -> None:  # noqa: ANN401 - jobs.workloads.protocol.Source, and more
         self._source, self._gate = source, gate
@@ -124,7 +124,7 @@ class StepDataset(Dataset[Batch]):
 
 
 def train_by_hand(setup: Setup, gate: StepGate) -> TrainingResult:
-    """Train with a loop as short as it can be written."""
+    """Train with a minimal loop."""
     parts = prepare_training(setup, gate)
     parts.place()
     plan, model, source = parts.plan, parts.workload.model, GatedSource(parts.workload.source, gate)
@@ -157,7 +157,7 @@ def train_with_runner(setup: Setup, gate: StepGate) -> TrainingResult:
     if setup.spec.profile.compile == "off":
         training.rehearse()
     else:
-        from jobs.training.compilation import compile_model  # as late as the trainer does
+        from jobs.training.compilation import compile_model  # imported as late as in the trainer
 
         compile_model(training.workload.model, parts.switches, parts.device, training.rehearse)
     training.feed.source = GatedSource(training.feed.source, gate)  # type: ignore[assignment]  # no other device
@@ -172,7 +172,7 @@ def train_with_runner(setup: Setup, gate: StepGate) -> TrainingResult:
 
 
 class TimedCheckpoints(Checkpoints):
-    """Checkpoints that tell the gate how long they kept the training waiting."""
+    """Checkpoints that report to the gate how long the training waited for them."""
 
     gate: StepGate
 

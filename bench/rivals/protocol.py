@@ -1,4 +1,4 @@
-"""What is asked of every queue that runs jobs beside ours, whatever its commands are called."""
+"""The interface of every compared queue, independent of its commands."""
 
 import os
 import subprocess
@@ -14,29 +14,29 @@ BEGIN_LIMIT_S: Final = 30.0
 
 
 class Queue(Protocol):
-    """A queue that is up and has as many slots as ours."""
+    """A running queue with as many slots as the runner's."""
 
     def submit(self, argv: Sequence[str], slots: int = 1) -> str:
-        """Hand in a job in the quickest way there is, and return its id once it is accepted."""
+        """Submit a job in the fastest way, and return its id once it is accepted."""
 
     def submit_typed(self, argv: Sequence[str]) -> str:
-        """Hand in a job as people do, with the command, and return its id when that has ended."""
+        """Submit a job with the command, as a user does, and return its id when the command has ended."""
 
     def wait_until_idle(self, jobs: Sequence[str]) -> None:
-        """Return when all of these jobs, which are all there are, have ended.
+        """Wait until all of these jobs have ended; the queue has no others.
 
         Raises:
-            CannotMeasure: they do not.
+            CannotMeasure: they do not end in time.
         """
 
 
 class BlockingJob:
-    """What the jobs behind it wait for: a program that reads from a pipe to which nobody writes."""
+    """A job that blocks the queue: its program reads from a pipe without input."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "gate"
         os.mkfifo(self._path)
-        self._path.chmod(0o644)  # whoever jobs run as
+        self._path.chmod(0o644)  # readable for any user of a job
         self._open: int | None = None
 
     @property
@@ -44,32 +44,32 @@ class BlockingJob:
         return ("cat", str(self._path))
 
     def await_start(self) -> None:
-        """Return when the program has begun.
+        """Wait until the program has begun.
 
         Raises:
-            CannotMeasure: it does not.
+            CannotMeasure: it does not begin in time.
         """
         interleave.wait_for("the job that holds up the others", self._is_read, BEGIN_LIMIT_S, 0.02)
 
     def _is_read(self) -> bool:
         try:
             self._open = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody has it open for reading
+        except OSError:  # no process has it open for reading
             return False
         return True
 
     def release(self) -> None:
-        """Let the program come to its end."""
+        """Let the program end."""
         if self._open is not None:
             os.close(self._open)
             self._open = None
 
 
 def run_command(argv: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None) -> str:
-    """Return what a command says.
+    """Return the output of a command.
 
     Raises:
-        CannotMeasure: it failed.
+        CannotMeasure: the command failed.
     """
     done = subprocess.run(
         argv, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

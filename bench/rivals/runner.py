@@ -1,4 +1,4 @@
-"""Our own queue, with plain processes, as one of the queues that are compared."""
+"""The runner's queue with plain processes, as one of the compared queues."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from runner.client.client import Client
 
 @contextmanager
 def running_queue(directory: Path) -> Iterator[Queue]:
-    """Give a daemon that runs programs as processes of this host; afterwards it is gone."""
+    """Yield a daemon that runs programs as processes of this host; stop it at the end."""
     with running_daemon(directory, "process") as daemon:
         yield RunnerQueue(daemon)
 
@@ -38,11 +38,11 @@ class RunnerQueue:
 
     def wait_until_idle(self, jobs: Sequence[str]) -> None:
         client = self.daemon.client
-        for job in jobs[-CPUS:]:  # they begin in the order in which they came
+        for job in jobs[-CPUS:]:  # jobs begin in order of submission
             interleave.wait_for("the end of our jobs", partial(_has_ended, client, job), REST_LIMIT_S, 0.05)
 
     def _file(self, argv: Sequence[str], slots: int) -> Path:
-        """Return a job file for a command; the same one for the same command."""
+        """Return the path of a job file for a command; equal commands share a file."""
         known = (tuple(argv), slots)
         if known not in self._files:
             name = f"job-{len(self._files)}"
@@ -55,7 +55,7 @@ def _has_ended(client: Client, job: str) -> bool:
 
 
 def job_file(name: str, argv: Sequence[str], slots: int) -> str:
-    """Return the job file of a program that needs some slots and hardly any memory."""
+    """Return the job file of a program that needs ``slots`` slots and little memory."""
     return f"""\
 name: {name}
 workload:

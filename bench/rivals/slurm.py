@@ -1,6 +1,6 @@
-"""A cluster of one node on the loopback, from Debian's packages, with ports and files of its own.
+"""A Slurm cluster of one node on the loopback, from Debian's packages, with its own ports and files.
 
-Where submissions alone are measured its partition is down: jobs queue, and none of them runs.
+For the measurement of submissions alone, its partition is ``DOWN``: jobs queue, and none of them runs.
 """
 
 import os
@@ -33,10 +33,10 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """What varies between clusters."""
+    """The settings that differ between clusters."""
 
     cpus: int = 1
-    state: str = "DOWN"  # jobs are accepted and none of them runs
+    state: str = "DOWN"  # jobs are accepted but do not run
     more: tuple[str, ...] = ()  # lines of slurm.conf
 
 
@@ -76,7 +76,7 @@ PartitionName=bench Nodes=localhost Default=YES MaxTime=INFINITE State={plan.sta
 
 @contextmanager
 def blocked_cluster(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]]:
-    """Give a contestant that submits with ``sbatch``; afterwards the cluster is gone.
+    """Yield a contestant that submits with ``sbatch``; stop the cluster at the end.
 
     Raises:
         CannotMeasure: Slurm is not here and may not be installed, or does not start.
@@ -87,7 +87,7 @@ def blocked_cluster(directory: Path, *, may_install: bool) -> Iterator[Callable[
 
 @contextmanager
 def running_cluster(directory: Path, *, may_install: bool, more: tuple[str, ...] = ()) -> Iterator[Queue]:
-    """Give a cluster that works, with as many CPUs as our own queue; afterwards it is gone.
+    """Yield a running cluster with as many CPUs as the runner's queue; stop it at the end.
 
     Raises:
         CannotMeasure: Slurm is not here and may not be installed, or does not start.
@@ -124,7 +124,7 @@ class SlurmQueue:
 
 @contextmanager
 def start_cluster(directory: Path, plan: ClusterConfig, *, may_install: bool) -> Iterator[dict[str, str]]:
-    """Give the variables that lead to a cluster; afterwards it is gone.
+    """Start a cluster, and yield the environment variables that select it; stop it at the end.
 
     Raises:
         CannotMeasure: Slurm is not here and may not be installed, or does not start.
@@ -153,8 +153,8 @@ def _node_is_idle(environment: dict[str, str]) -> bool:
 
 
 def _prepare_directory(directory: Path, plan: ClusterConfig) -> dict[str, str]:
-    """Make what the daemons want to find, and return the variables that lead to it."""
-    directory.chmod(0o711)  # everybody must be able to reach munge's socket
+    """Create the files that the Slurm daemons need, and return the environment variables that select them."""
+    directory.chmod(0o711)  # all users must be able to reach munge's socket
     (directory / "munge").mkdir(mode=0o755)
     for name in ("keys", "state", "spool"):
         (directory / name).mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""A queue of task-spooler, on a socket of its own: behind a job that does nothing, or at work."""
+"""A task-spooler queue on its own socket: blocked by a job that does nothing, or running."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ PROGRAM: Final = "tsp"
 
 @contextmanager
 def running_queue(directory: Path, *, may_install: bool) -> Iterator[Queue]:
-    """Give a queue of task-spooler that works, with as many slots as ours; afterwards its server is gone.
+    """Yield a running task-spooler queue with as many slots as the runner's; stop its server at the end.
 
     Raises:
         CannotMeasure: it is not here and may not be installed.
@@ -66,7 +66,7 @@ def _environment(directory: Path) -> dict[str, str]:
 
 @contextmanager
 def blocked_queue(directory: Path, *, may_install: bool) -> Iterator[Callable[[], float]]:
-    """Give a contestant that submits with ``tsp``; afterwards its server is gone.
+    """Yield a contestant that submits with ``tsp``; stop its server at the end.
 
     Raises:
         CannotMeasure: it is not here and may not be installed.
@@ -87,12 +87,12 @@ def blocked_queue(directory: Path, *, may_install: bool) -> Iterator[Callable[[]
 
 
 def _blocking_process(environment: dict[str, str]) -> int | None:
-    """Return the process of the running job; task-spooler says 0 as long as there is none."""
+    """Return the process id of the running job, or None while task-spooler reports 0."""
     return process_number(_run_option("-p", environment))
 
 
 def process_number(said: str) -> int | None:
-    """Return a number that names one process; to ``kill``, 0 and -1 would mean many."""
+    """Return a valid process id or None; for ``kill``, 0 and -1 would mean several processes."""
     text = said.strip()
     return int(text) if text.isdecimal() and int(text) > 1 else None
 

@@ -1,1 +1,1 @@
-"""What the measurements share: a daemon, statistics, tables, and results on the disk."""
+"""Shared parts of the measurements: a daemon, statistics, tables, and result files."""

@@ -1,4 +1,4 @@
-"""Memory by epoch as a picture; the only result that says more as a picture than as a table."""
+"""A chart of memory by epoch, the only result shown as a picture."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -9,7 +9,7 @@ MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-job-ru
 
 
 def save(series: Mapping[str, Sequence[float]], title: str, path: Path) -> str:
-    """Draw one line for each series and return what became of it."""
+    """Draw one line per series, and return a message about the outcome."""
     try:
         figure = import_module("matplotlib.figure").Figure
     except ImportError:
@@ -21,7 +21,7 @@ def save(series: Mapping[str, Sequence[float]], title: str, path: Path) -> str:
 
 
 def draw(paper: Any, series: Mapping[str, Sequence[float]], title: str) -> None:  # noqa: ANN401
-    """Draw from nought up: what looks flat then is flat."""
+    """Draw the series with an axis that starts at zero, so that slopes are not exaggerated."""
     axes = paper.add_subplot()
     for label, values in series.items():
         axes.plot(range(1, len(values) + 1), values, marker=".", label=label)

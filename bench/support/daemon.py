@@ -1,4 +1,4 @@
-"""A daemon of our own, on a state of its own, with the questions that the benches ask of it."""
+"""A daemon with its own state directory, and the requests that the benchmarks send to it."""
 
 import os
 import subprocess
@@ -22,14 +22,14 @@ from runner.client.types import JobDetail, JobEvent
 from runner.core.ports.executor import Key
 
 START_LIMIT_S: Final = 60.0
-STATE_LIMIT_S: Final = 900.0  # the first job may have to wait for its image
+STATE_LIMIT_S: Final = 900.0  # the first job may wait for its image to be built
 ANSWER_POLL_S: Final = 0.002
 FOREVER: Final = 10**9  # steps
 
 
 @dataclass(slots=True)
 class BenchDaemon:
-    """A daemon that lends what one job takes, so that a second one must queue."""
+    """A daemon whose resources suffice for one job, so that a second one must queue."""
 
     directory: Path
     process: subprocess.Popen[bytes]
@@ -40,7 +40,7 @@ class BenchDaemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables with which a command finds this daemon and no other."""
+        """Return the environment variables that make a command use this daemon."""
         others = {name: text for name, text in os.environ.items() if name != "RUNNER_SOCKET"}
         return others | {"RUNNER_STATE_DIR": str(self.directory)}
 
@@ -60,7 +60,7 @@ class BenchDaemon:
         return str(self.client.submit(str(file), file.read_bytes(), None)["job"]["id"])
 
     def next_id(self) -> str:
-        """Return the id that the next job will get: nobody else submits here."""
+        """Return the id of the next job; no other client submits to this daemon."""
         newest = self.client.jobs(everything=True, limit=1)
         return str(int(newest[0]["id"]) + 1) if newest else "1"
 
@@ -68,7 +68,7 @@ class BenchDaemon:
         return self.client.events(job, 0)[0]
 
     def log(self, job: str, attempt: int) -> Path:
-        """Return where an attempt appends what it prints."""
+        """Return the path of an attempt's log."""
         return self.directory / "jobs" / job / "attempts" / str(attempt) / "log.txt"
 
     def plan(self, file: Path, image: str) -> container.DockerPlan:
@@ -79,7 +79,7 @@ class BenchDaemon:
         """Return the job once it is in one of ``states``, woken by its events.
 
         Raises:
-            CannotMeasure: it ended otherwise, or nothing happened for too long.
+            CannotMeasure: the job ended in another state, or nothing happened for too long.
         """
         deadline, seen = time.monotonic() + STATE_LIMIT_S, 0
         while time.monotonic() < deadline:
@@ -93,7 +93,7 @@ class BenchDaemon:
         raise CannotMeasure(f"a job is not {' or '.join(states)} after {STATE_LIMIT_S:.0f} s")
 
     def block(self) -> str:
-        """Start a job that takes all there is and then stands still, so that others queue behind it."""
+        """Start a job that takes all resources, and pause it, so that other jobs queue; return its id."""
         file = self.write(job_text(name="blocker", steps=FOREVER), "blocker.yaml")
         job = self.submit(file)
         self.await_state(job, "running")
@@ -107,15 +107,15 @@ class BenchDaemon:
         return attempt_name(Key(self.instance(), job, attempt))
 
     def withdraw(self, job: str) -> None:
-        """Let a job reach the queue and take it out again: what is measured next finds an empty one."""
+        """Wait until a job is queued, and cancel it, so that the next measurement finds an empty queue."""
         self.await_state(job, "queued")
         self.client.act(job, "cancel", {})
 
     def end(self, job: str) -> None:
-        """Cancel a job without grace, and return when nothing of it is left to disturb anybody."""
+        """Cancel a job without grace period, and wait until nothing of it is left."""
         found = self.client.act(job, "cancel", {})["job"]
         if found["state"] != "finished":
-            with suppress(RunnerError):  # it may be gone by now
+            with suppress(RunnerError):  # it may have ended already
                 self.client.act(job, "signal", {"signal": "KILL"})
         self.await_state(job, "finished")
         if self.in_containers():
@@ -123,7 +123,7 @@ class BenchDaemon:
             wait_for("the removal of a container", lambda: not container.containers_of(name), 60, 0.02)
 
     def clear(self) -> None:
-        """Cancel everything, the youngest first: nobody moves up in the queue."""
+        """Cancel all jobs, the newest first, so that no queued job starts."""
         unfinished = [job["id"] for job in self.client.jobs(limit=100_000) if job["state"] != "finished"]
         alive = [self.client.act(job, "cancel", {})["job"] for job in unfinished]
         for job in alive:
@@ -144,7 +144,7 @@ def socket_path(directory: Path) -> Path:
 
 
 def runner_command() -> list[str]:
-    """Return how a user calls the runner: the installed script, where there is one."""
+    """Return the command of the runner: the installed script if it exists."""
     script = Path(sys.executable).with_name("runner")
     return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "runner.cli.main"]
 
@@ -163,7 +163,7 @@ def await_first_answer(directory: Path, process: subprocess.Popen[bytes]) -> flo
     """Return when the daemon gave its first answer, on ``time.perf_counter``'s clock.
 
     Raises:
-        CannotMeasure: it left instead, or said nothing for too long.
+        CannotMeasure: the daemon exited, or did not answer in time.
     """
     client = Client(Endpoint(str(socket_path(directory)), None))
     socket = client.endpoint.socket
@@ -196,7 +196,7 @@ def terminate_daemon(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def running_daemon(directory: Path, executor: str = "auto") -> Iterator[BenchDaemon]:
-    """Give a running daemon; afterwards neither it nor any of its jobs is left."""
+    """Yield a running daemon; end it and all its jobs afterwards."""
     process = launch_daemon(directory, executor)
     try:
         await_first_answer(directory, process)
@@ -214,7 +214,7 @@ def running_daemon(directory: Path, executor: str = "auto") -> Iterator[BenchDae
 
 
 def _clean_up(work: Callable[[], None]) -> None:
-    """Tidy up as far as possible: what went wrong before matters more."""
+    """Clean up and ignore errors, so that an earlier error is not hidden."""
     try:
         work()
     except (CannotMeasure, RunnerError) as error:

@@ -1,7 +1,7 @@
-"""A store full of jobs that have ended, each with the whole life that the daemon would have recorded.
+"""A store with many ended jobs, each with the complete history that the daemon would have recorded.
 
-Made through the store and the state machine themselves, so that a daemon meets exactly what
-it would have written: five events and one attempt for every job, spread over a month.
+The store and the state machine of the runner create it, so that its content is exactly what a daemon would
+have written: five events and one attempt for every job, spread over a month.
 """
 
 import sqlite3
@@ -32,7 +32,7 @@ IMAGE: Final = f"sha256:{'0' * 64}"
 
 
 def build_store(path: Path, count: int, now: datetime | None = None) -> None:
-    """Make a store of ``count`` jobs that succeeded, the last of them just now."""
+    """Create a store of ``count`` succeeded jobs, of which the last ended at ``now``."""
     store = SqliteStore(path)
     newest = now or datetime.now(UTC)
     revision = _revision(path.with_name("job.yaml"))
@@ -43,7 +43,7 @@ def build_store(path: Path, count: int, now: datetime | None = None) -> None:
 
 
 def job_events(began: datetime) -> Iterator[Event]:
-    """Yield what happens to a job that needs one attempt."""
+    """Yield the events of a job with one attempt."""
     yield ImageReady(began + timedelta(seconds=0.1), IMAGE)
     yield Placed(began + timedelta(seconds=0.2), Allocation())
     yield Launched(began + timedelta(seconds=0.5))
@@ -63,7 +63,7 @@ def _record_job(store: SqliteStore, number: int, began: datetime, revision: str)
 
 
 def _revision(path: Path) -> str:
-    """Return what the store keeps of a job file, here of one that was never on the disk."""
+    """Return the stored form of a job file that never existed on the disk."""
     return Revision(
         job=parse_job(job_text().encode(), path),
         path=str(path),

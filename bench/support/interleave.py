@@ -1,4 +1,4 @@
-"""Measuring in turns: A B C A B C, so that what disturbs the machine disturbs all alike."""
+"""Measurement in turns (A B C A B C), so that disturbances of the machine affect all contestants equally."""
 
 import subprocess
 import time
@@ -22,10 +22,10 @@ def interleave(
 
 
 def time_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Callable[[], float]:
-    """Return a contestant: a program from its start to its end, its output thrown away.
+    """Return a contestant that times a program from start to end and discards its output.
 
     Raises:
-        CannotMeasure: it failed, and with that the measurement means nothing.
+        CannotMeasure: the program failed, so the measurement is invalid.
     """
 
     def measure() -> float:
@@ -42,10 +42,10 @@ def time_command(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None =
 
 
 def wait_for(what: str, found: Callable[[], bool], limit_s: float, pause_s: float) -> float:
-    """Look until something is there, and return when that was, on ``time.perf_counter``'s clock.
+    """Poll until ``found`` is true, and return the time on ``time.perf_counter``'s clock.
 
     Raises:
-        CannotMeasure: it was not there in time.
+        CannotMeasure: the limit was exceeded.
     """
     deadline = time.monotonic() + limit_s
     while not found():

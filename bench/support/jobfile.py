@@ -1,4 +1,4 @@
-"""The job file that is measured: the first of the examples, with room for what a bench varies."""
+"""The measured job file: the first of the examples, with parameters that a benchmark varies."""
 
 import os
 from typing import Final
@@ -7,7 +7,7 @@ CPUS: Final = min(2, len(os.sched_getaffinity(0)))
 
 
 def job_text(*, name: str = "bench", steps: int = 300, log_every: int = 10, backoff_s: int = 1) -> str:
-    """Return a job file as a user would write it; it takes all the cpus that a stage lends."""
+    """Return a job file as a user would write it; it takes all CPUs of a ``BenchDaemon``."""
     return f"""\
 name: {name}
 

@@ -1,9 +1,9 @@
-"""Trainings in turns: each in a process of its own, stopped and started where it asks for a batch.
+"""Trainings in turns: each runs in its own process and is stopped and continued when it requests a batch.
 
-The loop of a framework cannot be stepped from outside, but every loop asks for its next batch.
-The source of the batches therefore is the gate: at every n-th batch a training waits there, so
-that a turn is n whole steps of its loop with all that it does between them, and only one of
-the trainings works at a time.  Nothing here imports torch.
+The loop of a framework cannot be stepped from outside, but every loop requests its next batch.  The source
+of the batches is therefore the gate: at every n-th batch a training waits there.  A turn is thus n whole
+steps of its loop with all work between them, and only one training works at a time.  This module does not
+import torch.
 """
 
 import multiprocessing
@@ -30,16 +30,16 @@ LOG: Final = "log"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn took, start to end; times in seconds."""
+    """The times of one turn in seconds."""
 
     seconds: float
     cpu_s: float  # of all threads of the process
-    stalled_s: float  # that the training stood because of a save
+    stalled_s: float  # time for which a save blocked the training
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """A training that came to its end, with what it learnt."""
+    """The result of a finished training."""
 
     loss: float  # on held-out batches
     weights_sha256: str
@@ -47,14 +47,14 @@ class TrainingResult:
 
 @dataclass(frozen=True, slots=True)
 class MissingPackage:
-    """A training that cannot be, for want of a package."""
+    """A training that cannot run because a package is missing."""
 
     package: str
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a training is told."""
+    """The settings of a training."""
 
     loop: str  # module:function, of the type ``Training``
     directory: Path
@@ -64,13 +64,13 @@ class Setup:
 
 
 def _nothing() -> None:
-    """Wait for nothing: on a CPU a statement that has returned is done."""
+    """Do nothing: on a CPU, work is done when its statement returns."""
 
 
 class StepGate:
-    """Lets a training pass when it is its turn, and tells how long the turn took.
+    """A gate that lets a training pass in its turn, and reports how long the turn took.
 
-    ``settle`` waits for what a device has still to do: a turn ends when its work has ended.
+    ``settle`` waits for pending work of a device: a turn ends when its work has ended.
     """
 
     def __init__(self, connection: Connection, first: int, every: int) -> None:
@@ -102,7 +102,7 @@ Training: TypeAlias = Callable[[Setup, StepGate], TrainingResult]
 
 @dataclass(slots=True)
 class TrainingProcess:
-    """One of the trainings, seen from outside."""
+    """One of the trainings, seen from the parent process."""
 
     setup: Setup
     process: BaseProcess
@@ -110,7 +110,7 @@ class TrainingProcess:
     turns: list[Turn] = field(default_factory=list)
 
     def turn(self) -> float:
-        """Let it have a turn, and return the seconds of one step."""
+        """Run one turn of the training, and return the seconds of one step."""
         self.connection.send(None)
         turn = self.answer()
         if not isinstance(turn, Turn):
@@ -119,15 +119,15 @@ class TrainingProcess:
         return turn.seconds / self.setup.every
 
     def end(self) -> TrainingResult:
-        """Let it train to its end."""
+        """Run the training to its end, and return its result."""
         self.connection.send(None)
         return cast("TrainingResult", self.answer())
 
     def answer(self) -> Turn | TrainingResult | MissingPackage | None:
-        """Return what it says next; None: it is ready for its first turn.
+        """Return the next message of the training; None: it is ready for its first turn.
 
         Raises:
-            CannotMeasure: it is gone, or says nothing.
+            CannotMeasure: the process has ended, or sends nothing.
         """
         try:
             if self.connection.poll(LIMIT_S):
@@ -143,7 +143,7 @@ class TrainingProcess:
 
 @contextmanager
 def start_trainings(trainings: Mapping[str, Setup]) -> Iterator[dict[str, TrainingProcess | MissingPackage]]:
-    """Give the trainings, ready for their first turn."""
+    """Start the trainings, and yield them ready for their first turn."""
     processes = multiprocessing.get_context("forkserver")
     processes.set_forkserver_preload(["jobs.training.loop"])  # torch is imported once for all
     work_queue = {name: _start(processes, setup) for name, setup in trainings.items()}
@@ -170,7 +170,7 @@ def _await_ready(lane: TrainingProcess) -> TrainingProcess | MissingPackage:
 
 
 def _run_with_log(connection: Connection, setup: Setup) -> None:
-    """Carry one training to its end, in a process of its own."""
+    """Run one training to its end, in its own process."""
     log = os.open(setup.directory / LOG, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -178,7 +178,7 @@ def _run_with_log(connection: Connection, setup: Setup) -> None:
 
 
 def run_training(connection: Connection, setup: Setup) -> None:
-    """Train, and tell how it ended, or what is missing for it."""
+    """Train, and send the result, or the name of a missing package."""
     module, _, name = setup.loop.partition(":")
     try:
         training: Training = getattr(import_module(module), name)

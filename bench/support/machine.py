@@ -1,4 +1,4 @@
-"""What the numbers were measured on, without saying whose machine it is."""
+"""A description of the measuring machine without its host name."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Named by what it is made of; no host name and no path."""
+    """A machine described by its hardware and software, without host name and paths."""
 
     cpu: str
     cores: int
@@ -21,7 +21,7 @@ class Machine:
     kernel: str
     engine: str
     python: str
-    load: float  # of the minute before the first measurement; a busy machine makes poor numbers
+    load: float  # of the minute before the first measurement; results from a busy machine are unreliable
 
     @property
     def slug(self) -> str:
@@ -52,7 +52,7 @@ def this_machine() -> Machine:
 
 
 def cpu_model(text: str) -> str:
-    """Return the processor's name from ``/proc/cpuinfo``; the architecture where it has none."""
+    """Return the processor's name from ``/proc/cpuinfo``, or the architecture if the file has no name."""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     if found is None:
         return platform.machine()
@@ -60,7 +60,7 @@ def cpu_model(text: str) -> str:
 
 
 def engine_version() -> str:
-    """Return the container engine's version, as the command that it is compared with reports it."""
+    """Return the container engine's version, as the ``docker`` command reports it."""
     try:
         said = subprocess.run(
             ["docker", "version", "--format", "{{.Server.Version}}"],

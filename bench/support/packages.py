@@ -1,4 +1,4 @@
-"""Programs of others that we compare with: found, or installed where that is allowed."""
+"""Third-party programs for comparison: found, or installed if that is allowed."""
 
 import os
 import shutil
@@ -14,10 +14,10 @@ SYSTEM_PROGRAMS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
 def find(program: str) -> str:
-    """Return where a program is.
+    """Return the path of a program.
 
     Raises:
-        CannotMeasure: it is not here.
+        CannotMeasure: the program is missing.
     """
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), *SYSTEM_PROGRAMS))
     found = shutil.which(program, path=path)
@@ -27,10 +27,10 @@ def find(program: str) -> str:
 
 
 def require(programs: Sequence[str], packages: Sequence[str], *, may_install: bool) -> None:
-    """See that programs are here, with the help of Debian's packages if need be.
+    """Check that programs exist, and install Debian's packages if necessary.
 
     Raises:
-        CannotMeasure: one is not, and may not or cannot be installed.
+        CannotMeasure: a program is missing and may not or cannot be installed.
     """
     try:
         for program in programs:
@@ -43,7 +43,7 @@ def require(programs: Sequence[str], packages: Sequence[str], *, may_install: bo
 
 
 def may_fetch(*, may_install: bool) -> str:
-    """Return why nothing may be fetched, not even into a place of its own; empty when it may."""
+    """Return why downloads are forbidden, even into a separate directory; empty if they are allowed."""
     if not may_install:
         return "a quick measurement installs nothing"
     if os.environ.get("RUNNER_NO_INSTALL") == "1":
@@ -52,7 +52,7 @@ def may_fetch(*, may_install: bool) -> str:
 
 
 def _forbidden(*, may_install: bool) -> str:
-    """Return why nothing may be installed; empty when it may."""
+    """Return why installation is forbidden; empty if it is allowed."""
     reason = may_fetch(may_install=may_install)
     if reason:
         return reason

@@ -1,4 +1,4 @@
-"""What the kernel says about a process: the processor time it used, the memory it holds."""
+"""Figures of the kernel about a process: used processor time and held memory."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_CPU_FIELDS: Final = slice(11, 13)  # utime and stime, counted behind the name
+_CPU_FIELDS: Final = slice(11, 13)  # utime and stime, counted after the name
 
 
 def cpu_seconds(stat: str) -> float:
-    """Return user and system time of all threads, from ``/proc/PID/stat``; a name may hold anything."""
+    """Return user and system time of all threads from ``/proc/PID/stat``; names are arbitrary."""
     fields = stat.rpartition(")")[2].split()
     return sum(int(field) for field in fields[_CPU_FIELDS]) / TICKS_PER_S
 
@@ -30,21 +30,21 @@ def resident_memory(pid: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class HeldMemory:
-    """Memory of processes in MiB, without that of files: libraries cannot leak, and others use them too."""
+    """Memory of processes in MiB without file mappings: libraries do not leak and are shared."""
 
-    resident: float  # in every process that sees it
-    distinct: float  # once
+    resident: float  # counted in every process that maps it
+    distinct: float  # counted once
 
 
 def parse_held(rollup: str, status: str) -> HeldMemory:
-    """Return what ``/proc/PID/smaps_rollup`` and ``status`` say; of a shared page a part is distinct."""
+    """Return the memory in ``/proc/PID/smaps_rollup`` and ``status``; a shared page is distinct in part."""
     distinct = re.findall(r"^Pss_(?:Anon|Shmem):\s*(\d+) kB$", rollup, re.MULTILINE)
     resident = re.findall(r"^Rss(?:Anon|Shmem):\s*(\d+) kB$", status, re.MULTILINE)
     return HeldMemory(sum(map(int, resident)) / 1024, sum(map(int, distinct)) / 1024)
 
 
 def held_by_tree(pid: int) -> HeldMemory:
-    """Return what a process and all below it hold."""
+    """Return the memory of a process and all its descendants."""
     each = [
         parse_held(_text(Path(f"/proc/{one}/smaps_rollup")), _text(Path(f"/proc/{one}/status")))
         for one in tree(pid)
@@ -53,7 +53,7 @@ def held_by_tree(pid: int) -> HeldMemory:
 
 
 def tree(pid: int) -> Iterator[int]:
-    """Yield a process and all below it that are still there."""
+    """Yield the ids of a process and of all its living descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in _text(children).split():
@@ -61,7 +61,7 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def _text(path: Path) -> str:
-    """Return what the kernel says; nothing about a process that has gone."""
+    """Return the text of a file below ``/proc``; empty if the process has ended."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -69,7 +69,7 @@ def _text(path: Path) -> str:
 
 
 def busy_percent(pid: int, over_s: float) -> float:
-    """Return the share of one core that a process uses while we wait, in percent."""
+    """Return the share of one core that a process uses during ``over_s``, in percent."""
     stat = Path(f"/proc/{pid}/stat")
     before, began = cpu_seconds(stat.read_text()), time.monotonic()
     time.sleep(over_s)

@@ -1,4 +1,4 @@
-"""One line of the answer: what was measured, beside what, and whether that is as good as was aimed at."""
+"""One line of the results: the measured and the compared series, and whether the aim was met."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,12 +10,12 @@ Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s"]
 
 
 class CannotMeasure(Exception):
-    """Something that is needed is not here; the text says what, in one line."""
+    """A requirement is missing; the message names it in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One thing, measured again and again, in the order of the rounds."""
+    """The repeated measurements of one thing, in the order of the rounds."""
 
     label: str
     unit: Unit
@@ -32,16 +32,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What is good enough: at most ``limit``, as the ratio of the medians or as our own median."""
+    """The aim: at most ``limit``, for the ratio of the medians or for the runner's median."""
 
     limit: float
     of: Literal["ratio", "p50"]
-    at_least: bool = False  # instead: of what is better when there is more of it
+    at_least: bool = False  # at least ``limit`` instead, where more is better
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Ours, theirs, and the aim."""
+    """The runner's series, the compared series, and the aim."""
 
     bench: str
     ours: Series
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class NotMeasured:
-    """A line that had to stay empty, and why."""
+    """A line without a measurement, and the reason."""
 
     bench: str
     label: str
@@ -83,7 +83,7 @@ def in_milliseconds(label: str, seconds: tuple[float, ...]) -> Series:
 
 
 def as_json(line: Line) -> Mapping[str, Any]:
-    """Return everything about a line, the single measurements included."""
+    """Return all data of a line, including the single measurements."""
     if isinstance(line, NotMeasured):
         return asdict(line)
     spread = line.ratio

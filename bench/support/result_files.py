@@ -1,6 +1,6 @@
-"""Results on the disk: one folder for each kind of machine, one JSON file for each measurement.
+"""Result files: one folder per kind of machine, one JSON file per measurement.
 
-The numbers are kept, not the tables: ``python -m bench --show`` renders a table from a file. Files of
+The files contain numbers, not tables: ``python -m bench --show`` renders a table from a file. Files of
 ``runner bench`` can lie in the same folders.
 """
 
@@ -21,7 +21,7 @@ EVERYTHING: Final = "all"
 
 
 def write(folder: Path, names: Sequence[str], machine: Machine, lines: Sequence[Line]) -> Path:
-    """Keep the lines of one measurement and return the file."""
+    """Write the lines of one measurement, and return the file."""
     directory = folder / machine.slug
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{'-'.join(names) or EVERYTHING}.json"
@@ -38,7 +38,7 @@ def find(folder: Path, names: Sequence[str]) -> Iterator[Path]:
 
 
 def show(path: Path) -> str:
-    """Return what a file holds as a table, below a line about the machine."""
+    """Return the content of a file as a table, below a line about the machine."""
     kept: Mapping[str, Any] = json.loads(path.read_text())
     if "lines" not in kept:
         return _show_profiles(kept)
@@ -47,7 +47,7 @@ def show(path: Path) -> str:
 
 
 def read_line(kept: Mapping[str, Any]) -> Line:
-    """Return the line that ``as_json`` made this of."""
+    """Return the line that ``as_json`` has converted to ``kept``."""
     if "why" in kept:
         return NotMeasured(kept["bench"], kept["label"], kept["why"])
     ours, theirs, aim = kept["ours"], kept["theirs"], kept["aim"]

@@ -9,7 +9,7 @@ from runner.core.ports.users import Owner
 
 
 def prepare_run_directory(directory: Path, plan: DockerPlan) -> Path:
-    """Return the run directory, made below ``directory``, with all that the program reads."""
+    """Create a run directory below ``directory`` with all files that the program reads, and return it."""
     uid, _, gid = str(plan.config["User"]).partition(":")
     run = HostRunDirectory(directory / "job", Owner(int(uid), int(gid), "bench"))
     run.create()

@@ -1,4 +1,4 @@
-"""Where a measurement takes place: how much of it, in which directory, with what prepared once for all."""
+"""The setting of a measurement: its effort, its directory, and data shared by all cases."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ MEMORY_NEEDED: Final = 256 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How often each thing is measured."""
+    """The amount of work: rounds, jobs and steps of each measurement."""
 
     submits: int = 40
     posts: int = 100
@@ -33,12 +33,12 @@ class Effort:
     repeats: int = 5
     turns: int = 16
     stalls: int = 12
-    turn_share: float = 1.0  # of the steps that a turn should have
+    turn_share: float = 1.0  # share of a turn's full number of steps
     dispatched: int = 400
     dispatches: int = 5
     burst: int = 300
     bursts: int = 2
-    whole: bool = False  # the same number of jobs also in queues that need minutes for them
+    whole: bool = False  # slow queues get the same number of jobs, too
     latencies: int = 10
     epochs: int = 20
     loaders: tuple[int, ...] = (2, 4)
@@ -77,7 +77,7 @@ QUICK: Final = Effort(
 
 @dataclass(slots=True)
 class Scratch:
-    """A directory that goes when the benches are through."""
+    """A directory that is removed after the benchmarks."""
 
     effort: Effort
     root: Path
@@ -85,14 +85,14 @@ class Scratch:
     _store: Path | None = field(default=None)
 
     def directory(self, name: str) -> Path:
-        """Return a fresh directory that jobs of other users may pass through."""
+        """Return a new directory that jobs of other users may traverse."""
         self._made += 1
         path = self.root / f"{name}-{self._made}"
         path.mkdir(mode=0o755)
         return path
 
     def store(self) -> Path:
-        """Return a store full of finished jobs, made when it is first asked for."""
+        """Return a store with many finished jobs, created on first use."""
         if self._store is None:
             self._store = self.directory("store") / "store.db"
             with _fast_directory(self.root) as disk:
@@ -103,7 +103,7 @@ class Scratch:
 
 @contextmanager
 def open_scratch(effort: Effort) -> Iterator[Scratch]:
-    """Give a room, and take it back with all that is in it."""
+    """Yield a scratch directory, and remove it with its content at the end."""
     root = Path(tempfile.mkdtemp(prefix="runner-bench-"))
     root.chmod(0o755)
     try:
@@ -114,7 +114,7 @@ def open_scratch(effort: Effort) -> Iterator[Scratch]:
 
 @contextmanager
 def _fast_directory(otherwise: Path) -> Iterator[Path]:
-    """Give a directory in memory: each of the many transactions would wait for the disk."""
+    """Yield a directory in memory, because each of many transactions would wait for the disk."""
     memory = os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > MEMORY_NEEDED
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if memory else otherwise) as directory:
         yield Path(directory)

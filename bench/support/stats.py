@@ -1,4 +1,4 @@
-"""What is said about repeated measurements: medians, tails, and ratios with how sure they are."""
+"""Statistics of repeated measurements: medians, percentiles, and ratios with confidence intervals."""
 
 import random
 import statistics
@@ -14,7 +14,7 @@ TAIL: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of medians, and the interval in which nine in ten resampled ones lie."""
+    """A ratio of medians, with the interval that contains 90 % of the resampled ratios."""
 
     value: float
     low: float
@@ -26,7 +26,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which ``share`` of the others lie, between two of them if need be."""
+    """Return the value below which ``share`` of the values lie, interpolated between two if necessary."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * share
     below = int(place)
@@ -41,8 +41,8 @@ def p95(values: Sequence[float]) -> float:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the ratio of the medians of two series that were measured in turns.
 
-    The interval comes from a bootstrap over rounds, not over values: what disturbed the
-    machine in one round disturbed both series.  The draws are the same every time.
+    The interval comes from a bootstrap over rounds, not over values: a disturbance in one round
+    affects both series.  The random draws are the same every time.
 
     Raises:
         ValueError: the series are not of the same rounds, or empty.
@@ -58,7 +58,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the median of the ratios of each round, for rounds so short that disturbances outlast them.
+    """Return the median of the ratios of each round, for rounds shorter than typical disturbances.
 
     Raises:
         ValueError: the series are not of the same rounds, or empty.
@@ -68,7 +68,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """How much a series grows from one place to the next, and where nine in ten resampled slopes lie."""
+    """The growth of a series per position, with the interval that contains 90 % of the resampled slopes."""
 
     value: float
     low: float
@@ -76,7 +76,7 @@ class Slope:
 
 
 def slope(values: Sequence[float]) -> Slope:
-    """Return the median of the slopes between all pairs (Theil and Sen): a few odd values do not move it.
+    """Return the median of the slopes between all pairs (Theil-Sen), which is robust against outliers.
 
     Raises:
         ValueError: there are fewer than two values.
@@ -90,7 +90,7 @@ def slope(values: Sequence[float]) -> Slope:
 
 
 def _slope_of(values: Sequence[float], places: Sequence[int]) -> float | None:
-    """Return the median slope; None where all places are the same."""
+    """Return the median slope, or None if all positions are equal."""
     pairs = [(a, b) for a, b in combinations(places, 2) if a != b]
     return median([(values[b] - values[a]) / (b - a) for a, b in pairs]) if pairs else None
 

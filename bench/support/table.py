@@ -1,4 +1,4 @@
-"""Results as text: a table that is read by people and kept beside the numbers."""
+"""Results as a text table."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -7,11 +7,11 @@ from typing import Final
 from bench.support.result import Aim, Line, NotMeasured, Result, Series
 
 HEAD: Final = ("", "p50", "p95", "beside", "p50", "p95", "ratio (90 % interval)", "aim", "")
-MIN_FOR_P95: Final = 10  # of fewer values the 95th percentile is the largest, and says nothing of its own
+MIN_FOR_P95: Final = 10  # with fewer values, the 95th percentile is the largest
 
 
 def render(lines: Sequence[Line]) -> str:
-    """Return the table, bench by bench, with notes below the lines they belong to."""
+    """Return the table, grouped by benchmark, with notes below their lines."""
     rows = [row(line) for line in lines]
     widths = [max(len(cell) for cell in column) for column in zip(HEAD, *rows, strict=True)]
     text = [_joined(HEAD, widths)]
@@ -39,7 +39,7 @@ def row(line: Line) -> tuple[str, ...]:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a number with its unit, to three digits or so."""
+    """Return a number with its unit, to about three digits."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:.{digits}f} {unit}"
 

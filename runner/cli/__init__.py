@@ -1,1 +1,1 @@
-"""The commands of ``runner``: one module a command, and what they share. Nothing imports this package."""
+"""The commands of ``runner``: one module per command, and helpers. No other package imports this one."""

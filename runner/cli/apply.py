@@ -1,4 +1,4 @@
-"""``runner apply``, ``runner rollback`` and ``runner revisions``: a job's file is changed while it runs."""
+"""``runner apply``, ``runner rollback`` and ``runner revisions``: change the job file of an existing job."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ RESTING: Final = {"held": "release", "finished": "restart"}
 
 
 def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Return the id of a canary as it was given.
+    """Return the id of a canary unchanged.
 
     Raises:
-        UsageError: no canary can be called that.
+        UsageError: the text cannot be the id of a canary.
     """
     if value is not None and not (value.isascii() and value.isdecimal() and len(value) <= MAX_ID):
         raise UsageError(
@@ -105,7 +105,7 @@ def apply(  # noqa: PLR0913  one per option
 
 
 def _body(file: str, job: str | None) -> dict[str, Any]:
-    """Return the fields that every request about a change has."""
+    """Return the fields common to all requests about a change."""
     return {
         "path": os.path.abspath(file),  # noqa: PTH100  pathlib takes 5 ms to import
         "shown": file,
@@ -115,17 +115,17 @@ def _body(file: str, job: str | None) -> dict[str, Any]:
 
 
 def _post(client: Client, path: str, body: Mapping[str, object]) -> dict[str, Any]:
-    """Return the answer to a request that may take as long as verifying checkpoints does."""
+    """Return the answer to a request whose timeout leaves time to verify checkpoints."""
     answer = client.ask("POST", path, json.dumps(body).encode(), VERIFYING_S)
     found: dict[str, Any] = json.loads(answer.body)
     return found
 
 
 def _measure(client: Client, body: Mapping[str, object], steps: int) -> str:
-    """Return the id of a canary that has been measured.
+    """Run a canary and return its id once it has been measured.
 
     Raises:
-        Unavailable: it brought no rate.
+        Unavailable: the canary measured no rate.
     """
     trial = _post(client, "/v1/canaries", {**body, "steps": steps})
     if trial["parked"]:
@@ -140,7 +140,7 @@ def _measure(client: Client, body: Mapping[str, object], steps: int) -> str:
     return str(trial["canary"])
 
 
-# --- In words -----------------------------------------------------------------------------------------
+# --- Output text --------------------------------------------------------------------------------------
 
 
 def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _done(answer: Mapping[str, Any], *, dry_run: bool) -> str:
 
 
 def _follows(answer: Mapping[str, Any]) -> str:
-    """Return the effect of a change on the job; a job that does not run is not stopped."""
+    """Return the effect of a change on the job as text; only a running job is stopped."""
     job, outcome = answer["job"], answer["outcome"]
     if outcome == "decline" or job["state"] in RUNNING or job.get("parked"):
         return OUTCOMES[outcome]
@@ -201,13 +201,13 @@ def _checkpoint(facts: Mapping[str, Any]) -> str:
 
 
 def _format_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows as lines below the names of their columns, however wide they are."""
+    """Return rows as lines below their column names; lines are not limited in width."""
     from runner.cli.table import UNLIMITED, format_table, make_table  # noqa: PLC0415  loads dataclasses
 
     return format_table(make_table(columns, rows), UNLIMITED)
 
 
-# --- Back ---------------------------------------------------------------------------------------------
+# --- Rollback -----------------------------------------------------------------------------------------
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""``runner completion``: the script that teaches a shell to complete commands, options and job names."""
+"""``runner completion``: print the shell script that completes commands, options and job names."""
 
 import click
 from click.shell_completion import get_completion_class

@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout, everything about them on stderr, JSON one object per line."""
+"""Output of commands: results on stdout, messages on stderr, JSON as one object per line."""
 
 import os
 import sys
@@ -10,13 +10,13 @@ from runner.base.errors import RunnerError
 from runner.client.http import ErrorResponse
 
 INTERRUPTED: Final = 130  # exit code, as a shell reports SIGINT
-READER_GONE: Final = 141  # the same, of SIGPIPE
+READER_GONE: Final = 141  # the same for SIGPIPE
 
 
 def complain(*lines: str) -> None:
-    """Print lines for the user on stderr, harmless to a terminal whoever wrote them.
+    """Print messages on stderr, with terminal control characters escaped.
 
-    Where that cannot be written, the exit code has to say it alone.
+    If stderr cannot be written, the message is dropped and only the exit code remains.
     """
     try:
         for line in lines:
@@ -26,20 +26,20 @@ def complain(*lines: str) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Point a stream away from what cannot be written, which Python would complain about at exit."""
+    """Redirect a stream that cannot be written, so that Python does not report an error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 def complain_of(error: RunnerError) -> int:
-    """Print what went wrong, and return the exit code that stands for it."""
+    """Print an error, and return its exit code."""
     complain(*str(error).splitlines())
     return error.code if isinstance(error, ErrorResponse) else error.exit_code
 
 
 def say(text: str) -> None:
-    """Print a line of a result, or several."""
+    """Print one or more lines of a result."""
     click.echo(harmless(text, keep="\t\n"))
 
 
@@ -51,12 +51,12 @@ def say_json(answer: object) -> None:
 
 
 def say_row(*cells: object) -> None:
-    """Print one line of cells between tabs; a missing one is ``-``."""
+    """Print one line of tab-separated cells; a missing value is ``-``."""
     click.echo("\t".join("-" if cell is None or cell == "" else harmless(str(cell)) for cell in cells))
 
 
 def leave_with_reader() -> None:
-    """End this command as soon as nobody reads what it prints: one that waits for news would not notice."""
+    """End this command when the reader of its output exits; a waiting command would not notice otherwise."""
     import select  # noqa: PLC0415  only who follows something needs these
     from stat import S_ISFIFO  # noqa: PLC0415
     from threading import Thread  # noqa: PLC0415
@@ -65,7 +65,7 @@ def leave_with_reader() -> None:
     if output is None or output is not sys.stdout or not S_ISFIFO(os.fstat(output.fileno()).st_mode):
         return
     reader = select.poll()
-    reader.register(output.fileno(), 0)  # of a pipe: that the other end is closed, and nothing else
+    reader.register(output.fileno(), 0)  # reports only that the other end of a pipe is closed
 
     def watch() -> None:
         reader.poll()
@@ -79,12 +79,12 @@ def on_terminal() -> bool:
 
 
 def takes_escapes() -> bool:
-    """Return whether standard output is a terminal that is known to do more than to print lines."""
+    """Return whether standard output is a terminal that supports escape sequences."""
     return on_terminal() and os.environ.get("TERM", "") not in {"", "dumb", "unknown"}
 
 
 def harmless(text: str, keep: str = "") -> str:
-    """Return ``text`` with every character spelt out that could move a cursor or change a direction."""
+    """Return ``text`` with the characters escaped that could move the cursor or change the text direction."""
     if text.isprintable():
         return text
     return "".join(

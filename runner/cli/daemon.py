@@ -79,8 +79,8 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
     if systemd_unit:
         click.echo(unit(sys.executable), nl=False)
         return
-    remove_unknown(os.environ)  # before the libraries are loaded that read it
-    gc.disable()  # nothing of what is loaded can be freed, and looking for it costs a fifth of the start
+    remove_unknown(os.environ)  # before libraries that read the environment are loaded
+    gc.disable()  # nothing loaded here can be freed, and collection takes a fifth of the start
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it; nothing is drawn
     from runner.server.main import serve as be_the_daemon  # noqa: PLC0415  loads everything
 

@@ -1,7 +1,7 @@
-"""``runner data``: small real data sets, prepared once and found by their name in a job file.
+"""``runner data``: prepare small real data sets, which job files refer to by name.
 
-Writes into the daemon's state directory itself, so it works before any daemon does; for a
-daemon of all users only its administrator can.
+The command writes into the daemon's state directory directly, so it works without a daemon.  For a
+daemon of all users, only the administrator can use it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def remove(*, names: tuple[str, ...]) -> None:
 
 
 def _state_dir() -> Path:
-    """Return the state directory of the daemon that answers, else of the one that would be started."""
+    """Return the state directory of the running daemon, or of the daemon that would be started."""
     try:
         return Path(find().version()["state_dir"])
     except NoDaemon:

@@ -1,4 +1,4 @@
-"""``runner events``: what happened, in the order in which it did."""
+"""``runner events``: print the events in order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
 
 
 def stream(client: Client, ref: str | None, after: int, *, follow: bool) -> Iterator[JobEvent]:
-    """Yield events page by page; with ``follow`` without end."""
+    """Yield events, fetched page by page; with ``follow`` without end."""
     while True:
         page, after = client.events(ref, after, wait_s=WAIT_S if follow else 0.0, limit=PAGE)
         yield from page

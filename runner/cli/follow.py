@@ -1,7 +1,7 @@
-"""``runner submit --follow``: the story of one job while it happens.
+"""``runner submit --follow``: report the progress of one job until it ends.
 
-The daemon may leave and come back meanwhile: every question is a plain one that the
-client repeats, and the build log is read by offset, so nothing is missed or told twice.
+The daemon may restart meanwhile.  Every request can be repeated, and the build log is read by offset, so
+nothing is missed or printed twice.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ LOOK_S: Final = 0.5
 QUIET_S: Final = 10.0
 """A program that has run for so long and has not said how far it is may never say it."""
 
-PLAIN_EVERY_S: Final = 5.0  # between progress lines in a pipe, on the program's clock
+PLAIN_EVERY_S: Final = 5.0  # between progress lines in a pipe, by the program's timestamps
 
 
 class View(Protocol):
-    """Where the story is told."""
+    """The output of a followed job."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def say(self, line: str) -> None:
-        """Tell something that stays."""
+        """Print a permanent line."""
 
     def build(self, line: str) -> None:
         """Show a line of the build log."""
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:
-        """Show where the job is just now."""
+        """Show the current state of the job."""
 
 
 class PlainView:
-    """Lines in a pipe: every change of state, and the progress now and then."""
+    """Lines in a pipe: every change of state, and the progress periodically."""
 
     def __init__(self) -> None:
         self._shown_at: float | None = None
@@ -74,7 +74,7 @@ class PlainView:
 
 
 class JsonView:
-    """The job as one JSON object per line, whenever something about it changed."""
+    """The job as one JSON object per line, printed at each change."""
 
     def __init__(self) -> None:
         self._last: JobDetail | None = None
@@ -86,10 +86,10 @@ class JsonView:
         return
 
     def say(self, line: str) -> None:
-        """The object says it all."""
+        """Do nothing: the object contains this information."""
 
     def build(self, line: str) -> None:
-        """Not part of the object; ``runner logs --build --json`` prints it."""
+        """Do nothing: ``runner logs --build --json`` prints the build log."""
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:  # noqa: ARG002  the reader can tell
         if job != self._last:
@@ -98,11 +98,11 @@ class JsonView:
 
 
 class ReportedState:
-    """What of a job's story has been told already."""
+    """The part of a job's history that has been reported already."""
 
     def __init__(self) -> None:
         self.state: tuple[str, int] | None = None
-        self.attempts = 0  # whose end was told
+        self.attempts = 0  # whose end has been reported
         self.build_offset = 0
         self.build_open = True
         self.pace = formatting.RateEstimate()
@@ -112,7 +112,7 @@ class ReportedState:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def news(self, job: JobDetail) -> list[str]:
-        """Return the lines that are new since the last call."""
+        """Return the lines about changes since the last call."""
         lines = []
         for attempt in job["attempts"]:
             if attempt["ended_at"] and attempt["number"] > self.attempts:
@@ -128,7 +128,7 @@ class ReportedState:
         return lines + self._hint(job)
 
     def _hint(self, job: JobDetail) -> list[str]:
-        """Say once where the output is, of a program that does not say how far it is."""
+        """Return once where the output is, for a program that reports no progress."""
         if job["state"] != "running" or job["progress"] is not None or self._hinted:
             self._quiet_since = None
             return []
@@ -139,7 +139,7 @@ class ReportedState:
         return [hint] if self._hinted else []
 
     def eta_s(self, job: JobDetail) -> float | None:
-        """Return the seconds to go, by the steps seen so far."""
+        """Return the remaining seconds, estimated from the steps seen so far."""
         if job["progress"] is None:
             return None
         self.pace.see(job["progress"])
@@ -152,7 +152,7 @@ class ReportedState:
 
 
 def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int:
-    """Tell the story of a job until it ends; return the exit code for how it ended."""
+    """Report on a job until it ends, and return the exit code for its outcome."""
     with _view(as_json=as_json) as view:
         job = follow(client, ref, view)
     if not as_json:
@@ -161,7 +161,7 @@ def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int
 
 
 def follow(client: Client, ref: str, view: View) -> JobDetail:
-    """Return the job when it has ended, having told ``view`` everything on the way."""
+    """Report on a job to ``view`` until it ends, and return the job."""
     told, limit_s = ReportedState(), 0.0
     while True:
         done, job = client.wait(ref, limit_s)
@@ -177,7 +177,7 @@ def follow(client: Client, ref: str, view: View) -> JobDetail:
 
 
 def _tell_build(client: Client, ref: str, told: ReportedState, view: View) -> None:
-    """Show what the build log has gained."""
+    """Show the new lines of the build log."""
     try:
         piece = client.log(ref, part="build", offset=told.build_offset)
         while piece.next_offset > told.build_offset:
@@ -186,7 +186,7 @@ def _tell_build(client: Client, ref: str, told: ReportedState, view: View) -> No
                 view.build(line)
             piece = client.log(ref, part="build", offset=told.build_offset)
     except ErrorResponse as error:
-        if error.kind != "not_found":  # there is no build log when nothing was built
+        if error.kind != "not_found":  # without a build there is no build log
             raise
 
 

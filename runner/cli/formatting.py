@@ -1,6 +1,6 @@
-"""Jobs as text: words, ages, cells and lines, without any library.
+"""Jobs as text: words, ages, cells and lines, without third-party libraries.
 
-Times arrive as ISO-8601 text and leave as ages; nothing here asks what time it is.
+Times are ISO-8601 text and become ages; the module never reads the clock.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PACE_SAMPLES: Final = 20
 
 
 class RateEstimate:
-    """Steps per second of one attempt, from the times that the program itself reported."""
+    """Steps per second of one attempt, from the timestamps that the program reported."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque(maxlen=PACE_SAMPLES)
 
     def see(self, progress: ProgressResponse) -> None:
-        """Take one more report into account; a step that went back begins anew."""
+        """Add a report; a step lower than the last one restarts the estimate."""
         sample = (progress.get("time", 0.0), progress.get("step", 0))
         if self._samples and sample[1] < self._samples[-1][1]:
             self._samples.clear()
@@ -34,7 +34,7 @@ class RateEstimate:
             self._samples.append(sample)
 
     def eta_s(self, progress: ProgressResponse) -> float | None:
-        """Return the seconds that the remaining steps will take; None: nobody can know yet."""
+        """Return the estimated seconds for the remaining steps, or None while there is no estimate."""
         total = progress.get("total_steps")
         if total is None or len(self._samples) < 2:
             return None
@@ -43,17 +43,17 @@ class RateEstimate:
 
 
 def state_word(job: JobSummary) -> str:
-    """Return the outcome of a finished job, else its state: one word that says where it stands."""
+    """Return one word: the outcome of a finished job, or the state of another one."""
     return job["outcome"] or job["state"]
 
 
 def exit_code(job: JobSummary) -> int:
-    """Return the exit code of a command that waited for the job."""
+    """Return the exit code of a command that has waited for the job."""
     return HELD_CODE if job["state"] == "held" else OUTCOME_CODES[job["outcome"] or "failed"]
 
 
 def duration(seconds: float) -> str:
-    """Return ``42s``, ``3m07s``, ``2h05m``, ``3d04h``: two figures are enough."""
+    """Return a duration as text with at most two units: ``42s``, ``3m07s``, ``2h05m``, ``3d04h``."""
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole}s"
@@ -73,7 +73,7 @@ def age(iso: str | None, now: float) -> str:
 
 
 def count(number: float) -> str:
-    """Return ``950``, ``5.1k``, ``3.2M``: throughput at a glance."""
+    """Return a number in short form: ``950``, ``5.1k``, ``3.2M``."""
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= limit:
             return f"{number / limit:.1f}{unit}"
@@ -89,13 +89,13 @@ def steps(progress: ProgressResponse | None) -> str:
 
 
 def progress_share(job: JobSummary) -> str:
-    """Return the step that a job has reached: the saved one, where no program says another."""
+    """Return the step that a job has reached: the reported one, else the saved one."""
     saved = job.get("saved_step")
     return steps(job["progress"]) if job["progress"] or saved is None else str(saved)
 
 
 def progress_line(progress: ProgressResponse, eta_s: float | None) -> str:
-    """Return phase, step, throughput, loss and time to go, leaving out what is not known."""
+    """Return the known ones of phase, step, throughput, loss and remaining time."""
     phase = progress.get("phase", "train")
     parts = [] if phase == "train" else [phase]
     parts.append(f"step {steps(progress)}")
@@ -109,7 +109,7 @@ def progress_line(progress: ProgressResponse, eta_s: float | None) -> str:
 
 
 def state_line(job: JobSummary) -> str:
-    """Return where a job stands and why."""
+    """Return the state of a job and its reason."""
     word = state_word(job)
     if job["state"] in {"starting", "running", "stopping"}:
         word += f" (attempt {job['attempt']} on {', '.join(job['gpus']) or 'cpu'})"
@@ -117,7 +117,7 @@ def state_line(job: JobSummary) -> str:
 
 
 def attempt_line(attempt: AttemptResponse) -> str:
-    """Return a line about the end of one attempt and the decision about it."""
+    """Return a line with the end of one attempt and the decision about it."""
     line = f"attempt {attempt['number']} ended"
     if attempt["exit_code"] is not None:
         line += f" (exit {attempt['exit_code']})"
@@ -135,7 +135,7 @@ def end_line(job: JobDetail) -> str:
 
 
 def _because(word: str, why: str) -> str:
-    """Return a word with its reason, which may begin with the word: it is said once."""
+    """Return a word with its reason, without repeating a word that the reason begins with."""
     if why.startswith(word):
         return why
     return f"{word}: {why}" if why else word
@@ -146,7 +146,7 @@ def weights(job: JobDetail) -> str | None:
 
 
 def list_cells(job: JobSummary) -> tuple[object, ...]:
-    """Return the columns of ``runner list`` in a pipe, as docs/reference/cli.md promises them."""
+    """Return the columns of ``runner list`` in a pipe, as documented in docs/reference/cli.md."""
     return (
         job["id"],
         job["name"],
@@ -189,20 +189,20 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
 
 
 def dependencies_text(job: JobDetail) -> str:
-    """Return the jobs that a job waits for or has waited for, with how they must have ended."""
+    """Return the dependencies of a job, each with the required outcome."""
     return ", ".join(
         f"{job_id} ({condition})" for job_id, condition in (job["revision"] or {}).get("after", ())
     )
 
 
 def of_matrix(job: JobDetail) -> str:
-    """Return which job of its matrix one is, and how to see the others."""
+    """Return the position of a job in its matrix, and the command that shows the others."""
     sweep = (job["revision"] or {}).get("sweep")
     return f"{sweep['number']} of {sweep['count']}; runner list --sweep {sweep['id']}" if sweep else ""
 
 
 def last_verdict(job: JobDetail) -> str | None:
-    """Return the decision about the last attempt that has ended."""
+    """Return the decision about the last ended attempt."""
     said = next((a["verdict"] for a in reversed(job["attempts"]) if a["verdict"]), None)
     for infinitive, participle in (("resume ", "resumed "), ("restart ", "restarted ")):
         if said is not None and said.startswith(infinitive):

@@ -1,4 +1,4 @@
-"""``runner gpus``: what the devices are, what they do, who has them, and why one is not lent."""
+"""``runner gpus``: print devices, their load, the jobs that hold them, and why a device is not allocated."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def cells(device: Device, now: float) -> Iterator[str]:
     yield device["state"]
     yield formatting.age(device["since"], now)
     has = ", ".join(holders(device))
-    reason = "" if device["state"] == "lent" else device["reason"]  # which is who has it
+    reason = "" if device["state"] == "lent" else device["reason"]  # that reason names the holder
     yield "; ".join(each for each in (has, formatting.intruders(device), reason) if each) or "-"
 
 

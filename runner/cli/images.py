@@ -1,4 +1,4 @@
-"""``runner images``: what jobs run in.  Talks to the engine itself, so it works before any daemon does."""
+"""``runner images``: manage the images of jobs.  It calls the engine directly and needs no daemon."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def prune(*, dry_run: bool, as_json: bool) -> None:
 
 
 def _settings() -> ImageSettings:
-    """Return the settings of this user's daemon, with its directory, so that the two share their locks."""
+    """Return the settings of this user's daemon, with its directory, so that both use the same locks."""
     from pathlib import Path  # noqa: PLC0415  as above
 
     from runner.client.autostart import state_dir  # noqa: PLC0415
@@ -137,7 +137,7 @@ def _engine(settings: ImageSettings) -> Engine:
 
 @contextmanager
 def _explained(thing: str, log: Path | None = None) -> Iterator[None]:
-    """Turn the errors of ``images`` into lines for the user."""
+    """Convert the errors of ``images`` into messages for the user."""
     from images.errors import BuildFailed, EngineForbidden, EngineUnavailable  # noqa: PLC0415  as above
     from runner.base.errors import Refused, Unavailable  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""``runner cancel``, ``kill``, ``restart``, ``hold`` and ``release``: what a person does to a job."""
+"""``runner cancel``, ``kill``, ``restart``, ``hold`` and ``release``: control a job by hand."""
 
 import signal
 from typing import Any
@@ -13,7 +13,7 @@ from runner.client.client import Client, find_or_start
 
 
 def signal_name(ctx: click.Context, param: click.Parameter, given: str) -> str:
-    """Return ``USR1`` for what ``kill`` takes too: ``USR1``, ``SIGUSR1`` or ``10``."""
+    """Return the short name of a signal: ``USR1`` for ``USR1``, ``SIGUSR1`` or ``10``."""
     name = given.upper().removeprefix("SIG")
     numbers = {str(int(known)): known.name for known in signal.Signals}
     name = numbers.get(name, name).removeprefix("SIG")
@@ -57,12 +57,12 @@ def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
 
 
 def _cancel_each(client: Client, jobs: tuple[str, ...], *, as_json: bool) -> int:
-    """Cancel jobs of which one or the other cannot be; return the first exit code that is not 0."""
+    """Cancel jobs one by one, continuing after errors; return the first exit code that is not 0."""
     codes = []
     for number, ref in enumerate(jobs, start=1):
         try:
             answer = client.act(ref, "cancel", {})
-        except Unavailable as error:  # the next one would meet the same
+        except Unavailable as error:  # the other jobs would fail in the same way
             left = len(jobs) - number
             raise Unavailable(f"{error}{f'; {left} more were not asked for' if left else ''}") from error
         except RunnerError as error:

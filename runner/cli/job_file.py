@@ -1,4 +1,4 @@
-"""``runner validate``, ``schema`` and ``init``: what concerns job files alone, and needs no daemon."""
+"""``runner validate``, ``schema`` and ``init``: commands for job files, which need no daemon."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ commands: Final = (validate, schema, init)
 
 
 def _validate(file: str, *, as_json: bool) -> int:
-    """Report on one file, and return the exit code for it."""
-    path = Path(file or "''")  # an empty one would be the directory that we are in
+    """Validate one file, print the result, and return the exit code."""
+    path = Path(file or "''")  # an empty path would be the current directory
     try:
         jobs, warnings = _checked(path, _read(file))
     except FileError as error:
@@ -94,7 +94,7 @@ def _validate(file: str, *, as_json: bool) -> int:
 
 
 def _leaves_open(job: JobFile) -> bool:
-    """Return whether a job names something that only the daemon knows."""
+    """Return whether a job refers to something that only the daemon can resolve."""
     return bool({"queue", "devices", "schedule"} & job.model_fields_set) or (
         getattr(job.workload, "data", "stdlib") not in {"stdlib", "synthetic"}
     )
@@ -104,7 +104,7 @@ def _read(file: str) -> bytes:
     """Return the text of a job file; ``-`` is standard input.
 
     Raises:
-        FileError: it cannot be read.
+        FileError: the file cannot be read.
     """
     from runner.cli.submit import STANDARD_INPUT, read  # noqa: PLC0415  the client: only this command pays for it
 
@@ -114,10 +114,10 @@ def _read(file: str) -> bytes:
 
 
 def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
-    """Return the jobs that a file stands for, and what in them is allowed and hardly meant.
+    """Return the jobs that a file defines, and warnings about valid but unlikely values.
 
     Raises:
-        FileError: the file, a path in it, or the policy that it names is not right.
+        FileError: the file, a path in it, or the policy that it names is invalid.
     """
     from runner.adapters.host.paths import check_path  # noqa: PLC0415  as above
     from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it
@@ -128,7 +128,7 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
     jobs = parse_jobs(text, path, besides=named.problems).jobs
     warnings: dict[str, None] = {}
     for job in jobs:
-        policy = named.policy(job)  # its own file may be wrong
+        policy = named.policy(job)  # the policy file may be invalid
         warnings |= dict.fromkeys(shell.find_shell_warnings(getattr(job.workload, "command", ())))
         warnings |= dict.fromkeys(of_job.find_ineffective_limits(job.retry, policy))
     return jobs, list(warnings)

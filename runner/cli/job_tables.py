@@ -45,7 +45,7 @@ def make_job_table(jobs: Sequence[JobSummary], now: float) -> Table:
 
 
 def print_job(job: JobDetail, now: float) -> None:
-    """Print what is known about one job, and its attempts."""
+    """Print the facts about one job, and its attempts."""
     for line in format_job(job, now, terminal_width(), terminal_style()):
         click.echo(line)
 
@@ -69,7 +69,7 @@ def format_job(job: JobDetail, now: float, width: int, style: Style = PLAIN) -> 
 
 
 def make_attempt_table(job: JobDetail) -> Table:
-    """Return one row for each attempt, without the time of its placement."""
+    """Return a table with one row per attempt, without the placement time."""
     kept = [number for number, name in enumerate(formatting.ATTEMPT_COLUMNS) if name != "placed"]
     columns = [formatting.ATTEMPT_COLUMNS[number].replace("_", " ").upper() for number in kept]
     attempts = [formatting.attempt_cells(attempt) for attempt in job["attempts"]]

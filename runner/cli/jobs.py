@@ -1,4 +1,4 @@
-"""``runner list`` and ``runner show``."""
+"""``runner list`` and ``runner show``: print jobs."""
 
 import time
 
@@ -11,7 +11,7 @@ from runner.client.client import find_or_start
 
 
 def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """Return ``KEY`` or ``KEY=VALUE``; a value alone would find nothing, and look as if there were no job."""
+    """Return ``KEY`` or ``KEY=VALUE``; ``=VALUE`` is refused, because it matches no job."""
     if len(given) > 1:
         raise click.BadParameter("given more than once; jobs are looked for by one label", ctx, param)
     for label in given:

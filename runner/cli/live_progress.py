@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LiveView:
-    """One line that moves, and above it the lines that stay."""
+    """One progress line that is redrawn, below the permanent lines."""
 
     def __init__(self, console: Console | None = None) -> None:
         columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}", markup=False))

@@ -1,7 +1,7 @@
-"""``runner logs``: the bytes that the program wrote, as it wrote them.
+"""``runner logs``: print the output of a job's program.
 
-They go to stdout untouched, escape sequences included, exactly as ``cat`` would print
-them; what the runner has to say about them goes to stderr.
+The bytes go to stdout unchanged, escape sequences included, as with ``cat``.  Messages of the runner go
+to stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from runner.client.types import JobSummary
 
-WAIT_S: Final = 5.0  # for new bytes, in one question; also how late a new attempt may be noticed
+WAIT_S: Final = 5.0  # longest wait of one request; also the delay until a new attempt is noticed
 _NUMBERS: Final = re.compile("[0-9]+")
 
 
@@ -73,7 +73,7 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
 def pieces(
     client: Client, ref: str, attempt: int | None, *, part: str = "job", follow: bool = False
 ) -> Iterator[LogChunk]:
-    """Yield a log; with ``follow`` until the job ends or is held, attempt after attempt."""
+    """Yield a log in pieces; with ``follow`` all attempts in turn, until the job ends or is held."""
     stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False
     while True:
         piece = client.log(ref, attempt=attempt, offset=offset, wait_s=wait_s, part=part)
@@ -84,7 +84,7 @@ def pieces(
         elif not follow:
             return
         elif piece.attempt_ended and not ended:
-            ended = True  # its last bytes may have come after we looked: look once more
+            ended = True  # read once more: the last bytes may have come after the read
         elif piece.attempt_ended and piece.next_attempt is not None and not stay:
             attempt, offset, ended = piece.next_attempt, 0, False
         elif piece.job_ended or (piece.attempt_ended and stay):
@@ -94,7 +94,7 @@ def pieces(
 
 
 def _tell_end(job: JobSummary, ref: str) -> None:
-    """Print the outcome of a job that did not succeed, or that a held job needs a person."""
+    """Print the outcome of a job that did not succeed, or that a job is held."""
     if job["state"] == "held":
         complain(f"{ref}: is held; runner release {ref} lets it go on, and runner policy explain says why")
     elif job["outcome"] not in {None, "succeeded"}:
@@ -104,19 +104,19 @@ def _tell_end(job: JobSummary, ref: str) -> None:
 
 
 def _tell_empty(client: Client, ref: str, number: int | None) -> None:
-    """Say that no attempt was started, or that the one asked about was not; a program may be silent, too."""
+    """Print that no attempt, or not the requested one, was started; print nothing for an empty log."""
     if number is None:
         complain(f"{ref}: no attempt was started, so nothing was written; runner show {ref} says why")
         return
     for attempt in client.job(ref)["attempts"]:
-        began = attempt["launched_at"] or attempt["exit_code"] is not None  # which tells it, too
+        began = attempt["launched_at"] or attempt["exit_code"] is not None  # an exit code also shows a start
         if attempt["number"] == number and attempt["ended_at"] and not began:
             why = attempt["message"] or attempt["cause"] or f"runner show {ref} says why"
             complain(f"{ref}: attempt {number} was never started, so nothing was written: {why}")
 
 
 def _waits(piece: LogChunk, asked: int | None) -> bool:
-    """Tell whether nothing can come before the first attempt begins, or the next one."""
+    """Return whether no output can come until the first or the next attempt begins."""
     if piece.attempt is None:
         return True
     done = piece.attempt_ended and not piece.body and piece.next_attempt is None
@@ -126,7 +126,7 @@ def _waits(piece: LogChunk, asked: int | None) -> bool:
 def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
     """Print the pending reason of a job unless it was printed last, and return it.
 
-    An estimate or a countdown that goes on is no news.
+    A changed estimate or countdown alone is not printed again.
     """
     answer = client.why(ref)
     why = str(answer["why"]) if answer["state"] in {"queued", "preparing"} else ""
@@ -138,7 +138,7 @@ def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
 
 
 def _print(piece: LogChunk) -> None:
-    """Write one piece; where something is missing, say so in its place."""
+    """Write one piece; a message on stderr marks a missing range."""
     stdout = sys.stdout.buffer
     if piece.cut is None:
         stdout.write(piece.body)

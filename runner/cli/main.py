@@ -1,7 +1,7 @@
-"""The command ``runner``: finds the command that is asked for, and turns errors into exit codes.
+"""The command ``runner``: find and run a subcommand, and convert errors into exit codes.
 
-Every command lives in its own module, imported when it is called: ``runner submit`` must
-not pay for the tables of ``runner list``.
+Each command has its own module, which is imported when the command is called: ``runner submit`` does not
+load the tables of ``runner list``.
 """
 
 import errno
@@ -89,7 +89,7 @@ UNWRITTEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is needed."""
+    """A click group that imports a command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
         return list(COMMANDS)
@@ -108,7 +108,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(command_summaries(self, ctx, names))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the words before the command; one that is wrong becomes a line."""
+        """Parse the arguments before the command; an error becomes a one-line message."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -117,14 +117,14 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command by its name."""
+        """Return a command by its name."""
         ctx.meta[TYPED] = args
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Do the command; what goes wrong becomes a line and the exit code that stands for it."""
+        """Run the command; an error becomes a one-line message and its exit code."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -145,7 +145,7 @@ class LazyGroup(click.Group):
 
 
 def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
-    """Say in one line what is wrong with what was typed, and where to read how it is done."""
+    """Print a usage error in one line with a pointer to the help, and exit."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         raise error
     at, path = error.ctx or ctx, _path(error, ctx)
@@ -159,7 +159,7 @@ def _mistyped(error: click.UsageError, ctx: click.Context) -> NoReturn:
 
 
 def _path(error: click.UsageError, ctx: click.Context) -> str:
-    """Return the command that was typed wrong; where click does not say, as far as words lead to one."""
+    """Return the path of the command with the usage error; without click's context, from leading words."""
     if error.ctx:
         return error.ctx.command_path
     command, path = ctx.command, ctx.command_path
@@ -172,7 +172,7 @@ def _path(error: click.UsageError, ctx: click.Context) -> str:
 
 
 def _belongs_below(option: str, ctx: click.Context) -> bool:
-    """Return whether an option that a group does not have is one of its commands'."""
+    """Return whether an option that a group lacks belongs to one of its commands."""
     group = ctx.command
     if not isinstance(group, click.Group):
         return False
@@ -181,7 +181,7 @@ def _belongs_below(option: str, ctx: click.Context) -> bool:
 
 
 def _stands_somewhere() -> bool:
-    """Return whether there is a directory that relative paths begin at."""
+    """Return whether the current directory exists."""
     try:
         os.getcwd()  # noqa: PTH109  pathlib takes 5 ms to import
     except FileNotFoundError:
@@ -197,7 +197,7 @@ def _meant(name: str) -> str:
 
 
 def _keep_the_near(error: click.UsageError) -> None:
-    """Forget what click takes for meant, but for the nearest: the dashes, which all have, make none alike."""
+    """Keep only the nearest of click's suggestions; leading dashes do not count as similarity."""
     import difflib  # noqa: PLC0415  as above
 
     if isinstance(error, click.NoSuchOption) and error.possibilities:
@@ -239,8 +239,8 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line of this process; does not return."""
-    if sys.stdout is None:  # closed; what is opened next would get its number, and the output
+    """Run the command line of this process; the function does not return."""
+    if sys.stdout is None:  # closed: the next opened file would get its number and the output
         _without_output(sys.argv[1:])
     try:
         cli.main(prog_name="runner")
@@ -253,7 +253,7 @@ def main() -> None:
 
 
 def _without_output(args: list[str]) -> None:
-    """Go on without standard output where nobody reads it, else leave before anything is done."""
+    """Continue with a null device as standard output for ``serve``; exit for every other command."""
     if "serve" not in args[:1]:
         complain("standard output is closed; nothing was done; >/dev/null discards it")
         sys.exit(Unavailable.exit_code)

@@ -10,9 +10,9 @@ from click.shell_completion import CompletionItem
 UNIT_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _ONE_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?)([smhd]?)")
 COMPLETION_LIMIT_S: Final = 0.5
-LONGEST_SHOWN: Final = 60  # characters of what was typed wrong
-WHOLE: Final = 1000  # characters of a summary: more than any has
-LARGEST: Final = 2**63 - 1  # what the store counts with
+LONGEST_SHOWN: Final = 60  # characters of a wrong argument in a message
+WHOLE: Final = 1000  # character limit of a summary, longer than any summary
+LARGEST: Final = 2**63 - 1  # limit of integers in the store
 
 
 class CommandGroup(click.Group):
@@ -30,7 +30,7 @@ def command_summaries(group: click.Group, ctx: click.Context, names: Iterable[st
 
 
 def count_from(least: int) -> Callable[[click.Context, click.Parameter, object], int | None]:
-    """Return a callback for a whole number from ``least`` on that is small enough for the store."""
+    """Return a callback that accepts an integer between ``least`` and the largest one of the store."""
 
     def check(ctx: click.Context, param: click.Parameter, given: object) -> int | None:
         if given is None:
@@ -45,7 +45,7 @@ def count_from(least: int) -> Callable[[click.Context, click.Parameter, object],
 
 
 def check_ref(ctx: click.Context, param: click.Parameter, given: str) -> str:
-    """Return a reference to a job: an id, the beginning of one, or a name; the daemon resolves it."""
+    """Return a reference to a job: an id, a prefix of an id, or a name; the daemon resolves it."""
     if not re.fullmatch(r"[^\s/\x00-\x1f\x7f\ud800-\udfff]{1,200}", given):
         short = given if len(given) <= LONGEST_SHOWN else f"{given[: LONGEST_SHOWN - 1]}…"
         raise click.BadParameter(f"{short!r} is neither an id nor a name of a job", ctx, param)
@@ -68,14 +68,14 @@ def check_refs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 
 
 def complete_names(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return the names of jobs that a running daemon knows; none is started for this."""
+    """Return the job names that a running daemon knows; no daemon is started."""
     from runner.client.client import job_names  # noqa: PLC0415  options are made without a client too
 
     return [CompletionItem(name) for name in job_names(COMPLETION_LIMIT_S) if name.startswith(begun)]
 
 
 def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
-    """Return the seconds of a duration as job files have them, ``90m`` or ``2h30m``; ``90`` is seconds."""
+    """Return a duration in seconds, in the form of job files: ``90m`` or ``2h30m``; ``90`` is seconds."""
     if given is None:
         return None
     if match := _ONE_UNIT.fullmatch(given):
@@ -89,7 +89,7 @@ def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> fl
 
 
 def seconds_of_unit(ctx: click.Context, param: click.Parameter, given: str) -> float | None:
-    """Return the seconds of a duration; a bare number is refused where nobody would mean seconds."""
+    """Return a duration in seconds; a number without a unit is refused."""
     if (match := _ONE_UNIT.fullmatch(given)) and not match[2]:
         raise click.BadParameter(f"{given!r} has no unit; write a unit: 7d, 12h, 30m", ctx, param)
     return seconds(ctx, param, given)

@@ -1,4 +1,4 @@
-"""``runner policy``: what a policy file says, whether it is right, what it decided, what it would decide."""
+"""``runner policy``: print and check policy files, and show past and simulated decisions."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _decided(job: str) -> tuple[Record, ...]:
     """Return the daemon's decisions about a job.
 
     Raises:
-        UsageError: nothing.
+        UsageError: there is no decision yet.
     """
     client = find_or_start(complain)
     records = tuple(client.decisions(job))
@@ -155,7 +155,7 @@ def _decided(job: str) -> tuple[Record, ...]:
 
 
 def _undecided(job: JobDetail) -> str:
-    """Return the reason why a job has no decision yet: one is made when an attempt ends."""
+    """Return why a job has no decision yet; a decision is made when an attempt ends."""
     if job["state"] != "finished":
         return "nothing has been decided yet; no attempt of it has ended"
     return f"ended without having run: {one_line(job['why'])}; there was nothing to decide; see runner events"
@@ -187,11 +187,11 @@ def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None
             _print_replay(replay)
 
 
-# --- What they share ----------------------------------------------------------------------------------
+# --- Shared helpers -----------------------------------------------------------------------------------
 
 
 def _path(given: str) -> Path:
-    """Return the file of a policy by its name or path; what lies here comes before what is shipped."""
+    """Return the file of a policy by name or path; local files take precedence over shipped ones."""
     from runner.files.policy.load import PolicySource  # noqa: PLC0415  as above
 
     path, shelf = Path(given), PolicySource()
@@ -211,7 +211,7 @@ def _policy(given: str) -> Policy:
 
 
 def _check(given: str, *, as_json: bool) -> int:
-    """Report on one policy, and return the exit code for it."""
+    """Check one policy, print the result, and return the exit code."""
     from runner.files.policy.job_policy import stored_digest  # noqa: PLC0415  as above
 
     try:
@@ -231,7 +231,7 @@ def _check(given: str, *, as_json: bool) -> int:
 
 
 def _test(found: Policy, path: Path, *, as_json: bool) -> int:
-    """Report on one file of cases, and return the exit code for it."""
+    """Test one file of cases, print the result, and return the exit code."""
     from runner.files.policy.cases import read_cases, run_case  # noqa: PLC0415  as above
 
     cases = read_cases(path)

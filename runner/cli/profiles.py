@@ -1,4 +1,4 @@
-"""``runner profiles``: what the named profiles switch on and off, and why.  Needs no daemon."""
+"""``runner profiles``: print the switches of the named profiles and their reasons.  Needs no daemon."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _named(name: str) -> Mapping[str, ProfileSetting]:
     """Return the switches of a profile.
 
     Raises:
-        UsageError: there is none of that name, or its files are not right.
+        UsageError: no profile has that name, or its files are invalid.
     """
     from runner.base.errors import UsageError  # noqa: PLC0415  as above
     from runner.base.textfile import quoted  # noqa: PLC0415

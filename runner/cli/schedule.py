@@ -1,4 +1,4 @@
-"""``runner schedule``: job files that are submitted again and again.  ``runner submit`` makes them."""
+"""``runner schedule``: manage repeated submissions of a job file.  ``runner submit`` creates them."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ COLUMNS: Final = ("ID", "NAME", "OWNER", "STATE", "CRON", "ZONE", "NEXT", "LAST"
 
 
 def check_schedule(ctx: click.Context, param: click.Parameter, given: Any) -> Any:  # noqa: ANN401  one or many
-    """Return ids or names of schedules; the daemon knows which."""
+    """Return ids or names of schedules; the daemon resolves them."""
     for one in (given,) if isinstance(given, str) else given or ():
         if not one or len(one) > 200 or not one.isprintable() or set(one) & set("/ "):
             raise click.BadParameter(f"{one!r} is neither an id nor a name of a schedule", ctx, param)
@@ -95,7 +95,7 @@ def coming(reference: str, count: int, *, as_json: bool) -> None:
 
 
 def _steer(verb: str, references: tuple[str, ...], words: str, *, as_json: bool) -> None:
-    """Ask for something about each schedule; what goes wrong with one does not keep the others back."""
+    """Apply a verb to each schedule; an error with one schedule does not stop the others."""
     client, codes = find_or_start(complain), []
     for reference in references:
         try:
@@ -138,11 +138,11 @@ def remove(references: tuple[str, ...], *, as_json: bool) -> None:
     _steer("remove", references, "removed", as_json=as_json)
 
 
-# --- In words -----------------------------------------------------------------------------------------
+# --- Output text --------------------------------------------------------------------------------------
 
 
 def told(found: dict[str, Any]) -> None:
-    """Print that a job file has made a schedule."""
+    """Print that a schedule was created from a job file."""
     if not on_terminal():
         say_row(found["id"], found["name"], *found["next"])
         return

@@ -1,4 +1,4 @@
-"""``runner simulate``: what an order would do with the jobs of a trace; without a daemon."""
+"""``runner simulate``: simulate queue orders on the jobs of a trace; needs no daemon."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _play(
     by_user: bool,
     as_json: bool,
 ) -> None:
-    """Print each report as soon as it is there."""
+    """Simulate each order, and print its report as soon as it is ready."""
     from runner.services.simulation import run as simulation  # noqa: PLC0415  as above
 
     if on_terminal() and not as_json:

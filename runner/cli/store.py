@@ -1,6 +1,6 @@
-"""``runner backup`` and ``runner restore``: copies of the store of a state directory.
+"""``runner backup`` and ``runner restore``: copy and restore the store of a state directory.
 
-They open the files themselves: a backup needs no daemon, and a restore must be possible when none can start.
+The commands open the files directly: a backup needs no daemon, and a restore works when no daemon can start.
 """
 
 from __future__ import annotations

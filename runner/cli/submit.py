@@ -1,4 +1,4 @@
-"""``runner submit``: the file goes to the daemon as it stands; the daemon reads it."""
+"""``runner submit``: send a job file unchanged to the daemon, which parses it."""
 
 import os
 from stat import S_ISREG
@@ -28,7 +28,7 @@ CONDITIONS: Final = ("ok", "any", "failed")
 def dependencies(
     ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[dict[str, str], ...]:
-    """Return the jobs of ``JOB``, ``JOB:any`` and the like, with how they must have ended."""
+    """Return dependencies such as ``JOB`` or ``JOB:any`` as jobs with their required outcomes."""
     found = []
     for one in given:
         job, colon, condition = one.partition(":")
@@ -113,7 +113,7 @@ def submit(  # noqa: PLR0913  one per option
 
 
 def _count(files: int, wrong: int, *, dry_run: bool) -> None:
-    """Print how many of several files were accepted, unless all were."""
+    """Print how many of several files were accepted, unless all of them were."""
     done = "would be submitted" if dry_run else "submitted"
     complain(f"{files - wrong} of {files} files {done}; what is wrong with the others is said above")
 
@@ -122,7 +122,7 @@ def read(file: str) -> bytes:
     """Return the bytes of a job file; ``-`` is standard input.
 
     Raises:
-        UsageError: it cannot be read, is too large to be one, or its path is not UTF-8.
+        UsageError: the file cannot be read or is too large, or its path is not UTF-8.
     """
     if file == STANDARD_INPUT:
         from runner.base.textfile import standard_input  # noqa: PLC0415  its imports cost more than a submission
@@ -145,12 +145,12 @@ def read(file: str) -> bytes:
 
 
 def _unblocked(file: str, flags: int) -> int:
-    """Open a file without waiting for whoever is at the other end, if it is a pipe."""
+    """Open a file; opening a pipe does not wait for the other end."""
     return os.open(file, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _explain(file: str) -> bytes:
-    """Read a file that cannot be read, the long way: it knows what to say."""
+    """Read a file again after an error, with the slower function that reports the reason."""
     if not file:
         raise UsageError("'': no file has an empty name; name a job file")
     from pathlib import Path  # noqa: PLC0415
@@ -206,7 +206,7 @@ def _show_schedule(made: dict[str, Any]) -> None:
 
 
 def _stay(client: Client, job: dict[str, Any], *, follow: bool, as_json: bool) -> int:
-    """Stay until a job has ended, and return the exit code that says how."""
+    """Wait until a job has ended, and return the exit code for its outcome."""
     from runner.cli.follow import follow_to_the_end  # noqa: PLC0415
     from runner.cli.wait import wait_to_the_end  # noqa: PLC0415
 

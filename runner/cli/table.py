@@ -1,7 +1,7 @@
 """Tables as lines of text: one layout and one set of colours for all commands.
 
-No line is wider than the screen. The last column takes what is left of the width. Colours are SGR codes
-of the eight that every terminal has. Nothing here knows what a job or a device is.
+No line is wider than the screen. The last column takes the remaining width. Colours are the
+eight basic SGR colours. The module is independent of jobs and devices.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DIM: Final = "2"
 
 
 class Style(NamedTuple):
-    """What a terminal can show."""
+    """The capabilities of a terminal."""
 
     colour: bool = False
     blocks: bool = False  # characters beyond ASCII
@@ -63,16 +63,16 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: int = 0  # rows that exist and are not in ``rows``
-    empty: str = ""  # the line that stands for a table without rows; without it, the column names
+    empty: str = ""  # the line printed instead of an empty table; if empty, the column names
     spare: tuple[str, ...] = ()  # columns that a narrow screen leaves out, in this order
 
     @property
     def height(self) -> int:
-        """The number of lines of the whole table, if no cell is wrapped."""
+        """Return the number of lines of the whole table, if no cell is wrapped."""
         return len(self.rows) + 1 + (self.more > 0) if self.rows else 1
 
     def narrowed(self, width: int) -> Table:
-        """Return the table without the spare columns that leave the last column too little room."""
+        """Return the table without spare columns as far as the last column needs their room."""
         table = self
         for name in self.spare:
             widths = table.widths()
@@ -102,7 +102,7 @@ def make_table(
 
 
 def make_cell(value: object, *, right: bool = False) -> Cell:
-    """Return a value as a cell that is harmless to a terminal."""
+    """Return a value as a cell with terminal control characters escaped."""
     if isinstance(value, Cell):
         return value
     text = "-" if value is None or value == "" else harmless(str(value), keep="\n")
@@ -145,7 +145,7 @@ def format_table(
 
 
 def _wrap_row(row: tuple[Cell, ...], widths: Sequence[int], width: int) -> Iterator[tuple[Cell, ...]]:
-    """Yield a row as several, with a part of the last cell in each."""
+    """Yield a row as several rows, each with a part of the last cell."""
     *first, last = row
     room = max(width - sum(each + 2 for each in widths[:-1]), 1)
     for number, text in enumerate(wrap_text(last.text, room)):
@@ -191,7 +191,7 @@ def paint(text: str, colour: str, style: Style) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return as much of a text as is no wider than ``width`` columns."""
+    """Return the beginning of a text that fits into ``width`` columns."""
     if text_width(text) <= width:
         return text
     while text and text_width(text) > width:

@@ -1,7 +1,7 @@
-"""``runner top``: the machine as it is now, drawn again when something changes.
+"""``runner top``: show the current state of the machine, redrawn at each change.
 
-One thread asks the daemon, this one draws and listens to keys; a pipe between them wakes it, and so does
-a new size of the terminal.  However it leaves, the terminal is as it was.
+One thread queries the daemon; the main thread draws and reads keys.  A pipe between them wakes the main
+thread, and so does a resize of the terminal.  The terminal is restored at every exit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CALM_S: Final = 0.2
 
 PATIENCE_S: Final = 15.0
 
-ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"  # another screen, no cursor
+ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"  # alternate screen, no cursor
 LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
 
 
@@ -66,13 +66,13 @@ def top(*, once: bool, as_json: bool) -> None:
 
 
 def ask(client: Client, wait_s: float = 0.0) -> Json:
-    """Return an overview, when something changes or after ``wait_s``."""
+    """Return an overview at the next change, or after ``wait_s``."""
     overview: Json = client.get("/v1/overview", {"wait": wait_s}, wait_s)
     return overview
 
 
 class Screen:
-    """The terminal while it is ours."""
+    """The terminal while ``runner top`` uses it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -86,8 +86,8 @@ class Screen:
         os.set_blocking(self._woken, False)
 
     def run(self) -> None:
-        """Show what there is until somebody wants to leave."""
-        self._overview = ask(self._client)  # what goes wrong here is said on the terminal as it was
+        """Draw the overview until the user quits."""
+        self._overview = ask(self._client)  # an error here is printed on the normal screen
         threading.Thread(target=self._look, name="look", daemon=True).start()
         with self._terminal():
             self._draw()
@@ -95,7 +95,7 @@ class Screen:
                 self._draw()
         self._left.set()
 
-    # --- on a thread of its own
+    # --- in a separate thread
 
     def _look(self) -> None:
         while not self._left.wait(CALM_S):
@@ -107,7 +107,7 @@ class Screen:
             self._nudge()
 
     def _ask(self) -> Json:
-        """Return a new overview; unlike other commands, this one does not bring a daemon back."""
+        """Return a new overview; unlike in other commands, the daemon is not restarted."""
         import json  # noqa: PLC0415  a command that only prints help needs none
 
         target = f"/v1/overview?wait={EVERY_S}"
@@ -115,7 +115,7 @@ class Screen:
         return answer
 
     def _nudge(self) -> None:
-        with suppress(BlockingIOError):  # full: it has been woken already
+        with suppress(BlockingIOError):  # the pipe is full, so a wake-up is pending
             os.write(self._wake, b".")
 
     # --- drawing
@@ -132,12 +132,12 @@ class Screen:
                 *[""] * (height - len(lines)),
                 f"{self._problem}; trying again"[: columns.columns],
             ]
-        # Line by line over what is there: to clear the whole screen first would flicker.
+        # Lines overwrite the old ones: clearing the screen first would flicker.
         sys.stdout.write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in lines) + "\x1b[J")
         sys.stdout.flush()
 
     def _etas(self, overview: Json) -> dict[str, float]:
-        """Return the seconds to the end of each job whose pace is known."""
+        """Return the estimated remaining seconds of each job with a known rate."""
         running = {(job["id"], job["attempt"]): job for job in overview["jobs"] if job.get("progress")}
         self._paces = {key: self._paces.get(key) or RateEstimate() for key in running}
         found = {}
@@ -150,7 +150,7 @@ class Screen:
     # --- keys and the terminal
 
     def _leaves(self) -> bool:
-        """Wait for a key, a new answer or a new size; return whether somebody wants to leave."""
+        """Wait for a key, a new answer or a resize; return whether the user quits."""
         listened = [self._woken, *([sys.stdin.fileno()] if sys.stdin.isatty() else [])]
         ready, _, _ = select.select(listened, [], [], EVERY_S)
         if self._woken in ready:
@@ -164,7 +164,7 @@ class Screen:
 
     @contextmanager
     def _terminal(self) -> Iterator[None]:
-        """Have the terminal, and give it back as it was: also to a shell that stops us for a while."""
+        """Set up the terminal and restore it at the end, and also while the process is stopped (SIGTSTP)."""
         before = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
         signals = {
             number: signal.getsignal(number)
@@ -184,7 +184,7 @@ class Screen:
         def stop_for_a_while(_number: int, _frame: FrameType | None) -> None:
             give_back()
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTSTP)  # returns when the shell lets us go on
+            os.kill(os.getpid(), signal.SIGTSTP)  # returns when the shell continues this process
             signal.signal(signal.SIGTSTP, stop_for_a_while)
             take()
             self._nudge()
@@ -194,12 +194,12 @@ class Screen:
 
         signal.signal(signal.SIGWINCH, lambda *_: self._nudge())
         signal.signal(signal.SIGTSTP, stop_for_a_while)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us may have ignored it
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # the parent may have ignored it
         signal.signal(signal.SIGTERM, leave)
         signal.signal(signal.SIGHUP, leave)
         try:
             take()
-            with suppress(KeyboardInterrupt):  # Ctrl-C is how people leave
+            with suppress(KeyboardInterrupt):  # Ctrl-C quits
                 yield
         finally:
             give_back()
@@ -208,6 +208,6 @@ class Screen:
 
 
 def _write(text: str) -> None:
-    with suppress(OSError):  # the terminal itself has gone
+    with suppress(OSError):  # the terminal is gone
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -1,7 +1,7 @@
 """The screen of ``runner top`` as lines of text.
 
-An overview and a size go in, lines come out. No line is wider than the screen, and no screen is higher
-than it may be: rows that do not fit are counted.
+An overview and a size go in, lines come out. No line is wider than the screen, and no screen exceeds
+the given height: rows that do not fit are counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def format_screen(
 ) -> list[str]:
     """Return the lines of one screen of ``size`` (columns, lines); a height of 0 is no limit.
 
-    ``etas`` are seconds to the end by job id, where somebody has looked often enough to know.
+    ``etas`` are the estimated remaining seconds by job id, for jobs with a known rate.
     """
     width, height = size
     now = formatting.unix(overview["at"])
@@ -46,7 +46,7 @@ def format_screen(
 
 
 def make_headline(overview: Json) -> tuple[Cell, ...]:
-    """Return the time, and what there is of everything, in one line."""
+    """Return one line with the time and the totals."""
     devices, jobs = overview["devices"], overview["jobs"]
     states = [each.get("state", "free") for each in devices]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(sorted(states)))
@@ -98,7 +98,7 @@ def _owners(holders: Iterable[Json]) -> str:
 
 
 def _share(device: Json) -> float | None:
-    """Return the share of a device's memory in use, from whichever figure the driver reports."""
+    """Return the used share of a device's memory, from the figure that the driver reports."""
     used, total = device.get("used_bytes"), device.get("memory_bytes")
     return used / total if used is not None and total else device.get("memory")
 
@@ -115,7 +115,7 @@ def _hot(degrees: float | None) -> str:
 
 
 def make_job_table(overview: Json, now: float, etas: Mapping[str, float] | None = None) -> Table:
-    """Return the table of jobs that are made ready, run or are held; those that run come first."""
+    """Return the table of jobs that are being prepared, run or are held; running jobs come first."""
     order = ("running", "stopping", "starting", "preparing", "held")
     found = sorted(
         overview["jobs"], key=lambda job: order.index(job["state"]) if job["state"] in order else len(order)
@@ -174,7 +174,7 @@ def _place(job: Json, names: Mapping[str, str]) -> Cell:
 
 
 def _state(job: Json, progress: Json, now: float) -> tuple[str, str]:
-    """Return where a job stands: what it is doing if that is not training, and whether it is silent."""
+    """Return the state of a job: its phase if that is not training, and whether it is silent."""
     state, phase = str(job["state"]), progress.get("phase", "train")
     if state == "running" and progress and now - progress.get("time", now) >= QUIET_S:
         return f"silent {formatting.duration(now - progress['time'])}", "33"
@@ -184,7 +184,7 @@ def _state(job: Json, progress: Json, now: float) -> tuple[str, str]:
 
 
 def make_queue_table(overview: Json, now: float) -> Table:
-    """Return the table of jobs that wait, the next one first, with what they wait for."""
+    """Return the table of waiting jobs in queue order, with what they wait for."""
     rows = tuple(_waiting(each, now) for each in overview["queue"])
     columns = ("JOB", "NAME", "OWNER", "GPUS", "CPUS", "WAITS", "STARTS", "WHY")
     more = overview["queue_length"] - len(rows)
@@ -217,7 +217,7 @@ def _text(value: object) -> str:
 
 
 def _short(model: str) -> str:
-    """Return the name of a model without the words that all of them have."""
+    """Return the name of a model without the words common to all models."""
     words = [each for each in model.split() if each not in {"NVIDIA", "AMD", "Instinct", "GeForce"}]
     return " ".join(words) or model
 
@@ -231,21 +231,21 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _low(share: float | None) -> str:
-    """Return the colour of what should be high."""
+    """Return the colour of a share that should be high."""
     if share is None:
         return ""
     return "31" if share < 0.3 else "33" if share < 0.7 else "32"
 
 
 def _high(share: float | None) -> str:
-    """Return the colour of what should be low."""
+    """Return the colour of a share that should be low."""
     if share is None:
         return ""
     return "31" if share >= 0.5 else "33" if share >= 0.2 else ""
 
 
 def _bar(share: float | None, style: Style, *, low_is_bad: bool) -> Cell:
-    """Return a share as ten characters and a number."""
+    """Return a share as a bar of ten characters and a number."""
     if share is None:
         return Cell("-")
     full = min(max(round(share * 10), 0), 10)

@@ -1,4 +1,4 @@
-"""``runner usage``: who has used what, and what came of it."""
+"""``runner usage``: print resource use and job outcomes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
 
 
 def make_usage_table(answer: Json) -> Table:
-    """Return the table, with all together in its last line."""
+    """Return the table, with the total in its last line."""
     uses, whole = answer["uses"], {**answer["total"], "who": "all"}
     rows = tuple(_cells(use) for use in ([*uses, whole] if uses else []))
     columns = (answer["by"].upper(), *COLUMNS)

@@ -1,4 +1,4 @@
-"""``runner wait``: stays until jobs have ended and exits with how they did."""
+"""``runner wait``: wait until jobs have ended, and exit with the code for their outcome."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from runner.client.client import Client, find_or_start
 if TYPE_CHECKING:
     from runner.client.types import JobDetail
 
-FIRST_LOOK_S: Final = 1.0  # of the first question: what never starts is told soon
-LOOK_S: Final = 30.0  # of one question; asked again and again
+FIRST_LOOK_S: Final = 1.0  # of the first request, so that a job that cannot start is reported soon
+LOOK_S: Final = 30.0  # of each later request
 TIMED_OUT: Final = 124
 
 
@@ -37,13 +37,13 @@ def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None
     """
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout
-    ids = [client.job(ref)["id"] for ref in jobs]  # all of them, before the first is waited for
+    ids = [client.job(ref)["id"] for ref in jobs]  # resolve all before waiting for the first
     codes = [wait_to_the_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
     click.get_current_context().exit(next((code for code in codes if code), 0))
 
 
 def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float | None = None) -> int:
-    """Return the exit code for how a job ended, after telling it; 124 when ``deadline`` came first."""
+    """Print the outcome of a job and return its exit code, or 124 if ``deadline`` came first."""
     done, job = await_end(client, ref, deadline)
     if as_json:
         say_json(job)
@@ -53,7 +53,7 @@ def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float 
 
 
 def await_end(client: Client, ref: str, deadline: float | None) -> tuple[bool, JobDetail]:
-    """Return (has it ended, the job) when it has, or at ``deadline`` (of ``time.monotonic``)."""
+    """Return (has the job ended, the job) when it has, or at ``deadline`` (of ``time.monotonic``)."""
     client, look_s, told = client.following(deadline), FIRST_LOOK_S, ""
     while True:
         left = look_s if deadline is None else min(deadline - time.monotonic(), look_s)

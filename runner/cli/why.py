@@ -1,4 +1,4 @@
-"""``runner why``: what a job waits for, and until when about."""
+"""``runner why``: print what a job waits for, with an estimate of the end."""
 
 import click
 

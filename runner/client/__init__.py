@@ -1,1 +1,1 @@
-"""The HTTP client of the daemon: find it, start it, ask it. Imports ``runner.base`` alone."""
+"""The HTTP client of the daemon: find, start and query it. Imports only ``runner.base``."""

@@ -1,7 +1,7 @@
 """Find the daemon, and start the user's own daemon if none answers.
 
-The first ``runner submit`` starts a daemon, so nobody has to install one. A daemon for all users, and a
-daemon at a socket that the user named, are never started from here.
+The first ``runner submit`` starts a daemon, so users need not install one. A daemon for all users, and a
+daemon at a socket that the user named, are never started by this module.
 """
 
 # pathlib takes 5 ms to import, a tenth of a whole submission:
@@ -23,45 +23,45 @@ if TYPE_CHECKING:
 
 SYSTEM_SOCKET: Final = "/run/runner/runner.sock"
 ROOT_STATE_DIR: Final = "/var/lib/runner"
-MAX_SOCKET_PATH: Final = 107  # bytes in sockaddr_un, the final NUL left out
+MAX_SOCKET_PATH: Final = 107  # bytes in sockaddr_un without the final NUL
 CONNECT_LIMIT_S: Final = 10
-START_LIMIT_S: Final = 30.0  # for one start; whoever waits for somebody else's gives each start as long
-SLOW_START_S: Final = 1.5  # from here on the user is told what takes so long
+START_LIMIT_S: Final = 30.0  # for one start; a client that waits for others grants each start this time
+SLOW_START_S: Final = 1.5  # after this time the user is told the reason
 START_POLL_S: Final = 0.02
 LOCK_POLL_S: Final = 0.05
-LOCKED: Final = 3  # exit code of a daemon that found its state locked by another one
-LOCKED_TRIES: Final = 4  # the other one may be about to leave
+LOCKED: Final = 3  # exit code of a daemon whose state another daemon has locked
+LOCKED_TRIES: Final = 4  # the other daemon may be exiting
 LOCKED_PAUSE_S: Final = 0.5
 LOG_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 LOCK_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-EXIT_LIMIT_S: Final = 20.0  # for a daemon to leave that was asked to
-NEEDED_BYTES: Final = 256 * 1024  # what a new store and its log take on disk, about
-MAX_ERROR_BYTES: Final = 8192  # bytes of a failed start's log that are looked at
+EXIT_LIMIT_S: Final = 20.0  # for a daemon to exit after a stop request
+NEEDED_BYTES: Final = 256 * 1024  # approximate size of a new store and its log
+MAX_ERROR_BYTES: Final = 8192  # bytes read from the log of a failed start
 
 Tell = Callable[[str], None]
 
-_started: "list[Popen[bytes]]" = []  # kept, so that a daemon which dies is not left a zombie
+_started: "list[Popen[bytes]]" = []  # kept so that a dead daemon can be reaped
 
 
 class NoDaemon(Unavailable):
-    """No daemon took the connection; nothing was asked."""
+    """No daemon accepted the connection; no request was sent."""
 
 
 class Endpoint(NamedTuple):
     """The socket of a daemon."""
 
     socket: str
-    state_dir: str | None  # of a daemon that the user may start here; None: it is somebody else's
+    state_dir: str | None  # of a daemon that the user may start; None: it is not the user's
 
 
 def state_dir(environ: Mapping[str, str], uid: int) -> str:
-    """Return where the user's own daemon keeps its state."""
+    """Return the state directory of the user's own daemon."""
     if chosen := environ.get("RUNNER_STATE_DIR"):
         return os.path.abspath(chosen)
     if uid == 0:
         return ROOT_STATE_DIR
     base = environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification ignores a relative one
+    if not os.path.isabs(base):  # the XDG specification ignores relative paths
         base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state")
     if not os.path.isabs(base):
         raise UsageError("no home directory: set RUNNER_STATE_DIR to a directory of yours")
@@ -69,10 +69,10 @@ def state_dir(environ: Mapping[str, str], uid: int) -> str:
 
 
 def endpoints(environ: Mapping[str, str], uid: int) -> tuple[Endpoint, ...]:
-    """Return where to look for a daemon, in order; only the user's own may be started.
+    """Return the endpoints to try, in order; only the user's own daemon may be started.
 
-    A daemon of all users leaves its socket where it is when it is away: then nobody starts one of
-    their own, whose jobs nobody else would see, and root none that takes the state away from it.
+    A daemon of all users keeps its socket file while it is down.  Users then start no daemon of their
+    own, whose jobs other users would not see, and root starts none that takes over its state.
     """
     directory = state_dir(environ, uid)
     own = Endpoint(os.path.join(directory, "runner.sock"), directory)
@@ -86,13 +86,13 @@ def endpoints(environ: Mapping[str, str], uid: int) -> tuple[Endpoint, ...]:
 
 
 def connect(path: str) -> socket.socket:
-    """Return a connection to the socket at ``path``, however long that path is.
+    """Return a connection to the socket at ``path``, which may be longer than ``sockaddr_un`` allows.
 
     Raises:
-        NoDaemon: nobody listens there.
+        NoDaemon: no process listens there.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Where many wait to be let in, the kernel has a socket without Python's own time limit wait, too.
+    # With a full backlog, the kernel blocks a socket that has no timeout in Python.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_LIMIT_S, 0))
     try:
         _connect(connection, path)
@@ -116,13 +116,13 @@ def _connect(connection: socket.socket, path: str) -> None:
 
 
 def start(endpoint: Endpoint, tell: Tell) -> None:
-    """Start the daemon of a place and return when it answers, or one that somebody else started meanwhile.
+    """Start the daemon of an endpoint, and return when it or one started meanwhile by another client answers.
 
     One of several clients starts the daemon; the others wait for the result.
 
     Raises:
-        NoDaemon: the daemon belongs to somebody else.
-        Unavailable: it did not come up; with the last line of its log.
+        NoDaemon: the daemon is not the user's own.
+        Unavailable: the daemon did not start; the message has the last line of its log.
     """
     if endpoint.state_dir is None:
         raise NoDaemon(f"{endpoint.socket}: no daemon answers; whoever set it up must start it")
@@ -140,12 +140,12 @@ def _start(endpoint: Endpoint, directory: str, log: IO[bytes], tell: Tell) -> No
     before = log.seek(0, os.SEEK_END)
     deadline, code = time.monotonic() + START_LIMIT_S, None
     for _ in range(LOCKED_TRIES):
-        was_locked = is_locked(directory)  # whoever had the lock may have let go of it since
+        was_locked = is_locked(directory)  # the lock may have been released since
         child = _spawn(directory, log)
         if _await_answer(endpoint, child, deadline, tell):
             return
         code = child.returncode
-        killed = code is not None and code < 0  # by somebody, before it had a say
+        killed = code is not None and code < 0  # by a signal, before it could log an error
         if not killed and (code != LOCKED or not (was_locked or is_locked(directory))):
             break
     words = _describe_full_disk(directory) or _read_last_error(directory, before, code)
@@ -154,12 +154,12 @@ def _start(endpoint: Endpoint, directory: str, log: IO[bytes], tell: Tell) -> No
 
 @contextmanager
 def _start_lock(endpoint: Endpoint, tell: Tell) -> Iterator[int | None]:
-    """Give the turn to start a daemon, as the file that is locked for it; None when one answers already.
+    """Yield the locked file that permits this process to start a daemon, or None if a daemon answers.
 
-    The lock goes with the process that has it.  In the file are its id, and below what went wrong.
+    The lock ends with its process.  The file contains the process id, followed by the error of the start.
 
     Raises:
-        Unavailable: whoever had the turn before us did not succeed, or does not end.
+        Unavailable: the process that held the lock before failed, or does not end.
     """
     descriptor = _open(os.path.join(endpoint.state_dir or "", "starting"), LOCK_FLAGS)
     try:
@@ -173,7 +173,7 @@ def _start_lock(endpoint: Endpoint, tell: Tell) -> Iterator[int | None]:
 
 
 def _await_start_lock(endpoint: Endpoint, descriptor: int, tell: Tell) -> bool:
-    """Return True when the lock is ours, False when a daemon answers; each new starter has its full time."""
+    """Return True when the lock is taken, False when a daemon answers; each new holder has the full time."""
     from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
     from threading import Event  # noqa: PLC0415
 
@@ -209,13 +209,13 @@ def _read(descriptor: int) -> bytes:
 
 
 def _write(descriptor: int, text: str) -> None:
-    with suppress(OSError):  # a full disk: those who wait find out for themselves
+    with suppress(OSError):  # a full disk: waiting processes detect it themselves
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(errors="replace")[:MAX_ERROR_BYTES], 0)
 
 
 def is_locked(directory: str) -> bool:
-    """Return whether a daemon holds the state directory, for a refusal can have other reasons."""
+    """Return whether a daemon holds the state directory; a refused connection can have other causes."""
     from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
 
     from runner.base import locks  # noqa: PLC0415
@@ -224,10 +224,10 @@ def is_locked(directory: str) -> bool:
 
 
 def wait_for_exit(directory: str, pid: int, pause: Callable[[float], object] | None = None) -> None:
-    """Return when a daemon that was asked to leave has let go of its state, as far as it can be seen.
+    """Wait until a stopping daemon has released its state directory, as far as this user can see.
 
     Raises:
-        Unavailable: it did not.
+        Unavailable: the daemon did not release it in time.
     """
     from threading import Event  # noqa: PLC0415  only a stop pays for this import
 
@@ -240,7 +240,7 @@ def wait_for_exit(directory: str, pid: int, pause: Callable[[float], object] | N
 
 
 def _daemon_pid(directory: str) -> str:
-    """Return the id of the daemon that took the state directory last; empty if that cannot be seen."""
+    """Return the process id of the last daemon of the state directory; empty if it cannot be read."""
     try:
         with open(os.path.join(directory, "lock"), encoding="utf-8", errors="replace") as lock:
             return lock.read(MAX_ERROR_BYTES).partition(" ")[0]
@@ -249,12 +249,12 @@ def _daemon_pid(directory: str) -> str:
 
 
 def reap_children() -> None:
-    """Forget the daemons that were started from here and have ended."""
+    """Reap the ended daemons that this process started."""
     _started[:] = [child for child in _started if child.poll() is None]
 
 
 def _await_answer(endpoint: Endpoint, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
-    """Return True as soon as a daemon answers; False when the child has left, or time is up."""
+    """Return True as soon as a daemon answers, False if the child has exited or at the deadline."""
     from threading import Event  # noqa: PLC0415  only a start pays for this import
 
     never, slow_at = Event(), time.monotonic() + SLOW_START_S
@@ -262,7 +262,7 @@ def _await_answer(endpoint: Endpoint, child: "Popen[bytes]", deadline: float, te
         never.wait(START_POLL_S)
         if answers(endpoint.socket):
             return True
-        if child.poll() is not None:  # whoever holds the lock may need a moment to listen, or to leave
+        if child.poll() is not None:  # the lock's holder may be starting or exiting
             patience = LOCKED_PAUSE_S if child.returncode == LOCKED else 0.0
             deadline = min(deadline, time.monotonic() + patience)
         if time.monotonic() > slow_at:
@@ -272,7 +272,7 @@ def _await_answer(endpoint: Endpoint, child: "Popen[bytes]", deadline: float, te
 
 
 def answers(path: str) -> bool:
-    """Return whether somebody takes connections at ``path``."""
+    """Return whether a process accepts connections at ``path``."""
     try:
         connect(path).close()
     except NoDaemon:
@@ -281,12 +281,12 @@ def answers(path: str) -> bool:
 
 
 def _open_log(directory: str) -> IO[bytes]:
-    """Return the log of the user's own daemon, open for appending; nobody else may read it."""
+    """Return the log of the user's own daemon, open for appending and readable only by the user."""
     return os.fdopen(_open(os.path.join(directory, "daemon.log"), LOG_FLAGS), "ab")
 
 
 def _open(path: str, flags: int) -> int:
-    """Return a file of a state directory, made if it is not there; nobody else may read it."""
+    """Return the descriptor of a state file, created if missing and readable only by the user."""
     directory = os.path.dirname(path)
     try:
         os.makedirs(directory, mode=0o755 if os.geteuid() == 0 else 0o700, exist_ok=True)
@@ -296,7 +296,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
-    """Start a daemon that outlives us and our terminal; ``-P``: it imports nothing from where we stand."""
+    """Start a daemon that outlives this process and its terminal; ``-P`` bars imports from the cwd."""
     import subprocess  # noqa: PLC0415  only a start pays for this import
 
     argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve", "--state-dir", directory]
@@ -308,7 +308,7 @@ def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
 
 
 def _describe_full_disk(directory: str) -> str:
-    """Return that the disk is full, which a daemon cannot write into its log; empty when it is not."""
+    """Return a message if the disk is full, which the daemon cannot log; else an empty string."""
     from errno import EDQUOT, ENOSPC  # noqa: PLC0415  only a failed start pays for these imports
     from tempfile import TemporaryFile  # noqa: PLC0415
 
@@ -321,9 +321,9 @@ def _describe_full_disk(directory: str) -> str:
 
 
 def _read_last_error(directory: str, before: int, code: int | None) -> str:
-    """Return the last line that a daemon wrote since ``before``, and where there is more.
+    """Return the last line that a daemon logged since ``before``, and the path of the log.
 
-    Of a file with several mistakes it is a line for each of them.
+    For a file with several errors, one line for each error is returned.
     """
     path = os.path.join(directory, "daemon.log")
     with open(path, "rb") as log:
@@ -336,7 +336,7 @@ def _read_last_error(directory: str, before: int, code: int | None) -> str:
 
 
 def _last_message(spoken: Sequence[str]) -> str:
-    """Return the last line, with those before it that are about the same file."""
+    """Return the last line, together with the preceding lines about the same file."""
     file = spoken[-1].partition(":")[0] + ":"
     first = len(spoken) - 1
     while os.path.isabs(file) and first > 0 and spoken[first - 1].startswith(file):

@@ -1,7 +1,7 @@
-"""Questions to the daemon, as a value with one method each.
+"""Requests to the daemon: the class ``Client`` with one method per request.
 
-Imports the standard library only, and little of it: a submission should cost what
-starting Python costs.  Nothing here prints; ``tell`` hands lines to whoever does.
+Few standard modules are imported, so that a submission takes little longer than the start of Python.
+The module does not print; the callback ``tell`` receives messages for the user.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from runner.client.http import Query, Response
     from runner.client.types import JobDetail, JobEvent, JobSummary
 
-ANSWER_LIMIT_S: Final = 30.0  # beyond what the question itself asks to wait
-ABSENCE_LIMIT_S: Final = 60.0  # how long a daemon that is not ours to start is waited for
+ANSWER_LIMIT_S: Final = 30.0  # in addition to the wait that the request asks for
+ABSENCE_LIMIT_S: Final = 60.0  # how long a client waits for a daemon that it may not start
 ABSENCE_POLL_S: Final = 0.2
-QUESTION_TRIES: Final = 5  # of a question that changes nothing, when the daemon dies of it
-FOLLOW_PATIENCE_S: Final = 30.0  # how long who follows tries to bring back a daemon that does not come up
-FOLLOW_PAUSE_S: Final = (0.1, 2.0)  # between tries of who follows: the first, and the longest one
-SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is sent again to a daemon that keeps dying
+QUESTION_TRIES: Final = 5  # of a read-only request, if the daemon dies during it
+FOLLOW_PATIENCE_S: Final = 30.0  # how long a following client tries to restart the daemon
+FOLLOW_PAUSE_S: Final = (0.1, 2.0)  # between tries of a following client: first, longest
+SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is repeated if the daemon keeps dying
 SUBMIT_PAUSE_S: Final = 0.1
 
 
 def _silent(_line: str) -> None:
-    """Tell nobody."""
+    """Discard a message."""
 
 
 class LogChunk(NamedTuple):
-    """A piece of a log and where the next one begins."""
+    """A piece of a log, and the offset of the next one."""
 
     body: bytes
     offset: int
@@ -52,11 +52,11 @@ class LogChunk(NamedTuple):
 
 
 class ConnectionLost(Unavailable):
-    """The daemon left in the middle of an exchange; what was asked may or may not have been done."""
+    """The daemon closed the connection before it answered; the request may have taken effect."""
 
 
 class Client:
-    """Questions to the daemon at one place; methods raise ``RunnerError`` kinds only."""
+    """Requests to the daemon at one endpoint; methods raise only subclasses of ``RunnerError``."""
 
     def __init__(
         self, endpoint: Endpoint, tell: Tell = _silent, *, follows: bool = False, until_s: float | None = None
@@ -64,17 +64,17 @@ class Client:
         self.endpoint = endpoint
         self.tell = tell
         self._follows = follows
-        self._until_s = until_s  # of ``monotonic``; None: without end
+        self._until_s = until_s  # time of ``monotonic``; None: no limit
 
     def following(self, until_s: float | None = None) -> Client:
-        """Return a client that asks on however often the daemon dies, until a time of ``monotonic``.
+        """Return a client that repeats requests if the daemon dies, until a time of ``monotonic``.
 
-        A daemon that cannot be brought back is given up: at that time, or after ``FOLLOW_PATIENCE_S``.
+        The client gives up a daemon that cannot be restarted: at that time, or after ``FOLLOW_PATIENCE_S``.
         """
         return Client(self.endpoint, self.tell, follows=True, until_s=until_s)
 
     def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
-        """Return a JSON answer, from a daemon that is started again if it went away meanwhile."""
+        """Return the JSON answer to a GET request; a daemon that has exited is started again."""
         return json.loads(self._get(path, query, wait_s).body)
 
     def post(self, path: str, body: Mapping[str, object]) -> Any:  # noqa: ANN401  JSON
@@ -96,9 +96,8 @@ class Client:
     ) -> dict[str, Any]:
         """Return ``{"job": Summary, "jobs": [Summary, ...], "warnings": [...]}``; a plan if ``dry_run``.
 
-        ``path`` is as the user typed it; ``instead`` is what takes the place of fields of the
-        file.  The submission carries a token, so that sending it again to a daemon that died of
-        the first try makes no second job.
+        ``path`` is as the user typed it; ``instead`` replaces fields of the file.  The submission has a
+        token, so that a repetition after the death of the daemon creates no second job.
         """
         body = {
             "path": os.path.abspath(path),  # noqa: PTH100  pathlib takes 5 ms to import
@@ -112,16 +111,16 @@ class Client:
         return self._until_answered(body)
 
     def _until_answered(self, body: Mapping[str, object]) -> dict[str, Any]:
-        """Send a submission until a daemon has answered: its token makes it the same one each time.
+        """Send a submission until a daemon answers, and return the answer; the token makes it idempotent.
 
         Raises:
-            Unavailable: none did for ``SUBMIT_PATIENCE_S``.
+            Unavailable: no daemon answered for ``SUBMIT_PATIENCE_S``.
         """
         from threading import Event  # noqa: PLC0415  not needed by who only asks
 
         pause, deadline = Event(), monotonic() + SUBMIT_PATIENCE_S
         while True:
-            overdue = monotonic() >= deadline  # before it is sent: a daemon that came up late is asked too
+            overdue = monotonic() >= deadline  # checked before sending, so that a late daemon is asked too
             try:
                 answer: dict[str, Any] = self.post("/v1/jobs", body)
             except (NoDaemon, ConnectionLost) as error:
@@ -133,7 +132,7 @@ class Client:
             pause.wait(SUBMIT_PAUSE_S)
 
     def _lost(self, error: Unavailable) -> Unavailable:
-        """Return the error of an exchange that had no answer, after trying to start a daemon again."""
+        """Try to start a daemon again, and return the error of an exchange without an answer."""
         try:
             self._await_return()
         except Unavailable as worse:  # it may have been killed while it started
@@ -148,7 +147,7 @@ class Client:
         limit: int | None = None,
         label: str | None = None,
     ) -> list[JobSummary]:
-        """Return jobs, the newest first, page by page."""
+        """Return jobs, the newest first, fetched page by page."""
         query: Query = {"all": int(everything), "mine": int(mine), "label": label}
         found: list[JobSummary] = []
         cursor: int | None = None
@@ -156,13 +155,13 @@ class Client:
             left = None if limit is None else limit - len(found)
             answer = self.get("/v1/jobs", {**query, "limit": left, "cursor": cursor})
             found += answer["jobs"]
-            cursor = answer.get("next")  # an older daemon has no pages
+            cursor = answer.get("next")  # an older daemon does not send pages
             if cursor is None:
                 break
         return found if limit is None else found[:limit]
 
     def sweep(self, ref: str) -> list[JobSummary]:
-        """Return all jobs of a matrix, in order; ``ref`` is any of them, or the matrix itself."""
+        """Return all jobs of a matrix, in order; ``ref`` is one of its jobs, or the matrix itself."""
         answer: list[JobSummary] = self.get("/v1/jobs", {"sweep": ref})["jobs"]
         return answer
 
@@ -176,7 +175,7 @@ class Client:
         return answer
 
     def wait(self, ref: str, timeout_s: float) -> tuple[bool, JobDetail]:
-        """Return (is it finished or held, the job) when it is, or after ``timeout_s``."""
+        """Return (is the job finished or held, the job) when it is, or after ``timeout_s``."""
         answer = self.get(f"/v1/jobs/{quote_path(ref)}/wait", {"timeout": timeout_s}, wait_s=timeout_s)
         return bool(answer["done"]), answer["job"]
 
@@ -186,12 +185,12 @@ class Client:
         return answer
 
     def cancel_all(self, refs: Sequence[str] = (), sweep: str | None = None) -> list[dict[str, Any]]:
-        """Return jobs that were cancelled together, by name or all of a matrix, with what that changed."""
+        """Cancel jobs in one request, by reference or all of a matrix; return the jobs with what changed."""
         answer: list[dict[str, Any]] = self.post("/v1/cancel", {"jobs": list(refs), "sweep": sweep})["jobs"]
         return answer
 
     def decisions(self, ref: str, attempt: int | None = None) -> list[dict[str, Any]]:
-        """Return the records of what the policy has decided about a job, the oldest first."""
+        """Return the records of the policy's decisions about a job, the oldest first."""
         path = f"/v1/jobs/{quote_path(ref)}/decisions"
         found: list[dict[str, Any]] = self.get(path, {"attempt": attempt})["decisions"]
         return found
@@ -199,20 +198,20 @@ class Client:
     def log(
         self, ref: str, *, attempt: int | None = None, offset: int = 0, wait_s: float = 0.0, part: str = "job"
     ) -> LogChunk:
-        """Return the bytes of one log from ``offset`` on, after ``wait_s`` at most if there are none yet."""
+        """Return the bytes of one log from ``offset`` on; wait up to ``wait_s`` if there are none yet."""
         query: Query = {"attempt": attempt, "offset": offset, "wait": wait_s, "part": part}
         return parse_log_chunk(self._get(f"/v1/jobs/{quote_path(ref)}/log", query, wait_s), offset)
 
     def events(
         self, ref: str | None, after: int, *, wait_s: float = 0.0, limit: int = 1000
     ) -> tuple[list[JobEvent], int]:
-        """Return (events after a sequence number, the number to ask after next)."""
+        """Return (events after a sequence number, the sequence number for the next request)."""
         query: Query = {"job": ref, "after": after, "wait": wait_s, "limit": limit}
         answer = self.get("/v1/events", query, wait_s)
         return answer["events"], answer["next"]
 
     def stop(self) -> None:
-        """Ask the daemon to leave; one that has gone meanwhile did what was wanted."""
+        """Ask the daemon to exit; a daemon that has already exited is no error."""
         with suppress(NoDaemon, ConnectionLost):
             self.post("/v1/stop", {})
 
@@ -228,7 +227,7 @@ class Client:
         return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
 
     def _get_persistently(self, target: str, wait_s: float) -> Response:
-        """Ask until there is an answer; see ``following``."""
+        """Repeat a request until it is answered, and return the answer; see ``following``."""
         from threading import Event  # noqa: PLC0415  only who follows pays for this import
 
         never, (pause_s, longest_s) = Event(), FOLLOW_PAUSE_S
@@ -236,7 +235,7 @@ class Client:
         while True:
             try:
                 return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
-            except ConnectionLost as error:  # there was a daemon
+            except ConnectionLost as error:  # a daemon had accepted the connection
                 lost: Unavailable = error
                 reached_s = monotonic()
             except NoDaemon as error:
@@ -251,7 +250,7 @@ class Client:
             pause_s = min(2 * pause_s, longest_s)
 
     def _await_return(self) -> None:
-        """Wait until the same daemon answers again; start it if that is ours to do."""
+        """Wait until the same daemon answers again; start it if the user may."""
         reap_children()
         if self.endpoint.state_dir is None:
             _await_daemon(self.endpoint.socket)
@@ -263,9 +262,9 @@ class Client:
 
         Raises:
             ErrorResponse: the daemon refused the request.
-            NoDaemon: nobody listens.
-            ConnectionLost: the daemon left before it answered.
-            Unavailable: it took too long.
+            NoDaemon: no process listens at the socket.
+            ConnectionLost: the daemon closed the connection before it answered.
+            Unavailable: the answer took too long.
         """
         with connect(self.endpoint.socket) as connection:
             connection.settimeout(limit_s)
@@ -286,7 +285,7 @@ class Client:
 
 
 def parse_log_chunk(answer: Response, offset: int) -> LogChunk:
-    """Return a piece of a log with the offsets that the headers of the answer give."""
+    """Return a piece of a log with the offsets from the headers of the answer."""
     headers = answer.headers
     start, _, end = headers.get("x-runner-cut", "").partition("-")
     return LogChunk(
@@ -309,7 +308,7 @@ def find(tell: Tell = _silent) -> Client:
     """Return a client of the first daemon that answers.
 
     Raises:
-        NoDaemon: none does; the message is about the last place.
+        NoDaemon: no daemon answers; the message is about the last endpoint.
     """
     *others, last = endpoints(os.environ, os.geteuid())
     for endpoint in others:
@@ -323,9 +322,9 @@ def find(tell: Tell = _silent) -> Client:
 
 
 def find_or_start(tell: Tell = _silent) -> Client:
-    """Return a client of the first daemon that answers, or of the user's own, started for it.
+    """Return a client of the first daemon that answers; otherwise start the user's own daemon.
 
-    The daemon of all users is waited for where it is away.
+    If the daemon of all users is down, the function waits for it.
     """
     try:
         return find(tell)
@@ -340,7 +339,7 @@ def find_or_start(tell: Tell = _silent) -> Client:
 
 
 def job_names(limit_s: float) -> list[str]:
-    """Return the names of jobs for completion: quickly, or none; no daemon is started for it."""
+    """Return the job names for completion, or none after ``limit_s``; no daemon is started."""
     try:
         client = find()
         return [job["name"] for job in json.loads(client.ask("GET", "/v1/jobs", None, limit_s).body)["jobs"]]
@@ -349,10 +348,10 @@ def job_names(limit_s: float) -> list[str]:
 
 
 def _await_daemon(path: str) -> None:
-    """Return when a daemon answers that somebody else will bring back.
+    """Wait until a daemon answers that this client may not start.
 
     Raises:
-        NoDaemon: nobody did within a minute.
+        NoDaemon: no daemon answered within a minute.
     """
     from threading import Event  # noqa: PLC0415  only an absence pays for this import
 

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 exchange over a socket that is connected already.
+"""One HTTP/1.1 exchange over a connected socket.
 
-The standard library's HTTP client loads the e-mail parser first, which costs more time
-than a submission takes, so the few lines of HTTP that are needed are written out here.
+The standard library's HTTP client imports the e-mail parser, which takes longer than a submission.  This
+module therefore implements the small part of HTTP that the client needs.
 """
 
 import json
@@ -39,7 +39,7 @@ def exchange(connection: socket.socket, method: str, target: str, body: bytes | 
     """Return the response to one request on a fresh connection.
 
     Raises:
-        OSError: the connection broke, or what came back is not an HTTP response.
+        OSError: the connection broke, or the answer is not an HTTP response.
     """
     head = f"{method} {target} HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n"
     if body is not None:
@@ -70,7 +70,7 @@ def _read_body(stream: IO[bytes], headers: Mapping[str, str]) -> bytes:
 
 
 def _read_chunk(stream: IO[bytes]) -> bytes:
-    """Return the next chunk; the last one is empty and takes the trailers with it."""
+    """Return the next chunk; the last one is empty, and its trailers are consumed."""
     size = _parse_number(_read_line(stream).partition(";")[0], 16)
     if size:
         chunk = _read_exactly(stream, size)
@@ -103,7 +103,7 @@ def _read_line(stream: IO[bytes]) -> str:
 
 
 def raise_for_error(answer: Response) -> NoReturn:
-    """Raise the error in a response other than 2xx, even if the response has another form."""
+    """Raise the error of a response other than 2xx, even if its body has an unexpected form."""
     try:
         error = json.loads(answer.body)["error"]
         lines = [str(line) for line in error.get("lines") or [error["message"]]]
@@ -121,7 +121,7 @@ def quote_path(text: str) -> str:
 
 
 def query_string(query: Query) -> str:
-    """Return ``?a=1&b=2`` without what is None."""
+    """Return ``?a=1&b=2`` without the values that are None."""
     pairs = [
         f"{quote_path(key)}={quote_path(str(value))}" for key, value in query.items() if value is not None
     ]

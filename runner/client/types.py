@@ -1,13 +1,13 @@
-"""The shapes of the daemon's answers, for whoever checks types.
+"""The types of the daemon's answers.
 
-Imported by the type checker alone: making these classes takes longer than a submission.
+Only the type checker imports this module: creating these classes takes longer than a submission.
 """
 
 from typing import Any, NotRequired, TypedDict
 
 
 class ProgressResponse(TypedDict, total=False):
-    """What the program last reported; the fields of ``jobs.contract.Status``."""
+    """The last report of the program, with the fields of ``jobs.contract.Status``."""
 
     phase: str
     time: float
@@ -37,7 +37,7 @@ class JobSummary(TypedDict):
     priority: int
     gpus: list[str]
     progress: ProgressResponse | None
-    saved_step: NotRequired[int | None]  # of the newest checkpoint; an older daemon does not say
+    saved_step: NotRequired[int | None]  # of the newest checkpoint; an older daemon omits it
     labels: dict[str, str]
 
 

@@ -28,7 +28,7 @@ GRACE_S: Final = 8.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """PartFunction at what was asked for; 0: nothing that was looked at is wrong."""
+    """Run the requested parts; return 0 if no check failed."""
     asked = _parser().parse_args(argv)
     results: Path = asked.results or _results(rehearsal=asked.rehearse)
     if asked.render:

@@ -51,7 +51,7 @@ def module(name: str) -> ModuleType:
 
 
 def main() -> int:
-    """PartFunction at one part, and append each line to a file as it comes."""
+    """Run one part, and append each line to a file as it comes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=ORDER)
     parser.add_argument("--directory", type=Path, required=True)

@@ -1,1 +1,1 @@
-"""``runner bench``: measure one job under several profiles, through the daemon like any job."""
+"""``runner bench``: measure one job under several profiles, with ordinary jobs of the daemon."""

@@ -1,6 +1,7 @@
-"""``runner bench``: the same job under several profiles, in turns, and what that made of its speed.
+"""``runner bench``: run the same job under several profiles in turns, and compare the speed.
 
-The jobs are ordinary ones, submitted one after the other: two at a time would measure each other.
+The jobs are ordinary jobs. They are submitted one after the other, because concurrent jobs would disturb
+each other's measurements.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from runner.cli.bench.variants import BenchmarkJob, Variant
     from runner.client.types import JobDetail
 
-MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report: a program writes it, and may write nonsense
+MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report; a program writes it, so it is untrusted
 CHART_MISSING: Final = "no chart: matplotlib is not installed; pip install 'gpu-job-runner[chart]'"
 
 
@@ -105,7 +106,7 @@ def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
     """Return the measurement of one job.
 
     Raises:
-        Unavailable: it did not succeed, or its reports cannot be read; nothing can be compared then.
+        Unavailable: the job did not succeed, or its reports cannot be read.
     """
     from runner.cli.bench import comparison, variants  # noqa: PLC0415  as above
 
@@ -114,7 +115,7 @@ def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
     try:
         _, job = await_end(client, job_id, None)
     except KeyboardInterrupt:
-        client.act(job_id, "cancel", {})  # the jobs of a measurement that nobody waits for are of no use
+        client.act(job_id, "cancel", {})  # an interrupted measurement needs no job
         raise
     if job["outcome"] != "succeeded":
         end = job["outcome"] or job["state"]
@@ -135,13 +136,13 @@ def _last_attempt(job: JobDetail) -> int:
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:
-    """Return the JSON objects in a report, one per line or one in all; a torn line is left out.
+    """Return the JSON objects in a report: one per line, or a single one; an incomplete line is skipped.
 
     Raises:
-        Unavailable: it cannot be read.
+        Unavailable: the report cannot be read.
     """
     try:
-        with open_source(path) as file:  # the job wrote it, and may have put a pipe in its place
+        with open_source(path) as file:  # the job may have replaced the file by a pipe
             content = file.read(MAX_REPORT_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise Unavailable(
@@ -160,7 +161,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _make(output: Path) -> None:
-    """Make the directory for the results before an hour of measuring, not after it."""
+    """Create the directory for the results; called before measuring, so that an error shows early."""
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -177,7 +178,7 @@ def _keep(output: Path, name: str, text: str, everything: dict[str, Any]) -> Non
 
 
 def _chart(rows: Sequence[Row], path: Path) -> None:
-    """Draw the ratios, when there is something to draw with."""
+    """Draw the ratios if the plotting library is installed."""
     from importlib import import_module  # noqa: PLC0415  only this command pays
 
     try:
@@ -190,7 +191,7 @@ def _chart(rows: Sequence[Row], path: Path) -> None:
 
 
 def draw(figure: Any, rows: Sequence[Row], path: Path) -> None:  # noqa: ANN401  matplotlib may not be there
-    """Draw one bar per arm and figure: how many times faster than the first arm."""
+    """Draw one bar per arm and figure: the speed relative to the first arm."""
     for place, title, name in ((1, "items/s", "items_ratio"), (2, "evaluation", "eval_ratio")):
         axes = figure.add_subplot(1, 2, place)
         axes.barh([row.name for row in rows], [getattr(row, name) or 0.0 for row in rows])

@@ -1,7 +1,7 @@
-"""Profiles beside each other: what the reports of their jobs say, as numbers, a table and JSON.
+"""Comparison of profiles from the reports of their jobs, as numbers, a table and JSON.
 
-Pure: nothing is submitted or read here.  A ratio means something only where the work was
-equal, so the table says where the metrics or the steps of an arm are not those of the first.
+The module does no I/O.  A ratio is meaningful only if the work was equal, so the table marks arms whose
+metrics or steps differ from those of the first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Numbers = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the reports of one job say."""
+    """The figures from the reports of one job."""
 
     job: str
     step: int
@@ -44,7 +44,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One arm over all rounds; None: no job of it reported that."""
+    """One arm over all rounds; a figure is None if no job of the arm reported it."""
 
     name: str
     items_per_s: float | None
@@ -91,7 +91,7 @@ def make_measurement(
 
 
 def compare(arms: Mapping[str, Sequence[Measurement]]) -> list[Row]:
-    """Return one row per arm, in order, each beside the first; no arm is without a measurement."""
+    """Return one row per arm, in order, each compared with the first; every arm needs a measurement."""
     first = next(iter(arms.values()))
     return [_row(name, rounds, first) for name, rounds in arms.items()]
 
@@ -113,7 +113,7 @@ def differences(ours: Measurement, theirs: Measurement, tolerance: float = TOLER
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows for people to read, and below them what differs in the work."""
+    """Return the rows as a text table, followed by the differences in the work."""
     cells = [HEAD, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(HEAD))]
     text = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -127,7 +127,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def as_json(rows: Sequence[Row], skipped: Mapping[str, str], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that is known, for programs; ``about`` is what was measured, and on what."""
+    """Return all results for programs; ``about`` describes the job and the machine."""
     return {**about, "tolerance": TOLERANCE, "arms": [asdict(row) for row in rows], "skipped": dict(skipped)}
 
 
@@ -177,7 +177,7 @@ def _text(value: float | None, form: str) -> str:
 
 
 def _steady(lines: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the median of a figure over the lines after the first ones."""
+    """Return the median of a figure over all but the first lines."""
     values = [line[key] for line in lines if _is_number(line.get(key))]
     skip = min(max(1, int(len(values) * UNSTEADY)), len(values) - 1)
     return statistics.median(values[skip:]) if values else None

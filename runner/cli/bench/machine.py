@@ -1,4 +1,4 @@
-"""What numbers were measured on, without saying whose machine it is."""
+"""A description of the measuring machine without its host name."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ GIB = 1024**3
 def describe_machine() -> Mapping[str, object]:
     """Return the hardware and software of this machine, without its host name and without paths.
 
-    ``load`` is that of the last minute: a busy machine makes poor numbers.
+    ``load`` is the load average of the last minute; results from a busy machine are unreliable.
     """
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
@@ -32,7 +32,7 @@ def one_line(machine: Mapping[str, object]) -> str:
 
 
 def cpu_model(text: str) -> str:
-    """Return the processor's name from ``/proc/cpuinfo``; the architecture where it has none."""
+    """Return the processor's name from ``/proc/cpuinfo``, or the architecture if the file has no name."""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     if found is None:
         return platform.machine()

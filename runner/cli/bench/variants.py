@@ -1,4 +1,4 @@
-"""What is compared: one job file per arm, which differ in nothing but the profile."""
+"""The compared variants: one job file per arm; the job files differ only in the profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COMMON: Final[Mapping[str, Any]] = {
     "resources": {"cpus": 2, "memory": "2GiB"},
-    "checkpoint": {"every": "2m"},  # the same for all arms, whatever a save costs each of them
+    "checkpoint": {"every": "2m"},  # the same for all arms
 }
 
 SMALL: Final = {kind_of(plan): plan.benchmark for plan in WORKLOADS}
@@ -31,27 +31,27 @@ SMALL: Final = {kind_of(plan): plan.benchmark for plan in WORKLOADS}
 
 
 class BenchmarkJob(NamedTuple):
-    """The job that every arm is a version of."""
+    """The base job of all arms."""
 
     name: str
-    path: str  # as the daemon is told it: data are relative to it
+    path: str  # as sent to the daemon; data paths are relative to it
     written: dict[str, Any]
     kind: str
     accelerator: Accelerator
 
 
 class Variant(NamedTuple):
-    """One profile to be measured, as a job file says it."""
+    """One profile to be measured, as in a job file."""
 
     name: str
     profile: Mapping[str, Any]
 
 
 def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
-    """Return the job of a file, or the built-in small one of a workload, with another number of steps.
+    """Return the job of a file, or the small built-in job of a workload, with ``steps`` steps.
 
     Raises:
-        UsageError: it is neither, or the file is not right.
+        UsageError: ``given`` is neither a file nor a workload, or the file is invalid.
     """
     if given in SMALL:
         path, written = Path(f"{given}.yaml"), {**COMMON, "workload": {"kind": given, **SMALL[given]}}
@@ -72,13 +72,13 @@ def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
 
 
 def render_job_file(base: BenchmarkJob, arm: Variant) -> bytes:
-    """Return the job file of one arm; JSON is YAML.  It is tried once: a resumed job measures nothing."""
+    """Return the job file of one arm, as JSON.  The job has one attempt: a resumed job is not comparable."""
     retry = {**base.written.get("retry", {}), "max_attempts": 1}
     return json.dumps({**base.written, "profile": dict(arm.profile), "retry": retry}).encode()
 
 
 def job_name(base: BenchmarkJob, arm: Variant) -> str:
-    """Return a name that a job may have."""
+    """Return a valid job name for one arm."""
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{base.name}-{arm.name}".lower()).strip("-")[:60].strip("-")
 
 
@@ -86,7 +86,7 @@ def profile_variants(names: Sequence[str]) -> list[Variant]:
     """Return one arm per profile.
 
     Raises:
-        UsageError: there is no such profile, or one is named twice.
+        UsageError: a profile does not exist or is named twice.
     """
     known = (AUTO, *profile_names(profiles_dir()))
     for name in names:
@@ -99,10 +99,10 @@ def profile_variants(names: Sequence[str]) -> list[Variant]:
 
 
 def ablation_variants(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Variant], dict[str, str]]:
-    """Return the two ends and, between them, ``fast`` with one switch put back to what ``slow`` has.
+    """Return both profiles and, between them, ``fast`` with one switch at a time set as in ``slow``.
 
-    Beside it the switches that are left out, each with the reason: it contradicts another
-    one, or does nothing in this workload on this accelerator.
+    The second value holds the omitted switches, each with the reason: the switch contradicts another
+    one, or has no effect in this workload on this accelerator.
     """
     slow_said, fast_said = (_said(name, base.accelerator) for name in (slow, fast))
     found, skipped = [], {}
@@ -116,7 +116,7 @@ def ablation_variants(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Va
 
 
 def _unfit(switch: str, value: object, fast: Mapping[str, ProfileSetting], base: BenchmarkJob) -> str | None:
-    """Return why a switch cannot be put back by itself; None: it can."""
+    """Return why a switch cannot be changed by itself, or None if it can."""
     flipped = {**fast, switch: ProfileSetting(value, rank=JOB_FILE)}
     for clash in find_switch_conflicts(flipped, base.accelerator):
         return f"{clash.switch}: {clash.fact}"
@@ -135,12 +135,12 @@ def _said(name: str, accelerator: Accelerator) -> Mapping[str, ProfileSetting]:
 
 
 def _written(path: Path) -> dict[str, Any]:
-    """Return the fields of a job file that is valid."""
+    """Return the fields of a valid job file."""
     raw = read_source(path)
     parse_job(raw, path)
     tree, _ = parse_mapping(raw, path)
     written: dict[str, Any] = {key: yaml.to_plain(node) for key, node in tree.entries.items()}
-    for section in ("environment", "labels"):  # their numbers are texts: 1.10 is not 1.1
+    for section in ("environment", "labels"):  # values are strings: 1.10 is not 1.1
         if isinstance(node := tree.entries.get(section), yaml.MappingNode):
             written[section] = {key: _typed(value) for key, value in node.entries.items()}
     return written
@@ -151,7 +151,7 @@ def _typed(node: yaml.Node) -> yaml.Plain:
 
 
 def _shorten(workload: dict[str, Any], steps: int) -> None:
-    """Set another number of steps, with two evaluations and twenty lines in them."""
+    """Set the number of steps, and the intervals for two evaluations and twenty log lines."""
     if workload.get("kind") == "program":
         raise UsageError("--steps: a program decides itself how many steps it takes; say it in its command")
     workload["steps"] = steps

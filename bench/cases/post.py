@@ -79,7 +79,7 @@ def _behind_others(
         name: _time_submission(daemon, lambda: daemon.submit(file)),
         FLOOR: lambda: _time_question(daemon),
     }
-    return interleave.interleave(max(effort.posts // 3, 1), effort.warmups, contestants)
+    return interleave.interleave(effort.posts, effort.warmups, contestants)
 
 
 class _PersistentConnection(http.client.HTTPConnection):

@@ -1,4 +1,4 @@
-"""Makes a training script of your own resumable: checkpoints, heartbeat, stop, randomness.
+"""Makes your own training script resumable: checkpoints, heartbeat, stop signal and random seeds.
 
     def save(directory): torch.save(state(), directory / "state.pt")
     def load(directory): restore(torch.load(directory / "state.pt"))
@@ -8,12 +8,13 @@
             loss = train_on(job.rows(step, len(rows), 32))
             job.report(loss=loss)
 
-One file, standard library only, Python 3.8 or newer: import it as ``jobs.attach`` in the
-job's image, or copy it beside your script.  Started by the runner it keeps the contract
-(``docs/reference/contract.md``); started by hand it saves below ``./checkpoints`` and reports nothing.
-Importing it under the runner seeds ``random``, numpy and torch, also those that are imported later: a model
-that is built before ``attach`` begins with the same weights in every attempt.
-Saving is synchronous.  Of several processes (``RANK``) only the first writes.
+This module is one file that needs only the standard library and Python 3.8 or newer.  Import it as
+``jobs.attach`` in the job's image, or copy it beside your script.  A script that the runner starts
+follows the contract (``docs/reference/contract.md``).  A script that is started by hand saves below
+``./checkpoints`` and reports nothing.  Importing the module under the runner seeds ``random``, numpy and
+torch, including libraries that are imported later, so a model that is built before ``attach`` is called
+has the same initial weights in every attempt.  Saving is synchronous.  In a run with several processes,
+only the process with ``RANK`` 0 writes.
 """
 
 from __future__ import annotations
@@ -65,14 +66,14 @@ KINDS: dict[str, Callable[[str], Any]] = {
 
 
 class Invalid(Exception):
-    """A directory that looks like a checkpoint and is not one; the text says why."""
+    """Raised for a directory that is not a valid checkpoint; the message gives the reason."""
 
 
 class Told(NamedTuple):
-    """What the runner says in ``RUNNER_<NAME>``, or what stands in for it where there is no runner."""
+    """The settings of an attempt: the variables ``RUNNER_<NAME>``, or local values without a runner."""
 
     checkpoint_dir: Path
-    attempt_dir: Path | None = None  # None: nobody reads reports
+    attempt_dir: Path | None = None  # None: no reports are written
     job_id: str = "local"
     revision: int = 1
     attempt: int = 1
@@ -82,22 +83,22 @@ class Told(NamedTuple):
     resume_step: int | None = None
     save_every_steps: int | None = None
     save_every_s: float | None = None
-    mean_between_s: float | None = None  # between two interruptions: what a save costs settles save_every_s
+    mean_between_s: float | None = None  # between two interruptions; with a save's cost it sets save_every_s
     keep: int = 3
     milestone_every: int | None = None
 
 
 def told(environ: Mapping[str, str], local: Told) -> Told:
-    """Return what the environment says; ``local`` where there is no runner."""
+    """Return the settings from the environment, or ``local`` where there is no runner."""
     spoken = {name: environ.get(f"RUNNER_{name.upper()}") for name in Told._fields}
     known = {name: KINDS.get(name, int)(text) for name, text in spoken.items() if text}
     return Told(**known) if "checkpoint_dir" in known else local
 
 
 def attach(save: Act | None = None, load: Act | None = None, **local: Any) -> Attempt:  # noqa: ANN401
-    """Return this attempt; ``local`` is any field of ``Told``, for where there is no runner.
+    """Return this attempt; ``local`` sets fields of ``Told`` for a run without a runner.
 
-    ``save`` and ``load`` are given a directory: one writes plain files into it, the other reads them.
+    Both are called with a directory: ``save`` writes plain files into it, ``load`` reads them.
     """
     by_hand = Told(**{"checkpoint_dir": Path("checkpoints"), "save_every_s": 600.0, **local})
     said = told(os.environ, by_hand)
@@ -121,17 +122,17 @@ def derive(seed: int, *purpose: str | int) -> int:
 @functools.lru_cache(maxsize=2)
 def _order(length: int, seed: int, epoch: int) -> list[int]:
     order = list(range(length))
-    random.Random(derive(seed, "order", epoch)).shuffle(order)  # noqa: S311  (no secret)
+    random.Random(derive(seed, "order", epoch)).shuffle(order)  # noqa: S311  (not for cryptography)
     return order
 
 
 class Attempt:
-    """One attempt at a training, from the newest checkpoint to its end."""
+    """One attempt of a training, from the newest checkpoint to the end."""
 
     def __init__(self, said: Told, save: Act | None = None, load: Act | None = None) -> None:
         self.told = said
-        self.step = 0  # that many are finished
-        self.stopping = False  # somebody asked: finish the step, save, leave with 75
+        self.step = 0  # the number of finished steps
+        self.stopping = False  # a stop was requested: finish the step, save, exit with 75
         self.writes = os.environ.get("RANK", "0") == "0"
         self.lineage = Lineage(said, writes=self.writes)
         self.reports = Reports(said.attempt_dir if self.writes else None)
@@ -144,13 +145,13 @@ class Attempt:
                 signal.signal(number, self._heed)
         self._beat("init")
 
-    def __enter__(self) -> Attempt:  # noqa: PYI034  (Self is younger than Python 3.8)
+    def __enter__(self) -> Attempt:  # noqa: PYI034  (Python 3.8 has no Self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write the result; an error leaves as it came, but a device without memory leaves with 98."""
+        """Write the result; out of memory exits with 98, every other exception propagates."""
         if error is None:
             self.finish()
         elif type(error).__name__ == "OutOfMemoryError":
@@ -160,7 +161,7 @@ class Attempt:
             self._result("disk_full" if _full(error) else "exception", f"{type(error).__name__}: {error}")
 
     def steps(self, total: int | None = None) -> Iterator[int]:
-        """Yield the steps that are left, each with its own randomness; save and stop between them."""
+        """Yield the remaining steps and seed each one; save and stop happen between steps."""
         total = total or self.told.steps
         if total is None:
             raise ValueError("how many steps? say steps(total), or steps in the job file")
@@ -177,27 +178,27 @@ class Attempt:
                 self.leave(STOPPED, f"asked to stop; step {self.step} is saved")
 
     def report(self, **numbers: float) -> None:
-        """Tell about this step: ``loss``, ``items`` (rows, tokens: for items/s), numbers of your own."""
+        """Record metrics of this step: ``loss``, ``items`` (rows, tokens: for items/s), your own values."""
         self._numbers.update(numbers)
 
     def end_step(self, step: int, **numbers: float) -> None:
-        """Count ``step`` steps as finished: for loops that ``steps`` does not drive."""
+        """Set the number of finished steps to ``step``, for a loop that does not use ``steps``."""
         self.step = step
         self.reports.numbers(step, {**self._numbers, **numbers})
         self._numbers = {}
         self._beat("train", HEARTBEAT_S)
 
     def rows(self, step: int, length: int, size: int) -> list[int]:
-        """Return which of ``length`` rows make the batch of a step: shuffled, a new order every epoch."""
+        """Return the row indices below ``length`` of a step's batch; every epoch is shuffled anew."""
         epoch, index = divmod(step, length // size)
         return _order(length, self.told.seed, epoch)[index * size : (index + 1) * size]
 
     def order(self, total: int, length: int, size: int) -> list[list[int]]:
-        """Return the batches that are left after ``restore``: a DataLoader's ``batch_sampler``."""
+        """Return the remaining batches after ``restore``, as a ``batch_sampler`` for a DataLoader."""
         return [self.rows(step, length, size) for step in range(self.step, total)]
 
     def seed(self, step: int, *purpose: str | int) -> None:
-        """Make every generator's draws a function of seed and step, whatever happened before."""
+        """Seed every generator from the job's seed, step and purpose, independent of earlier draws."""
         key = derive(self.told.seed, step, *purpose)
         random.seed(key)
         for name, seed in SEEDED.items():
@@ -205,9 +206,9 @@ class Attempt:
                 seed(sys.modules[name], key)
 
     def restore(self, load: Act | None = None) -> int:
-        """Load the newest valid checkpoint and return its step, 0 if there has never been one.
+        """Load the newest valid checkpoint and return its step, or 0 if there has never been a checkpoint.
 
-        Leaves with 99 when there are some and none is valid: never a silent fresh start.
+        The process exits with 99 if checkpoints exist and none is valid; it never starts afresh silently.
         """
         found, why_not = self.lineage.find()
         self.reports.known.update(resumed_from=found, checkpoint_step=found)
@@ -227,7 +228,7 @@ class Attempt:
         return self.stopping or self._save_asked or late or (steps is not None and self.step % steps == 0)
 
     def save(self, write: Act | None = None) -> None:
-        """Publish a checkpoint of ``step``; as long as the training goes on, a full disk is forgiven."""
+        """Publish a checkpoint of ``step``; a full disk is only a warning unless the training is stopping."""
         write = write or self._save
         self._saved_at, self._save_asked = time.monotonic(), False
         if write is None or not self.writes:
@@ -244,23 +245,23 @@ class Attempt:
         self._beat("train")
 
     def _settle(self, cost_s: float) -> None:
-        """Let what a save has cost settle when the next one is due, where that is left to us."""
+        """Set the save interval from the cost of a save, if ``mean_between_s`` is given."""
         mean_s = self.told.mean_between_s
         if mean_s is not None and self._save_every_s is not None:
             self._save_every_s = interval_s(cost_s, mean_s)
             self.reports.known.update(save_every_s=self._save_every_s, save_stall_s=cost_s)
 
     def finish(self, final: Act | None = None, metrics: Mapping[str, float] | None = None) -> None:
-        """Save the last step, publish what ``final`` writes as the finished model, and say completed."""
+        """Save the last step, publish the files of ``final`` as the finished model, report ``completed``."""
         if self.step and self.reports.known.get("checkpoint_step") != self.step:
-            self.stopping = True  # there is no next save that a full disk could be forgiven for
+            self.stopping = True  # this is the last save, so a full disk is an error
             self.save()
         if final is not None and self.writes:
             self.lineage.publish(self.step, final, FINAL)
         self._result("completed", "", metrics)
 
     def leave(self, code: int, message: str = "") -> NoReturn:
-        """End the attempt with an exit code of the contract, and say why."""
+        """Exit with a code of the contract, after writing the reason to the log and the result."""
         say(f"leaving with {code}: {message}")
         self._result(CAUSES.get(code, "exception"), message)
         raise SystemExit(code)
@@ -274,7 +275,7 @@ class Attempt:
         self.lineage.release()
 
     def _heed(self, number: int, _: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a forked loader process: the signal has its usual meaning
+        if os.getpid() != self._pid:  # a forked loader process: the signal's default action applies
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif number == signal.SIGUSR1:
@@ -285,7 +286,7 @@ class Attempt:
             self.stopping = True
 
 
-def _seed_numpy(numpy: Any, key: int) -> None:  # noqa: ANN401  (a module that need not be there)
+def _seed_numpy(numpy: Any, key: int) -> None:  # noqa: ANN401  (an optional module)
     numpy.random.seed(key % 2**32)
 
 
@@ -299,13 +300,13 @@ SEEDED: dict[str, Callable[[Any, int], None]] = {"numpy": _seed_numpy, "torch": 
 
 
 class _SeedOnImport(importlib.abc.MetaPathFinder):
-    """Seeds a library as soon as it is imported, for a script that imports it after this module."""
+    """Seeds a library when it is imported, for a script that imports it after this module."""
 
     def __init__(self, key: int) -> None:
         self._key = key
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ANN401, ARG002
-        """Return the spec that others find, with a loader that seeds the library after loading it."""
+        """Return the spec of the other finders, with a loader that also seeds the library after loading."""
         if name not in SEEDED or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -325,9 +326,9 @@ class _SeedOnImport(importlib.abc.MetaPathFinder):
 
 
 def seed_process(environ: Mapping[str, str]) -> None:
-    """Seed every generator from the seed of the job, before a script builds its model."""
+    """Seed every generator from the job's seed, before a script builds its model."""
     if not environ.get("RUNNER_CHECKPOINT_DIR"):
-        return  # no runner: the script's own seeds
+        return  # no runner: the script sets its own seeds
     key = derive(int(environ.get("RUNNER_SEED") or 0), "start")
     random.seed(key)
     for name, seed in SEEDED.items():
@@ -337,7 +338,7 @@ def seed_process(environ: Mapping[str, str]) -> None:
 
 
 class Lineage:
-    """The directory of checkpoints; a rename is the only commit."""
+    """The directory of checkpoints; a checkpoint is committed by one rename."""
 
     def __init__(self, said: Told, *, writes: bool) -> None:
         self.directory = said.checkpoint_dir
@@ -347,11 +348,11 @@ class Lineage:
         self._parent: int | None = None
 
     def place(self, step: int) -> Path:
-        """Return where the checkpoint of a step lies."""
+        """Return the path of a step's checkpoint."""
         return self.directory / f"step-{step:08d}"
 
     def find(self) -> tuple[int | None, str]:
-        """Return the step to resume from, None for a fresh start, or why there is neither."""
+        """Return the step to resume from (None: a fresh start) and the error, empty if there is none."""
         self._hold()
         present, given = self._present(), self._told.resume_step
         for step in present if given is None else [given]:
@@ -367,7 +368,7 @@ class Lineage:
         return None, f"no valid checkpoint: {self.rejected}" if self.rejected else ""
 
     def _adopt(self, step: int, newer: list[int]) -> None:
-        """Make the lineage end at a step: what is newer is never read again."""
+        """Make a step the end of the lineage: newer checkpoints are set aside and never read again."""
         self._parent = step
         if not self._writes:
             return
@@ -379,7 +380,7 @@ class Lineage:
             shutil.rmtree(path, ignore_errors=True)
 
     def publish(self, step: int, write: Act, name: str = "") -> None:
-        """Let ``write`` fill a directory, and name it when it is complete and durable."""
+        """Call ``write`` with a temporary directory, and rename that once it is complete and synced."""
         self._hold()
         place = self.directory / name if name else self.place(step)
         if not name and _is_valid(place):
@@ -387,17 +388,17 @@ class Lineage:
         tmp = self.directory / f".tmp-{step}-{os.urandom(4).hex()}"
         tmp.mkdir()
         with contextlib.ExitStack() as cleanup:
-            cleanup.callback(shutil.rmtree, tmp, ignore_errors=True)  # a failure frees the space at once
+            cleanup.callback(shutil.rmtree, tmp, ignore_errors=True)  # a failed save frees its space
             write(tmp)
             self._seal(tmp, step)
             _set_aside(place, "superseded" if name else "bad")
-            tmp.rename(place)  # afterwards there is nothing to clean up
+            tmp.rename(place)  # after the rename there is nothing to clean up
             _sync(self.directory)
         self._parent = step
         self._retain()
 
     def release(self) -> None:
-        """Let the next attempt in."""
+        """Release the lock, so that the next attempt can take it."""
         if self._lock is not None:
             os.close(self._lock)
         self._lock = None
@@ -407,7 +408,7 @@ class Lineage:
         return sorted((int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,12}", name)), reverse=True)
 
     def _seal(self, tmp: Path, step: int) -> None:
-        """Sync what was written, and write the manifest last."""
+        """Sync the written files, then write the manifest."""
         paths = sorted(tmp.iterdir())
         wrong = [path.name for path in paths if path.is_symlink() or not path.is_file()]
         if wrong or not paths:
@@ -435,7 +436,7 @@ class Lineage:
                 shutil.rmtree(trash, ignore_errors=True)
 
     def _hold(self) -> None:
-        """Take the lineage's lock, so that a dying attempt and its successor never write together."""
+        """Take the lineage's lock, so that an ending attempt and its successor never write concurrently."""
         if self._lock is not None or not self._writes:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -450,7 +451,7 @@ class Lineage:
 
 
 class Reports:
-    """Heartbeat, metrics and result; a report that cannot be written never ends a training."""
+    """Writes heartbeat, metrics and result; a failed write never ends a training."""
 
     def __init__(self, directory: Path | None) -> None:
         self.known: dict[str, Any] = {}
@@ -460,7 +461,7 @@ class Reports:
         self._done = 0.0  # items since the attempt began
 
     def beat(self, phase: str, step: int, unless_within_s: float) -> None:
-        """Replace the heartbeat, unless the last one is younger than that."""
+        """Replace the heartbeat, unless the last one is younger than ``unless_within_s``."""
         now = time.monotonic()
         if now - self._beat_at < unless_within_s:
             return
@@ -471,7 +472,7 @@ class Reports:
         self._replace("status.json", {**self.known, "phase": phase, "time": time.time(), "step": step})
 
     def numbers(self, step: int, numbers: dict[str, float]) -> None:
-        """Append a line of metrics, if there are any; items count towards the rate alone."""
+        """Append a line of metrics, if there are any; ``items`` only counts towards the total and items/s."""
         items = float(numbers.pop("items", 0))
         self._items += items
         self._done += items
@@ -509,7 +510,7 @@ def _tolerated(name: str) -> Iterator[None]:
 
 
 def interval_s(save_s: float, mean_s: float) -> float:
-    """Return the best time between two saves that take ``save_s`` each (Young 1974), within bounds."""
+    """Return the optimal interval between saves of ``save_s`` seconds each (Young 1974), within bounds."""
     return max(20 * save_s, 10.0, min(math.sqrt(2 * save_s * mean_s) - save_s, 600.0))
 
 
@@ -519,7 +520,7 @@ def say(text: str) -> None:
 
 
 def say_loaded(place: Path) -> None:
-    """Leave loading to the caller, who knows from ``step`` where it begins."""
+    """Log that no ``load`` was given; the caller continues from ``step`` on its own."""
     say(f"nothing loads {place}")
 
 

@@ -1,1 +1,1 @@
-"""Readers of the prepared data sets, one module for each kind of file.  They know no workload."""
+"""Readers of the prepared data sets, one module for each file format; they do not depend on any workload."""

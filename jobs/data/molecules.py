@@ -1,7 +1,7 @@
-"""A table of molecules: a CSV file with SMILES, a measured value, and the part each belongs to.
+"""Reads a table of molecules: a CSV file with SMILES, a measured value and a split (train or test).
 
-A molecule that stands in both parts is no test of anything: it is taken out of the test part,
-and how many these were is said.
+A molecule that is in both splits is removed from the test split, because a model that was trained
+on it cannot be tested on it.  The number of removed molecules is reported.
 """
 # ruff: noqa: N815 - tensors carry their shape: M molecules
 
@@ -25,7 +25,7 @@ SPLITS: Final = ("train", "test")
 
 @dataclass(frozen=True, slots=True)
 class Molecules:
-    """One part of a table, in the order of the file; values are float64."""
+    """One split of a table, in the order of the file; values are float64."""
 
     split: str
     smiles: tuple[str, ...]
@@ -53,8 +53,8 @@ def read_molecules(path: Path, value_column: str, longest: int) -> Library:
     """Return the molecules of a CSV file, or of ``molecules.csv`` in a directory.
 
     Raises:
-        InvalidSpec: a column or a value is missing or wrong, or a SMILES has characters that none has,
-            or more than ``longest``.
+        InvalidSpec: a column or a value is missing or wrong, or a SMILES has invalid characters or more than
+            ``longest`` characters.
     """
     file = path / FILE_NAME if path.is_dir() else path
     rows = list(_rows(file, value_column, longest))

@@ -1,8 +1,8 @@
-"""Directories of recordings: .npy, .npz and .pt files of samples in rows and channels in columns.
+"""Reads directories of recordings: .npy, .npz and .pt files with samples in rows and channels in columns.
 
-A recording is one two-dimensional array of real numbers; a file may hold several.  All are
-read once when a training begins, so that a value that is not finite in the last file is told
-in the first second, and so that a checkpoint knows what it was trained on.
+A recording is one two-dimensional array of real numbers; a file may hold several.  All recordings
+are read once when a training begins.  An invalid value in any file is therefore reported before the
+first step, and a checkpoint can record which data it was trained on.
 """
 # ruff: noqa: N806 - arrays carry their shape: T samples, C columns
 
@@ -40,7 +40,7 @@ _UNREADABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where one recording lies, how long it is, and which group (a subject, say) it belongs to."""
+    """The location of one recording, its length, and its group (for example, a subject)."""
 
     path: Path
     key: str | None  # of the array within its file; None: the file is one array
@@ -54,7 +54,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """All recordings below a directory, every one of them read and found good."""
+    """All recordings below a directory, each of them read and checked."""
 
     recordings: tuple[Recording, ...]
     sha256: str
@@ -62,12 +62,13 @@ class Survey:
 
 
 def survey(directory: Path, columns: tuple[int, ...], index: str, group: str) -> Survey:
-    """Return the recordings that the index names, or all below the directory where it has no index.
+    """Return the recordings that the index lists, or all below the directory if there is no index.
 
     Without an index every file is a group of its own.
 
     Raises:
-        InvalidSpec: there is none, or one is missing, unreadable, empty, not finite, of wrong shape or type.
+        InvalidSpec: there is no recording, or one is missing, unreadable, empty, not finite, or of wrong
+            shape or type.
     """
     digest, recordings = hashlib.sha256(), []
     for path, its_group in _files(directory, index, group):
@@ -88,7 +89,7 @@ def read(recording: Recording, columns: tuple[int, ...]) -> Samples:
     """Return the chosen columns of one recording, float32 of shape (T, C).
 
     Raises:
-        InvalidSpec: it is no longer what the survey found.
+        InvalidSpec: the recording has changed since the survey.
     """
     arrays = _arrays(recording.path, recording.key)
     samples_TC = _checked(arrays[recording.key], recording.name, columns)
@@ -111,7 +112,7 @@ def _files(directory: Path, index: str, group: str) -> Iterable[tuple[Path, str]
 
 
 def _listed(directory: Path, table: Path, group: str) -> Iterator[tuple[Path, str]]:
-    """Yield file and group of every row of an index."""
+    """Yield the file and the group of every row of an index."""
     try:
         with table.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
@@ -142,9 +143,9 @@ def _indexed(directory: Path, file: str, where: str) -> Path:
 
 
 def _arrays(path: Path, only: str | None = None) -> Mapping[str | None, Any]:
-    """Return the arrays of a file by their key; a file that is one array has the key None."""
+    """Return the arrays of a file by key; the key is None for a file that is a single array."""
     try:
-        with path.open("rb") as file:  # numpy leaves a file open that it opened and could not read
+        with path.open("rb") as file:  # numpy does not close a file that it opened and failed to read
             return _parsed(file, path, only)
     except _UNREADABLE as error:
         why = str(error).strip().split("\n", 1)[0] or type(error).__name__
@@ -178,11 +179,11 @@ def _tensors(loaded: object, path: Path) -> Mapping[str | None, Any]:
                 f"data: {path}: {key or 'the file'} is a {type(each).__name__};"
                 " it must be a tensor, or a list or dict of tensors"
             )
-    return named  # type: ignore[return-value]  # a dict by str is one by str or None
+    return named  # type: ignore[return-value]  # dict keys are invariant
 
 
 def _checked(raw: Any, name: str, columns: tuple[int, ...]) -> Samples:  # noqa: ANN401 - an array or a tensor
-    """Return the chosen columns as float32 after looking at every value."""
+    """Return the chosen columns as float32, after checking every value."""
     if isinstance(raw, torch.Tensor):
         raw = raw.detach().to(torch.float32).numpy() if raw.is_floating_point() else raw.detach().numpy()
     if raw.dtype.kind not in "fiu":
@@ -195,7 +196,7 @@ def _checked(raw: Any, name: str, columns: tuple[int, ...]) -> Samples:  # noqa:
         )
     if not len(raw):
         raise InvalidSpec(f"data: {name}: no samples; remove the recording")
-    with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+    with np.errstate(over="ignore"):  # an overflow of float32 is reported below
         samples_TC = np.ascontiguousarray(raw[:, columns], dtype=np.float32)
     finite_TC = np.isfinite(samples_TC)
     if not finite_TC.all():

@@ -1,18 +1,18 @@
-"""Tables of daily prices: CSV (plain or ``.gz``) and Parquet, checked before anything learns from them.
+"""Reads and validates tables of daily prices: CSV (plain or ``.gz``) and Parquet.
 
-Two forms are known, told apart by who asks:
+There are two layouts; the function that is called selects one:
 
-- *wide*, ``read_prices(path)``: the first column is the date, every other one an asset's price;
+- *wide*, ``read_prices(path)``: the first column is the date, every other column the price of an asset;
 - *long*, ``read_ohlcv(path)``: columns date, open, high, low, close and volume of one asset, in any
   order and any case; other columns are ignored.
 
 Both return the dates as ISO text, oldest first, and the numbers as one float64 tensor.  Dates must
-rise, prices must be positive and finite, volumes not negative; whatever is not is named with file,
-row and column.  The row is the line of a CSV file, and the number of the row in a Parquet table.
-What prices mean (returns, candles, a split by date) is left to those who ask.
+increase, prices must be positive and finite, and volumes must not be negative.  An error names the file,
+the row and the column of the invalid value; the row is the line of a CSV file, or the row number of a
+Parquet table.  This module computes no returns, candles or splits: the workloads do.
 
-``find_table(path)`` returns the one table that a directory holds.  ``read_prices`` can read a few
-days out of a table: that is what ``conversion: each_use`` does again and again.
+``find_table(path)`` returns the only table in a directory.  ``read_prices`` can also read a few days of
+a table, which is what ``conversion: each_use`` does for every use.
 """
 # ruff: noqa: N815 - tensors carry their shape: N days, A assets, F open-high-low-close-volume
 
@@ -58,10 +58,10 @@ class Ohlcv:
 
 
 def find_table(path: Path) -> Path:
-    """Return the path itself, or the one table that a directory holds.
+    """Return the path itself, or the only table in a directory.
 
     Raises:
-        InvalidSpec: it holds none, or more than one.
+        InvalidSpec: the directory holds no table, or more than one.
     """
     if not path.is_dir():
         return path
@@ -77,10 +77,10 @@ def find_table(path: Path) -> Path:
 
 
 def read_prices(path: Path, first: int = 0, count: int | None = None) -> Prices:
-    """Return a wide table, or ``count`` of its days from number ``first`` on.
+    """Return a wide table, or ``count`` of its days, beginning with day number ``first``.
 
     Raises:
-        InvalidSpec: it cannot be read, or something in it is not what it should be.
+        InvalidSpec: the table cannot be read, or its content is invalid.
     """
     table = _read(path, first, count, lambda header: _every_column(path, header))
     _refuse(table, table.values <= 0, "is {value:g}; a price must be positive")
@@ -91,7 +91,7 @@ def read_ohlcv(path: Path) -> Ohlcv:
     """Return a long table.
 
     Raises:
-        InvalidSpec: it cannot be read, or something in it is not what it should be.
+        InvalidSpec: the table cannot be read, or its content is invalid.
     """
     table = _read(path, 0, None, lambda header: _named_columns(path, header))
     values = table.values
@@ -110,7 +110,7 @@ class _Table:
     columns: tuple[str, ...]
     dates: tuple[str, ...]
     values: NDArray[np.float64]
-    first: int  # what the first row is called in a message
+    first: int  # the number of the first row in error messages
 
     def place(self, row: int) -> str:
         return f"data: {self.path}:{self.first + row}"
@@ -203,11 +203,11 @@ def _no_number(where: str, names: Sequence[str], fields: Sequence[str]) -> Inval
         except ValueError:
             fact = f"is {text!r}, which is no number" if text.strip() else "is empty"
             return InvalidSpec(f"{where}: {name} {fact}; fill it or take the row out")
-    raise AssertionError(where)  # it is asked only about a row that float() refused
+    raise AssertionError(where)  # only called for a row that float() rejected
 
 
 def _parquet(path: Path, first: int, count: int | None, choose: _Choose) -> _Table:
-    import pyarrow as pa  # noqa: PLC0415 - heavy, and only those who have such a file need it
+    import pyarrow as pa  # noqa: PLC0415 - a large import that only Parquet files need
     from pyarrow import parquet  # noqa: PLC0415
 
     try:
@@ -227,8 +227,8 @@ def _parquet(path: Path, first: int, count: int | None, choose: _Choose) -> _Tab
     return _Table(path, names, dates, np.stack(values, axis=1), first + 1)
 
 
-def _iso(value: Any) -> str:  # noqa: ANN401 - whatever a Parquet column of dates holds
-    """Return the day of a date or of a timestamp; what is neither is left for the check to name."""
+def _iso(value: Any) -> str:  # noqa: ANN401 - any value of a Parquet date column
+    """Return the day of a date or a timestamp; the later check reports a value that is neither."""
     return value.strftime("%Y-%m-%d") if isinstance(value, date) else str(value)
 
 
@@ -251,7 +251,7 @@ def _is_iso(text: str) -> bool:
 
 
 def _refuse(table: _Table, wrong: NDArray[np.bool_], fact: str) -> None:
-    """Raise if any value is marked as wrong, and name the first of them."""
+    """Raise ``InvalidSpec`` for the first value that is marked as wrong, if there is one."""
     if not wrong.any():
         return
     row, column = np.unravel_index(int(wrong.argmax()), wrong.shape)

@@ -1,7 +1,8 @@
-"""A directory of text files as one tensor of bytes, and batches that depend on nothing but the step.
+"""Reads a directory of text files as one tensor of bytes, and draws windows from it.
 
-Files are taken in the order of their paths below the directory, so the corpus is the same
-wherever it is mounted; its sha256 is the signature that a checkpoint must fit.
+A window's position depends only on the seed and the purpose that is given for it.  Files are ordered by
+their paths relative to the directory, so the corpus does not depend on where it is mounted.  The sha256
+of the corpus is the signature that a checkpoint must match.
 """
 # ruff: noqa: N803, N806, N815 - tensors carry their shape: N bytes, B sequences, V vocabulary
 
@@ -63,19 +64,19 @@ def read_corpus(directory: Path, include: tuple[str, ...], window: int) -> Corpu
 
 
 def corpus_directory(named: str) -> Path:
-    """Return where the text lies; ``stdlib`` stands for the library sources of this very Python."""
+    """Return the directory of the text; ``stdlib`` is the standard library of the running Python."""
     return Path(sysconfig.get_path("stdlib")) if named == STDLIB else Path(named)
 
 
 def windows(corpus_N: Tensor, batch: int, window: int, seed: int, *purpose: str | int) -> Tensor:
-    """Return uint8 tokens of shape (batch, window): random places, a function of seed and purpose."""
+    """Return uint8 tokens of shape (batch, window) at random positions determined by seed and purpose."""
     starts_B = draw(corpus_N.numel() - window + 1, batch, seed, *purpose).to(corpus_N.device)
     # All places at once would be a copy so large that the CPU waits for the device to take it.
     return corpus_N[starts_B[:, None] + torch.arange(window, device=corpus_N.device)]
 
 
 def unigram_nats(corpus_N: Tensor) -> float:
-    """Return the entropy of single bytes: the loss of a model that knows frequencies and no context."""
+    """Return the entropy of single bytes: the loss of a model that uses byte frequencies and no context."""
     share_V = torch.bincount(corpus_N, minlength=256).double() / corpus_N.numel()
     return float(torch.special.entr(share_V).sum())
 
@@ -91,11 +92,11 @@ def _matching(directory: Path, include: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _is_inside(path: Path, root: Path) -> bool:
-    """Return whether a path is a regular file of this directory, itself or through a link."""
+    """Return whether a path is a regular file inside this directory, directly or through a link."""
     try:
-        regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would be waited on for ever
+        regular = stat.S_ISREG(path.stat().st_mode)  # reading a pipe would block for ever
     except OSError as error:
-        if path.is_symlink():  # dangling, or into a place that we may not see: outside either way
+        if path.is_symlink():  # dangling, or its target is not accessible: outside in both cases
             return False
         raise _unreadable(path, error) from error
     return regular and (not path.is_symlink() or path.resolve().is_relative_to(root))

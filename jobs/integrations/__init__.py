@@ -1,1 +1,1 @@
-"""``jobs.attach`` for training frameworks; each module needs its framework, which no image has by itself."""
+"""``jobs.attach`` for training frameworks; each module needs its framework, which no image includes."""

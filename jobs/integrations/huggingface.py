@@ -1,11 +1,11 @@
 """Makes a Hugging Face ``Trainer`` resumable: ``attached = Attached()``, ``attached.train(trainer)``.
 
-The trainer's own checkpoint is complete (model, optimiser, schedule, generators) and its data
-order is a function of (seed, epoch), so on one device a training that was killed ends with
-the bits of one that was not.  What it lacks is publication: it writes under the final name.
-Here it is told when to save, and its directory is verified and renamed into the lineage.
-Leave ``save_strategy`` at "no"; checkpoints that it makes by itself stay where they are and
-are not known to the runner.  Tried with transformers 5.
+The trainer's own checkpoint is complete (model, optimiser, schedule, generators), and its data
+order is a function of (seed, epoch).  On one device, a training that was killed and resumed is
+therefore bit-identical to an uninterrupted one.  The trainer does not publish a checkpoint atomically:
+it writes under the final name.  This callback decides when to save, and moves the saved files into a
+checkpoint of the lineage, which is published by a rename.  Leave ``save_strategy`` at "no": the runner does
+not know the checkpoints that the trainer saves on its own.  Tested with transformers 5.
 """
 
 import shutil
@@ -19,16 +19,16 @@ from jobs.attach import STOPPED, Attempt, attach
 
 
 class Attached(TrainerCallback):
-    """Resumes, seeds, reports, saves and stops."""
+    """A trainer callback that resumes, seeds, reports, saves and stops."""
 
     def __init__(self, job: Attempt | None = None) -> None:
         self.job = job or attach()
         self._asked = False
 
     def train(self, trainer: Trainer) -> TrainOutput:
-        """Train to the end, from the newest valid checkpoint if there is one, and return its output.
+        """Train to the end, from the newest valid checkpoint if there is one, and return the output.
 
-        Leaves with the exit code of a stop when the runner asks for one.
+        The process exits with the exit code of a stop when the runner requests one.
         """
         trainer.add_callback(self)
         with self.job:
@@ -44,7 +44,7 @@ class Attached(TrainerCallback):
         control: TrainerControl,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        """Say how long it will take."""
+        """Report the total number of steps."""
         del args, control, rest
         self.job.reports.known["total_steps"] = state.max_steps
 
@@ -55,7 +55,7 @@ class Attached(TrainerCallback):
         control: TrainerControl,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        """Make what is random a function of the step."""
+        """Seed the generators for this step."""
         del args, control, rest
         self.job.seed(state.global_step)
 
@@ -66,7 +66,7 @@ class Attached(TrainerCallback):
         control: TrainerControl,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        """Ask the trainer to save when it is time, and after the last step."""
+        """Request a save when a checkpoint is due, and after the last step."""
         del args, rest
         self.job.end_step(state.global_step)
         if self.job.wants_save() or state.global_step >= state.max_steps:
@@ -79,7 +79,7 @@ class Attached(TrainerCallback):
         control: TrainerControl,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        """Publish what the trainer has saved, and leave if that was what it was for."""
+        """Publish the trainer's checkpoint, and exit if a stop was requested."""
         del control, rest
         if not self._asked:
             return
@@ -98,7 +98,7 @@ class Attached(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **rest: Any,  # noqa: ANN401
     ) -> None:
-        """Pass numbers on."""
+        """Report the logged numbers as metrics."""
         del args, control, rest
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
         self.job.reports.numbers(state.global_step, numbers)

@@ -1,11 +1,11 @@
-"""Makes a Lightning training resumable by one callback: ``Attached``.
+"""Makes a Lightning training resumable with one callback: ``Attached``.
 
-Lightning saves model, optimiser, schedule and its own counters, but not where in the data it
-was: a shuffling DataLoader begins a new order when it resumes.  Hence ``Attached.loader``,
-whose batches are a function of (seed, number of the batch).  With it, and with one device, a
-training that was killed ends with the bits of one that was not; with a DataLoader of your
-own it does not.  Checkpoints of ``ModelCheckpoint`` are not known to the runner: switch
-them off (``enable_checkpointing=False``).  Tried with Lightning 2.6.
+Lightning saves the model, the optimiser, the schedule and its own counters, but not the position
+in the data: a shuffling DataLoader begins a new order after a resume.  ``Attached.loader`` returns a
+DataLoader whose batches are a function of (seed, batch number).  With it, and on one device, a
+training that was killed and resumed is bit-identical to an uninterrupted one; with your own
+DataLoader it is not.  The runner does not know the checkpoints of ``ModelCheckpoint``: disable
+them with ``enable_checkpointing=False``.  Tested with Lightning 2.6.
 """
 
 from collections.abc import Iterator, Sized
@@ -23,7 +23,7 @@ FILE = "lightning.ckpt"
 
 
 class Attached(pl.Callback):
-    """Resumes, seeds, reports, saves and stops: ``Trainer(callbacks=[attached])``."""
+    """A callback that resumes, seeds, reports, saves and stops: ``Trainer(callbacks=[attached])``."""
 
     def __init__(self, job: Attempt | None = None) -> None:
         self.job = job or attach()
@@ -31,25 +31,25 @@ class Attached(pl.Callback):
         """Batches that are finished, over all epochs."""
 
     def newest(self) -> str | None:
-        """Return what ``Trainer.fit`` takes as ``ckpt_path``: the newest valid checkpoint, None at first."""
+        """Return the newest valid checkpoint as ``ckpt_path`` for ``Trainer.fit``; None if there is none."""
         found: list[Path] = []
         self.job.restore(found.append)
         return str(found[0] / FILE) if found else None
 
     def loader(self, dataset: Dataset[Any], batch_size: int, **rest: Any) -> "Loader":  # noqa: ANN401
-        """Return a shuffling DataLoader that goes on where the training was; ``rest`` is DataLoader's."""
+        """Return a shuffling DataLoader that resumes mid-epoch; ``rest`` is passed to ``DataLoader``."""
         return Loader(dataset, batch_sampler=_Batches(self, len(cast("Sized", dataset)), batch_size), **rest)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what Lightning keeps in its checkpoint."""
+        """Return the state that Lightning stores in its checkpoint."""
         return {"batches": self.batches}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state from a checkpoint."""
         self.batches = state_dict["batches"]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say how long it will take."""
+        """Report the total number of steps."""
         del pl_module
         total = trainer.estimated_stepping_batches
         if total != float("inf"):
@@ -62,7 +62,7 @@ class Attached(pl.Callback):
         batch: Any,  # noqa: ANN401
         batch_idx: int,
     ) -> None:
-        """Make what is random a function of the batch's number."""
+        """Seed the generators for this batch number."""
         del trainer, pl_module, batch, batch_idx
         self.job.seed(self.batches)
 
@@ -74,7 +74,7 @@ class Attached(pl.Callback):
         batch: Any,  # noqa: ANN401
         batch_idx: int,
     ) -> None:
-        """Report, save and stop; only between optimiser steps, for gradients are not saved."""
+        """Report, save and stop, only between optimiser steps, because gradients are not saved."""
         del pl_module, batch, batch_idx
         self.batches += 1
         if trainer.global_step == self.job.step:
@@ -86,21 +86,21 @@ class Attached(pl.Callback):
             self.job.leave(STOPPED, f"asked to stop; step {self.job.step} is saved")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save the end."""
+        """Save the last step."""
         del pl_module
         if self.job.reports.known.get("checkpoint_step") != self.job.step:
-            self.job.stopping = True  # no later save could make up for this one
+            self.job.stopping = True  # this is the last save, so a full disk is an error
             self._save(trainer)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say that it is completed, with the metrics that were logged."""
+        """Report ``completed`` with the logged metrics."""
         del pl_module
         self.job.finish(metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Say why it ends."""
+        """Report why the training ends."""
         del trainer, pl_module
         self.job.__exit__(type(exception), exception, exception.__traceback__)
 
@@ -113,18 +113,18 @@ class Attached(pl.Callback):
 
 
 class Loader(DataLoader[Any]):
-    """A DataLoader that Lightning takes for resumable, as its batch sampler makes it."""
+    """A DataLoader that Lightning treats as resumable; its batch sampler makes it so."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the order of the batches needs no state."""
+        """Return an empty dict: the order of the batches needs no state."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take nothing."""
+        """Do nothing: there is no state."""
 
 
 class _Batches:
-    """The rest of the present epoch: iterated once for every epoch, and once more after a resume."""
+    """The remaining batches of the current epoch; iterated once per epoch, and again after a resume."""
 
     def __init__(self, attached: Attached, length: int, size: int) -> None:
         self._attached, self._length, self._size = attached, length, size
@@ -138,6 +138,6 @@ class _Batches:
             yield self._attached.job.rows(number, self._length, self._size)
 
 
-def _loss(outputs: Any) -> dict[str, float]:  # noqa: ANN401  (whatever training_step returns)
+def _loss(outputs: Any) -> dict[str, float]:  # noqa: ANN401  (any value that training_step returns)
     loss = outputs.get("loss") if isinstance(outputs, dict) else None
     return {} if loss is None else {"loss": float(loss)}

@@ -1,1 +1,1 @@
-"""The built-in workloads, one module or package each; ``protocol`` says what all of them offer."""
+"""The built-in workloads, one module or package each; ``protocol`` defines their interface."""

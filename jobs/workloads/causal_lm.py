@@ -1,10 +1,10 @@
-"""A decoder-only transformer over bytes, on any directory of text.
+"""Trains a decoder-only transformer over bytes, on any directory of text.
 
 Shape legend: B sequences, T tokens, C width, H heads, D width of a head, V vocabulary.
 
-Attention is fused and causal by itself, or has an explicit mask that is kept or rebuilt in
-every forward pass: what the project "AGI2" did before and after its optimisation.  Input and
-output embedding share one tensor.
+Attention is either fused with ``is_causal``, or uses an explicit mask that is cached or rebuilt in
+every forward pass.  These are the variants of the project "AGI2" before and after its optimisation.
+The input and the output embedding share one tensor.
 """
 # ruff: noqa: N803, N806 - tensors carry their shape
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
+from torch.nn import functional as F  # noqa: N812 - the conventional name
 from torch.utils.checkpoint import checkpoint
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
@@ -32,7 +32,7 @@ VOCABULARY = 256
 
 
 class Attention(nn.Module):
-    """Which earlier tokens each token sees, by one of the three ways of the switch ``attention``."""
+    """Causal self-attention, computed as the switch ``attention`` selects."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Attention(nn.Module):
         return scores_BHTT.masked_fill(hidden_TT, -math.inf).softmax(-1).to(v_BHTD.dtype) @ v_BHTD
 
     def _mask(self, time: int, device: torch.device) -> Tensor:
-        """Return True where a token must not look."""
+        """Return a mask that is True where attention is not allowed."""
         if self.how == "rebuilt_mask":
             return torch.ones(time, time, dtype=torch.bool, device=device).triu(1)
         if (time, device) not in self._kept_TT:
@@ -56,7 +56,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a feed-forward network, each added to what came in."""
+    """Attention, then a feed-forward network, each with a residual connection."""
 
     def __init__(self, plan: CausalLm, attention: str) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Bytes in, one distribution over the next byte out, for every position."""
+    """Predicts the distribution of the next byte at every position."""
 
     def __init__(self, plan: CausalLm, profile: Profile) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(TransformerBlock(plan, profile.attention) for _ in range(plan.layers))
         self.norm = nn.LayerNorm(plan.width)
         self.apply(_initialise)
-        for block in self.blocks:  # so that the sum over all layers starts at the size of one
+        for block in self.blocks:  # the sum over all layers begins at the scale of one layer
             for out in (block.attention_out, block.feed_out):
                 nn.init.normal_(out.weight, std=0.02 / math.sqrt(2 * plan.layers))
 

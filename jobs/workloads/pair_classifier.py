@@ -1,15 +1,15 @@
-"""Two molecules in, which one has the higher measured value out: the first, the second, or neither.
+"""Classifies pairs of molecules: which one has the higher measured value (first, second, or similar).
 
-From LMOL, which shows two pictures to a large model.  Two things of it are kept: every pair is
-judged in both orders, and the disagreement between them is part of the loss, more and more as
-training goes on.  Three things cost it most of its time, and are switches here: every picture
-was converted at each use; it was encoded for every pair and order that it occurs in; and the
-head was computed at all positions though one answer is read.
+The workload follows LMOL, which shows two pictures to a large model.  It keeps two parts of LMOL: every
+pair is judged in both orders, and the disagreement between the orders is a term of the loss whose weight
+changes linearly from a start to an end value.  Three costs took most of LMOL's time and are switches here:
+every picture was converted at each use; it was encoded again for every pair and order; and the head was
+computed at all positions although only one is read.
 
-A row is a group of molecules and all of its pairs, so a batch can be split between rows, shapes
-never vary, and what a micro-batch encodes once is what it would have encoded in a whole batch.
-There is no dropout: an item encoded twice would be two different ones.  Characters are hidden
-instead, by the batch, so that all arms see the same.
+A row of a batch is a group of molecules with all of its pairs.  A batch can therefore be split between
+rows, shapes are constant, and a micro-batch encodes the same sequences as it would in the whole batch.
+There is no dropout, because two encodings of the same molecule would differ.  Instead, the batch masks
+characters, so that all variants see the same input.
 
 Shape legend: R groups, I molecules of a group, P pairs of a group, O orders, S sequences, L characters,
 C width, K answers.
@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
+from torch.nn import functional as F  # noqa: N812 - the conventional name
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract import Profile
@@ -46,7 +46,7 @@ FIRST, SECOND, SIMILAR = range(3)
 
 ANSWERS: Final = ("first", "second", "similar")
 
-_PAD, _QUESTION, _HIDDEN = range(3)  # control characters, which no SMILES has
+_PAD, _QUESTION, _HIDDEN = range(3)  # control characters, which do not occur in SMILES
 
 VOCABULARY: Final = 128
 """ASCII: what a SMILES is written in."""
@@ -56,13 +56,13 @@ _RAMP: Final = 0.5
 
 
 def tokenise(smiles: Sequence[str], length: int) -> Tensor:
-    """Return uint8 tokens (S, L): padding, the characters, and the question as the last position."""
+    """Return uint8 tokens (S, L): padding, the characters, and the question token at the last position."""
     rows = [[*bytes(length - 1 - len(one)), *one.encode("ascii"), _QUESTION] for one in smiles]
     return torch.tensor(rows, dtype=torch.uint8)
 
 
 class PairNetwork(nn.Module):
-    """Encodes molecules one by one, then compares the summaries of every pair in both orders."""
+    """Encodes molecules, then compares the summaries of every pair in both orders."""
 
     def __init__(self, plan: PairClassifier, profile: Profile) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class PairNetwork(nn.Module):
         self.apply(initialise)
 
     def forward(self, tokens_RIL: Tensor) -> Tensor:
-        """Return logits (R, P, O, K): of every pair as it is, and swapped."""
+        """Return logits (R, P, O, K) of every pair, as it is and swapped."""
         if self.encode_once:
             shown_RPO2C = self._encode(tokens_RIL)[:, self.shown_PO2]
         else:
@@ -103,7 +103,7 @@ class PairNetwork(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Molecules and their values; the tokens are made once, or from the SMILES at each use."""
+    """Molecules and their values; tokens are made once, or from the SMILES at each use."""
 
     smiles: tuple[str, ...]
     value_M: Tensor
@@ -124,7 +124,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of molecules, drawn anew for every step; no molecule twice in one group."""
+    """Groups of molecules, drawn for every step; a group holds no molecule twice."""
 
     train: Items
     test: Items
@@ -165,7 +165,7 @@ class Groups:
 
 
 def members(of: int, groups: int, size: int, generator: torch.Generator) -> Tensor:
-    """Return numbers below ``of``, (groups, size): parts of as many shuffles as are needed."""
+    """Return indices below ``of``, shape (groups, size), taken from as many permutations as needed."""
     whole = of // size
     shuffles = [torch.randperm(of, generator=generator)[: whole * size] for _ in range(-(-groups // whole))]
     return torch.cat(shuffles)[: groups * size].view(groups, size)
@@ -185,7 +185,7 @@ def _columns(group: int) -> tuple[list[int], list[int]]:
 
 
 def swap_weight(plan: PairClassifier, step: int) -> float:
-    """Return the weight of the disagreement between the two orders at a step: a ramp, then its end."""
+    """Return the weight of the disagreement loss at a step: a linear ramp, then its end value."""
     risen = min(1.0, step / max(1.0, _RAMP * plan.steps))
     return plan.swap_weight_start + risen * (plan.swap_weight_end - plan.swap_weight_start)
 
@@ -241,9 +241,9 @@ class PairComparator:
         return self._surprise(logits_RPOK, batch) + (batch["swap_weight"][:, None] * apart_RP).sum()
 
     def _surprise(self, logits_RPOK: Tensor, batch: Batch) -> Tensor:
-        """Return the weighted cross-entropy of all pairs, the mean of both orders."""
+        """Return the weighted cross-entropy summed over all pairs, as the mean of both orders."""
         answers_N = both_orders(batch["answers"]).flatten()
-        # Flat: on a GPU the loss of more dimensions has no deterministic kernel.
+        # Flattened: on a GPU, cross_entropy with more dimensions has no deterministic kernel.
         nats_N = F.cross_entropy(logits_RPOK.flatten(0, 2), answers_N, reduction="none")
         return torch.where(answers_N == SIMILAR, self.plan.similar_weight * nats_N, nats_N).sum() / 2
 
@@ -288,7 +288,7 @@ class PairComparator:
 
 
 def swapped(answers: Tensor) -> Tensor:
-    """Return the same answers about the swapped pairs."""
+    """Return the corresponding answers for the swapped pairs."""
     return torch.where(answers == SIMILAR, SIMILAR, SECOND - answers)
 
 
@@ -298,14 +298,14 @@ def both_orders(answers_RP: Tensor) -> Tensor:
 
 
 def disagreement(logits_RPOK: Tensor) -> Tensor:
-    """Return (R, P): nats between what both orders say of a pair, by the symmetric divergence."""
+    """Return (R, P): the symmetric KL divergence, in nats, between the predictions of both orders."""
     one_RPK, other_RPK = logits_RPOK.log_softmax(dim=3).unbind(2)
     other_RPK = torch.cat([other_RPK[..., :SIMILAR].flip(2), other_RPK[..., SIMILAR:]], dim=2)
     return ((one_RPK.exp() - other_RPK.exp()) * (one_RPK - other_RPK)).sum(dim=2) / 2
 
 
 def shares(value_M: Tensor, threshold: float) -> dict[str, float]:
-    """Return how often pairs are similar, and how often each of the others; never quite never."""
+    """Return the smoothed shares of similar pairs and of each other answer; none is 0."""
     sorted_M = value_M.sort().values
     near_M = torch.searchsorted(sorted_M, sorted_M + threshold, right=True) - torch.arange(len(sorted_M)) - 1
     similar = (int(near_M.sum()) + 1) / (_pairs(len(sorted_M)) + 2)
@@ -327,7 +327,7 @@ def _items(part: Molecules, plan: PairClassifier, *, once: bool) -> Items:
 
 
 def _tell(switches: Switches, model: PairNetwork, plan: PairClassifier) -> None:
-    """Record the switches of this workload; those of the model verified by a group of empty molecules."""
+    """Record the switches of this workload; a group of empty molecules verifies those of the model."""
     encodings, positions = _looked_at(model, torch.full((1, plan.group, plan.length), _QUESTION))
     pairs = _pairs(plan.group)
     expected = plan.group if switches.profile.encode_once else 4 * pairs
@@ -342,7 +342,7 @@ def _tell(switches: Switches, model: PairNetwork, plan: PairClassifier) -> None:
 
 @torch.inference_mode()
 def _looked_at(model: PairNetwork, tokens_RIL: Tensor) -> tuple[int, int]:
-    """Return how many sequences are encoded for a batch, and at how many positions the head is computed."""
+    """Return the number of sequences encoded for a batch, and of positions at which the head is computed."""
     shapes: list[torch.Size] = []
     hook = model.head.register_forward_hook(lambda _module, _given, made: shapes.append(made.shape))
     model(tokens_RIL)

@@ -1,7 +1,7 @@
-"""What the trainer asks of a workload: one Protocol, and the way from a plan to its workload.
+"""Defines the interface between trainer and workload, and builds the workload of a plan.
 
 A workload is a set of pure functions of ``(seed, step)`` around a module.  It holds no random state, no
-position in a data set and no schedule, so nothing of them has to be saved.
+position in a data set and no schedule, so none of these has to be saved.
 """
 
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ from jobs.training.switches import Switches
 
 
 class Source(Protocol):
-    """Makes batches; a pure function of the step, so any process can make any of them.
+    """Makes batches as a pure function of the step, so any process can make any batch.
 
-    It is handed to loader processes, so it can be pickled and holds no open file.
+    Loader processes receive a source, so it can be pickled and holds no open file.
     """
 
     @property
     def resident_bytes(self) -> int | None:
-        """Bytes that ``on`` would take; None if this source cannot live on a device."""
+        """Bytes that ``on`` would take; None if this source cannot be placed on a device."""
 
     def on(self, device: torch.device) -> "Source":
-        """Return the same source with its tensors on a device; only where ``resident_bytes`` is known."""
+        """Return the same source with its tensors on a device; requires ``resident_bytes`` not to be None."""
 
     def batch(self, step: int) -> Batch:
         """Return the effective batch of a step."""
@@ -40,16 +40,16 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What held-out data says about the model, beside what no model at all would get."""
+    """Metrics of the model on held-out data, with those of a trivial predictor."""
 
     metrics: Mapping[str, float]
     baseline: Mapping[str, float]  # of the trivial predictor named in docs/get-started/workloads.md
-    primary: str  # decides which checkpoint is the best
+    primary: str  # the metric that selects the best checkpoint
     higher_is_better: bool = False
 
 
 class Workload(Protocol):
-    """What the trainer needs to know about a training."""
+    """The interface that the trainer uses."""
 
     @property
     def plan(self) -> TrainingPlan:
@@ -63,7 +63,7 @@ class Workload(Protocol):
 
     @property
     def item(self) -> str:
-        """What is counted: token, window, node, candle, pair."""
+        """The unit that is counted: token, window, node, candle, pair."""
 
     @property
     def items_per_step(self) -> int:
@@ -71,15 +71,15 @@ class Workload(Protocol):
 
     @property
     def train_items(self) -> int:
-        """Items to draw from."""
+        """The number of training items."""
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps after which as many items were drawn as there are."""
+        """The number of steps that draw as many items as there are."""
 
     @property
     def signatures(self) -> Mapping[str, str]:
-        """The aspects of ``jobs.checkpoint.signatures`` that the workload decides."""
+        """The signatures of ``jobs.checkpoint.signatures`` that the workload provides."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the optimiser's parameter groups with their hyper-parameters, parameters by name."""
@@ -88,31 +88,31 @@ class Workload(Protocol):
         """Return the sum of the losses of all items of a batch that lies on the model's device."""
 
     def count(self, batch: Batch) -> int:
-        """Return the number of items whose losses ``loss_sum`` adds up, without asking the device."""
+        """Return the number of items whose losses ``loss_sum`` adds up, without a device synchronisation."""
 
     def score(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Return sums over one held-out batch, on its device; ``judge`` gets them added up."""
+        """Return sums over one held-out batch, on its device; ``judge`` receives their totals."""
 
     def judge(self, sums: Mapping[str, float]) -> Evaluation:
-        """Return what the sums over all held-out batches mean."""
+        """Return the evaluation from the sums over all held-out batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What a workload is built from."""
+    """The arguments that a workload is built with, besides its plan."""
 
     seed: int
     switches: Switches
-    cache_dir: Path | None = None  # survives from attempt to attempt of a job; None: there is none
+    cache_dir: Path | None = None  # persists across the attempts of a job; None: no cache
 
 
 def build(plan: TrainingPlan, setting: BuildContext) -> Workload:
     """Return the workload of a spec, its weights initialised on the CPU.
 
-    Its module is imported when a job asks for it: each has readers and libraries of its own.
+    The module of a workload is imported only when a job uses it, because each has its own dependencies.
 
     Raises:
-        InvalidSpec: what it is to learn from is missing, unreadable, wrong or too small.
+        InvalidSpec: the training data is missing, unreadable, invalid or too small.
     """
     module, _, name = plan.implementation.partition(":")
     workload: Workload = getattr(import_module(module), name)(plan, setting)

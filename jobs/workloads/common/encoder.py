@@ -1,20 +1,20 @@
-"""A transformer encoder that looks both ways: for molecules, for candles.
+"""A bidirectional transformer encoder, used for molecules and for candles.
 
-Shape legend: B sequences, T positions, Q positions that are asked, C width, H heads, D width of a head.
+Shape legend: B sequences, T positions, Q query positions, C width, H heads, D width of a head.
 """
 # ruff: noqa: N803, N806 - tensors carry their shape
 
 from collections.abc import Iterable
 
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
+from torch.nn import functional as F  # noqa: N812 - the conventional name
 from torch.utils.checkpoint import checkpoint
 
 from jobs.training.switches import Switches
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then a feed-forward network, each added to what came in."""
+    """Attention, then a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class EncoderBlock(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTC: Tensor, seen_BT: Tensor | None = None, *, last_only: bool = False) -> Tensor:
-        """Return what every position, or the last one alone, makes of those that are seen (None: all)."""
+        """Return the output of all positions, or of the last; ``seen_BT`` masks the keys (None: no mask)."""
         normed_BTC = self.attention_norm(x_BTC)
         asked_BQC = normed_BTC[:, -1:] if last_only else normed_BTC
         kept_BQC = x_BTC[:, -1:] if last_only else x_BTC
@@ -48,14 +48,14 @@ class EncoderBlock(nn.Module):
 def through(
     blocks: Iterable[nn.Module], x_BTC: Tensor, seen_BT: Tensor | None = None, *, recompute: bool
 ) -> Tensor:
-    """Return what a stack of blocks makes of a sequence; activations are kept, or computed again."""
+    """Return the output of a stack of blocks; activations are kept, or recomputed in the backward pass."""
     for block in blocks:
         x_BTC = checkpoint(block, x_BTC, seen_BT, use_reentrant=False) if recompute else block(x_BTC, seen_BT)
     return x_BTC
 
 
 def tell_recomputing(switches: Switches, layers: int) -> None:
-    """Record whether activations are computed again: in all layers but the last, if there are any."""
+    """Record whether activations are recomputed, which applies to all layers but the last."""
     if switches.profile.activation_checkpointing and layers == 1:
         why = "all layers but the last are computed again, and there is one layer"
         switches.fell_back("activation_checkpointing", value=False, why=why)
@@ -64,7 +64,7 @@ def tell_recomputing(switches: Switches, layers: int) -> None:
 
 
 def initialise(module: nn.Module) -> None:
-    """Draw a layer's weights small, and begin without bias; for ``nn.Module.apply``."""
+    """Initialise a layer with small random weights and zero bias; use it with ``nn.Module.apply``."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear):

@@ -1,13 +1,13 @@
-"""Where the graph of a day comes from: built again when it is used, or once, and kept.
+"""Provides the graphs of days: rebuilt at each use, or built once and cached.
 
-``Rebuilt`` does what the source project did: a day's graph is built for each validation batch
-that it is in; while training, the graphs of the last hundred days are remembered.  ``Prebuilt`` holds
-all of them, built together or read from disk.  Which of the two it is changes no edge
-(``jobs.workloads.graph_forecast.graphs``), only the time.
+``Rebuilt`` does what the source project did: it builds a day's graph for each validation batch
+that contains the day; in training, it caches the graphs of the last hundred days.  ``Prebuilt`` holds
+all graphs, built together or read from disk.  Both give the same edges
+(``jobs.workloads.graph_forecast.graphs``); only the time differs.
 
-The key of what is on disk is the sha256 of everything that the edges follow from: dates,
-assets, returns and rule.  (The source project used Python's ``hash()`` of strings, which is
-another number in every process, so that its disk cache never hit after a restart.)
+The key of a cached file is the sha256 of everything that determines the edges: dates,
+assets, returns and rule.  (The source project used Python's ``hash()`` of strings, which
+differs between processes, so its disk cache never hit after a restart.)
 """
 # ruff: noqa: N803, N806, N815 - arrays carry their shape: B days of a batch, D days, N nodes, K neighbours
 
@@ -46,7 +46,7 @@ _MAGIC: Final = b"graphs 1 "
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """What graphs are built from: the returns of ``whole_returns``, and what their rows and columns are."""
+    """The input of graphs: the returns of ``whole_returns``, with their dates (rows) and assets (columns)."""
 
     dates: tuple[str, ...]
     assets: tuple[str, ...]
@@ -54,9 +54,9 @@ class Market:
 
 
 class Counts:
-    """How often a graph was there (hit) or had to be built (miss), in the trainer and its loader processes.
+    """Counts cached graphs (hits) and built graphs (misses), in the trainer and its loader processes.
 
-    Every process has a row of its own in memory that all share, so none waits for another.
+    Every process has its own row in shared memory, so no lock is needed.
     """
 
     def __init__(self, *, shared: bool) -> None:
@@ -65,7 +65,7 @@ class Counts:
             self._table.share_memory_()
 
     def add(self, hits: int = 0, misses: int = 0) -> None:
-        """Count in the row of this process."""
+        """Add to the row of this process."""
         process = get_worker_info()
         row = self._table[0 if process is None else process.id + 1]
         row += torch.tensor([hits, misses])
@@ -80,28 +80,28 @@ class Counts:
 
 
 class GraphSource(Protocol):
-    """Gives the graphs of any days, the same edges always; may be pickled."""
+    """Provides the graphs of any days, always with the same edges; can be pickled."""
 
     @property
     def counts(self) -> Counts: ...
 
     @property
     def kind(self) -> str:
-        """What the switch says when this is in force."""
+        """The value of the switch that this source implements."""
 
     @property
     def note(self) -> str:
-        """What became of the cache so far, in one line."""
+        """The hits and misses of the cache so far, in one line."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes that ``on`` takes on a device."""
 
     def on(self, device: torch.device) -> "GraphSource":
-        """Return the same source, whose graphs lie on a device."""
+        """Return the same source with its graphs on a device."""
 
     def of(self, days_B: Tensor, *, validating: bool) -> Graphs:
-        """Return the graphs of days, which are given on the CPU."""
+        """Return the graphs of the given days; ``days_B`` is a CPU tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Prebuilt:
     def on(self, device: torch.device) -> "Prebuilt":
         return replace(self, graphs=self.graphs.to(device))
 
-    def of(self, days_B: Tensor, *, validating: bool) -> Graphs:  # noqa: ARG002 - it makes no difference here
+    def of(self, days_B: Tensor, *, validating: bool) -> Graphs:  # noqa: ARG002 - unused here
         self.counts.add(hits=len(days_B))
         place_B = (days_B - self.first).to(self.graphs.neighbours_DNK.device)
         return Graphs(*(one[place_B] for one in self.graphs))
@@ -133,7 +133,7 @@ class Prebuilt:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """Graphs that are built when they are asked for, as the source project did."""
+    """Builds graphs on request, as the source project did."""
 
     table: LongTable
     rule: EdgeRule
@@ -170,7 +170,7 @@ class Rebuilt:
 def prebuild(
     market: Market, days: range, rule: EdgeRule, counts: Counts, block_cache: "GraphBlockCache | None"
 ) -> Prebuilt:
-    """Return the graphs of all days, each from the shelf if it is there, else built and put there."""
+    """Return the graphs of all days; each block is read from the cache, or built and stored there."""
     edges = range(days.start - days.start % BLOCK_DAYS, days.stop, BLOCK_DAYS)
     blocks = [range(max(start, days.start), min(start + BLOCK_DAYS, days.stop)) for start in edges]
     parts = [_block(market, block, rule, counts, block_cache) for block in blocks]
@@ -199,7 +199,7 @@ def _block(
 
 
 def block_key(market: Market, days: range, rule: EdgeRule) -> str:
-    """Return the sha256 of all that the edges of some days follow from."""
+    """Return the sha256 of everything that determines the edges of the given days."""
     used = slice(days.start - rule.lookback + 1, days.stop)
     names = [asdict(rule), list(market.assets), list(market.dates[used]), len(days)]
     digest = hashlib.sha256(_MAGIC + json.dumps(names, sort_keys=True).encode())
@@ -210,8 +210,8 @@ def block_key(market: Market, days: range, rule: EdgeRule) -> str:
 class GraphBlockCache:
     """A cache of graphs in a directory, one file for each block of days, named by its key.
 
-    A file holds the sha256 of its content: a torn or altered file is built again.  If the directory
-    cannot be written, the next attempt only takes longer; ``remark`` says so.
+    A file holds the sha256 of its content; a truncated or altered file is rebuilt.  If the directory
+    cannot be written, the next attempt takes longer, and ``remark`` reports it.
     """
 
     def __init__(self, directory: Path, limit_bytes: int = DISK_BYTES) -> None:
@@ -222,16 +222,16 @@ class GraphBlockCache:
 
     @property
     def remark(self) -> str:
-        """Return what went wrong, as the rest of a line."""
+        """Return the problems so far, as a suffix of a line."""
         damaged = f"; {self._damaged} damaged file(s) built again" if self._damaged else ""
         return damaged + (f"; not kept on disk: {self._trouble}" if self._trouble else "")
 
     def get(self, key: str, shape: Sequence[int]) -> Graphs | None:
-        """Return the graphs of a key, None if they are not here or not as they were written."""
+        """Return the graphs of a key, or None if they are missing or damaged."""
         path = self._path(key)
         try:
             content = path.read_bytes()
-            os.utime(path)  # used now: the last to be given up
+            os.utime(path)  # mark as recently used, for the eviction
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -242,7 +242,7 @@ class GraphBlockCache:
         return graphs
 
     def put(self, key: str, graphs: Graphs) -> None:
-        """Keep graphs, and give up the oldest where there is no room."""
+        """Store graphs, and delete the least recently used files beyond the size limit."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             files.replace(self._path(key), _packed(graphs))

@@ -1,13 +1,12 @@
-"""Trading days as batches: what is known at the close of a day, and what came after it.
+"""Turns trading days into batches of features and outcomes.
 
-Features of a day are functions of the prices up to and including it, outcomes of the prices
-after it.  Held out are the last days; between them and the training lie as many days as
-the longest horizon has, so that no training outcome lies in the held-out days.
+The features of a day are functions of the prices up to and including that day.  Its outcomes depend
+on the prices after it.  The last days are held out.  The gap between the training days and the held-out
+days is as long as the longest horizon, so no training outcome lies in the held-out days.
 
-``conversion: once`` keeps features and outcomes of all days in two arrays; ``each_use`` opens
+``conversion: once`` keeps the features and outcomes of all days in two arrays.  ``each_use`` opens
 the table for every day of every batch and reads the rows it needs, as the source project did
-for every sample.  Rolling sums are made by adding one lag after the other, so that both ways
-give the same bits.
+for every sample.  Rolling sums add one lag after the other, so both variants are bit-identical.
 
 Legend: P rows of a table of prices, D days, B days of a batch, T days of a window, N assets, F features,
 J horizons; outcomes have shape (..., 2, J), volatility first, then return.
@@ -38,12 +37,12 @@ CALM: Final = 0.001
 
 
 def feature_count(scales: Sequence[int]) -> int:
-    """Return F: the day's return and its size, then return and volatility over each scale."""
+    """Return F: the day's return, its absolute value, and the return and volatility over each scale."""
     return 2 + 2 * len(scales)
 
 
 def history(scales: Sequence[int]) -> int:
-    """Return the number of days before a day that its features look at."""
+    """Return the number of earlier days that the features of a day need."""
     return max(RECENT, *scales)
 
 
@@ -60,8 +59,8 @@ def features_of(prices_PN: Tensor, scales: Sequence[int]) -> Tensor:
 def outcomes_of(prices_PN: Tensor, horizons: Sequence[int], past: int) -> Tensor:
     """Return (P - past - longest horizon, N, 2, J) outcomes, float64, from row ``past`` on.
 
-    Volatility is the logarithm of the daily volatility over the horizon, less that of the last
-    ``RECENT`` days; the return is the sum of log returns in units of the latter and of the root of the days.
+    Volatility is the logarithm of the daily volatility over the horizon, minus that of the last ``RECENT``
+    days.  The return is the sum of log returns, divided by the recent volatility and the root of the days.
     """
     returns_PN = _log_returns(prices_PN)
     last = prices_PN.shape[0] - max(horizons)
@@ -94,22 +93,22 @@ def _volatility(returns_PN: Tensor, days: int, past: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Days (rows of the table) to train on, and later ones to evaluate on."""
+    """The training days and the later held-out days, as rows of the table."""
 
     train: range
     held_out: range
 
     @property
     def days(self) -> range:
-        """Return all days that may be asked for."""
+        """Return all days of the split."""
         return range(self.train.start, self.held_out.stop)
 
 
 def split_days(rows: int, plan: GraphForecast) -> Split:
-    """Return which days of a table can be used, and for what.
+    """Return the training days and the held-out days of a table.
 
     Raises:
-        InvalidSpec: there are too few.
+        InvalidSpec: the table has too few days.
     """
     first = max(history(plan.scales) + plan.window - 1, plan.lookback)
     stop = rows - max(plan.horizons)
@@ -171,7 +170,7 @@ class DayTensors:
 
 
 def known(prices: Prices, plan: GraphForecast, scale: FeatureScaler) -> DayTensors:
-    """Return what is known of all days of a table that have enough history and future."""
+    """Return features and outcomes of all days of a table with enough history and future."""
     past, future = history(plan.scales), max(plan.horizons)
     features = scale.apply(features_of(prices.values_NA, plan.scales))
     outcomes = outcomes_of(prices.values_NA, plan.horizons, past).float()
@@ -195,7 +194,7 @@ class StockDays:
     scale: FeatureScaler
     graphs: GraphSource
     known: DayTensors | None = None
-    table: Path | None = None  # opened for each day where nothing is known yet
+    table: Path | None = None  # opened for each day if the features are not precomputed
 
     @property
     def resident_bytes(self) -> int | None:
@@ -229,7 +228,7 @@ class StockDays:
 
 
 def synthetic_prices(plan: GraphForecast, seed: int) -> Prices:
-    """Return made-up prices: all assets follow one market more or less, in spells of calm and of turmoil."""
+    """Return synthetic prices: assets follow a common market, in periods of low and high volatility."""
     days, assets = plan.synthetic_days, plan.synthetic_assets
     generator = torch.Generator().manual_seed(derive(seed, "synthetic-stocks"))
     noise_DN = torch.randn(days, assets, generator=generator, dtype=torch.float64)

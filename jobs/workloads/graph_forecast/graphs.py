@@ -1,16 +1,16 @@
-"""Graphs of correlated assets, one for each trading day: built two ways, and kept by their content.
+"""Builds graphs of correlated assets, one for each trading day, in two ways.
 
-An edge leads into a node from each of the ``neighbours`` assets whose returns went most along
-(or against) its own in the days up to and including that day.  The rule is that of the
-source project (gogooku3: exponentially weighted, demeaned, shrunk, cut off at a threshold).
+A node has an edge from each of the ``neighbours`` assets whose returns correlate most strongly
+(positively or negatively) with its own in the days up to and including that day.  The rule is that of
+the source project (gogooku3: exponentially weighted, demeaned, shrunk, cut off at a threshold).
 
 ``build_days`` computes all days at once.  ``rebuild_day`` does what the source project did for
-each validation batch: it filters a long table by dates, then by each asset, and goes through
-pairs and edges in Python.  Both give the same edges, bit for bit, and on every machine:
-returns and weights are whole numbers below, so that every sum is exact in float64 whatever
-its order, and what follows are single IEEE operations in a fixed order.
+each validation batch: it filters a long table by dates, then by each asset, and loops over
+pairs and edges in Python.  Both give bit-identical edges on every machine: returns and weights are
+integers here, so every sum is exact in float64 in any order, and the remaining operations are
+single IEEE operations in a fixed order.
 
-``jobs.workloads.graph_forecast.cache`` decides when they are built, and keeps them.
+``jobs.workloads.graph_forecast.cache`` decides when graphs are built, and caches them.
 
 A *day* is the number of a row in the table of prices.  Legend: D days, N assets (nodes),
 K neighbours, L days of lookback, M rows of the long table.
@@ -43,7 +43,7 @@ CHUNK_BYTES: Final = 2**22
 
 @dataclass(frozen=True, slots=True)
 class EdgeRule:
-    """What decides which edges a graph has."""
+    """The parameters that determine the edges of a graph."""
 
     neighbours: int
     lookback: int
@@ -52,13 +52,13 @@ class EdgeRule:
     threshold: float
 
     def weights(self) -> Real:
-        """Return whole numbers, one for each day of the lookback, the latest last."""
+        """Return integer weights, one for each day of the lookback, the latest day last."""
         age_L = np.arange(self.lookback)[::-1]
         return np.rint(WEIGHT_STEPS * 0.5 ** (age_L / self.half_life))
 
 
 class Graphs(NamedTuple):
-    """Edges into every node, the strongest first; a node that lists itself has fewer than K neighbours.
+    """Incoming edges of every node, strongest first; a node with fewer than K neighbours lists itself.
 
     ``neighbours_DNK`` is int64, ``correlations_DNK`` float32 and 0 where there is no edge.
     """
@@ -72,7 +72,7 @@ class Graphs(NamedTuple):
 
 
 def whole_returns(prices_DN: Tensor) -> Whole:
-    """Return log returns in units of ``RETURN_UNIT``; row d is the return of day d, and the first is 0."""
+    """Return integer log returns in units of ``RETURN_UNIT``; row d belongs to day d, and the first is 0."""
     log_DN = np.log(prices_DN.numpy())
     returns_DN = np.diff(log_DN, axis=0, prepend=log_DN[:1])
     return np.rint(np.clip(returns_DN, -1, 1) / RETURN_UNIT).astype(np.int64)
@@ -88,11 +88,11 @@ def build_days(returns_DN: Whole, days: range, rule: EdgeRule) -> Graphs:
 
 
 def _correlations(returns_DN: Whole, days: range, rule: EdgeRule) -> Real:
-    """Return (D, N, N) correlations, the diagonal included."""
+    """Return (D, N, N) correlations, including the diagonal."""
     weights_L = rule.weights()
     history_DN = returns_DN[days.start - rule.lookback + 1 : days.stop].astype(np.float64)
     views_DNL = np.lib.stride_tricks.sliding_window_view(history_DN, rule.lookback, axis=0)
-    windows_DNL = np.ascontiguousarray(views_DNL)  # else the product is no call of BLAS, and ten times slower
+    windows_DNL = np.ascontiguousarray(views_DNL)  # the product then uses BLAS, ten times faster
     weighted_DNL = windows_DNL * weights_L
     sums_DN = weighted_DNL.sum(axis=2)
     products_DNN = weighted_DNL @ windows_DNL.transpose(0, 2, 1)
@@ -109,7 +109,7 @@ def _correlations(returns_DN: Whole, days: range, rule: EdgeRule) -> Real:
 def _edges(correlations_DNN: Real, rule: EdgeRule) -> tuple[Tensor, Tensor]:
     nodes = correlations_DNN.shape[1]
     strength_DNN = np.abs(correlations_DNN)
-    strength_DNN[:, np.arange(nodes), np.arange(nodes)] = -1.0  # never its own neighbour
+    strength_DNN[:, np.arange(nodes), np.arange(nodes)] = -1.0  # exclude the node itself
     order_DNK = _strongest(strength_DNN, min(rule.neighbours, nodes))
     chosen_DNK = np.take_along_axis(correlations_DNN, order_DNK, axis=2)
     strong_DNK = np.take_along_axis(strength_DNN, order_DNK, axis=2) >= rule.threshold
@@ -119,7 +119,7 @@ def _edges(correlations_DNN: Real, rule: EdgeRule) -> tuple[Tensor, Tensor]:
 
 
 def _strongest(strength_DNN: Real, count: int) -> Whole:
-    """Return the places of the largest values, the first of equal ones first; so few need no sorting."""
+    """Return the indices of the largest values, ties in index order, without sorting all of them."""
     left_DNN = strength_DNN.copy()
     order_DNK = np.empty((*strength_DNN.shape[:2], count), dtype=np.int64)
     for place in range(count):
@@ -131,7 +131,7 @@ def _strongest(strength_DNN: Real, count: int) -> Whole:
 
 @dataclass(frozen=True, slots=True)
 class LongTable:
-    """Returns as the source project kept its prices: one row for each asset and day."""
+    """Returns in the layout of the source project: one row for each asset and day."""
 
     day_M: Whole
     asset_M: Whole
@@ -140,18 +140,18 @@ class LongTable:
 
     @classmethod
     def of(cls, returns_DN: Whole) -> "LongTable":
-        """Return a table's long form, ordered by day."""
+        """Return the long form of a table, ordered by day."""
         days, assets = returns_DN.shape
         day_M, asset_M = np.repeat(np.arange(days), assets), np.tile(np.arange(assets), days)
         return cls(day_M, asset_M, returns_DN.reshape(-1), assets)
 
     def where(self, wanted_M: NDArray[np.bool_]) -> "LongTable":
-        """Return some of the rows."""
+        """Return the selected rows."""
         return LongTable(self.day_M[wanted_M], self.asset_M[wanted_M], self.return_M[wanted_M], self.assets)
 
 
 def rebuild_day(table: LongTable, day: int, rule: EdgeRule) -> Graphs:
-    """Return one day's graph, made the way the source project made it for every validation batch."""
+    """Return one day's graph, computed as the source project did for every validation batch."""
     recent = table.where((table.day_M > day - rule.lookback) & (table.day_M <= day))
     returns = [recent.where(recent.asset_M == asset).return_M for asset in range(table.assets)]
     matrix = _pair_by_pair([one.astype(np.float64) for one in returns], rule)

@@ -1,14 +1,14 @@
-"""A graph-attention forecaster of stocks: time first, asset by asset, then along a graph of correlations.
+"""Forecasts stocks with graph attention: over time for each asset, then over a graph of correlations.
 
-After gogooku3 (ATFT-GAT-FAN): its nodes are the stocks of one trading day, its targets forward
-returns at several horizons, its graph the correlations of the last months.  There the edges never
-reached the model; here they do, and a test holds it to that.  Returns of daily prices can
-hardly be forecast, so volatility over the same horizons is forecast beside them, and both are reported.
+The workload follows gogooku3 (ATFT-GAT-FAN): the nodes are the stocks of one trading day, the targets are
+forward returns at several horizons, and the graph holds the correlations of the last months.  In gogooku3
+the edges never reached the model; here they do, and a test checks it.  Returns of daily prices can
+hardly be forecast, so the model also forecasts volatility over the same horizons, and both are reported.
 
-An LSTM reads each asset's window, its last state attends to all of them, and layers of graph attention
-(GATv2, arXiv:2105.14491, with the correlation as edge feature) mix the assets of a day.  Edges are lists
-of K neighbours for each node, so attention is a softmax over a dimension and nothing is scattered in the
-forward pass; the backward pass of ``index_select`` is ``index_add``, which is deterministic on CPU and CUDA.
+An LSTM reads each asset's window, and its last state attends to all states.  Layers of graph attention
+(GATv2, arXiv:2105.14491, with the correlation as edge feature) then mix the assets of a day.  Each node has
+a list of K neighbours, so attention is a softmax over one dimension, and the forward pass needs no scatter.
+The backward pass of ``index_select`` is ``index_add``, which is deterministic on CPU and CUDA.
 
 Legend: B days, N assets, M = B * N nodes, T days of a window, F features, C width, H heads, D width of a
 head, K edges into a node, the last one from itself, J horizons, 2 for volatility and return.
@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
+from torch.nn import functional as F  # noqa: N812 - the conventional name
 from torch.utils.checkpoint import checkpoint
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
@@ -67,7 +67,7 @@ GRAPHS: Final = "graphs"
 
 
 class TemporalEncoder(nn.Module):
-    """One vector for each node: its last state, and what that finds in the days before."""
+    """Encodes each node's window as one vector: the last LSTM state plus its attention over all states."""
 
     def __init__(self, plan: GraphForecast) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class TemporalEncoder(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """The edges of all days of a batch: which of its M nodes each comes from, and how strong it is."""
+    """The edges of all days of a batch: the source among its M nodes, and the correlation."""
 
     sender_MK: Tensor
     correlation_MK: Tensor
@@ -104,7 +104,7 @@ class Edges:
 
     @classmethod
     def of(cls, neighbours_BNK: Tensor, correlations_BNK: Tensor) -> "Edges":
-        """Return one graph out of many, with an edge from each node to itself at the end."""
+        """Return the graphs of a batch joined into one, with a self-loop as the last edge of each node."""
         days, nodes, _ = neighbours_BNK.shape
         own_MK = torch.arange(days * nodes, device=neighbours_BNK.device)[:, None]
         shift_B11 = nodes * torch.arange(days, device=neighbours_BNK.device)[:, None, None]
@@ -115,14 +115,14 @@ class Edges:
 
 
 class GraphAttention(nn.Module):
-    """What a node's neighbours send, weighted by attention, added to what the node was."""
+    """Adds the attention-weighted messages of its neighbours to each node."""
 
     def __init__(self, plan: GraphForecast) -> None:
         super().__init__()
         width, self.heads = plan.hidden, plan.heads
         self.sender = nn.Linear(width, width)
         self.receiver = nn.Linear(width, width)
-        self.edge = nn.Linear(2, width, bias=False)  # the correlation, and its size
+        self.edge = nn.Linear(2, width, bias=False)  # the correlation, and its absolute value
         self.score_HD = nn.Parameter(torch.empty(plan.heads, width // plan.heads))
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width)
@@ -143,7 +143,7 @@ class GraphAttention(nn.Module):
 
 
 class Forecaster(nn.Module):
-    """Windows and edges in; for every node forecasts (B, N, 2, J) out."""
+    """Forecasts (B, N, 2, J) outcomes of every node from windows and edges."""
 
     def __init__(self, plan: GraphForecast, *, recompute: bool = False) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class GraphForecaster:
         return decayed_matrices(self.model, self.plan.weight_decay)
 
     def loss_sum(self, batch: Batch) -> Tensor:
-        """Return the sum over nodes of the volatility's and the weighted return's Huber loss."""
+        """Return the sum over nodes of the Huber losses of volatility and (weighted) return."""
         losses_2J = self._losses(self._forecast(batch), batch)
         volatility, gain = losses_2J.mean(1)
         return volatility + self.plan.return_weight * gain
@@ -226,7 +226,7 @@ class GraphForecaster:
         return batch["outcomes"].shape[0] * batch["outcomes"].shape[1]
 
     def score(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Return losses of the model and of the usual outcome, and cross-sectional correlations, summed."""
+        """Return sums of the model's losses, the mean outcome's losses, and the information coefficients."""
         forecast_BN2J = self._forecast(batch)
         usual_2J = self._usual_2J.to(forecast_BN2J.device)
         sums = {"nodes": torch.tensor(self.count(batch)), "days": torch.tensor(len(batch["outcomes"]))}
@@ -239,12 +239,12 @@ class GraphForecaster:
         return sums | {f"ic_{days}d": ranks_J[j] for j, days in enumerate(self.plan.horizons)}
 
     def judge(self, sums: Mapping[str, float]) -> Evaluation:
-        """Return mean losses, and beside them those of the mean outcome of the training days."""
+        """Return mean losses; the baseline predicts the mean outcome of the training days."""
         self._tell_of_graphs()
         metrics, usual = self._means("model", sums), self._means("usual", sums)
         for days in self.plan.horizons:
             metrics[f"ic_{days}d"] = sums[f"ic_{days}d"] / sums["days"]
-            usual[f"ic_{days}d"] = 0.0  # a constant puts no asset above another
+            usual[f"ic_{days}d"] = 0.0  # a constant forecast ranks no asset above another
         counts = self.source.graphs.counts
         metrics |= {"graph_hits": float(counts.hits), "graph_misses": float(counts.misses)}
         if self.source.table is None:
@@ -279,7 +279,7 @@ class GraphForecaster:
 
 
 def _prices(plan: GraphForecast, seed: int) -> tuple[Path | None, Prices]:
-    """Return the table and what is in it, or no table and made-up prices."""
+    """Return the table's path and its prices, or None and synthetic prices."""
     if plan.data == SYNTHETIC_STOCKS:
         warn(f"SYNTHETIC DATA: {plan.synthetic_assets} made-up assets, {plan.synthetic_days} made-up days")
         return None, synthetic_prices(plan, seed)
@@ -291,7 +291,7 @@ def _prices(plan: GraphForecast, seed: int) -> tuple[Path | None, Prices]:
 
 
 def _measured(prices: Prices, split: Split, plan: GraphForecast) -> tuple[FeatureScaler, Tensor]:
-    """Return the scale of features and the mean outcomes (2, J), of the training days alone."""
+    """Return the feature scaler and the mean outcomes (2, J), from the training days only."""
     train, past = split.train, history(plan.scales)
     features_DNF = features_of(prices.values_NA[: train.stop], plan.scales)[train.start - past :]
     outcomes_DN2J = outcomes_of(prices.values_NA[: train.stop + max(plan.horizons)], plan.horizons, past)
@@ -299,7 +299,7 @@ def _measured(prices: Prices, split: Split, plan: GraphForecast) -> tuple[Featur
 
 
 def _converts_once(switches: Switches, table: Path | None) -> bool:
-    """Return whether features are computed for all days now, and record the switch."""
+    """Return whether features of all days are precomputed, and record the switch."""
     once = switches.profile.conversion == "once"
     if table is None and not once:
         switches.fell_back("conversion", "once", "made-up prices lie in no table that could be opened")
@@ -312,7 +312,7 @@ def _converts_once(switches: Switches, table: Path | None) -> bool:
 
 
 def _graphs(prices: Prices, days: range, plan: GraphForecast, setting: BuildContext) -> GraphSource:
-    """Return where graphs come from, as the switch says or as near to it as can be."""
+    """Return the graph source of the switch, or memory instead of disk if there is no cache directory."""
     profile = setting.switches.profile
     rule = EdgeRule(plan.neighbours, plan.lookback, plan.half_life, plan.shrinkage, plan.threshold)
     market = Market(prices.dates, prices.assets, whole_returns(prices.values_NA))
@@ -328,7 +328,7 @@ def _graphs(prices: Prices, days: range, plan: GraphForecast, setting: BuildCont
 
 
 def _agreement(forecast_BNJ: Tensor, outcome_BNJ: Tensor) -> Tensor:
-    """Return (B, J) correlations across the assets of each day: the information coefficient."""
+    """Return the information coefficients (B, J): correlations across the assets of each day."""
     a_BNJ, b_BNJ = (each - each.mean(1, keepdim=True) for each in (forecast_BNJ, outcome_BNJ))
     scale_BJ = a_BNJ.norm(dim=1) * b_BNJ.norm(dim=1)
     return (a_BNJ * b_BNJ).sum(1) / scale_BJ.clamp_min(1e-12)
@@ -355,7 +355,7 @@ def _sha256(prices: Prices, plan: GraphForecast) -> str:
 
 
 def _summary(prices: Prices, split: Split) -> str:
-    """Return one line on what was found."""
+    """Return a one-line summary of the data."""
     spans = (
         f"{len(part):,} days {prices.dates[part[0]]} to {prices.dates[part[-1]]}"
         for part in (split.train, split.held_out)

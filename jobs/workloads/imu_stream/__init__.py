@@ -1,1 +1,1 @@
-"""Poses from windows of inertial recordings, which are streamed from disk."""
+"""Estimates poses from windows of inertial recordings that are streamed from disk."""

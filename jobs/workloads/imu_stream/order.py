@@ -1,9 +1,9 @@
-"""The order in which windows of recordings are seen: a function of seed and step, without end.
+"""Defines the endless order of windows of recordings, as a function of seed and step.
 
-Recordings are dealt into shards; step s takes from shard s mod shards, so a loader process
-that makes every W-th step touches only its share of the recordings where W divides the shards.
-In each pass over a shard the recordings are shuffled and taken in blocks, and all rows of a
-block are shuffled together: whoever keeps ``shards * block`` recordings reads none twice in a pass.
+Recordings are distributed over shards, and step s uses shard s mod shards.  A loader process
+that makes every W-th step therefore reads only its share of the recordings if W divides the shards.
+Each pass over a shard shuffles its recordings and splits them into blocks; all rows of a block are
+shuffled together.  A cache of ``shards * block`` recordings therefore reads none twice in a pass.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,10 +23,10 @@ Whole: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all rows of some recordings, without end."""
+    """The endless order of all rows of the given recordings."""
 
     recordings: tuple[int, ...]
-    windows: tuple[int, ...]  # in each of them
+    windows: tuple[int, ...]  # of each recording
     combos: int
     shards: int
     block: int
@@ -69,7 +69,7 @@ class Order:
         return sum(self.windows[place] for place in places) * self.combos
 
     def _blocks(self, shard: int, number: int) -> Iterator[list[int]]:
-        """Yield the places in ``recordings`` of every block of a pass."""
+        """Yield the indices into ``recordings`` of every block of a pass."""
         mine = range(shard, len(self.recordings), self.shards)
         shuffled = [mine[each] for each in self._permutation(len(mine), "recordings", shard, number)]
         for start in range(0, len(shuffled), self.block):

@@ -1,12 +1,12 @@
-"""What is estimated from an inertial sensor: its orientation and its motion, frame by frame.
+"""Computes the orientation and the motion of an inertial sensor, frame by frame.
 
-The targets of ``imu_stream`` are computed from the clean signal of all six channels, so they
-are measured, not annotated: a complementary filter (Mahony, Hamel and Pflimlin, IEEE TAC 53(5),
-2008, the explicit form without bias estimate) follows the orientation, and what the accelerometer
-then shows besides gravity is the motion.  The filter is recursive: a frame needs the one before,
-so the loop over frames is what one window costs, and many windows go through it together.
+These are the targets of ``imu_stream``.  They are computed from the clean signal of all six channels, so
+no annotation is needed.  A complementary filter (Mahony, Hamel and Pflimlin, IEEE TAC 53(5), 2008, the
+explicit form without bias estimate) tracks the orientation.  The motion is the acceleration without
+gravity.  The filter is recursive: each frame depends on the previous one.  The loop over frames dominates
+the cost, and many windows are processed in parallel.
 
-The arithmetic is float64 and treats every window alike, so the results do not depend on how
+The arithmetic is float64 and independent for each window, so the results do not depend on how
 windows are grouped.
 """
 # ruff: noqa: N803, N806 - arrays carry their shape: W windows, T frames, Q 16 products of two quaternion parts
@@ -32,10 +32,10 @@ _NO_LENGTH: Final = 1e-9
 def poses(imu_WT6: Frames, gravity: float, rate_hz: float) -> Frames:
     """Return orientation and motion for every frame, float32 of shape (W, T, 9).
 
-    Inputs are acceleration (at rest ``gravity`` long, pointing up) and turn rate in rad/s.  The
-    first six outputs are the first two columns of the rotation from sensor to world (Zhou et al.,
-    CVPR 2019: continuous, unlike angles); up is the world's z, and a window's first frame has the
-    heading that the shortest turn to upright gives it.  The last three are the acceleration
+    The inputs are the acceleration (at rest it points up and has length ``gravity``) and the turn rate in
+    rad/s.  The first six outputs are the first two columns of the rotation from sensor to world (Zhou et
+    al., CVPR 2019: continuous, unlike angles).  The world's z axis points up.  The heading of a window's
+    first frame is that of the shortest rotation to upright.  The last three outputs are the acceleration
     without gravity, in world axes and in units of gravity.
     """
     acceleration_WT3 = imu_WT6[..., :3].astype(np.float64) / gravity
@@ -52,7 +52,7 @@ def _filtered(acceleration_WT3: Array, turn_WT3: Array, frame_s: float) -> Array
     windows, frames, _ = turn_WT3.shape
     length_WT1 = np.linalg.norm(acceleration_WT3, axis=-1, keepdims=True)
     up_WT3 = acceleration_WT3 / np.maximum(length_WT1, _NO_LENGTH)
-    # Estimated up is quadratic in the quaternion: measured x estimated is one matrix times products.
+    # The estimated up is quadratic in the quaternion: its cross product is one matrix times the products.
     error_WT3Q = GAIN * (_cross_matrices(up_WT3) @ _UP_OF_PRODUCTS_3Q)
     half_step_Q3 = _TURN_Q3 * (frame_s / 2)
     q_WT41 = np.empty((windows, frames, 4, 1))
@@ -66,7 +66,7 @@ def _filtered(acceleration_WT3: Array, turn_WT3: Array, frame_s: float) -> Array
 
 
 def _shortest_turn_upright(up_W3: Array) -> Array:
-    """Return the quaternions that turn a direction to z; half a turn about x where it points down."""
+    """Return the quaternions that rotate a direction to z; -z is rotated half a turn about x."""
     x_W, y_W, z_W = up_W3.T
     q_W4 = np.stack([1 + z_W, y_W, -x_W, np.zeros_like(z_W)], axis=-1)
     length_W1 = np.linalg.norm(q_W4, axis=-1, keepdims=True)
@@ -75,7 +75,7 @@ def _shortest_turn_upright(up_W3: Array) -> Array:
 
 
 def _rotations(q_WT4: Array) -> Array:
-    """Return the matrices of unit quaternions."""
+    """Return the rotation matrices of unit quaternions."""
     w, x, y, z = np.moveaxis(q_WT4, -1, 0)
     entries = [
         [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],

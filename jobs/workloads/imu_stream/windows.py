@@ -1,10 +1,9 @@
-"""Windows of recordings, streamed: masked, noisy signal and the poses in it.
+"""Streams windows of recordings: the masked, noisy signal and its poses.
 
-The order is ``jobs.workloads.imu_stream.order``'s, and what is kept decides the time and nothing else.
-Everything that MobilePoser (github.com/nawta/MobilePoser, commit 8e7fa0b) did over and over can
-be done over and over here too: a recording opened and converted for every use, the targets of a
-window computed for every combo, with scans for NaN.  See the switches ``conversion``,
-``shared_targets`` and ``stream_buffer``.
+``jobs.workloads.imu_stream.order`` defines the order; caching changes only the time.
+The repeated work of MobilePoser (github.com/nawta/MobilePoser, commit 8e7fa0b) can be reproduced here:
+a recording is opened and converted for every use, and the targets of a window are computed for every
+combo, with scans for NaN.  See the switches ``conversion``, ``shared_targets`` and ``stream_buffer``.
 """
 # ruff: noqa: N803, N806 - arrays carry their shape: B rows, T frames, W windows; a row is (recording, window, combo)
 
@@ -48,7 +47,7 @@ class WindowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
-    """What is cached; the switches of the profile with the same meaning set it."""
+    """The caching options, which the corresponding switches of the profile set."""
 
     convert_once: bool = True
     share_targets: bool = True
@@ -56,7 +55,7 @@ class CacheOptions:
 
 
 def windows_of(recording: Recording, plan: ImuStream) -> int:
-    """Return how many whole windows a recording has."""
+    """Return the number of complete windows of a recording."""
     beyond_first = recording.samples - plan.window
     return 0 if beyond_first < 0 else beyond_first // _stride(plan) + 1
 
@@ -79,7 +78,7 @@ def measure(recordings: tuple[Recording, ...], plan: ImuStream) -> WindowStatist
 
 
 class Windows:
-    """The source: batches of masked, noisy windows and of the poses in them."""
+    """The source of batches of masked, noisy windows with their poses."""
 
     def __init__(
         self,
@@ -105,7 +104,7 @@ class Windows:
 
     @property
     def resident_bytes(self) -> int | None:
-        """Bytes of all signals and all poses; None where they are to be made again for every use."""
+        """Bytes of all signals and all poses; None if they are computed again for every use."""
         if not (self.keeping.convert_once and self.keeping.share_targets):
             return None
         windows = sum(windows_of(each, self.plan) for each in self.recordings)
@@ -115,7 +114,7 @@ class Windows:
         return values * torch.float32.itemsize
 
     def on(self, device: torch.device) -> "ResidentWindows":
-        """Return the same batches from memory of a device, everything converted once."""
+        """Return a source of the same batches that keeps all data on a device, converted once."""
         return ResidentWindows(self, device)
 
     def batch(self, step: int) -> Batch:
@@ -127,7 +126,7 @@ class Windows:
         return self.finished(rows_B3, "held-out", index, *self._gathered(rows_B3))
 
     def assemble(self, rows_B3: Whole) -> tuple[Frames, Frames]:
-        """Return the clean signal (B, T, 6) and the poses in it (B, T, 9), both as they are."""
+        """Return the clean signal (B, T, 6) and its poses (B, T, 9), not normalised."""
         imu_BT6 = np.empty((len(rows_B3), self.plan.window, CHANNELS), np.float32)
         pose_BT9 = np.empty((len(rows_B3), self.plan.window, TARGETS), np.float32)
         for recording in np.unique(rows_B3[:, 0]):
@@ -143,7 +142,7 @@ class Windows:
     def finished(
         self, rows_B3: Whole, purpose: str, number: int, clean_BT6: Tensor, pose_BT9: Tensor
     ) -> Batch:
-        """Return the batch where its tensors lie; noise is drawn on the CPU, so it is the same everywhere."""
+        """Return the batch on its tensors' device; noise is drawn on the CPU, so no device changes it."""
         generator = torch.Generator().manual_seed(derive(self.seed, purpose, "noise", number))
         noise_BT6 = self.plan.noise * torch.randn(clean_BT6.shape, generator=generator)
         visible_B16 = self._visible[torch.from_numpy(rows_B3[:, 2])][:, None]
@@ -162,7 +161,7 @@ class Windows:
 
     @cached_property
     def _visible(self) -> Tensor:
-        """Ones where a combo sees a channel, of shape (combos, 6)."""
+        """A mask of shape (combos, 6): 1 for a visible channel, else 0."""
         visible_K6 = torch.zeros(len(self.plan.combos), CHANNELS)
         for number, combo in enumerate(self.plan.combos):
             visible_K6[number, list(combo)] = 1.0
@@ -185,7 +184,7 @@ class Windows:
         return self._filter(_cut(frames_N6, windows_W * _stride(self.plan), self.plan.window))
 
     def _scanned_poses(self, recording: int, imu_T6: Frames) -> Frames:
-        """Return the poses of one row, looking for what is not a number before and after."""
+        """Return the poses of one row, after checking the signal and the poses for NaN."""
         pose_T9 = self._filter(imu_T6[None])[0]
         if np.isnan(imu_T6).any() or np.isnan(pose_T9).any():
             raise InvalidSpec(
@@ -211,7 +210,7 @@ class Windows:
 
 
 class ResidentWindows:
-    """The same source, all of it on a device."""
+    """The same source with all data on a device."""
 
     def __init__(self, windows: Windows, device: torch.device) -> None:
         self._windows = windows
@@ -248,7 +247,7 @@ class ResidentWindows:
 
 
 def _starts(lengths: list[int]) -> Whole:
-    """Return where each part begins when all are put one after the other."""
+    """Return the start offset of each part in their concatenation."""
     return np.cumsum([0, *lengths[:-1]])
 
 

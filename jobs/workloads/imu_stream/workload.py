@@ -1,10 +1,10 @@
-"""Orientation and motion from an inertial sensor of which some channels are hidden, by an LSTM.
+"""Estimates orientation and motion with an LSTM, from an inertial sensor with some channels masked.
 
-After MobilePoser (github.com/nawta/MobilePoser, commit 8e7fa0b, module ``poser``): windows of 125
-frames, each seen through several *combos* of visible channels, and targets that do not depend on
-the combo.  There the target is a body pose from motion capture that may not be passed on; here it
-is what the whole sensor says about itself (``jobs.workloads.imu_stream.poses``), so any recording will do.
-The layers are the same in kind: linear, ReLU, dropout, LSTM, linear.
+The workload follows MobilePoser (github.com/nawta/MobilePoser, commit 8e7fa0b, module ``poser``): windows
+of 125 frames, each used with several *combos* of visible channels, and targets that do not depend on
+the combo.  MobilePoser's target is a body pose from motion capture data that may not be redistributed.
+The target here is computed from all channels of the sensor (``jobs.workloads.imu_stream.poses``), so any
+recording can be used.  The layer types are the same: linear, ReLU, dropout, LSTM, linear.
 """
 # ruff: noqa: N803, N806 - tensors carry their shape: B rows, T frames
 
@@ -46,7 +46,7 @@ PARTS: Final = {"": slice(0, TARGETS), "_orientation": ORIENTATION, "_motion": M
 
 
 class PoseEstimator(nn.Module):
-    """Masked signal in, normalised orientation and motion out, for every frame."""
+    """Predicts normalised orientation and motion of every frame from the masked signal."""
 
     def __init__(self, plan: ImuStream) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class StreamedPoses:
         return rows(batch)
 
     def score(self, batch: Batch) -> Mapping[str, Tensor]:
-        """Return squared errors of the model, of the mean (0: normalised) and of the first frame held."""
+        """Return summed errors of the model, of the mean (0: normalised) and of the repeated first frame."""
         pose_BT9 = batch["pose"]
         predictions = {
             "model": self.model(batch["imu"]).float(),
@@ -130,7 +130,7 @@ class StreamedPoses:
         return sums | {"count": torch.tensor(self.count(batch))}
 
     def judge(self, sums: Mapping[str, float]) -> Evaluation:
-        """Return the errors beside those of the mean or of the true first frame held, the smaller of both."""
+        """Return the errors; the baseline is the better of the mean and the repeated true first frame."""
         metrics = {f"eval_mse{part}": sums["model" + part] / sums["count"] for part in PARTS}
         trivial = {
             f"eval_mse{part}": min(sums["mean" + part], sums["first" + part]) / sums["count"]
@@ -158,7 +158,7 @@ def _split(recordings: tuple[Recording, ...], plan: ImuStream) -> Sides:
 
 
 def _keeping(sides: Sides, scale: WindowStatistics, plan: ImuStream, switches: Switches) -> CacheOptions:
-    """Return what is kept in each process, and record the switches that decide it."""
+    """Return the caching options of each process, and record the switches that determine them."""
     profile = switches.profile
     once, shared = profile.conversion == "once", profile.shared_targets
     if not (once or shared):
@@ -183,19 +183,19 @@ def _keeping(sides: Sides, scale: WindowStatistics, plan: ImuStream, switches: S
 
 
 def _shards_seen(plan: ImuStream, processes: int) -> int:
-    """Return from how many shards a process takes that makes every n-th step."""
+    """Return the number of shards that a process uses if it makes every n-th step."""
     return plan.shards // math.gcd(plan.shards, processes)
 
 
 def _target_bytes(sides: Sides, plan: ImuStream) -> float:
-    """Return the mean size of the targets of a recording."""
+    """Return the mean size in bytes of the targets of a recording."""
     recordings = [each for side in sides for each in side]
     windows = sum(windows_of(each, plan) for each in recordings) / len(recordings)
     return windows * plan.window * TARGETS * np.dtype(np.float32).itemsize
 
 
 def _verify(source: Windows, switches: Switches) -> None:
-    """Record what one window through two combos really cost: openings of its file, runs of the filter."""
+    """Record the measured cost of one window with two combos: file openings and filter runs."""
     source.assemble(np.array([[0, 0, 0], [0, 0, 1]]))
     seen = {
         "conversion": (source.opened, source.keeping.convert_once, "opened its file"),
@@ -207,7 +207,7 @@ def _verify(source: Windows, switches: Switches) -> None:
 
 
 def _summary(sides: Sides, plan: ImuStream) -> str:
-    """Return one line on what was found."""
+    """Return a one-line summary of the data."""
     train, held_out = (
         f"{len(side)} recordings of {len({each.group for each in side})} groups,"
         f" {sum(windows_of(each, plan) for each in side):,} windows"

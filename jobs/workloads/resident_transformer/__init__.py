@@ -1,1 +1,1 @@
-"""A transformer over candles of several time frames, whose batches stay in memory."""
+"""A transformer over candles of several timeframes, whose batches stay in memory."""

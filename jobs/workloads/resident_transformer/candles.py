@@ -1,11 +1,10 @@
-"""Annotations: what was known of a market at the close of one day, and what came after it.
+"""Makes annotations: the state of a market at the close of one day, and the outcome after it.
 
-An annotation is kept as JSON text, one record for each, in the form of a charting program's
-export; turning it into tensors is the work that ``conversion`` does once, or at each use.
+An annotation is a JSON record in the format of a charting program's export.  The switch ``conversion``
+decides whether records are converted to tensors once or at each use.
 
-Nothing in ``market_state`` is later than the annotated day: its last weekly and its last
-monthly candle are the unfinished ones, as they stood at that close.  ``expected_outcome`` is
-what is to be learnt, and later by definition.
+``market_state`` contains nothing later than the annotated day: its last weekly and monthly candles
+are the unfinished ones at that close.  ``expected_outcome`` is the target, which lies after that day.
 
 Shape legend: N days, G periods (weeks, months), W candles of a window, F open-high-low-close-volume, R rows.
 """
@@ -46,8 +45,8 @@ HELD_OUT: Final = 0.2
 class Series:
     """One timeframe of one symbol, as it stood at the close of every day.
 
-    ``running_NF[n]`` is the candle that day n belongs to, made of its days up to n alone;
-    ``last_day_G`` says on which day each candle was finished.
+    ``running_NF[n]`` is the candle that contains day n, computed from its days up to n only;
+    ``last_day_G`` holds the last day of each candle.
     """
 
     running_NF: list[list[float]]
@@ -55,7 +54,7 @@ class Series:
     last_day_G: list[int]
 
     def window(self, day: int, candles: int) -> list[int]:
-        """Return the days whose running candles are the newest ones at the close of a day, oldest first."""
+        """Return the days of the newest running candles at the close of a day, oldest first."""
         period = self.period_N[day]
         return [*self.last_day_G[period - candles + 1 : period], day]
 
@@ -96,7 +95,7 @@ def _joined(so_far: list[float], candle: list[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
-    """Records as JSON text: those to learn from, and later ones."""
+    """Training records and later held-out records, as JSON text."""
 
     train: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -106,10 +105,11 @@ class Annotations:
 def annotate(tables: Sequence[tuple[str, Ohlcv]], plan: ResidentTransformer) -> Annotations:
     """Return annotations of all symbols; the outcome of every training one is known before the split date.
 
-    Training days are ``every`` days apart; later ones as many as evaluations look at, spread evenly.
+    Training days are ``every`` days apart.  Held-out days are spread evenly; there are at most as many as
+    an evaluation uses.
 
     Raises:
-        InvalidSpec: there is not enough history for a batch of each.
+        InvalidSpec: there are too few annotations for a training batch, or for the evaluation batches.
     """
     markets = [_Market(symbol, table, plan) for symbol, table in tables]
     days = sorted((one.dates[day], number, day) for number, one in enumerate(markets) for day in one.days)
@@ -143,7 +143,7 @@ def _too_short(tables: Sequence[tuple[str, Ohlcv]], plan: ResidentTransformer, t
 
 
 class _Market:
-    """One symbol, ready to be annotated at any of ``days``."""
+    """One symbol, which can be annotated at any of ``days``."""
 
     def __init__(self, symbol: str, table: Ohlcv, plan: ResidentTransformer) -> None:
         self.symbol = symbol
@@ -176,7 +176,7 @@ class _Market:
 
 
 def _first_day(series: Series, candles: int) -> int:
-    """Return the first day at whose close there are that many candles."""
+    """Return the first day at whose close ``candles`` candles exist."""
     if len(series.last_day_G) < candles:
         return len(series.period_N)
     return series.period_N.index(candles - 1)
@@ -185,9 +185,9 @@ def _first_day(series: Series, candles: int) -> int:
 def convert(records: Sequence[str]) -> Batch:
     """Return annotations as tensors.
 
-    ``1d``, ``1w`` and ``1m`` are float32 (R, W, F): prices as log returns from the close before,
-    in usual moves; volume as the logarithm of its share of the window's mean.  ``candle`` is
-    float32 (R, F): the next day's, prices in percent of the last close.  ``action`` is int64 (R).
+    ``1d``, ``1w`` and ``1m`` are float32 (R, W, F): prices as log returns from the previous close, divided
+    by ``usual_move``; volume as the logarithm of its ratio to the window's mean.  ``candle`` is float32
+    (R, F): the next day's candle, with prices in percent of the last close.  ``action`` is int64 (R).
     """
     rows = [_row(json.loads(record)) for record in records]
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
@@ -213,7 +213,7 @@ def _values(candles: Sequence[Sequence[float]]) -> Tensor:
 def _features(values_WF: Tensor, usual_move: float) -> Tensor:
     before_W1 = torch.cat(
         [values_WF[:1, :1], values_WF[:-1, 3:4]]
-    )  # the first candle counts from its own open
+    )  # the first candle is relative to its own open
     prices = torch.log(values_WF[:, :4] / before_W1) / usual_move
     return torch.cat([prices, _volumes(values_WF[:, 4:], values_WF[:, 4])], dim=1).float()
 

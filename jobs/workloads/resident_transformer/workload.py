@@ -1,12 +1,12 @@
-"""Candles of several timeframes in, an action and the next candle out; the same batches epoch after epoch.
+"""Predicts an action and the next candle from candles of several timeframes, on a fixed list of batches.
 
-From gogo2, a trading transformer: hand-made annotations, one batch each, revisited in every
-epoch.  There every tensor was cloned per epoch and moved per step; keeping the batches on
-the device was the cure, at the price that a step which writes into its batch spoils all later
-epochs.  How much that gains depends on the device, and it is nothing on a CPU; what is dear
-everywhere is turning records into tensors more often than once.
+The workload follows gogo2, a trading transformer with hand-made annotations, one batch each, that are
+reused in every epoch.  gogo2 cloned every tensor per epoch and moved it to the device per step; keeping
+the batches on the device avoids this.  As a consequence, a step that writes into its batch corrupts all
+later epochs.  The gain depends on the device, and there is none on a CPU.  Converting records to tensors
+more than once is expensive on every device.
 
-The numbers are prices that anybody can look up; what is learnt from them is an example, not advice.
+The data are public prices; the trained model is an example, not financial advice.
 
 Shape legend: R rows (annotations), W candles of a window, F open-high-low-close-volume, P positions of
 pooled candles, C width, A actions.
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the name under which everybody knows it
+from torch.nn import functional as F  # noqa: N812 - the conventional name
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract.plans.resident_transformer import ResidentTransformer
@@ -45,7 +45,7 @@ def read_tables(path: Path) -> tuple[tuple[str, Ohlcv], ...]:
     """Return the price tables of a directory, or the one table that a file is, each with its symbol.
 
     Raises:
-        InvalidSpec: there is none, or one is not what it should be.
+        InvalidSpec: there is no table, or a table is invalid.
     """
     found = sorted(one for one in path.iterdir() if one.name.endswith(SUFFIXES)) if path.is_dir() else [path]
     if not found:
@@ -79,7 +79,7 @@ class CandleNetwork(nn.Module):
     def forward(self, *windows_RWF: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits of the actions, (R, A), and the next candle, (R, F)."""
         x_RPC = torch.cat([self._encode(window, i) for i, window in enumerate(windows_RWF)], dim=1)
-        x_RPC = F.pad(x_RPC, (0, 0, 0, 1)) + self.position.weight  # the last position is the question
+        x_RPC = F.pad(x_RPC, (0, 0, 0, 1)) + self.position.weight  # the last position is the query
         x_RPC = through(self.blocks, x_RPC, recompute=self.recompute)
         answer_RC = self.norm(self.last(x_RPC, last_only=True)).squeeze(1)
         logits_RA, candle_RF = self.head(answer_RC).split([len(ACTIONS), FIELDS], dim=1)
@@ -92,10 +92,10 @@ class CandleNetwork(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class BatchList:
-    """A fixed list of batches, visited once per epoch in an order that the seed decides.
+    """A fixed list of batches, visited once per epoch in an order that depends on the seed.
 
-    Each is either a batch, or the records that it is made of at each use.  A batch is handed
-    out as it is kept: whoever writes into it changes every later epoch.
+    Each element is either a batch, or the records that are converted at each use.  A batch is returned
+    without a copy: a write into it changes every later epoch.
     """
 
     train: tuple[Batch | tuple[str, ...], ...]
@@ -150,7 +150,7 @@ class CandleTransformer:
         self.plan = plan
         tables = read_tables(Path(plan.data))
         self._corpus = _sha256(tables)
-        annotations = annotate(tables, plan)  # not kept: they take three times the room of tensors
+        annotations = annotate(tables, plan)  # not kept: records take three times the memory of tensors
         train = convert(annotations.train)
         self._share_A = _shares(train["action"])
         self._usual_candle_F = train["candle"].median(dim=0).values
@@ -237,26 +237,26 @@ class CandleTransformer:
 
 
 def _candle_error(candle_RF: Tensor, next_RF: Tensor) -> Tensor:
-    """Return the sum over all rows of the mean error of the five fields; linear where it is large."""
+    """Return the sum over all rows of the mean smooth L1 loss of the five fields."""
     return F.smooth_l1_loss(candle_RF, next_RF, reduction="sum") / FIELDS
 
 
 def _price_error(candle_RF: Tensor, next_RF: Tensor) -> Tensor:
-    """Return the sum over all rows of the mean distance of the four prices, in percent of the last close."""
+    """Return the sum over all rows of the mean absolute error of the four prices, in percent."""
     return (candle_RF[:, :4] - next_RF[:, :4]).abs().mean(dim=1).sum()
 
 
 def _shares(action_R: Tensor) -> dict[str, float]:
-    """Return how often each action is right; never quite never, so that its surprise is finite."""
+    """Return the smoothed share of each action; none is 0, so every cross-entropy is finite."""
     count_A = torch.bincount(action_R, minlength=len(ACTIONS)).double() + 1
     return dict(zip(ACTIONS, (count_A / count_A.sum()).tolist(), strict=True))
 
 
 def _rounds(annotations: Annotations, train: Batch | None, plan: ResidentTransformer, seed: int) -> BatchList:
-    """Return the batches of a training: as tensors where its annotations are given so, else as records."""
+    """Return the batches of a training: as tensors if ``train`` is given, else as records."""
     generator = torch.Generator().manual_seed(derive(seed, "batches"))
     shuffled = torch.randperm(len(annotations.train), generator=generator)
-    whole = len(shuffled) // plan.batch_size * plan.batch_size  # a smaller batch would be another step
+    whole = len(shuffled) // plan.batch_size * plan.batch_size  # drop the incomplete last batch
     members = shuffled[:whole].split(plan.batch_size)
     later = annotations.held_out
     parts = [later[number :: plan.eval_batches] for number in range(plan.eval_batches)]

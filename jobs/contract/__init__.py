@@ -51,7 +51,6 @@ from jobs.contract.reading import read_manifest as read_manifest
 from jobs.contract.reading import read_manifest_in as read_manifest_in
 from jobs.contract.reading import verify as verify
 from jobs.contract.reading import verify_in as verify_in
-from jobs.contract.reading import verify_sizes as verify_sizes
 from jobs.contract.reports import Effective as Effective
 from jobs.contract.reports import FileDigest as FileDigest
 from jobs.contract.reports import Manifest as Manifest

@@ -80,20 +80,6 @@ def verify_in(fd: int, name: str) -> Manifest:
     return manifest
 
 
-def verify_sizes(directory: Path | str, dir_fd: int | None = None) -> Manifest:
-    """Return the manifest of one checkpoint after comparing the size of every file with it.
-
-    Raises:
-        CheckpointInvalid: The manifest is invalid, or a file is missing or of another size.
-    """
-    with _open_checkpoint(directory, dir_fd) as fd:
-        manifest = read_manifest_in(fd, Path(directory).name)
-        for name, expected in manifest.files.items():
-            with open_verified_size(fd, name, expected):
-                pass
-        return manifest
-
-
 @contextmanager
 def _open_checkpoint(directory: Path | str, dir_fd: int | None) -> Iterator[int]:
     with ExitStack() as stack:

@@ -179,9 +179,9 @@ class _Planner:
 
     def _waits_for_quota(self, limits: Sequence[Limit], request_class: RequestClass) -> bool:
         """Return whether only a quota keeps a job: it fits a host, and no limit is below its request."""
-        if not request_class.never_placeable:
-            earliest = self.placements.find_earliest(request_class, Span(0.0))
-            request_class.never_placeable = earliest is None
+        request_class.never_placeable = (
+            request_class.never_placeable or self.placements.find_earliest(request_class, Span(0.0)) is None
+        )
         return not request_class.never_placeable and all(limit.maximum >= limit.amount for limit in limits)
 
     def _note_failure(self, request_class: RequestClass, duration_s: float) -> None:

@@ -182,5 +182,5 @@ def test_a_file_that_cannot_be_read_to_its_end_makes_a_checkpoint_invalid(
 
     where = save(tmp_path)
     monkeypatch.setattr("jobs.contract.reading.hashlib.file_digest", fail)
-    with pytest.raises(CheckpointInvalid, match="state.pt: Input/output error"):
+    with pytest.raises(CheckpointInvalid, match=r"state\.pt: Input/output error"):
         verify(where)

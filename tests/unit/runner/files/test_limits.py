@@ -71,7 +71,8 @@ def test_a_number_or_a_list_without_bounds_in_a_cron_expression_is_refused_in_ou
 
 def test_a_cron_expression_that_lists_every_minute_is_accepted() -> None:
     every = ",".join(map(str, range(60)))
-    parse_jobs(f"{JOB}schedule: {{cron: '{every} * * * *'}}\n".encode(), Path("job.yaml"))
+    loaded = parse_jobs(f"{JOB}schedule: {{cron: '{every} * * * *'}}\n".encode(), Path("job.yaml"))
+    assert len(loaded.jobs) == 1
 
 
 @pytest.mark.parametrize("code", ["\x85", "\u2028", "\u2029"])

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainVali
 
 from runner.base.textfile import quoted
 from runner.base.units import format_duration, format_size, parse_duration, parse_size
-from runner.files.validators import (
+from runner.files.field_checks import (
     check_host_path,
     check_job_name,
     check_label_key,

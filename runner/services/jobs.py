@@ -1,8 +1,8 @@
 """The services of one daemon, by use case; the routes of ``runner.server.api`` translate them to HTTP."""
 
 from runner.services.context import ServiceContext
+from runner.services.job_control import JobControlService
 from runner.services.queries import JobQueries
-from runner.services.steering import SteeringService
 from runner.services.submission.service import SubmissionService
 
 
@@ -17,9 +17,9 @@ class JobService(ServiceContext):
         return SubmissionService(self)
 
     @property
-    def steering(self) -> SteeringService:
-        """Steering jobs."""
-        return SteeringService(self)
+    def job_control(self) -> JobControlService:
+        """Control of jobs: cancel, hold, release, restart, signal."""
+        return JobControlService(self)
 
     @property
     def queries(self) -> JobQueries:

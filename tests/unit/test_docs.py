@@ -64,10 +64,10 @@ from runner.core.policy.history import History
 from runner.core.policy.model import Verb
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
+from runner.files.field_checks import REFUSED_VARIABLES
 from runner.files.policy.load import load_named_policy
 from runner.files.profiles.environment import build_environment
 from runner.files.settings.model import Settings
-from runner.files.validators import REFUSED_VARIABLES
 from runner.services.attempts.prepare import CONTAINER_SCRATCH
 from tests.fakes.daemon import decisions as rulings
 

@@ -9,6 +9,7 @@ from jobs import contract
 from runner.base import yaml
 from runner.base.cpu_limit import check_cpu
 from runner.base.textfile import FileError, Problem, read_source
+from runner.files.field_checks import make_job_name
 from runner.files.job.conflicts import find_conflicts, find_unavoidable_profile_conflicts
 from runner.files.job.matrix import (
     Combination,
@@ -23,7 +24,6 @@ from runner.files.job.queue import Matrix
 from runner.files.job.shorthand import find_long_texts, find_numeric_name
 from runner.files.profiles.load import find_unknown_profile
 from runner.files.validation import parse_mapping, validate_model
-from runner.files.validators import make_job_name
 
 Checks: TypeAlias = Callable[[JobFile], Iterable[Problem]] | None  # further checks, of paths and policies
 

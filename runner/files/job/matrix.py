@@ -14,9 +14,9 @@ from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import MAX_PROBLEMS, Position, Problem, quoted, shown
 from runner.base.yaml import MappingNode, Node, ScalarNode
+from runner.files.field_checks import check_label_key, check_label_value
 from runner.files.job.queue import Matrix, MatrixValue, find_matrix_contradictions, matrix_combinations
 from runner.files.validation import format_path, validate_model
-from runner.files.validators import check_label_key, check_label_value
 
 SHORT_FORMS: Final = {"profile": "extends", "image": "name"}
 """Sections with a shorthand, and the field that the text stands for."""

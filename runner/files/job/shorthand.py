@@ -9,8 +9,8 @@ from typing import Final
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import MAX_PROBLEMS, Problem, quoted, shown
+from runner.files.field_checks import NUMBER_REFUSED, check_host_path, check_text, is_number
 from runner.files.validation import error_below, format_choices, format_path, suggest_choice
-from runner.files.validators import NUMBER_REFUSED, check_host_path, check_text, is_number
 
 MAX_KEY: Final = 4096
 """Characters of a key; the keys of some sections are the user's own."""

@@ -15,6 +15,7 @@ from jobs import contract
 from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.policy.digest import compute_digest
 from runner.core.policy.model import Backoff, Ceilings, Policy, Setting, tightest
+from runner.files.field_checks import is_policy_path
 from runner.files.job.model import JobFile, Retry
 from runner.files.job.paths import PathCheck, find_path_problems
 from runner.files.policy.dump import dump_policy
@@ -28,7 +29,6 @@ from runner.files.policy.load import (
 )
 from runner.files.profiles.load import profile_names
 from runner.files.validation import suggest_choice
-from runner.files.validators import is_policy_path
 
 _PINNED: Final = Path("policy.yaml")
 

@@ -218,7 +218,7 @@ async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: 
 @router.post("/jobs/{reference}/cancel")
 async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Cancel one job; to cancel it twice is no error."""
-    row, changed = await run_in_share(service.steering.cancel, caller, reference)
+    row, changed = await run_in_share(service.job_control.cancel, caller, reference)
     return JSONResponse({"job": _summary(service, row), "changed": changed})
 
 
@@ -228,9 +228,9 @@ def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any
     if bool(body.jobs) == (body.sweep is not None):
         raise UsageError("cancel: give jobs or a sweep, one of them")
     if body.sweep is None:
-        found = service.steering.cancel_all(caller, body.jobs)
+        found = service.job_control.cancel_all(caller, body.jobs)
     else:
-        found = service.steering.cancel_sweep(caller, body.sweep)
+        found = service.job_control.cancel_sweep(caller, body.sweep)
     jobs = [{"job": _summary(service, row), "changed": changed} for row, changed in found]
     return JSONResponse({"jobs": jobs})
 
@@ -239,7 +239,7 @@ def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any
 async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Send a signal to the program of a running job."""
     name, number = _parse_signal(body.signal)
-    row = await run_in_share(service.steering.signal, caller, reference, number, name)
+    row = await run_in_share(service.job_control.signal, caller, reference, number, name)
     return JSONResponse({"job": _summary(service, row)})
 
 
@@ -259,21 +259,21 @@ def _parse_signal(text: str) -> tuple[str, int]:
 async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Start another attempt of a job, from a checkpoint or from scratch."""
     start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
-    row = await run_in_share(service.steering.restart, caller, reference, start)
+    row = await run_in_share(service.job_control.restart, caller, reference, start)
     return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job)})
 
 
 @router.post("/jobs/{reference}/hold")
 async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Hold a job: it gives its resources back and waits for ``release``."""
-    row = await run_in_share(service.steering.hold, caller, reference)
+    row = await run_in_share(service.job_control.hold, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
 @router.post("/jobs/{reference}/release")
 async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Release a held job into the queue."""
-    row = await run_in_share(service.steering.release, caller, reference)
+    row = await run_in_share(service.job_control.release, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 

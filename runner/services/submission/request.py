@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from runner.base.errors import UsageError
 from runner.base.textfile import Problem, one_line, shown
 from runner.base.yaml import PathPart
+from runner.files.field_checks import check_new_name
 from runner.files.job.load import Checks, LoadedFile, parse_jobs
 from runner.files.job.model import JobFile
 from runner.files.job.queue import QueueFields, find_repeated_dependencies
-from runner.files.validators import check_new_name
 
 MAX_JOB_FILE_BYTES: Final = 1024**2
 

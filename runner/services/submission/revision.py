@@ -21,13 +21,13 @@ from runner.core.policy.model import Policy
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import shell
 from runner.files.datasets import dataset_dir, is_prepared
+from runner.files.field_checks import CODE_TARGET, WORKLOAD_TARGET
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
 from runner.files.policy import job_policy as of_job
 from runner.files.profiles.conflicts import find_unused_switches
 from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import AUTO, ProfileChoice
-from runner.files.validators import CODE_TARGET, WORKLOAD_TARGET
 
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 

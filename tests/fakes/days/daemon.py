@@ -265,11 +265,11 @@ class Day:
                 path, text = str(self.place / f"{deed.name}.yaml"), json.dumps(deed.file).encode()
                 service.submission.submit_all(caller, Submission(path, text, name=deed.name, token=token))
             case "cancel":
-                service.steering.cancel(caller, deed.name)
+                service.job_control.cancel(caller, deed.name)
             case "hold":
-                service.steering.hold(caller, deed.name)
+                service.job_control.hold(caller, deed.name)
             case "release":
-                service.steering.release(caller, deed.name)
+                service.job_control.release(caller, deed.name)
             case "drain":
                 service.daemon.run_exclusively(
                     partial(inventory.drain, self._device(deed.name), "new fan", "root")
@@ -300,7 +300,7 @@ class Day:
         while daemon.tracked_jobs and self.clock.since_morning() < EVENING_S:
             self.wait(self.clock.since_morning() + 200)
         for entry in list(daemon.tracked_jobs.values()):
-            self.service.steering.cancel(Caller(0, 0), entry.row.job.id)
+            self.service.job_control.cancel(Caller(0, 0), entry.row.job.id)
         night_s = self.clock.since_morning() + 3 * HOUR_S
         while (daemon.tracked_jobs or self._unclean()) and self.clock.since_morning() < night_s:
             self.wait(self.clock.since_morning() + 100)

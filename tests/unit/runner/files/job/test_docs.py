@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from jobs import contract
+from runner.files.field_checks import REFUSED_VARIABLES
 from runner.files.job.load import parse_job
 from runner.files.job.model import WORKLOADS
 from runner.files.job.schema import job_schema
-from runner.files.validators import REFUSED_VARIABLES
 from scripts.docs import job_file
 
 DOCS = Path(__file__).parents[5] / "docs"

@@ -5,9 +5,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from jobs.contract import Profile, thread_count
+from runner.files.field_checks import check_variable_name
 from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import Accelerator
-from runner.files.validators import check_variable_name
 
 CACHE = PurePosixPath("/job/cache")
 SCRATCH = PurePosixPath("/tmp")

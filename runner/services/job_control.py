@@ -1,4 +1,4 @@
-"""Steering jobs: cancel, hold, release, restart, signal."""
+"""Control of jobs: cancel, hold, release, restart, signal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from runner.services.queries import JobQueries
 
 
 @dataclass(frozen=True, slots=True)
-class SteeringService:
+class JobControlService:
     """Changes the state of jobs for callers who may do so."""
 
     context: ServiceContext

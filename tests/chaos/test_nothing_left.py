@@ -13,7 +13,6 @@ from tests.fakes.daemon.service import Service, service, until
 
 KILLS = 12
 TOGETHER = 4
-CANCELLED_AT = frozenset({1})
 
 
 @pytest.fixture

@@ -1,20 +1,17 @@
 """A state directory has one daemon at a time."""
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
 
 from runner.base.errors import Refused
 from runner.client.autostart import EXIT_LIMIT_S
 from runner.server.state_lock import hold_state
-
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from runner.files.job.model import JobFile
 from runner.services.rollout.diff import own_rules
 
 RULES = {kind_of(plan): own_rules(plan) for plan in PLANS} | {"program": PROGRAM_FIELDS}
-WELL_KNOWN = RevisionFields({}, "graph_forecast", workload=RULES["graph_forecast"])
 
 
 def change(name: str, before: object, after: object, kind: str = "causal_lm", **more: bool) -> FieldChange:

@@ -10,6 +10,7 @@ from threading import local
 from time import thread_time
 
 from runner.base.errors import UsageError
+from runner.base.waiting import check_wanted
 
 
 class CpuLimitError(UsageError):
@@ -43,10 +44,14 @@ def limit_cpu(seconds: float, message: str) -> Iterator[None]:
 
 
 def check_cpu() -> None:
-    """Check the limit of this thread.
+    """Check the limit of this thread, and whether anybody waits for what it computes.
 
     Raises:
         CpuLimitError: the thread has computed for longer than its limit.
+        Unavailable: the client of the request has gone, or the daemon leaves.
     """
-    if _state.until_s is not None and thread_time() > _state.until_s:
+    if _state.until_s is None:
+        return
+    if thread_time() > _state.until_s:
         raise CpuLimitError(_state.message)
+    check_wanted()

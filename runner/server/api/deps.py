@@ -5,12 +5,12 @@ import time
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
-from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from runner.base.errors import Refused, UsageError
 from runner.core.ports.users import Users
 from runner.server.api.peer import peer_of
+from runner.server.api.threads import run_control
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.service import RolloutService
@@ -55,7 +55,7 @@ async def get_caller(request: Request) -> Caller:
     peer = peer_of(request.client)
     admitted: AdmittedUids = request.app.state.admitted
     if not admitted.knows(peer.uid):
-        await run_in_threadpool(admitted.admit, peer.uid)
+        await run_control(admitted.admit, peer.uid)
     return Caller(peer.uid, peer.gid)
 
 

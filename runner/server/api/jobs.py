@@ -29,7 +29,7 @@ from runner.server.api.deps import (
     decode_base64,
 )
 from runner.server.api.schedules import schedule_json
-from runner.server.api.threads import SharedThreadsRoute, run_check, run_in_share
+from runner.server.api.threads import SharedThreadsRoute, run_check, run_control, run_in_share
 from runner.server.api.why import reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
@@ -126,7 +126,7 @@ async def get_version(service: ServiceDep) -> dict[str, Any]:
         "executor": service.daemon.context.executor.kind,
         "pid": os.getpid(),
         "started_at": service.started_at.isoformat(),
-        "jobs": await run_in_share(service.store.count_states),
+        "jobs": await run_control(service.store.count_states),
     }
 
 
@@ -164,7 +164,7 @@ async def _make_schedule(
 
 
 @router.get("/jobs")
-def list_jobs(  # noqa: PLR0913  (one per query parameter)
+async def list_jobs(  # noqa: PLR0913  (one per query parameter)
     service: ServiceDep,
     caller: CallerDep,
     *,
@@ -180,19 +180,44 @@ def list_jobs(  # noqa: PLR0913  (one per query parameter)
     ``next`` is the ``cursor`` of the next page, null behind the last one.
     """
     if sweep is not None:
-        return JSONResponse(
-            {"jobs": [_summary(service, row) for row in service.queries.sweep(caller, sweep)], "next": None}
-        )
+        return await run_control(_matrix_page, service, caller, sweep)
+    return await run_control(
+        _page, service, caller, every=all, mine=mine, limit=limit, cursor=cursor, label=label
+    )
+
+
+def _matrix_page(service: JobService, caller: Caller, sweep: str) -> Response:
+    """Return the jobs of one matrix."""
+    rows = service.queries.sweep(caller, sweep)
+    return JSONResponse({"jobs": [_summary(service, row) for row in rows], "next": None})
+
+
+def _page(  # noqa: PLR0913  (one per query parameter)
+    service: JobService,
+    caller: Caller,
+    *,
+    every: bool,
+    mine: bool,
+    limit: int | None,
+    cursor: int | None,
+    label: str | None,
+) -> Response:
+    """Return a page of jobs; it becomes text here, on a thread, because it may be long."""
     known = PAGE if limit is None else min(max(limit, 1), PAGE)
     uid = service.submission.owner(caller).uid if mine else None
-    rows = service.queries.recent(uid, known, every=all, label=label, before=cursor)
+    rows = service.queries.recent(uid, known, every=every, label=label, before=cursor)
     following = int(rows[-1].job.id) if len(rows) == known else None
     return JSONResponse({"jobs": [_summary(service, row) for row in rows], "next": following})
 
 
 @router.get("/jobs/{reference}")
-def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with everything about one job."""
+    return await run_control(_shown, service, caller, reference)
+
+
+def _shown(service: JobService, caller: Caller, reference: str) -> Response:
+    """Return everything about one job; its file may be long, so it becomes text here, on a thread."""
     return JSONResponse(_detail(service, caller, service.queries.find(reference, caller)))
 
 
@@ -218,13 +243,22 @@ async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: 
 @router.post("/jobs/{reference}/cancel")
 async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Cancel one job; to cancel it twice is no error."""
-    row, changed = await run_in_share(service.job_control.cancel, caller, reference)
+    row, changed = await run_control(service.job_control.cancel, caller, reference)
     return JSONResponse({"job": _summary(service, row), "changed": changed})
 
 
 @router.post("/cancel")
-def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Cancel jobs together, in one transaction: all of them or none."""
+    return await run_control(_cancel_together, service, caller, body)
+
+
+def _cancel_together(service: JobService, caller: Caller, body: CancelBody) -> Response:
+    """Cancel jobs, and return them.
+
+    Raises:
+        UsageError: it is not said which ones.
+    """
     if bool(body.jobs) == (body.sweep is not None):
         raise UsageError("cancel: give jobs or a sweep, one of them")
     if body.sweep is None:
@@ -239,7 +273,7 @@ def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any
 async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Send a signal to the program of a running job."""
     name, number = _parse_signal(body.signal)
-    row = await run_in_share(service.job_control.signal, caller, reference, number, name)
+    row = await run_control(service.job_control.signal, caller, reference, number, name)
     return JSONResponse({"job": _summary(service, row)})
 
 
@@ -266,14 +300,14 @@ async def restart(reference: str, body: RestartBody, service: ServiceDep, caller
 @router.post("/jobs/{reference}/hold")
 async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Hold a job: it gives its resources back and waits for ``release``."""
-    row = await run_in_share(service.job_control.hold, caller, reference)
+    row = await run_control(service.job_control.hold, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
 @router.post("/jobs/{reference}/release")
 async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Release a held job into the queue."""
-    row = await run_in_share(service.job_control.release, caller, reference)
+    row = await run_control(service.job_control.release, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64
-from runner.server.api.threads import SharedThreadsRoute, run_check, run_in_share
+from runner.server.api.threads import SharedThreadsRoute, run_in_share, run_rollout
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
@@ -42,16 +42,16 @@ class RollbackBody(Body):
 async def apply(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Apply a change as the policy of the job decides; with ``dry_run`` only evaluate it."""
     if body.dry_run:
-        evaluation, number = await run_check(rollouts.evaluate, caller, body.request()), None
+        evaluation, number = await run_rollout(rollouts.evaluate, caller, body.request()), None
     else:
-        evaluation, number = await run_check(rollouts.apply, caller, body.request())
+        evaluation, number = await run_rollout(rollouts.apply, caller, body.request())
     return JSONResponse(evaluation.json(number, approved=body.approve))
 
 
 @router.post("/canaries")
 async def start_canary(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Start a canary that measures a change."""
-    trial = await run_check(rollouts.start_canary, caller, body.request())
+    trial = await run_rollout(rollouts.start_canary, caller, body.request())
     return JSONResponse({"job": trial.parent, **trial.json()}, status_code=201)
 
 
@@ -65,7 +65,7 @@ async def get_canary(reference: str, canary_id: str, rollouts: RolloutsDep, call
 @router.post("/jobs/{reference}/rollback")
 async def rollback(reference: str, body: RollbackBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Roll a job back to an earlier revision."""
-    to, number, follows = await run_in_share(rollouts.rollback, caller, reference, body.revision)
+    to, number, follows = await run_rollout(rollouts.rollback, caller, reference, body.revision)
     return JSONResponse({"to": to, "revision": number, "follows": follows})
 
 

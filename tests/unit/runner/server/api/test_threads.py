@@ -1,14 +1,32 @@
 """One person's requests leave threads to the others, and their own checks leave some to their own lists."""
 
 import asyncio
-from threading import Event, Lock
+from threading import Event, Lock, Semaphore
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
+from runner.base.errors import Unavailable
 from runner.server.api import threads
-from runner.server.api.threads import CHECKS, SHARE, SharedThreadsRoute, run_check, run_in_share
+from runner.server.api.peer import GONE
+from runner.server.api.threads import (
+    ALL_CHECKS,
+    ALL_ROLLOUTS,
+    CHECKS,
+    CONTROLS,
+    FORGET_S,
+    LONG_S,
+    ROLLOUTS,
+    SHARE,
+    CheckTimes,
+    SharedThreadsRoute,
+    run_check,
+    run_control,
+    run_in_share,
+    run_rollout,
+)
 
 LIMIT_S = 20.0
 
@@ -17,13 +35,14 @@ class Work:
     """Blocking work that counts itself and goes on when it is told to."""
 
     def __init__(self) -> None:
-        self.lock, self.go_on = Lock(), Event()
+        self.lock, self.go_on, self.begun = Lock(), Event(), Semaphore(0)
         self.now = self.most = 0
 
     def __call__(self) -> None:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
+        self.begun.release()
         assert self.go_on.wait(LIMIT_S)
         with self.lock:
             self.now -= 1
@@ -45,9 +64,21 @@ def application(work: Work) -> FastAPI:
     def blocking() -> None:
         work()
 
+    @app.get("/rollout")
+    async def rollout() -> None:
+        await run_rollout(work)
+
+    @app.get("/slow-control")
+    async def slow_control() -> None:
+        await run_control(work)
+
     @app.get("/quick")
     async def quick() -> int:
         return await run_in_share(lambda: 7)
+
+    @app.get("/control")
+    async def control() -> int:
+        return await run_control(lambda: 7)
 
     return app
 
@@ -64,7 +95,16 @@ async def many(app: FastAPI, path: str, uid: int, count: int) -> list[asyncio.Ta
     return tasks
 
 
-@pytest.mark.parametrize(("path", "most"), [("/check", CHECKS), ("/work", SHARE), ("/blocking", SHARE)])
+@pytest.mark.parametrize(
+    ("path", "most"),
+    [
+        ("/check", CHECKS),
+        ("/work", SHARE),
+        ("/blocking", SHARE),
+        ("/rollout", ROLLOUTS),
+        ("/slow-control", CONTROLS),
+    ],
+)
 def test_a_person_with_a_hundred_slow_requests_keeps_nobody_else_waiting(path: str, most: int) -> None:
     work = Work()
     app = application(work)
@@ -102,6 +142,80 @@ def test_a_share_exists_only_as_long_as_it_is_used() -> None:
 
     async def scene() -> None:
         await asyncio.gather(*await many(app, "/work", 1001, 3))
-        assert threads._shares[asyncio.get_running_loop()] == {}
+        assert threads._pools[asyncio.get_running_loop()].shares == {}
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("path", ["/check", "/work", "/blocking", "/rollout"])
+def test_however_many_people_send_slow_requests_another_may_list_and_cancel(path: str) -> None:
+    work = Work()
+    app = application(work)
+
+    async def scene() -> None:
+        people = range(1001, 1001 + max(40 // SHARE, ALL_ROLLOUTS // ROLLOUTS) + 2)
+        slow = [task for uid in people for task in await many(app, path, uid, 10)]
+        [other] = await many(app, "/control", 2000, 1)
+        [own] = await many(app, "/control", 1001, 1)
+        assert await asyncio.wait_for(other, LIMIT_S) == 200
+        assert await asyncio.wait_for(own, LIMIT_S) == 200
+        work.go_on.set()
+        await asyncio.gather(*slow)
+
+    asyncio.run(scene())
+
+
+def test_people_whose_checks_took_long_keep_no_other_check_waiting() -> None:
+    work = Work()
+    app = application(work)
+
+    async def scene() -> None:
+        people = range(1001, 1001 + ALL_CHECKS)
+        for uid in people:
+            threads._pools_here().check_times.add(uid, 2 * LONG_S)
+        slow = [task for uid in people for task in await many(app, "/check", uid, 5)]
+        others = await many(app, "/check", 2000, 1)
+        for _ in range(threads.LONG_CHECKS + 1):  # the other one's check has begun beside theirs
+            assert await asyncio.to_thread(work.begun.acquire, timeout=LIMIT_S)
+        work.go_on.set()
+        await asyncio.gather(*slow, *others)
+
+    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+
+
+def test_checks_that_took_long_are_forgotten() -> None:
+    now_s = [100.0]
+    times = CheckTimes(lambda: now_s[0])
+    times.add(1001, 1.5 * LONG_S)
+    assert times.are_long(1001)
+    assert not times.are_long(1002)
+    now_s[0] += FORGET_S
+    assert not times.are_long(1001)
+    now_s[0] += 10 * FORGET_S
+    times.add(1002, 0.1)
+    assert list(times._spent) == [1002]
+
+
+def test_work_whose_client_has_gone_is_not_begun() -> None:
+    work, gone = Work(), Event()
+    begun: list[int] = []
+    app = application(work)
+
+    @app.get("/mine")
+    async def mine() -> None:
+        await run_check(begun.append, 1)
+
+    async def with_connection(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  as ASGI has it
+        await app({**scope, GONE: gone}, receive, send)
+
+    async def scene() -> None:
+        slow = await many(app, "/check", 1001, CHECKS)
+        [waits] = await many(with_connection, "/mine", 1001, 1)  # type: ignore[arg-type]  # an application, too
+        gone.set()
+        work.go_on.set()
+        await asyncio.gather(*slow)
+        with pytest.raises(Unavailable):
+            await waits
+
+    asyncio.run(scene())
+    assert begun == []

@@ -15,6 +15,7 @@ from runner.cli.console import say, say_json, takes_escapes
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
@@ -113,12 +114,7 @@ class ReportedState:
 
     def news(self, job: JobDetail) -> list[str]:
         """Return the lines about changes since the last call."""
-        lines = []
-        for attempt in job["attempts"]:
-            if attempt["ended_at"] and attempt["number"] > self.attempts:
-                self.attempts = attempt["number"]
-                if job["outcome"] is None or attempt is not job["attempts"][-1]:  # else the end says it
-                    lines.append(formatting.attempt_line(attempt))
+        lines = self.ended_attempts(job)
         state = (job["state"], job["attempt"])
         if state != self.state and job["state"] not in {"finished", "held"}:
             lines.append(formatting.state_line(job))
@@ -126,6 +122,16 @@ class ReportedState:
             self.pace = formatting.RateEstimate()
         self.state = state
         return lines + self._hint(job)
+
+    def ended_attempts(self, job: JobDetail) -> list[str]:
+        """Return a line for each attempt that has ended since the last call, but the last of an ended job."""
+        lines = []
+        for attempt in job["attempts"]:
+            if attempt["ended_at"] and attempt["number"] > self.attempts:
+                self.attempts = attempt["number"]
+                if job["outcome"] is None or attempt is not job["attempts"][-1]:  # else the end says it
+                    lines.append(formatting.attempt_line(attempt))
+        return lines
 
     def _hint(self, job: JobDetail) -> list[str]:
         """Return once where the output is, for a program that reports no progress."""
@@ -166,7 +172,8 @@ def follow(client: Client, ref: str, view: View) -> JobDetail:
     while True:
         done, job = client.wait(ref, limit_s)
         if told.build_open:
-            _tell_build(client, ref, told, view)
+            for line in new_build_lines(client, ref, told):
+                view.build(line)
             told.build_open = job["state"] == "preparing"
         for line in told.news(job):
             view.say(line)
@@ -176,14 +183,13 @@ def follow(client: Client, ref: str, view: View) -> JobDetail:
         limit_s = LOOK_S
 
 
-def _tell_build(client: Client, ref: str, told: ReportedState, view: View) -> None:
-    """Show the new lines of the build log."""
+def new_build_lines(client: Client, ref: str, told: ReportedState) -> Iterator[str]:
+    """Yield the new lines of the build log."""
     try:
         piece = client.log(ref, part="build", offset=told.build_offset)
         while piece.next_offset > told.build_offset:
             told.build_offset = piece.next_offset
-            for line in told.build_lines(piece.body):
-                view.build(line)
+            yield from told.build_lines(piece.body)
             piece = client.log(ref, part="build", offset=told.build_offset)
     except ErrorResponse as error:
         if error.kind != "not_found":  # without a build there is no build log

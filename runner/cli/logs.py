@@ -7,12 +7,12 @@ to stderr.
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from runner.cli.console import complain, leave_with_reader, say_json
+from runner.cli.job_output import write_piece
 from runner.cli.parameters import as_json, count_from, the_job
 from runner.client.client import Client, LogChunk, find_or_start
 
@@ -63,7 +63,7 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
         if as_json:
             _print_json(piece)
         else:
-            _print(piece)
+            write_piece(piece)
     if follow and not build and not attempt:
         _tell_end(client.job(job), job)
     elif empty and not build and not told:
@@ -135,21 +135,6 @@ def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
     so_far = "has not started" if attempt is None else f"attempt {attempt} has ended, the next has not begun"
     complain(f"{answer['name']}: {so_far}: {why}; runner cancel {answer['job']} ends it")
     return why
-
-
-def _print(piece: LogChunk) -> None:
-    """Write one piece; a message on stderr marks a missing range."""
-    stdout = sys.stdout.buffer
-    if piece.cut is None:
-        stdout.write(piece.body)
-    else:
-        start, end = piece.cut
-        before = max(start - piece.offset, 0)
-        stdout.write(piece.body[:before])
-        stdout.flush()
-        complain(f"--- {end - start} bytes of the log were cut out here by its quota ---")
-        stdout.write(piece.body[before:])
-    stdout.flush()
 
 
 def _print_json(piece: LogChunk) -> None:

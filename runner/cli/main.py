@@ -17,6 +17,7 @@ from runner.cli.console import INTERRUPTED, READER_GONE, complain, complain_of, 
 from runner.cli.parameters import command_summaries
 
 COMMANDS: Final = {
+    "run": "runner.cli.run:run",
     "submit": "runner.cli.submit:submit",
     "list": "runner.cli.jobs:list_jobs",
     "show": "runner.cli.jobs:show",
@@ -54,8 +55,8 @@ COMMANDS: Final = {
 }
 
 GROUPS: Final = {
-    "Jobs": ("submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill", "restart",
-             "hold", "release"),
+    "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill",
+             "restart", "hold", "release"),
     "Changes": ("apply", "rollback", "revisions"),
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "usage", "images", "data"),

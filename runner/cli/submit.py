@@ -100,7 +100,7 @@ def submit(  # noqa: PLR0913  one per option
         except RunnerError as error:
             codes.append(complain_of(error))
         else:
-            _show(answer, dry_run=dry_run, as_json=as_json)
+            show_answer(answer, dry_run=dry_run, as_json=as_json)
             jobs += [] if "schedule" in answer else answer.get("jobs") or [answer["job"]]
     if codes and len(files) > 1:
         _count(len(files), len(codes), dry_run=dry_run)
@@ -160,7 +160,8 @@ def _explain(file: str) -> bytes:
     return read_source(Path(file))
 
 
-def _show(answer: dict[str, Any], *, dry_run: bool, as_json: bool) -> None:
+def show_answer(answer: dict[str, Any], *, dry_run: bool, as_json: bool) -> None:
+    """Print what a submission has made, or with ``dry_run`` would make."""
     for warning in answer.get("warnings", ()):
         complain(f"warning: {warning}")
     if as_json:

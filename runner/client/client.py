@@ -85,7 +85,7 @@ class Client:
         answer: dict[str, Any] = self.get("/v1/version")
         return answer
 
-    def submit(
+    def submit(  # noqa: PLR0913  one per field of the request
         self,
         path: str,
         text: bytes,
@@ -93,15 +93,17 @@ class Client:
         *,
         dry_run: bool = False,
         instead: Mapping[str, object] | None = None,
+        shown: str | None = None,
     ) -> dict[str, Any]:
         """Return ``{"job": Summary, "jobs": [Summary, ...], "warnings": [...]}``; a plan if ``dry_run``.
 
-        ``path`` is as the user typed it; ``instead`` replaces fields of the file.  The submission has a
+        ``path`` is as the user typed it, and ``shown`` its name in messages, if that differs; ``instead``
+        replaces fields of the file.  The submission has a
         token, so that a repetition after the death of the daemon creates no second job.
         """
         body = {
             "path": os.path.abspath(path),  # noqa: PTH100  pathlib takes 5 ms to import
-            "shown": path,
+            "shown": shown or path,
             "text_b64": b2a_base64(text, newline=False).decode(),
             "name": name,
             "token": os.urandom(16).hex(),

@@ -1,0 +1,218 @@
+"""``runner run``: submit a command line as a job, and follow it as ``docker run`` and ``srun`` do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.cli.console import INTERRUPTED, complain
+from runner.cli.parameters import as_json, check_text
+from runner.cli.run_file import CommandLine, Value, of_option, yaml_text
+from runner.cli.submit import dependencies, show_answer
+from runner.client.client import Client, find_or_start
+from runner.client.http import ErrorResponse
+
+if TYPE_CHECKING:
+    from runner.client.types import JobSummary
+
+SHOWN: Final = "runner run"
+"""The name of the generated job file in messages."""
+
+MODES: Final = {"rw": False, "ro": True}
+"""The last part of ``--mount``, and whether the mount is read-only."""
+
+
+def mounts(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[dict[str, Value], ...]:
+    """Return mounts such as ``SRC:DST`` or ``SRC:DST:rw`` as entries of the job file."""
+    found = []
+    for one in given:
+        check_text(ctx, param, one)
+        rest, colon, mode = one.rpartition(":")
+        if not colon or mode not in MODES:
+            rest, mode = one, "ro"
+        source, colon, target = rest.rpartition(":")
+        if not (colon and source and target):
+            raise click.BadParameter(f"{one[:60]!r} is not SRC:DST or SRC:DST:rw", ctx, param)
+        entry: dict[str, Value] = {"source": source, "target": target}
+        found.append(entry if MODES[mode] else {**entry, "read_only": False})
+    return tuple(found)
+
+
+def variables(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Return ``KEY=VALUE`` pairs; ``KEY`` alone takes the value from the environment of the command."""
+    found = {}
+    for one in given:
+        check_text(ctx, param, one)
+        key, equals, value = one.partition("=")
+        if not key:
+            raise click.BadParameter(f"{one[:60]!r} has no name; write KEY=VALUE", ctx, param)
+        if not equals and key not in os.environ:
+            raise click.BadParameter(f"{key[:60]!r} is not set here; write {key[:60]}=VALUE", ctx, param)
+        found[key] = value if equals else os.environ[key]
+        check_text(ctx, param, found[key])
+    return tuple(found.items())
+
+
+def labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return ``KEY=VALUE`` pairs."""
+    for one in given:
+        if not one.partition("=")[0] or "=" not in one:
+            raise click.BadParameter(f"{one[:60]!r} is not KEY=VALUE", ctx, param)
+    return tuple((one.partition("=")[0], str(check_text(ctx, param, one)).partition("=")[2]) for one in given)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, metavar="COMMAND...", type=click.UNPROCESSED)
+@click.option("-g", "--gpus", type=click.IntRange(0), metavar="N", help="Whole GPUs.  [default: 0]")
+@click.option("-c", "--cpus", type=float, metavar="N", help="CPU cores; 1.5 is one and a half.  [default: 1]")
+@click.option(
+    "-m", "--memory", callback=check_text, metavar="SIZE", help="Memory, for example 32G.  [default: 4G]"
+)
+@click.option("-t", "--time", callback=check_text, metavar="DURATION", help="Time limit, for example 2h30m.")
+@click.option("--image", callback=check_text, metavar="NAME", help="An image that the operator offers.")
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    callback=mounts,
+    metavar="SRC:DST[:rw]",
+    help="Show a file or directory below /data, read-only unless :rw is given; may be repeated.",
+)
+@click.option(
+    "--env",
+    "environment",
+    multiple=True,
+    callback=variables,
+    metavar="KEY[=VALUE]",
+    help="Set an environment variable, by default to its value here; may be repeated.",
+)
+@click.option("--profile", callback=check_text, metavar="NAME", help="A performance profile.")
+@click.option("--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class.")
+@click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority, 0 to 100.")
+@click.option(
+    "--after",
+    metavar="JOB[:ok|any|failed]",
+    multiple=True,
+    callback=dependencies,
+    help="Start when JOB has ended this way; may be repeated.",
+)
+@click.option(
+    "--not-before",
+    callback=check_text,
+    metavar="TIME",
+    help="Earliest start, for example 2030-01-31T18:00:00+01:00.",
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    callback=labels,
+    metavar="KEY=VALUE",
+    help="Label the job; may be repeated.",
+)
+@click.option("--name", callback=check_text, help="The name of the job.  [default: that of the script]")
+@click.option(
+    "--code",
+    default=".",
+    callback=check_text,
+    metavar="DIR",
+    help="The directory that the command starts in.  [default: the current one]",
+)
+@click.option("--no-code", is_flag=True, help="Start in the run directory, without any code.")
+@click.option("--detach", is_flag=True, help="Print id and name, and do not follow the job.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
+)
+@click.option(
+    "--save", callback=check_text, metavar="FILE", help="Also write the job file that says the same."
+)
+@as_json
+def run(  # noqa: PLR0913  one per option
+    *,
+    command: tuple[str, ...],
+    detach: bool,
+    dry_run: bool,
+    save: str | None,
+    as_json: bool,
+    code: str,
+    no_code: bool,
+    **options: Any,  # noqa: ANN401  values of click
+) -> None:
+    """Run a COMMAND as a job, in a copy of the current directory, and print its output until it ends.
+
+    The output of the job goes to standard output; messages of the runner go to standard error. Options
+    of the runner stand before the COMMAND. Ctrl-C asks whether to detach or to cancel; a second Ctrl-C
+    detaches. The exit code tells the outcome of the job, as with "submit --follow". With --save, the
+    command also writes a job file for "runner submit", and with --dry-run nothing else.
+    """
+    if not command:
+        raise click.UsageError(
+            "there is no COMMAND; write it behind the options: runner run -- python train.py"
+        )
+    for word in command:
+        check_text(click.get_current_context(), click.Argument(["command"]), word)
+    line = CommandLine(command=command, code=None if no_code else code, **options)
+    client = find_or_start(complain)
+    try:
+        answer = _submit(client, line, save, dry_run=dry_run)
+    except ErrorResponse as error:
+        raise ErrorResponse(
+            error.kind, [of_option(each, SHOWN) for each in error.lines], error.code
+        ) from error
+    if dry_run or detach:
+        show_answer(answer, dry_run=dry_run, as_json=as_json)
+        return
+    for warning in answer.get("warnings", ()):
+        complain(f"warning: {warning}")
+    click.get_current_context().exit(_stay(client, answer["job"], as_json=as_json))
+
+
+def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: bool) -> dict[str, Any]:
+    """Submit the job of a command line, and write its file first if it is to be saved."""
+    here = os.getcwd()  # noqa: PTH109  pathlib takes 5 ms to import
+    if save is None:
+        text = yaml_text(line.fields()).encode()
+        return client.submit(os.path.join(here, SHOWN), text, None, dry_run=dry_run, shown=SHOWN)  # noqa: PTH118
+    from runner.cli.run_save import saved_file  # noqa: PLC0415  only --save pays for it
+
+    with saved_file(line, save, here) as text:
+        return client.submit(save, text, None, dry_run=dry_run)
+
+
+def _stay(client: Client, job: JobSummary, *, as_json: bool) -> int:
+    """Print the output of a job until it ends, and return the exit code for its outcome."""
+    from runner.cli.run_follow import Follower  # noqa: PLC0415  only who stays pays for it
+
+    name = job["name"]
+    complain(f"{name}: submitted as {job['id']}")
+    follower = Follower(client.following(), job["id"], as_json=as_json)
+    while True:
+        try:
+            return follower.follow()
+        except KeyboardInterrupt:
+            if not wants_cancel(name):
+                complain(f"{name} goes on: runner logs -f {name} follows it, runner cancel {name} stops it")
+                return INTERRUPTED
+            client.cancel_all([job["id"]])
+
+
+def wants_cancel(name: str) -> bool:
+    """Ask on the terminal whether to cancel a job; everything but ``c`` means to detach.
+
+    Without a terminal nobody can answer, and the job goes on.
+    """
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    try:
+        answer = click.prompt(f"\n{name}: (d)etach or (c)ancel?", default="d", err=True, show_default=False)
+    except (click.Abort, KeyboardInterrupt, EOFError):
+        click.echo(err=True)
+        return False
+    return str(answer).strip().lower() in {"c", "cancel"}

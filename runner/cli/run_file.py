@@ -1,0 +1,209 @@
+"""The job file that says the same as a ``runner run`` command line.
+
+The module writes YAML itself: loading a YAML library takes longer than a submission. It also converts
+problems of that file into problems of the options that the user has typed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Value: TypeAlias = "str | int | float | bool | Sequence[Value] | Mapping[str, Value]"
+
+OPTIONS: Final = {
+    "name": "--name",
+    "workload.command": "COMMAND",
+    "workload.code": "--code",
+    "resources.gpus": "--gpus",
+    "resources.cpus": "--cpus",
+    "resources.memory": "--memory",
+    "resources.time_limit": "--time",
+    "image.requirements": "--with, --requirements",
+    "image": "--image",
+    "mounts": "--mount",
+    "environment": "--env",
+    "profile": "--profile",
+    "labels": "--label",
+    "network": "--network",
+}
+"""The fields of the job file, and the options that set them."""
+
+LAUNCHERS: Final = frozenset(
+    {
+        "env",
+        "nice",
+        "time",
+        "timeout",
+        "stdbuf",
+        "nohup",
+        "bash",
+        "sh",
+        "torchrun",
+        "accelerate",
+        "uv",
+        "xvfb-run",
+    }
+)
+"""Programs that start another program, which gives the job its name."""
+
+_PLAIN: Final = re.compile(r"-{0,2}[A-Za-z_./][A-Za-z0-9_./+-]*|[0-9]+(?:[kKmMgGtT](?:i?B)?|[smhd])")
+_WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"})
+_SCRIPT: Final = re.compile(r"([^/]+)\.(?:py|sh|bash|pl|rb|jl|R|lua|js)")
+_PYTHON: Final = re.compile(r"python[0-9.]*")
+_PROBLEM: Final = re.compile(r"(?:(?::\d+:\d+)?: )([a-z_]+(?:[.\[][A-Za-z0-9_./\[\]-]*)?): (.*)", re.DOTALL)
+_MAX_NAME: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The values of ``runner run``; None and empty values are not written."""
+
+    command: tuple[str, ...]
+    code: str | None = None
+    name: str | None = None
+    gpus: int | None = None
+    cpus: float | None = None
+    memory: str | None = None
+    time: str | None = None
+    image: Value | None = None
+    mounts: tuple[Mapping[str, Value], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    profile: str | None = None
+    network: str | None = None
+    priority: int | None = None
+    priority_class: str | None = None
+    after: tuple[Mapping[str, Value], ...] = ()
+    not_before: str | None = None
+
+    def fields(self) -> dict[str, Value]:
+        """Return the job file as nested values, in the order of the reference."""
+        queue = {
+            "priority_class": self.priority_class,
+            "after": self.after,
+            "not_before": self.not_before,
+        }
+        resources = {
+            "gpus": self.gpus,
+            "cpus": _number(self.cpus),
+            "memory": self.memory,
+            "time_limit": self.time,
+        }
+        found = {
+            "name": self.name or default_name(self.command),
+            "workload": _given({"kind": "program", "command": self.command, "code": self.code}),
+            "profile": self.profile,
+            "resources": _given(resources),
+            "image": self.image,
+            "network": self.network,
+            "mounts": self.mounts,
+            "environment": dict(self.environment),
+            "labels": dict(self.labels),
+            "priority": self.priority,
+            "queue": _given(queue),
+        }
+        return _given(found)
+
+
+def _given(values: Mapping[str, Value | None]) -> dict[str, Value]:
+    """Return the values that are neither None nor empty; 0 is a value."""
+    return {key: value for key, value in values.items() if value is not None and value not in ((), {}, [])}
+
+
+def _number(value: float | None) -> float | None:
+    """Return a number without a useless fraction: 8 instead of 8.0."""
+    return int(value) if value is not None and value == int(value) else value
+
+
+def default_name(command: Sequence[str]) -> str:
+    """Return the name of a job without ``--name``: of its script or module, else of its program.
+
+    Options, variables and launchers such as ``env`` and ``torchrun`` are skipped.
+    """
+    found = next(_candidates(command), command[0])
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(found)).strip("-._")  # noqa: PTH119  pathlib takes 5 ms
+    return (f"job-{safe}" if safe.isdigit() else safe)[:_MAX_NAME] or "job"
+
+
+def _candidates(command: Sequence[str]) -> Iterator[str]:
+    """Yield possible names of a command, the best first."""
+    words = list(command[:50])
+    for index, word in enumerate(words):
+        if match := _SCRIPT.fullmatch(os.path.basename(word)):  # noqa: PTH119  as above
+            yield match[1]
+        elif (
+            word == "-m"
+            and index + 1 < len(words)
+            and index
+            and _PYTHON.fullmatch(words[index - 1].split("/")[-1])
+        ):
+            yield words[index + 1].removesuffix(".__main__").rpartition(".")[2]
+    for word in words:
+        is_setting = word.startswith("-") or "=" in word or word.replace(".", "").isdigit()
+        if not is_setting and os.path.basename(word) not in LAUNCHERS:  # noqa: PTH119  as above
+            yield word
+
+
+def yaml_text(fields: Mapping[str, Value], heading: str = "") -> str:
+    """Return nested values as YAML in block style; lists of scalars are written on one line."""
+    lines = [f"# {line}" for line in heading.splitlines()]
+    for key, value in fields.items():
+        lines += _entry(key, value, "")
+    return "\n".join(lines) + "\n"
+
+
+def _entry(key: str, value: Value, indent: str) -> Iterator[str]:
+    match value:
+        case dict():
+            yield f"{indent}{_scalar(key)}:"
+            for name, below in value.items():
+                yield from _entry(name, below, indent + "  ")
+        case list() | tuple() if any(isinstance(each, dict) for each in value):
+            yield f"{indent}{_scalar(key)}:"
+            yield from (f"{indent}  - {_flow(each)}" for each in value)
+        case _:
+            yield f"{indent}{_scalar(key)}: {_flow(value)}"
+
+
+def _flow(value: Value) -> str:
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{_scalar(key)}: {_flow(each)}" for key, each in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_flow, value)) + "]"
+        case _:
+            return _scalar(value)
+
+
+def _scalar(value: Value) -> str:
+    """Return a scalar, in double quotes if it could be read as something else."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if (_PLAIN.fullmatch(value) and value.lower() not in _WORDS and value.strip(".") != "") or value == ".":
+        return value
+    return json.dumps(value)
+
+
+def of_option(line: str, shown: str) -> str:
+    """Return a problem of the generated job file as a problem of the option that set the field.
+
+    A line that does not begin with ``shown``, the name under which the file was sent, is returned unchanged.
+    """
+    if not line.startswith(shown):
+        return line
+    match = _PROBLEM.fullmatch(line.removeprefix(shown))
+    if match is None:
+        return line
+    path, fact = re.sub(r"\[(\d+)\]", "", match[1]), match[2]
+    while path and path not in OPTIONS:
+        path = path.rpartition(".")[0]
+    option = OPTIONS.get(path, match[1])
+    below = match[1].removeprefix(path).lstrip(".") if option == "--env" else ""
+    return f"{shown}: {option}: {below + ': ' if below else ''}{fact}"

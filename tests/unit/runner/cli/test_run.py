@@ -1,0 +1,242 @@
+import json
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli import run, run_follow
+from runner.cli.run_file import CommandLine
+from runner.cli.run_save import relocate
+from tests.fakes.daemon.api import FakeApi, Problem, an_attempt, ended
+from tests.unit.runner.cli.conftest import Invoke
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "a b\n; echo"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def become(api: FakeApi, *lives: dict[str, Any]) -> None:
+    """Let the first job change before each of the next answers about it."""
+
+    def change(facts: dict[str, Any]) -> None:
+        next(iter(api.jobs.values())).update(facts)
+
+    api.turns["wait"].extend(partial(change, facts) for facts in lives)
+
+
+def test_the_output_of_the_job_is_all_of_stdout(api: FakeApi, invoke: Invoke, here: Path) -> None:
+    killed = an_attempt(1, ended_at="x", exit_code=137, cause="killed", verdict="resuming")
+    api.logs = {("000001", 1): b"step 1\nst\xe9\x1b[1m", ("000001", 2): b"step 2\n"}
+    become(
+        api,
+        {"state": "preparing", "attempts": []},
+        {"state": "queued", "why": "waits for memory: 3 GiB", "attempts": []},
+        {"state": "queued", "why": "waits for memory: 2 GiB", "attempts": []},
+        {"state": "running", "why": ""},
+        {"state": "queued", "why": "backoff", "attempts": [killed]},
+        {"state": "running", "why": "", "attempts": [killed, an_attempt(2)], "attempt": 2},
+        {**ended(), "attempts": [killed, an_attempt(2, ended_at="x")]},
+    )
+    result = invoke("run", "python", "train.py")
+    assert result.exit_code == 0
+    assert result.stdout_bytes == b"step 1\nst\xe9\x1b[1mstep 2\n"
+    assert result.stderr.splitlines() == [
+        "runner run: submitted as 000001",
+        "runner run: queued: waits for memory: 3 GiB",
+        "runner run: attempt 1 ended (exit 137): killed; resuming",
+        "runner run: queued: backoff",
+        "runner run: succeeded after 2 attempts: completed",
+    ]
+    assert api.asked[0][2] is not None
+    assert (api.asked[0][2]["path"], api.asked[0][2]["shown"]) == (f"{here}/runner run", "runner run")
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("succeeded", 0), ("failed", 10), ("cancelled", 11)])
+def test_the_exit_code_is_the_outcome(api: FakeApi, invoke: Invoke, outcome: str, code: int) -> None:
+    become(api, ended(outcome))
+    assert invoke("run", "--", "true").exit_code == code
+
+
+def test_the_output_of_a_long_job_is_waited_for(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_follow, "SHORT_S", 0.0)
+    become(api, {"state": "running"}, {"state": "running"}, ended())
+    api.logs = {("000001", 1): b"x\n"}
+    assert invoke("run", "true").stdout == "x\n"
+    assert any("wait=0.5" in path for _, path, _ in api.asked if "/log" in path)
+
+
+def test_options_become_fields_and_stand_before_the_command(api: FakeApi, invoke: Invoke) -> None:
+    become(api, ended())
+    invoke("run", "-g", "1", "-c", "2", "-m", "1G", "-t", "2h", "--label", "a=b", "--class", "idle",
+           "--after", "x:any", "--mount", "in:/data/in", "--mount", "out:/data/out:rw", "--env", "K=V=W",
+           "--image", "lab", "--name", "nine", "python", "x.py", "-c", "9")  # fmt: skip
+    text = api.submitted[0].decode()
+    assert 'command: [python, x.py, -c, "9"]' in text
+    for line in ("  gpus: 1\n", "  cpus: 2\n", "  a: b\n", "  priority_class: idle\n", "image: lab\n",
+                 "{job: x, condition: any}", "{source: in, target: /data/in}\n", '  K: "V=W"\n',
+                 "{source: out, target: /data/out, read_only: false}\n", "name: nine\n"):  # fmt: skip
+        assert line in text
+
+
+def test_a_variable_without_a_value_is_taken_from_here(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FROM_HERE", "7 of 9")
+    become(api, ended())
+    invoke("run", "--env", "FROM_HERE", "true")
+    assert b'FROM_HERE: "7 of 9"\n' in api.submitted[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "fact"),
+    [
+        ((), "there is no COMMAND; write it behind the options: runner run -- python train.py"),
+        (("-g", "1"), "there is no COMMAND"),
+        (("--mount", "x", "true"), "'x' is not SRC:DST or SRC:DST:rw"),
+        (("--mount", ":/data/x", "true"), "':/data/x' is not SRC:DST"),
+        (("--env", "=x", "true"), "'=x' has no name"),
+        (("--env", "NOT_SET_ANYWHERE", "true"), "'NOT_SET_ANYWHERE' is not set here"),
+        (("--label", "x", "true"), "'x' is not KEY=VALUE"),
+        (("--name", "\udcff", "true"), "is not UTF-8 text"),
+        (("true", "\udcff"), "is not UTF-8 text"),
+        (("--gpu", "1", "true"), "no such option '--gpu'; did you mean \"--gpus\"?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_sent(
+    api: FakeApi, invoke: Invoke, args: tuple[str, ...], fact: str
+) -> None:
+    result = invoke("run", *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert fact.replace('"', "'") in result.stderr.replace('"', "'")
+    assert len(result.stderr.splitlines()) == 1
+    assert not api.asked
+
+
+def test_what_the_daemon_refuses_is_told_with_the_option(api: FakeApi, invoke: Invoke) -> None:
+    api.problem = Problem(422, "usage", 2, "runner run:6:3: resources.memory: must be a size")
+    result = invoke("run", "-m", "lots", "true")
+    assert (result.exit_code, result.stderr) == (2, "runner run: --memory: must be a size\n")
+
+
+def test_detached_prints_what_submit_prints(api: FakeApi, invoke: Invoke) -> None:
+    result = invoke("run", "--detach", "true")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "000001\trunner run\n", "")
+    assert [path for _, path, _ in api.asked] == ["/v1/jobs"]
+
+
+def test_a_dry_run_submits_nothing(api: FakeApi, invoke: Invoke) -> None:
+    result = invoke("run", "--dry-run", "true")
+    assert "engine: {" in result.stdout
+    assert not api.jobs
+
+
+def test_as_json_each_change_is_one_object(api: FakeApi, invoke: Invoke) -> None:
+    api.logs = {("000001", 1): b"not shown\n"}
+    become(api, {"state": "queued"}, {"state": "queued"}, ended())
+    result = invoke("run", "--json", "true")
+    assert [json.loads(line)["state"] for line in result.stdout.splitlines()] == ["queued", "finished"]
+
+
+# --- --save
+
+
+def test_the_saved_file_is_the_one_that_was_sent(api: FakeApi, invoke: Invoke, here: Path) -> None:
+    become(api, ended())
+    assert invoke("run", "--save", "job.yaml", "python", "train.py").exit_code == 0
+    assert (here / "job.yaml").read_bytes() == api.submitted[0]
+    assert api.asked[0][2] is not None
+    assert (api.asked[0][2]["path"], api.asked[0][2]["shown"]) == (str(here / "job.yaml"), "job.yaml")
+
+
+def test_with_a_dry_run_the_file_is_written_and_nothing_submitted(
+    api: FakeApi, invoke: Invoke, here: Path
+) -> None:
+    invoke("run", "--dry-run", "--save", "job.yaml", "true")
+    assert b"command" in (here / "job.yaml").read_bytes()
+    assert not api.jobs
+
+
+def test_a_refused_job_leaves_no_file(api: FakeApi, invoke: Invoke, here: Path) -> None:
+    api.problem = Problem(422, "usage", 2, "job.yaml:6:3: resources.memory: must be a size")
+    result = invoke("run", "--save", "job.yaml", "-m", "lots", "true")
+    assert result.stderr == "job.yaml:6:3: resources.memory: must be a size\n"
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("file", "fact"),
+    [
+        ("old.yaml", "old.yaml: exists already; give --save another name or remove it"),
+        ("no/x.yaml", "no/x.yaml: cannot be written: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_sent(
+    api: FakeApi, invoke: Invoke, here: Path, file: str, fact: str
+) -> None:
+    (here / "old.yaml").write_text("mine")
+    result = invoke("run", "--save", file, "true")
+    assert (result.exit_code, result.stderr) == (2, f"{fact}\n")
+    assert not api.submitted
+    assert (here / "old.yaml").read_text() == "mine"
+
+
+def test_paths_are_relative_to_the_saved_file(tmp_path: Path) -> None:
+    line = CommandLine(("true",), code=".", mounts=({"source": "in", "target": "/data/in"},))
+    moved = relocate(line, tmp_path / "project", Path("../jobs/a/b.yaml"))
+    assert moved.code == "../../project"
+    assert moved.mounts[0]["source"] == "../../project/in"
+    same = relocate(line, tmp_path, Path("b.yaml"))
+    assert same == line
+    fixed = relocate(
+        CommandLine(("true",), mounts=({"source": "/x", "target": "/data"},)), tmp_path, Path("a/b")
+    )
+    assert (fixed.code, fixed.mounts[0]["source"]) == (None, "/x")
+
+
+# --- Ctrl-C
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+Answer = Callable[..., str]
+
+
+def test_an_interrupt_without_a_terminal_detaches(api: FakeApi, invoke: Invoke) -> None:
+    api.turns["wait"].append(interrupt)
+    result = invoke("run", "true")
+    assert result.exit_code == 130
+    assert "runner run goes on: runner logs -f runner run" in result.stderr
+    assert api.jobs["000001"]["state"] == "running"
+
+
+def test_who_answers_cancel_sees_the_job_end(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "wants_cancel", lambda _: True)
+    api.logs = {("000001", 1): b"once\n"}
+    api.turns["wait"].extend([lambda: None, interrupt])
+    result = invoke("run", "true")
+    assert (result.exit_code, result.stdout) == (11, "once\n")
+    assert result.stderr.splitlines()[-1] == "runner run: cancelled by ada"
+
+
+def test_a_pending_interrupt_is_raised_where_it_is_allowed() -> None:
+    with run_follow.Interrupts() as interrupts:
+        interrupt()
+        with pytest.raises(KeyboardInterrupt), interrupts.allowed():
+            raise AssertionError
+        with interrupts.allowed():
+            pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

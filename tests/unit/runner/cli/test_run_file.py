@@ -1,0 +1,135 @@
+from pathlib import Path
+
+import pytest
+
+from runner.base import yaml
+from runner.cli.run_file import CommandLine, Value, default_name, of_option, yaml_text
+from runner.files.job.load import parse_job
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py", "--lr", "3"], "train"),
+        (["/usr/bin/python3.11", "-u", "src/my train.py"], "my-train"),
+        (["python", "-m", "pkg.finetune"], "finetune"),
+        (["python", "-m", "pkg.__main__"], "pkg"),
+        (["torchrun", "--nproc-per-node", "2", "main.py"], "main"),
+        (["env", "A=1", "nice", "./simulate"], "simulate"),
+        (["bash", "-c", "make all"], "make-all"),
+        (["timeout", "10", "sleep", "3"], "sleep"),
+        (["true"], "true"),
+        (["7z"], "7z"),
+        (["env", "7"], "env"),
+        (["./123"], "job-123"),
+        (["..."], "job"),
+        (["x" * 100 + ".py"], "x" * 63),
+    ],
+)
+def test_a_job_is_named_after_its_script_else_its_program(command: list[str], name: str) -> None:
+    assert default_name(command) == name
+
+
+HOSTILE = (
+    *(
+        "true",
+        "no",
+        "1.10",
+        "1e3",
+        "0x1F",
+        "12",
+        "12d",
+        "1k",
+        "-1",
+        "-c",
+        "--",
+        "---",
+        "...",
+        ".inf",
+        "..",
+        "~",
+    ),
+    *(
+        "",
+        " a ",
+        "a: b",
+        "#x",
+        "'",
+        '"',
+        "\n",
+        "\t",
+        "€\u2028",
+        "{a}",
+        "- x",
+        "-x: y",
+        "=",
+        "*a",
+        "&a",
+        "!a",
+    ),
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_every_text_is_read_back_as_it_was_written(text: str) -> None:
+    written: dict[str, Value] = {"a": text, "b": [text, {"c": text}], text or "d": {"e": text}}
+    tree, problems = yaml.compose(yaml_text(written).encode())
+    assert tree is not None
+    assert not problems
+    assert yaml.to_plain(tree) == {"a": text, "b": (text, {"c": text}), text or "d": {"e": text}}
+
+
+def test_a_command_line_becomes_a_job_file_with_only_what_was_given() -> None:
+    line = CommandLine(
+        ("python", "train.py", "--lr", "3e-4"),
+        code=".",
+        gpus=1,
+        cpus=8.0,
+        memory="32G",
+        time="2h",
+        mounts=({"source": "corpus", "target": "/data/corpus"},),
+        environment=(("A", "1.10"), ("B", "")),
+        after=({"job": "prepare", "condition": "ok"},),
+        priority_class="idle",
+    )
+    assert yaml_text(line.fields(), "a heading") == (
+        "# a heading\n"
+        "name: train\n"
+        "workload:\n"
+        "  kind: program\n"
+        '  command: [python, train.py, --lr, "3e-4"]\n'
+        "  code: .\n"
+        "resources:\n"
+        "  gpus: 1\n"
+        "  cpus: 8\n"
+        "  memory: 32G\n"
+        "  time_limit: 2h\n"
+        "mounts:\n"
+        "  - {source: corpus, target: /data/corpus}\n"
+        "environment:\n"
+        '  A: "1.10"\n'
+        '  B: ""\n'
+        "queue:\n"
+        "  priority_class: idle\n"
+        "  after:\n"
+        "    - {job: prepare, condition: ok}\n"
+    )
+    job = parse_job(yaml_text(line.fields()).encode(), Path("job.yaml"))
+    assert (job.name, job.resources.cpus, job.resources.memory) == ("train", 8.0, 32 * 1024**3)
+    assert job.environment == {"A": "1.10", "B": ""}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("runner run:3:1: resources.memory: must be a size", "runner run: --memory: must be a size"),
+        ("runner run:9:3: mounts[1].target: must be below /data", "runner run: --mount: must be below /data"),
+        ("runner run:9:3: environment.PATH: is set by it", "runner run: --env: PATH: is set by it"),
+        ("runner run: workload.command[3]: is too long", "runner run: COMMAND: is too long"),
+        ("runner run: --class: there is none", "runner run: --class: there is none"),
+        ("runner run: devices: describes GPUs", "runner run: devices: describes GPUs"),
+        ("job.yaml:3:1: resources.memory: must be a size", "job.yaml:3:1: resources.memory: must be a size"),
+    ],
+)
+def test_a_problem_of_the_generated_file_is_told_as_one_of_the_option(line: str, told: str) -> None:
+    assert of_option(line, "runner run") == told

@@ -31,6 +31,7 @@ class Status(Report):
     save_every_s: float | None = Field(None, ge=0, description="Seconds between two saves, as settled.")
     save_stall_s: float | None = Field(None, ge=0, description="For how long a save holds training up.")
     resumed_from: int | None = Field(None, ge=0)
+    metrics: dict[str, float] = Field({}, max_length=100, description="Further numbers, by their names.")
 
 
 class Rejected(Report):

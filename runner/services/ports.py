@@ -58,6 +58,9 @@ class RunDirectory(Protocol):
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, or None if none can be read."""
 
+    def log_status(self, paths: RunPaths, pattern: str | None) -> Status | None:
+        """Return the progress that the log tells, by a pattern or by known formats, or None."""
+
     def result(self, paths: RunPaths) -> Result | None:
         """Return the result, or None if none can be read."""
 

@@ -11,6 +11,7 @@ from runner.base.textfile import one_line
 from runner.core.job.describe import ADVISED, attempt_prefix
 from runner.core.job.states import Finished, Held, Running, Stopping
 from runner.core.ports.store import AttemptRow, DecisionRow, JobRow
+from runner.services.attempts.log_status import read_log_status
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.submission import dependencies
 from runner.services.submission.revision import parse_revision
@@ -110,12 +111,13 @@ class JobQueries:
         return caller.uid in {0, os.geteuid(), parse_revision(row.revision).uid}
 
     def progress(self, row: JobRow) -> Status | None:
-        """Return the last heartbeat of a job that runs."""
+        """Return the last heartbeat of a job that runs, or of a program what its log tells."""
         if not isinstance(row.job.state, Running | Stopping):
             return None
         attempt = row.job.state.attempt
         directory = self.context.attempt_service.directory(row)
-        return directory.status(directory.paths(attempt.number, attempt.lineage))
+        paths = directory.paths(attempt.number, attempt.lineage)
+        return directory.status(paths) or read_log_status(directory, paths, parse_revision(row.revision))
 
     def attempts(self, row: JobRow) -> tuple[tuple[AttemptRow, Result | None, Status | None], ...]:
         """Return the attempts of a job, each with its result and its last heartbeat."""

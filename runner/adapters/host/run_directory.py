@@ -34,6 +34,7 @@ from jobs.contract import (
 from runner.adapters.host import log_quota
 from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import CheckpointVerifier
+from runner.adapters.host.log_progress import LogProgressReader
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.attempts import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
@@ -63,6 +64,7 @@ class HostRunDirectory:
         self._owner = owner
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
+        self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
 
     def paths(self, attempt: int, lineage: int) -> RunPaths:
         paths = self._paths
@@ -236,6 +238,13 @@ class HostRunDirectory:
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, None if there is no readable one."""
         return read_report(paths.status, Status)
+
+    def log_status(self, paths: RunPaths, pattern: str | None) -> Status | None:
+        """Return the progress that the log of an attempt tells, None if it tells none."""
+        reader = self._log_progress
+        if reader is None or (reader.path, reader.pattern) != (paths.log, pattern):
+            reader = self._log_progress = LogProgressReader(paths.log, pattern)
+        return reader.status()
 
     def result(self, paths: RunPaths) -> Result | None:
         return read_report(paths.result, Result)

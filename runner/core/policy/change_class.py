@@ -176,6 +176,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "schedule": _LIMIT,
     "schedule.*": _LIMIT,
     "checkpoint.*": _SAVING,
+    "progress.*": _BOOKS,
     "accelerator": _PLACE,
     "image.*": _PLACE,
     "environment.*": _SURROUNDINGS,

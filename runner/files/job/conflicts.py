@@ -34,6 +34,9 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
         yield problem(("retry", "backoff"), f"{fact}; lower it or raise backoff_max")
     if job.checkpoint.every is None and job.checkpoint.every_steps is None:
         yield problem(("checkpoint",), "would never save; set every, every_steps or both")
+    if job.progress.pattern is not None and not isinstance(job.workload, contract.Program):
+        fact = f"is for kind: program; {job.workload.kind} reports its progress itself; remove it"
+        yield problem(("progress", "pattern"), fact)
     for path, fact in find_contradictions(
         gpus=resources.gpus,
         queueing=job.queue,

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Problem
+from runner.files.job.progress import LogProgress
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
 from runner.files.job.shorthand import check_kind, check_plan_paths, expand_image, expand_profile
 from runner.files.profiles.load import Accelerator, ProfileChoice, resolve_choice
@@ -154,6 +155,7 @@ class JobFile(contract.Spec):
         {}, max_length=32, description="Files of the host, shown read-only as /run/secrets/NAME."
     )
     checkpoint: Checkpoints = Field(Checkpoints(), description="When to save, and how many to keep.")
+    progress: LogProgress = Field(LogProgress(), description="How the log of a program tells its progress.")
     policy: PolicyChoice = Field(
         "default", description="What follows when an attempt ends or hangs: a policy's name, or its file."
     )

@@ -29,6 +29,7 @@ from runner.core.ports.attempts import (
 )
 from runner.core.ports.executor import Gone
 from runner.services.attempts import facts as attempt_facts
+from runner.services.attempts.log_status import read_log_status
 from runner.services.ports import RunDirectory
 from runner.services.submission.revision import Revision
 
@@ -114,7 +115,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     settings = attempt_facts.of_settings(run.spec, revision.profile_name(attempt.turned), reports.effective)
     facts: dict[str, FactValue] = {
         **attempt_facts.of_end(gone, end, evidence, reports),
-        **attempt_facts.of_progress(reports),
+        **_progress(run, reports),
         **attempt_facts.of_checkpoints(saved, attempt, now),
         **settings,
         "turnable": not run.is_program or reports.effective is not None or _has_overrides(attempt),
@@ -131,6 +132,17 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     )
 
 
+def _progress(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> dict[str, FactValue]:
+    """Return the facts about the progress of an attempt; without reports, those that its log tells.
+
+    A log is no heartbeat: nothing is concluded from its silence.
+    """
+    if reports.status is None and reports.result is None:
+        told = _read(run, "log", partial(read_log_status, run.directory, run.paths, run.revision), None)
+        return {} if told is None else attempt_facts.of_status(told)
+    return attempt_facts.of_progress(reports)
+
+
 def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     """Return the progress of a running attempt.
 
@@ -142,7 +154,7 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     profile = run.revision.profile_name(run.attempt.turned)
     settings = attempt_facts.of_settings(run.spec, profile, reports.effective)
     facts = {
-        **attempt_facts.of_progress(reports),
+        **_progress(run, reports),
         **attempt_facts.of_checkpoints(directory.saved(paths, Verification.SIZES), run.attempt, now),
         **settings,
     }

@@ -126,7 +126,7 @@ def of_progress(reports: AttemptReports) -> dict[str, FactValue]:
     if isinstance(phase, Phase):
         facts["phase"] = phase.value
     if status is not None:
-        facts |= _of_status(status)
+        facts |= of_status(status)
     if result is not None:
         facts["progress.step"] = result.step
     length = reports.effective.steps_per_epoch if reports.effective is not None else None
@@ -137,7 +137,8 @@ def of_progress(reports: AttemptReports) -> dict[str, FactValue]:
     return facts
 
 
-def _of_status(status: Status) -> dict[str, FactValue]:
+def of_status(status: Status) -> dict[str, FactValue]:
+    """Return the facts about the progress in a heartbeat."""
     facts: dict[str, FactValue] = {"progress.step": status.step}
     if status.data_wait is not None:
         facts["data_wait"] = status.data_wait

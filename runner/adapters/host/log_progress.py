@@ -1,0 +1,188 @@
+"""The progress of a program that reports nothing, from what it prints.
+
+A pattern of the job file is matched by RE2.  Without one, the lines of tqdm and of Hugging Face's ``Trainer``
+are recognised.  The log is hostile: each look reads a limited part, lines have a limit, and every expression
+takes linear time.
+"""
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Final, NamedTuple
+
+from jobs.contract import Phase, Status, open_regular
+from runner.files.job.progress import FIELDS, compile_pattern
+
+LOOK_BYTES: Final = 256 * 1024
+"""New bytes of a log that one look reads at most; of more, the end."""
+
+LINE_BYTES: Final = 4096
+"""A longer line is not searched."""
+
+MAX_NUMBER: Final = 32
+"""Characters of a number."""
+
+MAX_STEP: Final = 10**12
+
+_LINE_END: Final = re.compile(rb"[\r\n]+")
+_ESCAPES: Final = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_NUMBER: Final = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
+_TQDM: Final = re.compile(
+    rb"([^|%]{0,200}?) ?(?:[0-9]{1,3}%)\|[^|]{0,400}\| ?([0-9]{1,12})/([0-9]{1,12}) \[([^\]]{1,400})\]"
+)
+_TQDM_RATE: Final = re.compile(rb", *([0-9.]{1,16})([A-Za-z]{1,12})/s")
+_TQDM_LOSS: Final = re.compile(rb"[ ,](?:train_)?loss=([0-9.eE+-]{1,32})")
+_TQDM_EPOCH: Final = re.compile(rb"[Ee]poch:? *\[?([0-9]{1,6})(?: *(?:/|of) *([0-9]{1,6}))?\]?")
+_OTHER_BAR: Final = re.compile(
+    rb"(?i)download|map|filter|load|generat|tokeni|eval|valid|test|sanity|predict|sav|fetch|cast|resolv|shard"
+    rb"|sampl|prepar|extract|writ|upload|warm"
+)
+"""Descriptions of bars that are not the training."""
+
+_TRAINER: Final = re.compile(rb"\{'(?:loss|train_loss|eval_loss)': [^{}]{1,2000}\}")
+_TRAINER_ITEM: Final = re.compile(rb"'([A-Za-z][A-Za-z0-9_/]{0,63})': '?([0-9.eE+-]{1,32})'?[,}]")
+
+
+class _Bar(NamedTuple):
+    """A bar of tqdm."""
+
+    step: int
+    total: int | None
+    epoch_length: int
+    rate: float | None
+    loss: float | None
+
+
+@dataclass(slots=True)
+class LogProgressReader:
+    """Reads the log of one attempt, piece by piece, and remembers what it has told last."""
+
+    path: Path
+    pattern: str | None
+    _offset: int = 0
+    _rest: bytes = b""
+    _known: dict[str, float] = field(default_factory=dict)
+    _time_s: float = 0.0
+    _longest_bar: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def status(self) -> Status | None:
+        """Return the progress that the log tells, None if it tells none."""
+        with self._lock:
+            self._read()
+            return self._status() if self._known else None
+
+    def _read(self) -> None:
+        """Take in what the log has gained since the last look."""
+        try:
+            file = open_regular(self.path)
+        except OSError:
+            return
+        with file:
+            state = os.fstat(file.fileno())
+            if state.st_size <= self._offset:
+                return
+            begin = max(self._offset, state.st_size - LOOK_BYTES)
+            rest = self._rest if begin == self._offset else b""
+            try:
+                text = rest + os.pread(file.fileno(), state.st_size - begin, begin)
+            except OSError:
+                return
+        self._offset = state.st_size
+        *lines, self._rest = _LINE_END.split(text)
+        # A bar of tqdm is not followed by a line end, but preceded by one.
+        found = [self._of_line(line) for line in (*lines, self._rest) if 0 < len(line) <= LINE_BYTES]
+        self._rest = self._rest[-LINE_BYTES:]
+        for each in found:
+            if each:
+                self._known.update(each)
+                self._time_s = state.st_mtime
+
+    def _of_line(self, line: bytes) -> dict[str, float]:
+        """Return the numbers that a line tells, by the names of groups."""
+        if self.pattern is not None:
+            match = compile_pattern(self.pattern).search(line)
+            groups = match.groupdict() if match else {}
+            named = ((_text(name), _number(value)) for name, value in groups.items())
+            return {name: value for name, value in named if value is not None}
+        if b"|" in line and (bar := self._bar(line)) is not None:
+            values = {"step": bar.step, "total": bar.total, "items_per_s": bar.rate, "loss": bar.loss}
+            return {name: float(value) for name, value in values.items() if value is not None}
+        return dict(_of_trainer(line)) if b"': " in line else {}
+
+    def _bar(self, line: bytes) -> _Bar | None:
+        """Return the last bar in a line if it is that of the training."""
+        match = next(iter(reversed(list(_TQDM.finditer(_ESCAPES.sub(b"", line))))), None)
+        if match is None:
+            return None
+        title, done, length, state = match[1], int(match[2]), int(match[3]), match[4]
+        if not length or _OTHER_BAR.search(title) or (not title.strip() and length < self._longest_bar):
+            return None  # a bar without a title that is shorter is an evaluation
+        step, total = _over_epochs(title, done, length)
+        if not title.strip():
+            self._longest_bar = length
+        rate = _TQDM_RATE.search(state)
+        loss = _TQDM_LOSS.search(state)
+        return _Bar(
+            step, total, length, _number(rate[1]) if rate else None, _number(loss[1]) if loss else None
+        )
+
+    def _status(self) -> Status:
+        known = self._known
+        return Status(
+            phase=Phase.TRAIN,
+            time=self._time_s,
+            step=_count(known.get("step")) or 0,
+            total_steps=_count(known.get("total")),
+            items_per_s=_positive(known.get("items_per_s")),
+            loss=known.get("loss"),
+            metrics={name: value for name, value in known.items() if name not in _SHOWN},
+        )
+
+
+_SHOWN: Final = frozenset(FIELDS) - {"epoch"}
+
+
+def _over_epochs(title: bytes, done: int, length: int) -> tuple[int, int | None]:
+    """Return step and total of the whole training from the bar of one epoch, or of everything.
+
+    ``Epoch 3/10`` counts from one, as most scripts do; ``Epoch 3`` counts from zero, as Lightning does.
+    """
+    epoch = _TQDM_EPOCH.search(title)
+    if epoch is None:
+        return done, length
+    number, of = int(epoch[1]), int(epoch[2]) if epoch[2] else None
+    before = number if of is None else max(number - 1, 0)
+    return before * length + done, None if of is None else of * length
+
+
+def _of_trainer(line: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in a line of Hugging Face's ``Trainer``, such as ``{'loss': 2.3}``."""
+    match = _TRAINER.search(line)
+    for name, text in _TRAINER_ITEM.findall(match[0]) if match else ():
+        if (value := _number(text)) is not None:
+            yield _text(name), value
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _number(text: bytes | None) -> float | None:
+    """Return a finite number; None for anything else."""
+    if text is None or len(text) > MAX_NUMBER or not _NUMBER.fullmatch(text.strip()):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _count(value: float | None) -> int | None:
+    return None if value is None or not 0 <= value <= MAX_STEP else int(value)
+
+
+def _positive(value: float | None) -> float | None:
+    return None if value is None or value < 0 else value

@@ -116,6 +116,10 @@ class Controller:
         key = self.context.key(row.job.id, state.attempt.number)
         self.loop.dispatcher.put(row.job.id, partial(self.context.executor.signal, key, number))
 
+    def executor_problem(self) -> str | None:
+        """Return why the executor did not answer when it was last observed; None if it did."""
+        return self.loop.observer.problem
+
     def snapshot(self) -> Snapshot:
         """Return the queue as it is now, with the jobs that will be in it once they have an image."""
         return self.scheduler.snapshot(self.context.moment(), admitted=True)

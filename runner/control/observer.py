@@ -77,6 +77,7 @@ class Observer:
     running: Collection[str]  # ids of the jobs that hold resources; the loop changes it, too
     report: Callable[[Observed], None]
     wait_for_work: Callable[[], None]  # waits a moment until no worker is about to change what is there
+    problem: str | None = None  # why the executor did not answer the last time
     _thread: PeriodicThread = field(init=False)
     _close_watch: Callable[[], None] = lambda: None
     _unexpected: dict[Key, int] = field(default_factory=dict)  # observations in a row, by attempt
@@ -139,7 +140,9 @@ class Observer:
             self.report(Observed(began, self.context.executor.observe()))
         except Unavailable as error:
             log.warning("executor.unavailable", problem=str(error))
+            self.problem = str(error)
             return False
+        self.problem = None
         return True
 
     def _needed(self) -> bool:

@@ -39,7 +39,6 @@ from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore, refuse_lost
 from runner.base import logging as logs
 from runner.base.broadcast import ChangeBroadcast
-from runner.base.errors import Unavailable
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.client.autostart import state_dir as default_state_dir
@@ -56,9 +55,10 @@ from runner.files.settings.model import Settings, load_settings
 from runner.server.api import devices, rollouts, schedules, status
 from runner.server.api.application import application
 from runner.server.api.why import reason
+from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.listen import ask_to_stop, catch_stop_signals, listening, server_of
 from runner.server.state_lock import hold_state
-from runner.services.attempts.prepare import AttemptConfig
+from runner.services.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.services.attempts.service import AttemptService
 from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
@@ -227,29 +227,23 @@ def _may_pin(settings: Settings, executor: Executor) -> bool:
     return settings.pin_mounts and executor.kind == "docker" and os.geteuid() == 0
 
 
-EARLIER_ATTEMPTS: Final = "unfinished jobs of this state directory were begun as processes"
-
-
 def _executor(directory: Path, settings: Settings, store: SqliteStore) -> tuple[Executor, str | None]:
     """Return where attempts run, and why not in containers unless the settings say so.
 
     An engine that is down now still has the attempts it was given.
     """
-    processes = ProcessExecutor(ProcessSettings(store.instance, directory / "processes"))
-    wanted: str = settings.executor
-    if wanted == "auto" and store.unfinished() and store.executor is not None:
-        wanted = store.executor
-    if wanted == processes.kind:
-        return processes, None if settings.executor == wanted else EARLIER_ATTEMPTS
     docker = _docker(directory, settings, store)
-    if wanted != "auto":
+    evidence = EngineEvidence(
+        unfinished=store.executor if store.unfinished() else None,
+        used=store.has_run_in(other_than=NO_IMAGE),
+        named=bool(settings.engine or os.environ.get("DOCKER_HOST")),
+    )
+    choice = choose_executor(settings.executor, evidence, docker.observe)
+    if choice.kind == docker.kind:
         return docker, None
-    try:
-        docker.observe()
-    except Unavailable as error:
-        log.warning("executor.fallback", chosen=processes.kind, problem=str(error))
-        return processes, str(error).removesuffix("; it is tried again")
-    return docker, None
+    if choice.engine_problem:
+        log.warning("executor.fallback", chosen=choice.kind, problem=choice.engine_problem)
+    return ProcessExecutor(ProcessSettings(store.instance, directory / "processes")), choice.engine_problem
 
 
 def _docker(directory: Path, settings: Settings, store: SqliteStore) -> Executor:

@@ -94,3 +94,17 @@ def test_a_job_resumes_after_the_engine_has_died_and_taken_it_along(
         assert ended["result"]["resumed_from"] >= 10
         assert_consecutive(daemon.log(job_id, 2))
         daemon.assert_whole()
+
+
+def test_jobs_wait_for_an_engine_that_is_down_when_the_daemon_starts_and_run_when_it_is_back(
+    counter: str, proxy: EngineProxy
+) -> None:
+    url = f"unix://{proxy.path}"
+    with service(executor="auto", engine=url, allowed_images={"counter": counter}) as daemon:
+        proxy.shut()
+        daemon.start()
+        job_id = daemon.submit(daemon.counting("count", 3))
+        until(lambda: "does not answer" in daemon.runner("why", job_id), "why names the engine")
+        proxy.resume()
+        assert daemon.ends(job_id)["attempt"] == 1
+        daemon.assert_whole()

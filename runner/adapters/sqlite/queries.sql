@@ -176,6 +176,9 @@ CREATE TABLE reserve (room BLOB);
 INSERT INTO reserve VALUES (zeroblob(4194304));
 DROP TABLE reserve;
 
+-- name: other_image
+SELECT 1 FROM attempts WHERE image != :image LIMIT 1;
+
 -- name: next_id
 SELECT coalesce(max(id), 0) + 1 FROM jobs;
 

@@ -370,6 +370,10 @@ class SqliteStore:
         known = self._value("get_meta", key="executor")
         return None if known is None else str(known)
 
+    def has_run_in(self, other_than: str) -> bool:
+        """Return whether an attempt of this store had another image than this."""
+        return self._value("other_image", image=other_than) is not None
+
     # --- writing, by the thread that may write
 
     def remember_executor(self, kind: str) -> None:

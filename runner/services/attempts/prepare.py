@@ -51,6 +51,10 @@ class AttemptConfig:
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
+NO_IMAGE: Final = "none"
+"""What stands for the image of an attempt that is a plain process."""
+
+
 @lru_cache(maxsize=512)
 def attempt_spec(text: str, job_id: str, attempt: Attempt, in_container: bool) -> AttemptSpec:  # noqa: FBT001
     """Return the spec of an attempt, without the mean time between interruptions of this host."""
@@ -68,7 +72,7 @@ class LaunchPreparer:
         config = self.config
         directory.create()
         if not config.in_container:
-            return "none"
+            return NO_IMAGE
         revision = parse_revision(row.revision)
         name = revision.job.image.name
         if name == "auto":

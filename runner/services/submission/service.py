@@ -27,6 +27,12 @@ CHECK_CPU_S: Final = 20.0
 
 TOO_MUCH_WORK: Final = f"takes more than {CHECK_CPU_S:.0f} s to check; make the file or its matrix smaller"
 
+AWAITS_ENGINE: Final = (
+    "waits until the container engine answers: {}; start it, or let jobs run as plain processes with"
+    " executor: process in the settings"
+)
+"""What a submitter is told while the engine is down; why it does not answer goes in."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubmissionService:
@@ -104,8 +110,10 @@ class SubmissionService:
 
     def warnings(self, revision: Revision) -> tuple[str, ...]:
         """Return what a submitter should know about an accepted job, one line each."""
-        processes = self.context.host_processes
-        return (*revision.warnings, *(processes.warnings() if processes else ()))
+        processes, problem = self.context.host_processes, self.context.daemon.executor_problem()
+        if processes:
+            return (*revision.warnings, *processes.warnings())
+        return (*revision.warnings, *([AWAITS_ENGINE.format(problem)] if problem else ()))
 
     def owner(self, caller: Caller) -> Owner:
         """Return the owner of the jobs that a caller submits."""

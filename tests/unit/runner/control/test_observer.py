@@ -130,6 +130,10 @@ def test_an_executor_that_does_not_answer_is_observed_again_without_any_job(site
     site.host.context.down = True
     site.observer._round()
     assert (site.observer._requested, site.seen) == (True, [])
+    assert site.observer.problem == "down"
+    site.host.context.down = False
+    site.observer._round()
+    assert site.observer.problem is None
 
 
 def test_workers_may_finish_before_an_observation(site: Site) -> None:

@@ -118,7 +118,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     executor: Literal["auto", "docker", "process"] = "auto"
-    """Where attempts run.  ``auto``: the engine if it answers at start, else processes of this host."""
+    """Where attempts run.  ``auto``: the engine, or processes where none was ever there."""
 
     engine: str | None = None
     """URL of the engine; None: ``DOCKER_HOST``, then the default socket."""

@@ -130,7 +130,7 @@ def test_an_executor_that_does_not_answer_is_observed_again_without_any_job(site
     site.host.context.down = True
     site.observer._round()
     assert (site.observer._requested, site.seen) == (True, [])
-    assert site.observer.problem == "down"
+    assert site.observer.problem == "the engine does not answer"
     site.host.context.down = False
     site.observer._round()
     assert site.observer.problem is None

@@ -1,5 +1,7 @@
 """Which executor a daemon takes that starts, above all while no engine answers."""
 
+from typing import Literal
+
 import pytest
 
 from runner.base.errors import Unavailable
@@ -34,10 +36,9 @@ def is_forbidden() -> None:
 
 
 @pytest.mark.parametrize("setting", ["docker", "process"])
-def test_the_settings_decide_without_asking(setting: str) -> None:
-    assert choose_executor(setting, EngineEvidence("process", used=True), is_missing) == ExecutorChoice(
-        setting
-    )  # type: ignore[arg-type]
+def test_the_settings_decide_without_asking(setting: Literal["docker", "process"]) -> None:
+    evidence = EngineEvidence("process", used=True)
+    assert choose_executor(setting, evidence, is_missing) == ExecutorChoice(setting)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ environment and signals in a container and as a plain process.  The functions ar
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -51,6 +51,9 @@ of the program.  A shell starts background processes with SIGINT and SIGQUIT ign
 reset them (coreutils before 8.31, busybox), the program replaces the shell, and an out-of-memory kill is
 known only if the engine reports it.
 """
+
+INSIDE: Final = 'umask 077; cd "$1" || exit 126; shift; exec "$@"'
+"""A shell script that a command inside of a running attempt begins with; its output goes to whoever asked."""
 
 OOM_MARKER: Final = re.compile(r"oom_kill [0-9]+")
 """What ``SUPERVISED_ENTRY`` writes when the kernel has killed a process of the container for memory."""
@@ -105,6 +108,16 @@ def entry_script(directory: PurePath, log: PurePath, argv: tuple[str, ...]) -> t
 def supervised_entry_script(directory: PurePath, log: PurePath) -> tuple[str, ...]:
     """Return the command that does this in a container; the engine appends ``argv`` to it."""
     return ("/bin/sh", "-c", SUPERVISED_ENTRY, "runner", str(directory), str(log))
+
+
+def directory_of(entrypoint: Sequence[str]) -> str:
+    """Return the directory in which ``supervised_entry_script`` starts the program, else ``/``."""
+    return entrypoint[4] if list(entrypoint[1:3]) == ["-c", SUPERVISED_ENTRY] else "/"
+
+
+def inside_script(directory: str, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that runs ``argv`` beside the program of an attempt, as the attempt runs its own."""
+    return ("/bin/sh", "-c", INSIDE, "runner", directory, *argv)
 
 
 def attempt_environment(request: LaunchRequest, directory: PurePath, scratch: PurePath) -> Mapping[str, str]:

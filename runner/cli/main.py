@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "logs": "runner.cli.logs:logs",
     "events": "runner.cli.events:events",
     "wait": "runner.cli.wait:wait",
+    "exec": "runner.cli.exec:exec_",
     "cancel": "runner.cli.job_control:cancel",
     "kill": "runner.cli.job_control:kill",
     "restart": "runner.cli.job_control:restart",
@@ -57,6 +58,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill",
              "restart", "hold", "release"),
+    "In a job": ("exec",),
     "Changes": ("apply", "rollback", "revisions"),
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "usage", "images", "data"),

@@ -7,7 +7,8 @@ module therefore implements the small part of HTTP that the client needs.
 import json
 import socket
 from collections.abc import Mapping
-from typing import IO, Final, NamedTuple, NoReturn
+from io import BytesIO
+from typing import IO, Any, Final, NamedTuple, NoReturn
 
 from runner.base.errors import RunnerError, Unavailable
 
@@ -61,6 +62,11 @@ def _read_head(stream: IO[bytes]) -> tuple[int, dict[str, str]]:
     return int(words[1]), headers
 
 
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Return the status and the headers of the head of a response, without the empty line behind it."""
+    return _read_head(BytesIO(head + b"\r\n\r\n"))
+
+
 def _read_body(stream: IO[bytes], headers: Mapping[str, str]) -> bytes:
     if "chunked" in headers.get("transfer-encoding", "").lower():
         return b"".join(iter(lambda: _read_chunk(stream), b""))
@@ -105,12 +111,20 @@ def _read_line(stream: IO[bytes]) -> str:
 def raise_for_error(answer: Response) -> NoReturn:
     """Raise the error of a response other than 2xx, even if its body has an unexpected form."""
     try:
-        error = json.loads(answer.body)["error"]
-        lines = [str(line) for line in error.get("lines") or [error["message"]]]
-        raise ErrorResponse(str(error["kind"]), lines, int(error["exit_code"]))
+        raise error_of(json.loads(answer.body)["error"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         text = answer.body[:200].decode(errors="replace")
         raise Unavailable(f"the daemon answered {answer.status}: {text}") from error
+
+
+def error_of(error: Mapping[str, Any]) -> ErrorResponse:
+    """Return an error that the daemon has described.
+
+    Raises:
+        KeyError: a field is missing.
+    """
+    lines = [str(line) for line in error.get("lines") or [error["message"]]]
+    return ErrorResponse(str(error["kind"]), lines, int(error["exit_code"]))
 
 
 def quote_path(text: str) -> str:

@@ -19,6 +19,8 @@ from fastapi import FastAPI
 from runner.base.errors import Unavailable
 from runner.client.autostart import SYSTEM_SOCKET
 from runner.server.api.peer import PeerProtocol
+from runner.server.api.sessions import MAX_MESSAGE_BYTES
+from runner.server.api.upgrade import web_socket_protocol
 
 MAX_SOCKET_PATH: Final = 107
 """Bytes of a Unix socket's address, by the kernel."""
@@ -64,6 +66,10 @@ def server_of(app: FastAPI, stopping: Callable[[], None], asked_to_stop: Callabl
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
+        ws=web_socket_protocol,  # type: ignore[arg-type]  # a function, so that a daemon starts without the package
+        ws_max_size=MAX_MESSAGE_BYTES,
+        ws_ping_interval=None,  # a Unix socket tells when its other end has gone
+        ws_per_message_deflate=False,
         loop="uvloop",
         lifespan="off",
         log_config=None,

@@ -31,6 +31,7 @@ from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directory import HostRunDirectory, highest
 from runner.adapters.host.users import HostUsers
+from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
@@ -49,10 +50,11 @@ from runner.control.inventory_types import InventoryRules, PresentDevices
 from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
+from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
 from runner.core.ports.users import UnknownUids, User
 from runner.files.settings.model import Settings, load_settings
-from runner.server.api import devices, rollouts, schedules, status
+from runner.server.api import devices, rollouts, schedules, sessions, status
 from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.executor_choice import EngineEvidence, choose_executor
@@ -253,6 +255,15 @@ def _docker(directory: Path, settings: Settings, store: SqliteStore) -> Executor
     return DockerExecutor(DockerExecutorSettings(hardened, settings.engine))
 
 
+def _commands(service: JobService) -> ExecPort:
+    """Return what runs commands inside of attempts."""
+    if service.daemon.context.executor.kind == "process":
+        return ProcessExec(service.state_dir / "processes")
+    from runner.adapters.docker.exec import DockerExec  # noqa: PLC0415  loads the SDK
+
+    return DockerExec(service.settings.engine)
+
+
 def _hardened(settings: Settings, instance: str) -> HardeningSettings:
     return HardeningSettings(
         instance=instance,
@@ -302,6 +313,7 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
 
     asked_to_stop = catch_stop_signals()
     app = application(service, leave=ask_to_stop)
+    sessions.attach(app, service, _commands(service))
     verifier = rollouts.attach(app, service)
     trigger = schedules.attach(app)
     notifications = make_notifications(service, notify.sender_for)

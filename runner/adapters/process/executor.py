@@ -32,6 +32,7 @@ from runner.adapters.process.records import ProcessRecord
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, Observation
+from runner.core.ports.users import Owner
 
 SHIM: Final = Path(__file__).with_name("shim.sh")
 
@@ -96,7 +97,7 @@ class ProcessExecutor:
         _check_host(request)
         record = self._record_of(request.key)
         with _disk_errors(f"launch {record.path.name}"):
-            record.create(request.key)
+            record.create(request.key, str(request.directory or request.run_dir))
             if record.claimed():
                 return
             record.write_environment(_export_statements(self._environment(request)))
@@ -197,15 +198,9 @@ class ProcessExecutor:
 
     def _command(self, request: LaunchRequest) -> tuple[str, ...]:
         """Return the command of the shim; no program of the job runs before the change of uid."""
-        privileges = ["--no-new-privs"]
-        if os.geteuid() == 0:
-            owner = request.owner
-            privileges += ["--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups"]
-        # A shell starts background processes with these two ignored, and ignored signals stay ignored.
-        clean = ["env", "--ignore-environment", "--default-signal=INT,QUIT", f"PATH={os.defpath}"]
-        load = ["/bin/sh", "-c", LOAD_ENVIRONMENT, "runner"]
+        load = ("/bin/sh", "-c", LOAD_ENVIRONMENT, "runner")
         program = entry_script(request.directory or request.run_dir, request.log, request.argv)
-        return ("setpriv", *privileges, "--", *clean, *load, *program)
+        return (*owner_rights(request.owner), *clean_environment(), *load, *program)
 
     def _spawn(self, record: ProcessRecord, command: tuple[str, ...]) -> None:
         """Start a shim, and wait until the attempt is claimed by it or another one."""
@@ -274,6 +269,23 @@ class ProcessExecutor:
             with suppress(OSError):  # it has just ended, which the next round notices
                 if shim is not None and shim.alive:
                     yield key, os.pidfd_open(shim.pid)
+
+
+def owner_rights(owner: Owner, *more: str) -> tuple[str, ...]:
+    """Return the beginning of a command that runs the rest of it with the rights of an owner, for ever.
+
+    ``more`` are further options of ``setpriv``.
+    """
+    if os.geteuid() != 0:
+        return ("setpriv", "--no-new-privs", *more, "--")
+    ids = ("--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups")
+    return ("setpriv", "--no-new-privs", *more, *ids, "--")
+
+
+def clean_environment() -> tuple[str, ...]:
+    """Return the beginning of a command that runs the rest of it with an empty environment."""
+    # A shell starts background processes with these two ignored, and ignored signals stay ignored.
+    return ("env", "--ignore-environment", "--default-signal=INT,QUIT", f"PATH={os.defpath}")
 
 
 def _check_host(request: LaunchRequest) -> None:

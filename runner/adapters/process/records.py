@@ -69,10 +69,17 @@ class ProcessRecord:
         except (OSError, ValueError, KeyError):
             return None
 
-    def create(self, key: Key) -> None:
+    def directory(self) -> str | None:
+        """Return the directory in which the program starts; None in a record of an earlier version."""
+        with suppress(OSError, ValueError):
+            return str(self._read_key().get("directory") or "") or None
+        return None
+
+    def create(self, key: Key, directory: str | None = None) -> None:
         """Make the directory and write the key into it atomically."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         content = {"instance": key.instance, "job_id": key.job_id, "attempt": key.attempt, "boot": boot_id()}
+        content |= {} if directory is None else {"directory": directory}
         part = self.path / f"key.{os.getpid()}.{threading.get_ident()}"
         part.write_text(json.dumps(content))
         part.replace(self.path / "key.json")

@@ -197,6 +197,9 @@ class Settings(BaseModel):
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created in parallel."""
 
+    sessions_per_user: int = Field(32, ge=0, le=1000)
+    """Commands, terminals and forwarded connections of one user inside of jobs at a time; 0: none."""
+
     submission_bytes: int | None = Field(32 * 1024**2, ge=1024**2)
     """Size of the job files of one submission, one for each job of a matrix; None: no limit."""
 

@@ -1,7 +1,7 @@
 """The HTTP application: its routes, its limits, and errors as ``{"error": {...}}`` with an exit code."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -37,22 +37,32 @@ STATUS: Final[dict[type[RunnerError], tuple[int, str]]] = {
 
 
 def _error(status: int, kind: str, message: str, exit_code: int) -> JSONResponse:
-    body = {
+    return JSONResponse({"error": _body(kind, message, exit_code)}, status_code=status)
+
+
+def _body(kind: str, message: str, exit_code: int) -> dict[str, Any]:
+    return {
         "kind": kind,
         "message": message.partition("\n")[0],
         "lines": message.splitlines(),
         "exit_code": exit_code,
     }
-    return JSONResponse({"error": body}, status_code=status)
+
+
+def error_body(error: RunnerError) -> dict[str, Any]:
+    """Return an error as clients get it, for answers that are no HTTP response."""
+    return _body(_status(error)[1], str(error), error.exit_code)
+
+
+def _status(error: RunnerError) -> tuple[int, str]:
+    """Return the HTTP status of an error, and the name of its kind."""
+    return next((found for kind, found in STATUS.items() if isinstance(error, kind)), (500, "internal"))
 
 
 async def _runner_error(request: Request, error: Exception) -> JSONResponse:
     del request
     assert isinstance(error, RunnerError)  # noqa: S101  (registered for it)
-    for kind, (status, name) in STATUS.items():
-        if isinstance(error, kind):
-            return _error(status, name, str(error), error.exit_code)
-    return _error(500, "internal", str(error), error.exit_code)
+    return _error(*_status(error), str(error), error.exit_code)
 
 
 async def _validation_error(request: Request, error: Exception) -> JSONResponse:
@@ -78,7 +88,8 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     app.state.schedules = ScheduleService.of(service)
     app.include_router(jobs.router)
     app.include_router(devices.router)
-    app.add_middleware(AuditMiddleware, audit=AuditLog(service.state_dir / "audit.log", service.clock))
+    app.state.audit = AuditLog(service.state_dir / "audit.log", service.clock)
+    app.add_middleware(AuditMiddleware, audit=app.state.audit)
     app.add_exception_handler(RunnerError, _runner_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     return app

@@ -6,7 +6,7 @@ Lines are only ever appended.  A file that has become large is renamed, and a li
 
 import json
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -16,7 +16,7 @@ import structlog
 from starlette.requests import Request
 
 from runner.core.ports.clock import Clock
-from runner.server.api.peer import peer_of
+from runner.server.api.peer import Peer, peer_of
 
 log = structlog.get_logger()
 
@@ -61,6 +61,20 @@ class AuditLog:
             else:
                 self._complained = False
 
+    def note(
+        self, peer: Peer, method: str, path: str, status: int, jobs: Sequence[str] | None = None
+    ) -> None:
+        """Append an entry about a request; ``jobs`` are the ids of the jobs that it has made."""
+        entry = {
+            "uid": peer.uid,
+            "gid": peer.gid,
+            "pid": peer.pid,
+            "method": method,
+            "path": path[:MAX_PATH],
+            "status": status,
+        }
+        self.write(entry if jobs is None else {**entry, "jobs": list(jobs)})
+
     def _append(self, line: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o600)
@@ -99,13 +113,5 @@ class AuditMiddleware:
         if scope["method"] in {"GET", "HEAD"} and status != REFUSED:
             return
         peer = peer_of(Request(scope).client)
-        entry = {
-            "uid": peer.uid,
-            "gid": peer.gid,
-            "pid": peer.pid,
-            "method": scope["method"],
-            "path": scope["path"][:MAX_PATH],
-            "status": status,
-        }
         jobs = scope.get("state", {}).get("audited_jobs")
-        self._audit.write(entry if jobs is None else {**entry, "jobs": jobs})
+        self._audit.note(peer, scope["method"], scope["path"], status, jobs)

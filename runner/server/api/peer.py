@@ -59,28 +59,39 @@ class PeerProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._gone = Event()
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
-        sock = transport.get_extra_info("socket")
-        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        pid, self._uid, gid = _UCRED.unpack(raw)
-        self.client = (f"{self._uid}:{gid}", pid)
+        self.client = client_of(transport)
         self._timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._body = 0  # bytes that the daemon holds for requests of this connection
         self._start_head()
-        self._person = SUBORDINATE_IDS.person(self._uid)
+        self._person = SUBORDINATE_IDS.person(peer_uid(self.client))
         self._connections[self._person] += 1
         if self._connections[self._person] > MAX_CONNECTIONS:
             self._refuse(f"uid {self._person} has {MAX_CONNECTIONS} connections already; end some")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
-        self._connections[self._person] -= 1
+        self.forget_connection(self._person)
+        self._end_timers()
+        self._free_bodies()
+        super().connection_lost(exc)
+
+    @classmethod
+    def forget_connection(cls, person: int) -> None:
+        """Count a connection of a person no longer, by the uid: it has ended."""
+        cls._connections[person] -= 1
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over to the protocol of WebSockets, which counts its end."""
+        self._end_timers()
+        self._free_bodies()
+        super().handle_websocket_upgrade()
+
+    def _end_timers(self) -> None:
         self._end_head()
         self._end_body()
-        self._free_bodies()
         self._end_unread()
-        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -164,6 +175,19 @@ class PeerProtocol(HttpToolsProtocol):
         head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(fact)}\r\nconnection: close\r\n\r\n"
         self.transport.write(f"{head}{fact}".encode())
         self.transport.close()
+
+
+def client_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
+    """Return the peer of a connection as a scope carries it: ``("uid:gid", pid)``."""
+    sock = transport.get_extra_info("socket")
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, gid = _UCRED.unpack(raw)
+    return f"{uid}:{gid}", pid
+
+
+def peer_uid(client: tuple[str, int]) -> int:
+    """Return the uid of a peer as a scope carries it."""
+    return int(client[0].partition(":")[0])
 
 
 def peer_of(client: Any) -> Peer:  # noqa: ANN401  (starlette's Address, or None in its own tests)

@@ -1,0 +1,30 @@
+"""``runner exec``: a command inside of a running job."""
+
+import sys
+
+import click
+
+from runner.cli.console import complain
+from runner.cli.parameters import the_job
+from runner.client.client import find_or_start
+from runner.client.sessions import run_command
+
+
+@click.command("exec", context_settings={"allow_interspersed_args": False})
+@click.option("-i", "--interactive", "has_input", is_flag=True, help="Give the command standard input.")
+@the_job
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec_(job: str, command: tuple[str, ...], *, has_input: bool) -> None:
+    """Run a command inside of a running job.
+
+    The command runs as the job does: same user, limits, devices, environment and directory. The exit code
+    is that of the command. A refusal of runner itself has the usual code, and a message.
+
+    \b
+    runner exec JOB -- nvidia-smi
+    tar c data | runner exec -i JOB -- tar x -C /tmp
+    """  # noqa: D301  click wants the character
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise click.UsageError("name a command behind --")
+    sys.exit(run_command(find_or_start(complain), job, words, has_input=has_input))

@@ -1,0 +1,140 @@
+"""Sessions inside of jobs: a command whose streams are those of this process.
+
+One thread moves all bytes, between standard input, standard output and the daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal as signals
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from runner.base.errors import Unavailable
+from runner.client.autostart import connect
+from runner.client.client import ConnectionLost
+from runner.client.http import Response, error_of, quote_path, raise_for_error
+from runner.client.websocket import BINARY, Rejected, WebSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from runner.client.client import Client
+    from runner.client.websocket import Message
+
+CHUNK_BYTES: Final = 32 * 1024
+FORWARDED: Final = ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2")
+"""Signals that a command gets as if it ran here."""
+
+
+def open_session(client: Client, ref: str, verb: str, first: Mapping[str, object]) -> WebSocket:
+    """Return a session inside of a job that has been asked for; the answer is still to come.
+
+    Raises:
+        NoDaemon: no daemon answers.
+        ConnectionLost: the daemon left.
+        ErrorResponse: the daemon knows no such sessions.
+    """
+    connection = connect(client.endpoint.socket)
+    try:
+        session = WebSocket(connection, f"/v1/jobs/{quote_path(ref)}/{verb}")
+        connection.settimeout(None)
+        with suppress(BrokenPipeError, ConnectionResetError):  # refused already; the answer can be read
+            session.say(first)
+    except Rejected as error:
+        connection.close()
+        raise_for_error(Response(error.status, {}, error.body))
+    except OSError as error:
+        connection.close()
+        raise ConnectionLost(f"{client.endpoint.socket}: the daemon left before it answered") from error
+    return session
+
+
+def run_command(client: Client, ref: str, argv: tuple[str, ...], *, has_input: bool) -> int:
+    """Run a command inside of a job with the streams of this process; return its exit code."""
+    session = open_session(client, ref, "exec", {"argv": argv, "input": has_input})
+    with _caught_signals() as caught:
+        try:
+            return _move(session, caught, has_input=has_input)
+        finally:
+            session.close()
+
+
+def _move(session: WebSocket, caught: int, *, has_input: bool) -> int:
+    poll = select.poll()
+    for descriptor in (session.fileno(), caught, *((0,) if has_input else ())):
+        poll.register(descriptor, select.POLLIN)
+    code = _print(session.pending())
+    while code is None:
+        for descriptor, _ in poll.poll():
+            if descriptor == session.fileno():
+                code = _print(session.receive())
+            elif descriptor == caught:
+                _forward_signals(session, caught)
+            elif chunk := os.read(0, CHUNK_BYTES):
+                session.send(chunk)
+            else:
+                poll.unregister(0)
+                session.say({"eof": True})
+    return code
+
+
+def _print(messages: Iterator[Message]) -> int | None:
+    """Print messages; return the exit code if the command has ended.
+
+    Raises:
+        ErrorResponse: the daemon refused the session, or it failed.
+        Unavailable: the daemon left; what the command does is unknown.
+    """
+    try:
+        for message in messages:
+            if message.kind == BINARY:
+                _write(message.content[0], message.content[1:])
+            elif (code := finished(message.json())) is not None:
+                return code
+    except (EOFError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise Unavailable(
+            "the daemon left during the session; whether the command goes on is unknown"
+        ) from error
+    return None
+
+
+def finished(message: Mapping[str, Any]) -> int | None:
+    """Return the exit code that a message says, if any; raise the error that it says."""
+    if "error" in message:
+        raise error_of(message["error"])
+    return int(message["exit"]) if "exit" in message else None
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
+@contextmanager
+def _caught_signals() -> Iterator[int]:
+    """Yield a descriptor from which the numbers of the signals can be read that arrive meanwhile."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signals.set_wakeup_fd(writing)
+    handlers = {name: signals.signal(getattr(signals, f"SIG{name}"), _ignore) for name in FORWARDED}
+    try:
+        yield reading
+    finally:
+        for name, handler in handlers.items():
+            signals.signal(getattr(signals, f"SIG{name}"), handler)
+        signals.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Do nothing: the number of the signal is in the pipe."""
+
+
+def _forward_signals(session: WebSocket, caught: int) -> None:
+    with suppress(BlockingIOError):
+        for number in os.read(caught, 64):
+            session.say({"signal": signals.Signals(number).name.removeprefix("SIG")})

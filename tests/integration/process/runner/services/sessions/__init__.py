@@ -1,0 +1,1 @@
+"""Sessions inside of jobs, as somebody types them."""

@@ -93,6 +93,8 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
 def stop(*, as_json: bool) -> None:
     """Stop the daemon; jobs continue, and the next command starts it again.
 
+    Commands that wait or follow already do not start it: they wait until another command has.
+
     Returns when the daemon has released its state directory. Exits with 4 after 20 s.
     """
     try:

@@ -59,7 +59,8 @@ def restore(*, file: str, as_json: bool) -> None:
     from runner.server.state_lock import hold_state  # noqa: PLC0415
 
     source, directory = _absolute(file), _absolute(state_dir(os.environ, os.geteuid()))
-    with hold_state(directory):
+    with hold_state(directory) as lock:
+        lock.mark_leaving()  # commands that follow a job neither start a daemon meanwhile nor afterwards
         kept = store_copies.restore(source, directory / "store.db", SystemClock().now())
     if as_json:
         say_json({"file": str(source), "state_dir": str(directory), "kept": [str(path) for path in kept]})

@@ -239,13 +239,23 @@ def wait_for_exit(directory: str, pid: int, pause: Callable[[float], object] | N
     raise Unavailable(f"{directory}: the daemon (pid {pid}) still leaves; see its log, or kill it")
 
 
+def was_stopped(directory: str) -> bool:
+    """Return whether the last daemon of a state directory was asked to stop, and did not just die."""
+    return _last_holder(directory)[1:] == ["leaving"]
+
+
 def _daemon_pid(directory: str) -> str:
     """Return the process id of the last daemon of the state directory; empty if it cannot be read."""
+    return "".join(_last_holder(directory)[:1])
+
+
+def _last_holder(directory: str) -> list[str]:
+    """Return the words of the last holder of a state directory: its process id, and perhaps ``leaving``."""
     try:
         with open(os.path.join(directory, "lock"), encoding="utf-8", errors="replace") as lock:
-            return lock.read(MAX_ERROR_BYTES).partition(" ")[0]
+            return lock.read(MAX_ERROR_BYTES).split()
     except OSError:
-        return ""
+        return []
 
 
 def reap_children() -> None:

@@ -14,7 +14,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runner.base.errors import RunnerError, Unavailable
-from runner.client.autostart import SYSTEM_SOCKET, NoDaemon, answers, connect, endpoints, reap_children, start
+from runner.client.autostart import (
+    SYSTEM_SOCKET,
+    NoDaemon,
+    answers,
+    connect,
+    endpoints,
+    reap_children,
+    start,
+    was_stopped,
+)
 from runner.client.http import exchange, query_string, quote_path, raise_for_error
 
 if TYPE_CHECKING:
@@ -32,6 +41,10 @@ FOLLOW_PATIENCE_S: Final = 30.0  # how long a following client tries to restart 
 FOLLOW_PAUSE_S: Final = (0.1, 2.0)  # between tries of a following client: first, longest
 SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is repeated if the daemon keeps dying
 SUBMIT_PAUSE_S: Final = 0.1
+STOPPED: Final = (
+    "the daemon was stopped; jobs go on, and this command waits until another one starts it"
+    " (runner list does); Ctrl-C ends the wait"
+)
 
 
 def _silent(_line: str) -> None:
@@ -70,6 +83,7 @@ class Client:
         """Return a client that repeats requests if the daemon dies, until a time of ``monotonic``.
 
         The client gives up a daemon that cannot be restarted: at that time, or after ``FOLLOW_PATIENCE_S``.
+        It does not restart a daemon that somebody has stopped, but waits until somebody else does.
         """
         return Client(self.endpoint, self.tell, follows=True, until_s=until_s)
 
@@ -243,13 +257,37 @@ class Client:
             except NoDaemon as error:
                 lost = error
             try:
-                self._await_return()
+                if self._was_stopped():
+                    self._await_another_daemon()
+                    reached_s = monotonic()
+                else:
+                    self._await_return()
             except Unavailable as error:  # it may have been killed while it started
                 lost = error
             if monotonic() >= (self._until_s or reached_s + FOLLOW_PATIENCE_S):
                 raise lost
             never.wait(pause_s)
             pause_s = min(2 * pause_s, longest_s)
+
+    def _was_stopped(self) -> bool:
+        """Return whether the daemon is gone because somebody has stopped it."""
+        directory = self.endpoint.state_dir
+        return directory is not None and not answers(self.endpoint.socket) and was_stopped(directory)
+
+    def _await_another_daemon(self) -> None:
+        """Wait until another command has started a daemon, after one that was stopped.
+
+        Raises:
+            Unavailable: there is none at the time until which this client follows.
+        """
+        from threading import Event  # noqa: PLC0415  only an absence pays for this import
+
+        self.tell(f"{self.endpoint.state_dir}: {STOPPED}")
+        never = Event()
+        while not answers(self.endpoint.socket):
+            if self._until_s is not None and monotonic() >= self._until_s:
+                raise Unavailable(f"{self.endpoint.state_dir}: the daemon was stopped; jobs go on")
+            never.wait(ABSENCE_POLL_S)
 
     def _await_return(self) -> None:
         """Wait until the same daemon answers again; start it if the user may."""

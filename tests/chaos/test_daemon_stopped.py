@@ -27,11 +27,16 @@ def test_who_waits_or_follows_survives_a_daemon_that_is_stopped_again_and_again(
         assert "submitted" in told(follows)
         for _ in range(3):
             quiet.runner("stop")
-            quiet.client.version()  # they have brought it back, and it answers
+            assert "the daemon was stopped" in complaint(waits)
+            assert "the daemon was stopped" in complaint(follows)
+            assert quiet.pid() is None  # they have not brought it back
+            quiet.runner("list")
             before = quiet.daemon_pid()
             os.kill(before, signal.SIGTERM)
             quiet.await_end(before)
-            quiet.client.version()
+            assert "the daemon was stopped" in complaint(waits)
+            assert "the daemon was stopped" in complaint(follows)
+            quiet.runner("list")
         quiet.runner("cancel", job_id)
         end, complaints = waits.communicate(timeout=PATIENCE_S)
         assert "cancelled" in end, complaints
@@ -42,6 +47,26 @@ def told(follows: subprocess.Popen[str]) -> str:
     """Return the next line that a command prints."""
     assert follows.stdout is not None
     return follows.stdout.readline()
+
+
+def complaint(follows: subprocess.Popen[str]) -> str:
+    """Return the next line that a command prints beside its output."""
+    assert follows.stderr is not None
+    return follows.stderr.readline()
+
+
+def test_a_restore_succeeds_while_others_wait_and_they_go_on_with_the_next_daemon(quiet: Service) -> None:
+    job_id = quiet.submit(quiet.training("later", 3), *LATER, end="cancelled")
+    copy = str(quiet.root / "copy.db")
+    quiet.runner("backup", copy)
+    with quiet.typing("wait", job_id) as waits:
+        quiet.runner("stop")
+        assert "the daemon was stopped" in complaint(waits)
+        quiet.runner("restore", copy)
+        assert quiet.pid() is None
+        quiet.runner("cancel", job_id)
+        end, complaints = waits.communicate(timeout=PATIENCE_S)
+        assert "cancelled" in end, complaints
 
 
 def test_a_submission_right_after_a_stop_makes_its_job_while_others_wait(quiet: Service) -> None:

@@ -119,6 +119,18 @@ def test_who_follows_gives_up_a_daemon_that_cannot_be_brought_back(
     assert len(starts) == client_module.FOLLOW_PATIENCE_S
 
 
+def test_who_follows_does_not_bring_back_a_daemon_that_somebody_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lock").write_text("4711 leaving        ")
+    told: list[str] = []
+    monkeypatch.setattr(client_module, "start", pytest.fail)
+    follower = Client(Endpoint(str(tmp_path / "s"), str(tmp_path)), told.append).following(until_s=0.1)
+    with pytest.raises(Unavailable, match="the daemon was stopped; jobs go on"):
+        follower.version()
+    assert told == [f"{tmp_path}: {client_module.STOPPED}"]
+
+
 def test_a_daemon_that_leaves_before_it_is_told_to_has_done_so(api: FakeApi) -> None:
     api.add("train")
     api.happen("stop", vanish)

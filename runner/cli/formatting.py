@@ -181,11 +181,21 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("matrix", of_matrix(job)),
         ("step", progress_share(job)),
         ("image", job["image"]),
+        ("network", network_text(job)),
         ("run_dir", job["run_dir"]),
         ("final_step", result.get("step")),
         ("weights_sha256", result.get("weights_sha256")),
     ]
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def network_text(job: JobDetail) -> str:
+    """Return what a job reaches, and what is wrong with that; nothing for older daemons."""
+    network = job.get("network")
+    if network is None:
+        return ""
+    problem = f" ({network['problem']})" if network["problem"] else ""
+    return f"{network['access']}{problem}"
 
 
 def dependencies_text(job: JobDetail) -> str:

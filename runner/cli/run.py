@@ -93,6 +93,11 @@ def labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -
     metavar="KEY[=VALUE]",
     help="Set an environment variable, by default to its value here; may be repeated.",
 )
+@click.option(
+    "--network",
+    type=click.Choice(["none", "outbound"]),
+    help="What the job reaches.  [default: as the operator's settings say]",
+)
 @click.option("--profile", callback=check_text, metavar="NAME", help="A performance profile.")
 @click.option("--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class.")
 @click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority, 0 to 100.")

@@ -57,12 +57,21 @@ class AttemptResponse(TypedDict):
     checkpoint_step: int | None
 
 
+class NetworkResponse(TypedDict):
+    """What a job reaches, and whether all else is known to be closed."""
+
+    access: str
+    holds: bool | None
+    problem: str
+
+
 class JobDetail(JobSummary):
     """One job with its history."""
 
     attempts: list[AttemptResponse]
     run_dir: str
     image: str | None
+    network: NotRequired[NetworkResponse]  # absent in the answers of older daemons
     settings: dict[str, Any]
     advice: list[str]
     revision: dict[str, Any] | None

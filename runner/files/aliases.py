@@ -47,7 +47,7 @@ MEANT: Final[Mapping[str, str]] = {
 
 ENGINE_OPTIONS: Final = frozenset((
     "cap_add", "cap_drop", "cgroup_parent", "device_requests", "devices", "dns", "entrypoint", "extra_hosts",
-    "group_add", "hostname", "ipc", "links", "network", "network_mode", "pid", "ports", "privileged",
+    "group_add", "hostname", "ipc", "links", "pid", "ports", "privileged",
     "publish", "runtime", "security_opt", "sysctls", "ulimits", "user", "userns_mode", "uts",
 ))  # fmt: skip
 """Options of container engines, which a job file cannot set."""

@@ -59,6 +59,7 @@ from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.listen import ask_to_stop, catch_stop_signals, listening, server_of
+from runner.server.network import examine_at_start, make_network
 from runner.server.state_lock import hold_state
 from runner.services.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.services.attempts.service import AttemptService
@@ -133,13 +134,14 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
             User(owner.uid, owner.gid, (owner.gid,), owner.name), directory, name
         ),
     )
+    network = make_network(settings, store.instance, executor)
     config = AttemptConfig(
         instance=store.instance,
         jobs_dir=directory / "jobs",
         in_container=executor.kind == "docker",
         images=DockerImages(ImageStore(image_settings(directory, settings))),
         allowed_images=settings.allowed_images,
-        network=settings.network,
+        network=network,
         log_quota_bytes=settings.log_quota_bytes,
         clock=clock,
         users=users,
@@ -151,6 +153,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
     )
     attempt_service = AttemptService(config)
     attempt_service.sweep()
+    examine_at_start(settings, network)
     context = Context(
         store=store,
         executor=executor,

@@ -12,6 +12,7 @@ from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
 from runner.core.job.attempt import Attempt
 from runner.core.ports.attempts import Attempts, SavedCheckpoints, Verification
 from runner.core.ports.executor import LaunchRequest
+from runner.core.ports.network import NetworkState
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 
@@ -120,6 +121,9 @@ class HostAttempts(Attempts, Protocol):
 
     def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
         """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
+
+    def network(self, row: JobRow) -> tuple[str, NetworkState]:
+        """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
 
     def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
         """Return a run directory at a path of its own, for a job that has no id yet."""

@@ -200,6 +200,7 @@ def _isolation(request: LaunchRequest, settings: HardeningSettings) -> Json:
         "SecurityOpt": security,
         "ReadonlyRootfs": True,
         "NetworkMode": _network(request.network),
+        "Dns": list(request.name_servers),
         "PortBindings": {},
         "PublishAllPorts": False,
         "IpcMode": "private",

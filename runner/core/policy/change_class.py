@@ -181,6 +181,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "image.*": _PLACE,
     "environment.*": _SURROUNDINGS,
     "mounts": _SURROUNDINGS,
+    "network": FieldRule(ChangeClass.A, "only what it can reach", bits=True),
     "secrets.*": _SURROUNDINGS,
     "seed": _SEED,
     # Switches of the profile

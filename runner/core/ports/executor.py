@@ -58,7 +58,8 @@ class LaunchRequest:
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()
-    network: str | None = None  # an operator's network; None: no network
+    network: str | None = None  # a network of the engine; None: no network
+    name_servers: tuple[str, ...] = ()  # in that network; none: those of the engine
     directory: PurePosixPath | None = None  # where argv starts, as it sees it; None: the run directory
 
 

@@ -145,6 +145,10 @@ class JobFile(contract.Spec):
     image: Annotated[ImageChoice, BeforeValidator(expand_image)] = Field(
         ImageChoice(), description="auto, or the name of an image that the operator offers."
     )
+    network: Literal["none", "outbound"] | None = Field(
+        None,
+        description="none, or outbound: what lies beyond this host; null: as the operator's settings say.",
+    )
     mounts: tuple[MountEntry, ...] = Field(
         (), max_length=32, description="Files and directories of the host, shown to the job."
     )

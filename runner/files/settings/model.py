@@ -17,6 +17,7 @@ from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
 from runner.files.profiles.load import profile_names
+from runner.files.settings.network import NetworkSettings, expand_network
 from runner.files.settings.notify import NotificationRule
 from runner.files.settings.queue import QueueSettings
 from runner.files.validation import describe_non_mapping, suggest_choice, validate_model
@@ -149,8 +150,8 @@ class Settings(BaseModel):
     open_files: int = Field(16384, ge=64)
     """Open files of one attempt; must not exceed the engine's own hard limit."""
 
-    network: str | None = None
-    """An engine network for every container; None: no network, which is the safe choice."""
+    network: Annotated[NetworkSettings, BeforeValidator(expand_network)] = NetworkSettings()
+    """What jobs reach, and who decides (docs/howto/network.md).  A text: an engine network for every job."""
 
     pin_mounts: bool = True
     """Whether a root daemon pins mount sources against swapping; false for an engine elsewhere."""
@@ -232,9 +233,16 @@ class Settings(BaseModel):
         """Whether the daemon is root's and everybody may submit."""
         return os.geteuid() == 0 and self.system_wide is not False
 
+    @property
+    def requires_firewall(self) -> bool:
+        """Whether a job may have a network only behind firewall rules that hold."""
+        said = self.network.require_firewall
+        return self.serves_all_users if said is None else said
+
     def strangers(self) -> Iterator[str]:
         """Yield a warning for each name that does not exist on this machine; it may be added later."""
         yield from self.queue.strangers()
+        yield from self.network.strangers(frozenset(self.queue.classes))
         yield from self.alarm.strangers()
         for number, rule in enumerate(self.notify):
             if rule.stranger:

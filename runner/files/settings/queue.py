@@ -8,7 +8,7 @@ they do.
 import grp
 import pwd
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self
@@ -284,10 +284,7 @@ class QueueSettings(ClosedModel):
     def strangers(self) -> Iterator[str]:
         """Yield a warning for each user and group in quotas and shares that does not exist here."""
         for name, each in self.classes.items():
-            users = (("users", "user", user) for user in each.users or () if not _is_user(user))
-            groups = (("groups", "group", group) for group in each.groups or () if not _is_group(group))
-            for key, noun, stranger in (*users, *groups):
-                yield f"queue.classes.{name}.{key}: this machine has no {noun} {quoted(stranger)}"
+            yield from find_unknown_names(f"queue.classes.{name}", each.users or (), each.groups or ())
         for key, noun, known, names in (
             ("user_quotas", "user", _is_user, list(self.user_quotas)),
             ("user_shares", "user", _is_user, list(self.user_shares)),
@@ -303,6 +300,17 @@ class QueueSettings(ClosedModel):
         zone = None if self.timezone is None else ZoneInfo(self.timezone)
         offset = now.astimezone(zone).utcoffset()
         return 0.0 if offset is None else offset.total_seconds()
+
+
+def find_unknown_names(section: str, users: Iterable[str], groups: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each user and group of a section that does not exist on this machine."""
+    for key, noun, known, names in (
+        ("users", "user", _is_user, users),
+        ("groups", "group", _is_group, groups),
+    ):
+        for name in names:
+            if not known(name):
+                yield f"{section}.{key}: this machine has no {noun} {quoted(name)}"
 
 
 def _is_user(name: str) -> bool:

@@ -107,6 +107,7 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
         "attempts": [views.attempt(*known) for known in attempts],
         "run_dir": str(service.attempt_service.directory(row).root),
         "image": getattr(row.job.state, "image", None if newest is None else newest.image),
+        "network": views.network(*service.attempt_service.network(row)),
         "settings": views.settings(row.job.turned),
         "advice": service.queries.advice(row),
         "revision": json.loads(row.revision) if service.queries.has_permission(caller, row) else None,

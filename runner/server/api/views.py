@@ -8,6 +8,7 @@ from jobs.contract import Result, Status
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.policy.adjustments import Overrides
+from runner.core.ports.network import NetworkState
 from runner.core.ports.store import AttemptRow, EventRow, JobRow
 
 Json: TypeAlias = dict[str, Any]
@@ -33,6 +34,11 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "saved_step": row.job.saved,
         "labels": dict(row.labels),
     }
+
+
+def network(access: str, state: NetworkState) -> Json:
+    """Return what a job reaches; ``holds`` is whether all else is known to be closed, null if unknown."""
+    return {"access": access, "holds": state.holds, "problem": state.problem}
 
 
 def settings(turned: Overrides) -> Json:

@@ -20,6 +20,7 @@ from runner.core.ports.clock import Clock
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed, Images
+from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.job.model import checkpoint_plan
@@ -40,7 +41,7 @@ class AttemptConfig:
     in_container: bool
     images: Images
     allowed_images: Mapping[str, str]
-    network: str | None
+    network: OutboundNetwork | None  # None: attempts have the network of this host
     log_quota_bytes: int
     clock: Clock
     users: Users
@@ -102,7 +103,10 @@ class LaunchPreparer:
         paths = directory.prepare(spec, secrets)
         pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
         mounts = _mounts(revision, directory.secret, pin) if config.in_container else ()
-        request = self._request(row, paths, image, devices, mounts, attempt.turned)
+        network = (
+            config.network.prepare() if config.network and _is_outbound(revision, config.network) else None
+        )
+        request = self._request(row, paths, image, devices, mounts, attempt.turned, network)
         request = replace(request, owner=_with_present_group(row.owner, revision, who))
         return apply_program(request, spec, in_container=config.in_container)
 
@@ -115,8 +119,10 @@ class LaunchPreparer:
     def preview(self, row: JobRow, attempt: Attempt, directory: RunDirectory, image: str) -> LaunchRequest:
         """Return the launch request of an attempt; nothing is made, and nothing is pinned."""
         paths = directory.paths(attempt.number, attempt.lineage)
-        mounts = _mounts(parse_revision(row.revision), directory.secret, lambda _, source: source)
-        request = self._request(row, paths, image, (), mounts, attempt.turned)
+        revision, outbound = parse_revision(row.revision), self.config.network
+        mounts = _mounts(revision, directory.secret, lambda _, source: source)
+        network = outbound.name if outbound and _is_outbound(revision, outbound) else None
+        request = self._request(row, paths, image, (), mounts, attempt.turned, network)
         return apply_program(request, self._spec(row, attempt), in_container=self.config.in_container)
 
     def release(self, prefix: str) -> None:
@@ -137,6 +143,7 @@ class LaunchPreparer:
         devices: tuple[Device, ...],
         mounts: tuple[Mount, ...],
         overrides: Overrides,
+        network: str | None,
     ) -> LaunchRequest:
         revision = parse_revision(row.revision)
         resources = revision.job.resources
@@ -152,7 +159,8 @@ class LaunchPreparer:
             environment=dict(revision.environment(*self._visible_paths(paths), overrides)),
             mounts=mounts,
             devices=devices,
-            network=self.config.network,
+            network=network,
+            name_servers=self.config.network.dns if self.config.network and network else (),
         )
 
     def _visible_paths(self, paths: RunPaths) -> tuple[Path, Path]:
@@ -187,6 +195,11 @@ class LaunchPreparer:
         if problem:
             raise UsageError(problem)
         return path.resolve()
+
+
+def _is_outbound(revision: Revision, network: OutboundNetwork) -> bool:
+    """Return whether a job may reach the outside; older revisions do where the operator names a network."""
+    return network.is_for_all if revision.network is None else revision.network == "outbound"
 
 
 def _with_present_group(owner: Owner, revision: Revision, who: User) -> Owner:

@@ -16,6 +16,7 @@ from runner.core.job.attempt import Attempt
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms, SavedCheckpoints
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, LaunchRequest
+from runner.core.ports.network import NOT_SEPARATED, NetworkState
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
@@ -106,6 +107,14 @@ class AttemptService:
         directory = self.directory(row)
         paths = directory.paths(max(row.job.attempts, 1), lineage)
         return self._verifications.saved(row, directory, paths, wait_s)
+
+    def network(self, row: JobRow) -> tuple[str, NetworkState]:
+        """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
+        network, access = self._config.network, parse_revision(row.revision).network
+        if network is None:
+            return "host", NetworkState(holds=False, problem=NOT_SEPARATED)
+        is_outbound = network.is_for_all if access is None else access == "outbound"
+        return ("outbound", network.state()) if is_outbound else ("none", NetworkState(holds=True))
 
     # --- what a revision says; cached, and does not block
 
@@ -213,3 +222,5 @@ class AttemptService:
     def close(self) -> None:
         """Break off image builds, so that the daemon can leave; the next daemon starts them again."""
         self._config.images.close()
+        if self._config.network is not None:
+            self._config.network.close()

@@ -21,7 +21,7 @@ from runner.core.policy.digest import compute_digest
 from runner.files.policy.job_policy import deserialize_policy
 from runner.services.submission.revision import Revision
 
-_ELSEWHERE = frozenset({"workload", "profile", "mounts", "accelerator", "policy"})
+_ELSEWHERE = frozenset({"workload", "profile", "mounts", "network", "accelerator", "policy"})
 """Parts of the job file that are shown in another form."""
 
 
@@ -56,6 +56,7 @@ def _values(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
         if name not in _ELSEWHERE:
             yield from _flat(name, value)
     yield "accelerator", revision.accelerator
+    yield "network", revision.network
     yield "policy", _policy(revision)
     if mounts := [
         f"{revision.base / one.source}:{one.target}:{one.read_only}" for one in revision.job.mounts

@@ -18,6 +18,7 @@ from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line
 from runner.base.units import format_size
 from runner.control.controller import Controller
 from runner.core.ports.devices import Device
+from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
 from runner.core.ports.store import JobStore
 from runner.core.ports.users import Owner, User, Users
 from runner.files.job.conflicts import find_profile_conflicts
@@ -25,6 +26,7 @@ from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.policy import job_policy as of_job
 from runner.files.settings.model import Settings
+from runner.files.settings.network import OutboundUsers
 from runner.services.host_processes import HostProcesses
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
@@ -151,16 +153,23 @@ class _JobResolver:
             policy=of_job.serialize_policy(self.named.policy(job)),
             team=self._team,
             sweep=sweep,
+            network=network_access(self.resolver.settings, self.who, job),
         )
         found = self.gate.found(made)
         self.refused.update(dict.fromkeys(found.refused))
-        if (fact := class_refusal(self.resolver.settings, self.who, job.queue.priority_class)) is not None:
-            self.refused[fact] = None
+        settings = self.resolver.settings
+        for fact in (
+            class_refusal(settings, self.who, job.queue.priority_class),
+            network_refusal(settings, self.who, job),
+        ):
+            if fact is not None:
+                self.refused[fact] = None
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
         problems = [*unprepared, *found.problems, *missing]
         problems += (
             *self._image_problems(job),
             *self._torch_problems(job),
+            *self._network_problems(job),
             *self._conflicts(job, accelerator),
         )
         if problems:
@@ -184,6 +193,11 @@ class _JobResolver:
         processes = self.resolver.host_processes
         if processes and (fact := processes.torch_problem(job)):
             yield job.origin.problem(("workload", "kind"), fact)
+
+    def _network_problems(self, job: JobFile) -> Iterator[Problem]:
+        if self.resolver.host_processes and job.network == "none":
+            fact = f"none: {NOT_SEPARATED}; leave the line out, or give the daemon a container engine"
+            yield job.origin.problem(("network",), fact)
 
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
         if job.image.name not in {"auto", *self.resolver.settings.allowed_images}:
@@ -212,11 +226,45 @@ def class_refusal(settings: Settings, who: User, name: str) -> str | None:
         if not (rules.preempts and settings.serves_all_users):
             return None
         return f"class {name} preempts and is for root; the operator decides (queue.classes.{name}.users)"
-    groups = {team(gid) for gid in who.groups}
-    if who.name in (rules.users or ()) or groups & set(rules.groups or ()):
+    if _is_one_of(who, rules.users or (), rules.groups or ()):
         return None
-    theirs = f"users {', '.join(rules.users or ('none',))}; groups {', '.join(rules.groups or ('none',))}"
+    theirs = f"users {_names(rules.users)}; groups {_names(rules.groups)}"
     return f"class {name} is not yours ({one_line(theirs)}); the operator decides (queue.classes.{name})"
+
+
+def network_access(settings: Settings, who: User, job: JobFile) -> NetworkAccess:
+    """Return what a job reaches: what it asks for, else the default as far as its submitter may have it."""
+    default = settings.network.default_for(job.queue.priority_class, shared=settings.serves_all_users)
+    if job.network is None and not _may_have_outbound(settings, who, job):
+        return "none"
+    return job.network or default
+
+
+def network_refusal(settings: Settings, who: User, job: JobFile) -> str | None:
+    """Return why a user may not have the network that a job asks for, or None."""
+    if job.network != "outbound" or _may_have_outbound(settings, who, job):
+        return None
+    rules = settings.network.outbound or OutboundUsers()
+    theirs = f"users {_names(rules.users)}; groups {_names(rules.groups)}; classes {_names(rules.classes)}"
+    fact = f"network: outbound is not yours ({one_line(theirs)})"
+    return f"{fact}; the operator decides (network.outbound in the settings)"
+
+
+def _may_have_outbound(settings: Settings, who: User, job: JobFile) -> bool:
+    rules = settings.network
+    if who.uid in {0, os.geteuid()}:
+        return True
+    if rules.admits_everybody(job.queue.priority_class, shared=settings.serves_all_users):
+        return True
+    return rules.outbound is not None and _is_one_of(who, rules.outbound.users, rules.outbound.groups)
+
+
+def _is_one_of(who: User, users: Sequence[str], groups: Sequence[str]) -> bool:
+    return who.name in users or bool({team(gid) for gid in who.groups} & set(groups))
+
+
+def _names(names: Sequence[str] | None) -> str:
+    return ", ".join(names or ("none",))
 
 
 def team(gid: int) -> str:

@@ -18,6 +18,7 @@ from runner.core.job.attempt import Attempt, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
+from runner.core.ports.network import NetworkAccess
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import shell
 from runner.files.datasets import dataset_dir, is_prepared
@@ -112,6 +113,9 @@ class Revision(BaseModel):
     """Ids of the jobs that must have ended first, and how."""
     sweep: ArrayMembership | None = None
     """The matrix that it is one job of."""
+    network: NetworkAccess | None = None
+    """What the job reaches, as the settings allowed at submission; None in revisions that are older than this
+    field: ``outbound`` exactly if the operator names an engine network."""
     settings: Profile | None = None
     """What the profile came to then; None in revisions that are older than this field."""
 

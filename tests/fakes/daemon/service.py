@@ -25,6 +25,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import docker
 
 from jobs.contract import RunPaths
+from runner.adapters.host.firewall import Firewall
 from runner.client.autostart import Endpoint, answers
 from runner.client.client import Client
 from tests.fakes.daemon import fork_server as nursery
@@ -182,6 +183,9 @@ class Service(JobFiles):
             with docker_client(self.engine) as client:
                 for container in client.api.containers(all=True, filters={"label": [self._label]}):
                     _remove(client, container["Id"])
+                for network in client.networks.list(filters={"label": [self._label]}):
+                    network.remove()
+                    Firewall.remove(f"runner_{self.instance}")
 
     def _reap(self) -> None:
         if self._child is not None:

@@ -117,7 +117,9 @@ def test_the_host_never_loads_torch(loaded: Loaded) -> None:
 
 
 OWNERS = {
-    "docker": tuple(f"runner.adapters.docker.{name}" for name in ("connection", "events", "executor")),
+    "docker": tuple(
+        f"runner.adapters.docker.{name}" for name in ("connection", "events", "executor", "outbound")
+    ),
     "pynvml": ("runner.adapters.gpu.nvidia",),
 }
 

@@ -1,0 +1,143 @@
+"""What an operator may say about the network of jobs: the default, who may have more, and what stays closed.
+
+Left out: how the network is made (``runner.adapters.docker.outbound``), and what closes this host to its
+containers (``runner.adapters.host.firewall``).
+"""
+
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from runner.base.textfile import quoted
+from runner.files.settings.queue import Named, find_unknown_names
+
+Access: TypeAlias = Literal["none", "outbound"]
+
+_OPEN: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})(?:/(tcp|udp))?")
+_LAST_PORT: Final = 65535
+
+
+def _check_open(value: str) -> str:
+    found = _OPEN.fullmatch(value)
+    if not found:
+        raise ValueError(
+            f"must be ADDRESS:PORT such as 192.0.2.2:5000 or 192.0.2.2:53/udp, not {quoted(value)}"
+        )
+    try:
+        ip_address(found[1].strip("[]"))
+    except ValueError as error:
+        raise ValueError(f"{quoted(found[1])} is not an IP address") from error
+    if not 0 < int(found[2]) <= _LAST_PORT:
+        raise ValueError(f"there is no port {found[2]}; the highest is {_LAST_PORT}")
+    return value
+
+
+def _check_address(value: str) -> str:
+    try:
+        return str(ip_address(value))
+    except ValueError as error:
+        raise ValueError(f"must be an IP address such as 192.0.2.53, not {quoted(value)}") from error
+
+
+def _check_range(value: str) -> str:
+    try:
+        return str(ip_network(value))
+    except ValueError as error:
+        raise ValueError(
+            f"must be an address range such as 10.0.0.0/8, not {quoted(value)} ({error})"
+        ) from error
+
+
+def split_open(value: str) -> tuple[str, int, str]:
+    """Return address, port and protocol of an entry of ``open``."""
+    found = _OPEN.fullmatch(value)
+    if found is None:
+        raise ValueError(value)
+    return found[1].strip("[]"), int(found[2]), found[3] or "tcp"
+
+
+class OutboundUsers(BaseModel):
+    """Who may have ``network: outbound``; root and the daemon's own user always may."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    users: tuple[Named, ...] = ()
+    """Users by name."""
+
+    groups: tuple[Named, ...] = ()
+    """Groups whose members may have it."""
+
+    classes: tuple[Named, ...] = ()
+    """Priority classes whose jobs may have it, whoever submits them."""
+
+
+class NetworkSettings(BaseModel):
+    """The network of jobs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    default: Access | None = None
+    """The network of jobs that name none; null: ``none`` in a daemon of root for all users, else
+    ``outbound``.  Jobs whose submitter may not have ``outbound`` get ``none``."""
+
+    class_defaults: dict[Named, Access] = {}
+    """Other defaults for the jobs of some priority classes."""
+
+    outbound: OutboundUsers | None = None
+    """Who may have ``outbound``; null: everybody where it is the default, else root and the daemon's user."""
+
+    require_firewall: bool | None = None
+    """Whether ``outbound`` is refused unless firewall rules close this host, other containers and link-local
+    addresses to it.  null: yes in a daemon of root for all users, else no."""
+
+    open: tuple[Annotated[str, AfterValidator(_check_open)], ...] = Field((), max_length=64)
+    """Services of this host or of closed addresses that jobs may reach: ``ADDRESS:PORT``, with ``/udp``."""
+
+    closed: tuple[Annotated[str, AfterValidator(_check_range)], ...] = Field((), max_length=256)
+    """Address ranges beyond this host that jobs may not reach, for instance ``10.0.0.0/8``."""
+
+    dns: tuple[Annotated[str, AfterValidator(_check_address)], ...] = Field((), max_length=3)
+    """Name servers of jobs with a network; none: those of this host."""
+
+    engine_network: Named | None = None
+    """An engine network of your own for ``outbound``, used as it is; null: the daemon makes one."""
+
+    def default_for(self, priority_class: str, *, shared: bool) -> Access:
+        """Return the network of a job that names none; ``shared``: in a daemon of root for all users."""
+        return self.class_defaults.get(priority_class) or self.default or ("none" if shared else "outbound")
+
+    def admits_everybody(self, priority_class: str, *, shared: bool) -> bool:
+        """Return whether every user may have ``outbound`` in a class."""
+        if self.outbound is None:
+            return self.default_for(priority_class, shared=shared) == "outbound"
+        return priority_class in self.outbound.classes
+
+    def may_be_used(self, *, shared: bool) -> bool:
+        """Return whether somebody besides root may have ``outbound``."""
+        return (
+            self.outbound is not None
+            or not shared
+            or "outbound" in {self.default, *self.class_defaults.values()}
+        )
+
+    def strangers(self, classes: frozenset[str]) -> Iterator[str]:
+        """Yield a warning for each user, group and class that does not exist here."""
+        for name in self.class_defaults:
+            if name not in classes:
+                yield f"network.class_defaults: there is no class {quoted(name)}"
+        if self.outbound is None:
+            return
+        yield from find_unknown_names("network.outbound", self.outbound.users, self.outbound.groups)
+        for name in self.outbound.classes:
+            if name not in classes:
+                yield f"network.outbound.classes: there is no class {quoted(name)}"
+
+
+def expand_network(value: object) -> object:
+    """Return the section that a text stands for: an engine network of the operator, for every job."""
+    if value is None:
+        return {}
+    return {"engine_network": value, "default": "outbound"} if isinstance(value, str) else value

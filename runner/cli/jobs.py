@@ -1,6 +1,9 @@
 """``runner list`` and ``runner show``: print jobs."""
 
+from __future__ import annotations
+
 import time
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -8,6 +11,11 @@ from runner.cli import formatting
 from runner.cli.console import complain, on_terminal, say_json, say_row
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job
 from runner.client.client import find_or_start
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAMED: Final = 10  # run directories without a job that one line names
 
 
 def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str | None:
@@ -56,6 +64,17 @@ def list_jobs(  # noqa: PLR0913  one per option
     else:
         for job in jobs:
             say_row(*formatting.list_cells(job))
+    if client.unrecorded:
+        complain(_unrecorded(client.unrecorded))
+
+
+def _unrecorded(ids: Sequence[str]) -> str:
+    """Return a line about run directories whose jobs the daemon does not know."""
+    named = ", ".join(ids[:NAMED]) + (" and others" if len(ids) > NAMED else "")
+    return (
+        f"run directories of jobs that the store does not know, as after a restore: {named};"
+        " submit their files again; runner show ID names the directory"
+    )
 
 
 @click.command()

@@ -76,6 +76,7 @@ class Client:
     ) -> None:
         self.endpoint = endpoint
         self.tell = tell
+        self.unrecorded: list[str] = []  # run directories that the last list of jobs knew no job of
         self._follows = follows
         self._until_s = until_s  # time of ``monotonic``; None: no limit
 
@@ -166,11 +167,13 @@ class Client:
         """Return jobs, the newest first, fetched page by page."""
         query: Query = {"all": int(everything), "mine": int(mine), "label": label}
         found: list[JobSummary] = []
+        self.unrecorded = []
         cursor: int | None = None
         while limit is None or len(found) < limit:
             left = None if limit is None else limit - len(found)
             answer = self.get("/v1/jobs", {**query, "limit": left, "cursor": cursor})
             found += answer["jobs"]
+            self.unrecorded += answer.get("unrecorded", ())
             cursor = answer.get("next")  # an older daemon does not send pages
             if cursor is None:
                 break

@@ -13,7 +13,7 @@ from runner.control.messages import LaunchRefusal
 from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched, PreparationRefused
-from runner.core.ports.executor import ImageGone, LaunchRefused
+from runner.core.ports.executor import Alive, ImageGone, LaunchRefused
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 
@@ -56,6 +56,7 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
         except Refused as error:  # of the runner itself: another attempt would be refused, too
             return replace(_refused(context, row, command, str(error)), hold=True)
         _check_lineage(context, row, command.attempt)
+        _check_skipped(context, row, command.attempt)
         context.executor.launch(request)
     except ImageGone:
         return ImageMissing(context.clock.now())
@@ -77,6 +78,19 @@ def _check_lineage(context: Context, row: JobRow, attempt: Attempt) -> None:
     if not any(seen.key == key for seen in context.executor.observe()):
         fact = f"lineage {attempt.lineage} is locked by a process of an earlier attempt that has not died"
         raise Unavailable(f"{fact}; end it, or wait: the launch is tried again")
+
+
+def _check_skipped(context: Context, row: JobRow, attempt: Attempt) -> None:
+    """Raise ``Unavailable`` while an attempt runs that the store does not know, as after a restore."""
+    if not attempt.skipped:
+        return
+    unknown = range(attempt.number - attempt.skipped, attempt.number)
+    keys = {context.key(row.job.id, number) for number in unknown}
+    seen = [each for each in context.executor.observe() if each.key in keys]
+    alive = sorted(each.key.attempt for each in seen if isinstance(each, Alive))
+    if alive:
+        fact = f"attempt {alive[0]} still runs, which the store does not know because it was restored"
+        raise Unavailable(f"{fact}; end it, or wait: attempt {attempt.number} is launched afterwards")
 
 
 def _refused(context: Context, row: JobRow, command: Launch, why: str) -> LaunchRefusal:

@@ -137,6 +137,7 @@ class TrackedJob:
     unknown: str = ""  # why its attempt cannot be observed
     misses: int = 0  # observations in a row that did not show its attempt
     examined: int = 0  # attempt whose exit is being examined
+    numbered: bool = False  # its attempts have been compared with its directory
     image_misses: int = 0  # launches in a row that did not find the image
     advised: tuple[int, frozenset[str]] | None = None  # attempt, and the rules whose advice was passed on
 

@@ -131,16 +131,32 @@ class Scheduler:
     def _transitions(self, made: Plan, now: Instant) -> Iterator[Transition]:
         for start in made.starts:
             tracked = self.tracked_jobs[start.job_id]
-            placed = Placed(now.at, Allocation(start.devices), self.context.boot)
-            yield transition(tracked, placed, usage=self._usage(tracked.row, start.devices, now.at))
+            used = self._highest_numbers(tracked)
+            placed = Placed(now.at, Allocation(start.devices), self.context.boot, *used)
+            number = max(tracked.row.job.attempts, placed.attempts) + 1
+            yield transition(tracked, placed, usage=self._usage(tracked.row, number, start.devices, now.at))
         for preemption in made.preemptions:
             request = PreemptRequested(now.at, preemption.for_job, preemption.why)
             yield transition(self.tracked_jobs[preemption.job_id], request)
 
-    def _usage(self, row: JobRow, devices: tuple[str, ...], at: datetime) -> UsageRecord:
+    def _highest_numbers(self, tracked: TrackedJob) -> tuple[int, int]:
+        """Return the highest numbers of attempts and lineages in the directory of a job, once for each job.
+
+        The store may be a backup that is older than the directory.
+        """
+        if tracked.numbered:
+            return 0, 0
+        tracked.numbered = True
+        known = tracked.row.job
+        attempts, lineages = self.context.attempt_service.highest_numbers(tracked.row)
+        if attempts > known.attempts:
+            log.warning("job.attempts_skipped", job_id=known.id, recorded=known.attempts, there=attempts)
+        return attempts, lineages
+
+    def _usage(self, row: JobRow, number: int, devices: tuple[str, ...], at: datetime) -> UsageRecord:
         """Return the usage record of the next attempt of a pending job."""
         job = self.jobs.pending[row.job.id]
-        number, needs = row.job.attempts + 1, job.request
+        needs = job.request
         return UsageRecord(row.job.id, number, job.owner, job.group, needs.gpus, needs.cpus, devices, at)
 
     # --- what others ask for

@@ -7,7 +7,7 @@ directory, builds the daemon, and runs it until it is asked to stop.
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.mounts import PinnedMounts
-from runner.adapters.host.run_directory import HostRunDirectory, highest
+from runner.adapters.host.run_directory import HostRunDirectory, owners
 from runner.adapters.host.users import HostUsers
 from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
@@ -78,6 +78,9 @@ BUILD_THREADS: Final = 8
 MEMORY_SHARE: Final = 0.9
 """Of the host's memory that jobs may have; the rest is the host's own."""
 
+MOST_NAMED: Final = 100
+"""Run directories without a record that one line of the log names."""
+
 SWITCH_S: Final = 0.0002
 """How long a thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
 
@@ -110,7 +113,7 @@ def open_store(directory: Path) -> SqliteStore:
     Raises:
         Refused: it is newer, damaged, missing beside run directories, or its log belongs to another store.
     """
-    used = highest(directory / "jobs")
+    used = max((int(name) for name in owners(directory / "jobs")), default=0)
     refuse_lost(directory / "store.db", used)
     store = SqliteStore(directory / "store.db")
     if store.skip(used):
@@ -191,7 +194,17 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         state_dir=directory,
         started_at=clock.now(),
         host_processes=_host_processes(executor, engine_problem),
+        unrecorded=_unrecorded(directory, store),
     )
+
+
+def _unrecorded(directory: Path, store: SqliteStore) -> Mapping[str, int | None]:
+    """Return the jobs that have a run directory and no row, with the uids of their owners."""
+    known = store.ids()
+    found = {job: uid for job, uid in owners(directory / "jobs").items() if job not in known}
+    if found:
+        log.warning("jobs.not_in_store", count=len(found), jobs=",".join(list(found)[:MOST_NAMED]))
+    return found
 
 
 def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:

@@ -1,6 +1,7 @@
 """What every service of a daemon is given: the control loop, and the ports of the host and of the store."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -49,6 +50,9 @@ class ServiceContext:
     state_dir: Path
     started_at: datetime
     host_processes: HostProcesses | None = None  # None: attempts run in containers
+    unrecorded: Mapping[str, int | None] = field(
+        default_factory=dict
+    )  # owners of run directories without a job
 
     def user(self, caller: Caller) -> User:
         """Return the user of the host that a caller is."""

@@ -35,6 +35,9 @@ class RunDirectory(Protocol):
     def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes]) -> RunPaths:
         """Make the directories of one attempt, with its spec in place; may raise Refused, Unavailable."""
 
+    def highest_numbers(self) -> tuple[int, int]:
+        """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
+
     def is_lineage_locked(self, paths: RunPaths) -> bool:
         """Return whether a process holds the lock of a lineage."""
 

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Final
 
 from jobs.contract import Result, Status
@@ -20,6 +21,13 @@ RECENT: Final = timedelta(days=1)
 """How long ago jobs have ended that a list shows at least."""
 
 FOREVER: Final = timedelta(days=36_500)
+
+UNRECORDED: Final = (
+    "the store does not know this job, as after a restore; submit its file again; its directory is {}"
+)
+
+MOST_UNRECORDED: Final = 100
+"""Ids that are named at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +49,21 @@ class JobQueries:
         if row is not None:
             return row
         fact = "there is no job of that id or name; runner list --all"
-        if user is not None:
+        if caller is not None and reference in self.unrecorded(caller):
+            fact = UNRECORDED.format(self.context.state_dir / "jobs" / reference)
+        elif user is not None:
             other = dependencies.describe_namesake(
                 reference, user.name, user.uid, context.store, context.schedules
             )
             fact = other or fact
         raise NotFound(f"{one_line(reference)}: {fact}")
+
+    def unrecorded(self, caller: Caller) -> tuple[str, ...]:
+        """Return the ids with a run directory of the caller that the store does not know."""
+        sees_all = caller.uid in {0, os.geteuid()}
+        mine = (job for job, uid in self.context.unrecorded.items() if sees_all or uid == caller.uid)
+        jobs = self.context.state_dir / "jobs"
+        return tuple(job for job in islice(mine, MOST_UNRECORDED) if (jobs / job).exists())
 
     def current(self, job_id: str) -> JobRow:
         """Return a job as the control loop holds it; call this with the state lock."""

@@ -47,13 +47,36 @@ LINEAGE_LOCK: Final = ".lock"
 METRICS_TAIL_BYTES: Final = 64 * 1024
 
 
-def highest(jobs: Path) -> int:
-    """Return the highest id of a job that has a run directory, 0 if none has."""
+def owners(jobs: Path) -> dict[str, int | None]:
+    """Return the ids of the jobs that have a run directory, with the uid of whom its cache belongs to."""
     try:
-        names = os.listdir(jobs)  # noqa: PTH208
-        return max((int(name) for name in names if name.isdecimal() and len(name) < 19), default=0)
+        names = [name for name in os.listdir(jobs) if _is_number(name)]  # noqa: PTH208
     except FileNotFoundError:
+        return {}
+    return {name: _uid(f"{jobs}/{name}/cache") for name in sorted(names, key=int)}
+
+
+def highest(parent: str | Path) -> int:
+    """Return the highest number that a name in a directory begins with, 0 if none does.
+
+    ``3.exit.json`` belongs to attempt 3 as ``3`` does.
+    """
+    try:
+        begins = (name.partition(".")[0] for name in os.listdir(parent))  # noqa: PTH208
+        return max((int(name) for name in begins if _is_number(name)), default=0)
+    except (FileNotFoundError, NotADirectoryError):
         return 0
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) < 19
+
+
+def _uid(path: str) -> int | None:
+    try:
+        return os.stat(path, follow_symlinks=False).st_uid  # noqa: PTH116
+    except OSError:
+        return None
 
 
 class HostRunDirectory:
@@ -149,6 +172,10 @@ class HostRunDirectory:
         uid = os.stat(place, follow_symlinks=False).st_uid  # noqa: PTH116
         if os.geteuid() == 0 and uid != self._owner.uid:
             raise Refused(f"{place}: belongs to uid {uid}, not to {self._owner.name}; move it away")
+
+    def highest_numbers(self) -> tuple[int, int]:
+        """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
+        return highest(f"{self.root}/attempts"), highest(f"{self.root}/lineages")
 
     @staticmethod
     def is_lineage_locked(paths: RunPaths) -> bool:

@@ -176,6 +176,9 @@ CREATE TABLE reserve (room BLOB);
 INSERT INTO reserve VALUES (zeroblob(4194304));
 DROP TABLE reserve;
 
+-- name: all_ids
+SELECT id FROM jobs;
+
 -- name: other_image
 SELECT 1 FROM attempts WHERE image != :image LIMIT 1;
 

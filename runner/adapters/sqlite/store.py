@@ -374,6 +374,10 @@ class SqliteStore:
         """Return whether an attempt of this store had another image than this."""
         return self._value("other_image", image=other_than) is not None
 
+    def ids(self) -> frozenset[str]:
+        """Return the ids of all jobs."""
+        return frozenset(str(row["id"]) for row in self.rows("all_ids"))
+
     # --- writing, by the thread that may write
 
     def remember_executor(self, kind: str) -> None:

@@ -43,6 +43,7 @@ class Attempt:
     boot: str | None = None  # of the host at the start; None: unknown
     revision: int = 1  # of the job file
     launched_s: float | None = None  # monotonic clock of that boot at the launch; None: unknown
+    skipped: int = 0  # numbers before this one that the store does not know: it is older than the directory
 
 
 @dataclass(frozen=True, slots=True)

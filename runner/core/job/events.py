@@ -45,6 +45,8 @@ class Placed:
     at: datetime
     allocation: Allocation
     boot: str | None = None  # of the machine
+    attempts: int = 0  # highest number of an attempt that has a directory; a restored store may not know it
+    lineages: int = 0  # the same of lineages
     kind: Literal["placed"] = "placed"
 
 

@@ -164,10 +164,12 @@ def due_event(job: Job, now: datetime) -> Event | None:
 def _place(job: Job, state: Queued, event: Placed) -> Step:
     start = job.next_start
     fresh = start.source is StartFrom.SCRATCH and job.attempts > 0
-    lineage = job.lineages + 1 if fresh else job.lineage
+    lineage = max(job.lineages, event.lineages) + 1 if fresh else job.lineage
     began = None if fresh else start.step if start.source is StartFrom.STEP else job.saved
-    attempt = Attempt(job.attempts + 1, lineage, start, job.turned, began, event.boot, job.revision)
-    made = max(job.lineages, lineage)
+    number = max(job.attempts, event.attempts) + 1
+    attempt = Attempt(number, lineage, start, job.turned, began, event.boot, job.revision)
+    attempt = replace(attempt, skipped=number - job.attempts - 1)
+    made = max(job.lineages, event.lineages, lineage)
     if fresh:  # the new lineage cannot lose checkpoints of the old one
         job = replace(job, history=replace(job.history, had_checkpoint=False))
     job = replace(job, attempts=attempt.number, lineage=lineage, lineages=made, saved=began)

@@ -74,6 +74,9 @@ class Attempts(Protocol):
     ) -> LaunchRequest:
         """Return the launch request, with the attempt's directory made; may raise Unavailable, Refused."""
 
+    def highest_numbers(self, row: JobRow) -> tuple[int, int]:
+        """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
+
     def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
         """Return whether a process still writes to the lineage of an attempt."""
 

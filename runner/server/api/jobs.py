@@ -208,7 +208,9 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     uid = service.submission.owner(caller).uid if mine else None
     rows = service.queries.recent(uid, known, every=every, label=label, before=cursor)
     following = int(rows[-1].job.id) if len(rows) == known else None
-    return JSONResponse({"jobs": [_summary(service, row) for row in rows], "next": following})
+    jobs = [_summary(service, row) for row in rows]
+    unrecorded = service.queries.unrecorded(caller) if cursor is None else ()
+    return JSONResponse({"jobs": jobs, "next": following, "unrecorded": unrecorded})
 
 
 @router.get("/jobs/{reference}")

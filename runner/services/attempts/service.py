@@ -155,6 +155,10 @@ class AttemptService:
         spec = attempt_spec(row.revision, row.job.id, attempt, self._config.in_container)
         return json.loads(spec.model_dump_json())
 
+    def highest_numbers(self, row: JobRow) -> tuple[int, int]:
+        """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
+        return self.directory(row).highest_numbers()
+
     def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
         """Return whether a process still writes to the lineage of an attempt."""
         return self.directory(row).is_lineage_locked(self.paths(row, attempt.number, attempt.lineage))

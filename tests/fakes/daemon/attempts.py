@@ -44,6 +44,7 @@ class FakeAttempts:
     mistake: Exception | None = None  # raised by whatever is asked for next
     launch_mistake: BaseException | None = None  # raised by whatever is to be launched
     locked: set[tuple[str, int]] = field(default_factory=set)  # lineages, by job
+    there: dict[str, tuple[int, int]] = field(default_factory=dict)  # attempts and lineages on the disk
     steps: dict[str, int | None] = field(default_factory=dict)  # newest checkpoint by job
     facts: dict[str, dict[str, FactValue]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
@@ -82,6 +83,9 @@ class FakeAttempts:
             limits=Limits(1.0, 1024**3),
             devices=devices,
         )
+
+    def highest_numbers(self, row: JobRow) -> tuple[int, int]:
+        return self.there.get(row.job.id, (0, 0))
 
     def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
         return (row.job.id, attempt.lineage) in self.locked

@@ -1,16 +1,20 @@
 """The store of a real daemon is backed up, put back and refused, as the page for operators says."""
 
+import os
 import re
 import shlex
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.daemon.service import Service, service
+from tests.chaos.campaign import processes_below
+from tests.fakes.daemon.service import Service, service, until
 
 PAGE = Path(__file__).parents[5] / "docs" / "operate" / "operations.md"
+WAITS = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 LATER = ("--not-before", "2099-01-01T00:00:00+00:00")
 
 
@@ -115,3 +119,69 @@ def test_a_backup_does_not_replace_a_file(daemon: Service) -> None:
     (daemon.root / "copy.db").write_text("mine")
     assert "exists" in daemon.runner("backup", "copy.db", code=3)
     assert (daemon.root / "copy.db").read_text() == "mine"
+
+
+def program(daemon: Service, name: str, script: str) -> str:
+    """Submit a program, and return the job's id."""
+    workload = {"kind": "program", "command": ["/bin/sh", "-c", script]}
+    resources = {"cpus": 1, "memory": "64MiB"}
+    return daemon.submit(daemon.file(name, workload=workload, resources=resources, retry={"backoff": "0s"}))
+
+
+def test_after_a_restore_no_attempt_gets_the_number_or_the_log_of_one_that_the_store_does_not_know(
+    daemon: Service,
+) -> None:
+    job_id = program(daemon, "often", f"echo attempt $RUNNER_ATTEMPT; {WAITS}")
+    daemon.prints(job_id, "attempt 1")
+    copy = str(daemon.root / "copy.db")
+    daemon.runner("backup", copy)
+    daemon.client.act(job_id, "restart", {"from": "scratch"})
+    daemon.prints(job_id, "attempt 2", attempt=2)
+    daemon.runner("cancel", job_id)
+    daemon.ends(job_id)
+    daemon.runner("stop")
+    daemon.runner("restore", copy)
+    daemon.start()
+    daemon.prints(job_id, "attempt 3", attempt=3)
+    assert daemon.log(job_id, 2) == "attempt 2\n"
+    assert [attempt["number"] for attempt in daemon.job(job_id)["attempts"]] == [1, 3]
+    assert "job.attempts_skipped" in daemon.daemon_log()
+    daemon.client.act(job_id, "restart", {"from": "scratch"})
+    daemon.prints(job_id, "attempt 4", attempt=4)
+    assert daemon.job(job_id)["attempts"][-1]["lineage"] == 3
+    daemon.runner("cancel", job_id)
+
+
+def test_an_attempt_that_the_restored_store_does_not_know_is_not_joined_by_another(daemon: Service) -> None:
+    job_id = program(daemon, "twice", f"echo attempt $RUNNER_ATTEMPT; {WAITS}")
+    daemon.prints(job_id, "attempt 1")
+    copy = str(daemon.root / "copy.db")
+    daemon.runner("backup", copy)
+    daemon.client.act(job_id, "restart", {"from": "checkpoint"})
+    daemon.prints(job_id, "attempt 2", attempt=2)
+    daemon.runner("stop")
+    daemon.runner("restore", copy)
+    daemon.start()
+    until(lambda: "attempt 2 still runs" in daemon.runner("why", job_id), "why names attempt 2")
+    [program_pid] = [pid for pid in processes_below(daemon.state / "jobs" / job_id) if is_shell(pid)]
+    os.kill(program_pid, signal.SIGTERM)
+    daemon.prints(job_id, "attempt 3", attempt=3)
+    daemon.runner("cancel", job_id)
+
+
+def is_shell(pid: int) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0-c\0echo")
+
+
+def test_jobs_that_a_restored_store_does_not_know_are_named(daemon: Service) -> None:
+    later(daemon, "kept")
+    copy = str(daemon.root / "copy.db")
+    daemon.runner("backup", copy)
+    lost = later(daemon, "lost")
+    daemon.runner("stop")
+    daemon.runner("restore", copy)
+    daemon.start()
+    assert "jobs.not_in_store" in daemon.daemon_log()
+    assert f"does not know, as after a restore: {lost};" in daemon.runner("list")
+    refused = daemon.runner("show", lost, code=2)
+    assert str(daemon.state / "jobs" / lost) in refused

@@ -618,3 +618,13 @@ def test_no_order_of_events_leaks_a_device_or_starts_an_attempt_twice(steps: lis
     assert len(launched) == job.attempts
     assert lineages == sorted(lineages)
     assert KEPT.validate_json(KEPT.dump_json(job)) == job
+
+
+def test_numbers_of_attempts_and_lineages_that_have_a_directory_are_skipped() -> None:
+    queued = replace(JOB, state=Queued(NOW, "img"), attempts=2, lineage=1, lineages=1)
+    placed, _ = advance(queued, Placed(LATER, GPUS, attempts=4, lineages=3))
+    assert isinstance(placed.state, Starting)
+    assert (placed.state.attempt.number, placed.state.attempt.skipped, placed.lineage) == (5, 2, 1)
+    fresh = replace(queued, next_start=Start(StartFrom.SCRATCH))
+    assert advance(fresh, Placed(LATER, GPUS, attempts=4, lineages=3))[0].lineage == 4
+    assert advance(fresh, Placed(LATER, GPUS))[0].lineage == 2

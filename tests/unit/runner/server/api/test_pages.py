@@ -58,7 +58,7 @@ def test_the_pages_of_a_label_hold_jobs_with_the_label_alone(
     site.submit(MATRIX)
     page = site.ask("GET", "/jobs?label=seed=4").json()
     assert [each["id"] for each in page["jobs"]] == ["4"]
-    assert site.ask("GET", f"/jobs?label=seed=4&cursor={page['next']}").json() == {"jobs": [], "next": None}
+    assert site.ask("GET", f"/jobs?label=seed=4&cursor={page['next']}").json()["jobs"] == []
 
 
 def test_the_client_follows_the_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

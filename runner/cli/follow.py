@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import codecs
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from runner.cli import formatting
 from runner.cli.console import say, say_json, takes_escapes
+from runner.cli.failure import complain_of_failure
+from runner.cli.job_output import OutputReader, write_piece
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from runner.client.client import Client
+    from runner.client.client import Client, LogChunk
     from runner.client.types import JobDetail
 
 LOOK_S: Final = 0.5
@@ -32,6 +34,8 @@ PLAIN_EVERY_S: Final = 5.0  # between progress lines in a pipe, by the program's
 class View(Protocol):
     """The output of a followed job."""
 
+    shows_output: ClassVar[bool]
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -42,12 +46,17 @@ class View(Protocol):
     def build(self, line: str) -> None:
         """Show a line of the build log."""
 
+    def output(self, piece: LogChunk) -> None:
+        """Print what the program of the job has written."""
+
     def look(self, job: JobDetail, eta_s: float | None) -> None:
         """Show the current state of the job."""
 
 
 class PlainView:
     """Lines in a pipe: every change of state, and the progress periodically."""
+
+    shows_output: ClassVar = True
 
     def __init__(self) -> None:
         self._shown_at: float | None = None
@@ -64,6 +73,9 @@ class PlainView:
     def build(self, line: str) -> None:
         say(f"build: {line}")
 
+    def output(self, piece: LogChunk) -> None:
+        write_piece(piece)
+
     def look(self, job: JobDetail, eta_s: float | None) -> None:
         progress = job["progress"]
         if progress is None or job["state"] != "running":
@@ -76,6 +88,8 @@ class PlainView:
 
 class JsonView:
     """The job as one JSON object per line, printed at each change."""
+
+    shows_output: ClassVar = False
 
     def __init__(self) -> None:
         self._last: JobDetail | None = None
@@ -91,6 +105,9 @@ class JsonView:
 
     def build(self, line: str) -> None:
         """Do nothing: ``runner logs --build --json`` prints the build log."""
+
+    def output(self, piece: LogChunk) -> None:
+        """Do nothing: ``runner logs --json`` prints the output."""
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:  # noqa: ARG002  the reader can tell
         if job != self._last:
@@ -135,7 +152,7 @@ class ReportedState:
 
     def _hint(self, job: JobDetail) -> list[str]:
         """Return once where the output is, for a program that reports no progress."""
-        if job["state"] != "running" or job["progress"] is not None or self._hinted:
+        if job["state"] != "running" or job["progress"] is not None or self._hinted or is_program(job):
             self._quiet_since = None
             return []
         now = time.monotonic()
@@ -163,12 +180,19 @@ def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int
         job = follow(client, ref, view)
     if not as_json:
         say(formatting.end_line(job))
+        complain_of_failure(client, job, with_log=not is_program(job))  # else its output has been shown
     return formatting.exit_code(job)
+
+
+def is_program(job: JobDetail) -> bool:
+    """Return whether a job is a program of the user's own, whose output tells more than its reports."""
+    workload = ((job["revision"] or {}).get("job") or {}).get("workload") or {}
+    return bool(workload.get("kind") == "program")
 
 
 def follow(client: Client, ref: str, view: View) -> JobDetail:
     """Report on a job to ``view`` until it ends, and return the job."""
-    told, limit_s = ReportedState(), 0.0
+    told, limit_s, output = ReportedState(), 0.0, OutputReader(client, ref)
     while True:
         done, job = client.wait(ref, limit_s)
         if told.build_open:
@@ -177,6 +201,9 @@ def follow(client: Client, ref: str, view: View) -> JobDetail:
             told.build_open = job["state"] == "preparing"
         for line in told.news(job):
             view.say(line)
+        if is_program(job) and view.shows_output:
+            for piece in output.new_pieces(job):
+                view.output(piece)
         view.look(job, told.eta_s(job))
         if done:
             return job

@@ -9,6 +9,7 @@ import click
 
 from runner.cli import formatting
 from runner.cli.console import complain, on_terminal, say_json, say_row
+from runner.cli.failure import complain_of_failure
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job
 from runner.client.client import find_or_start
 
@@ -86,15 +87,18 @@ def show(job: str, *, as_json: bool) -> None:
     In a pipe, each fact is a line "name<TAB>value"; then follows one line for each attempt, which
     begins with "attempt".
     """
-    detail = find_or_start(complain).job(job)
+    client = find_or_start(complain)
+    detail = client.job(job)
     if as_json:
         say_json(detail)
     elif on_terminal():
         from runner.cli.job_tables import print_job  # noqa: PLC0415  only a terminal pays for it
 
         print_job(detail, time.time())
+        complain_of_failure(client, detail)
     else:
         for fact in formatting.facts(detail):
             say_row(*fact)
         for attempt in detail["attempts"]:
             say_row("attempt", *formatting.attempt_cells(attempt))
+        complain_of_failure(client, detail)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import codecs
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
@@ -14,22 +15,29 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from runner.client.client import LogChunk
     from runner.client.types import JobDetail
 
 
 class LiveView:
     """One progress line that is redrawn, below the permanent lines."""
 
+    shows_output: ClassVar = True
+
     def __init__(self, console: Console | None = None) -> None:
         columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}", markup=False))
         self._progress = Progress(*columns, console=console, transient=True)
         self._bar = self._progress.add_task("", total=None)
+        self._rest = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._rest:
+            self.say(self._rest.rpartition("\r")[2])
         self._progress.stop()
 
     def say(self, line: str) -> None:
@@ -37,6 +45,12 @@ class LiveView:
 
     def build(self, line: str) -> None:
         self._show(f"building the image: {harmless(line)}")
+
+    def output(self, piece: LogChunk) -> None:
+        """Print the lines that a piece completes above the progress line."""
+        *lines, self._rest = (self._rest + self._decode(piece.body)).split("\n")
+        for line in lines:
+            self.say(line.rstrip("\r").rpartition("\r")[2])  # of a bar that redraws itself, the last state
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:
         progress = job["progress"]

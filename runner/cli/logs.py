@@ -7,13 +7,13 @@ to stderr.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from runner.cli.console import complain, leave_with_reader, say_json
 from runner.cli.job_output import write_piece
-from runner.cli.parameters import as_json, count_from, the_job
+from runner.cli.parameters import as_json, count_from, the_job, time_ago
 from runner.client.client import Client, LogChunk, find_or_start
 
 if TYPE_CHECKING:
@@ -39,22 +39,39 @@ _NUMBERS: Final = re.compile("[0-9]+")
     metavar="N",
     help="Print the log of attempt N instead of the newest.",
 )
+@click.option("--tail", callback=count_from(0), metavar="N", help="Begin with the last N lines.")
+@click.option(
+    "--since",
+    callback=time_ago,
+    metavar="TIME",
+    help="Begin with what was written since TIME: 10m ago, or 2030-01-31T18:00:00+01:00.",
+)
 @click.option("--build", is_flag=True, help="Print the log of the image build instead.")
 @as_json
-def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: bool) -> None:
+def logs(  # noqa: PLR0913  one per option
+    job: str,
+    *,
+    follow: bool,
+    attempt: int | None,
+    tail: int | None,
+    since: float | None,
+    build: bool,
+    as_json: bool,
+) -> None:
     """Print what a job wrote to standard output and standard error.
 
     The bytes are printed unchanged, escape sequences included. Notes, for example where the log quota
-    removed a part, go to standard error.
+    removed a part, go to standard error. Programs write no times: --since is right within some seconds.
     """
-    if build and attempt:
-        raise click.UsageError("--build and --attempt exclude each other")
+    if build and (attempt or tail is not None or since is not None):
+        raise click.UsageError("--build goes with none of --attempt, --tail and --since")
     client = find_or_start(complain)
     if follow:
         leave_with_reader()
         client = client.following()
     shown, told, empty = attempt, "", True
-    for piece in pieces(client, job, attempt, part="build" if build else "job", follow=follow):
+    chosen = Chosen("build" if build else "job", attempt, tail, since)
+    for piece in pieces(client, job, chosen, follow=follow):
         if not build and (follow or piece.attempt is None) and _waits(piece, attempt):
             told = _tell_wait(client, job, told, piece.attempt)
         if follow and shown is not None and piece.attempt != shown:
@@ -70,14 +87,26 @@ def logs(job: str, *, follow: bool, attempt: int | None, build: bool, as_json: b
         _tell_empty(client, job, shown)
 
 
-def pieces(
-    client: Client, ref: str, attempt: int | None, *, part: str = "job", follow: bool = False
-) -> Iterator[LogChunk]:
+class Chosen(NamedTuple):
+    """The log that is to be printed, and where it begins."""
+
+    part: str = "job"
+    attempt: int | None = None  # None: the newest
+    tail: int | None = None  # lines
+    since_s: float | None = None  # Unix time
+
+
+def pieces(client: Client, ref: str, chosen: Chosen, *, follow: bool = False) -> Iterator[LogChunk]:
     """Yield a log in pieces; with ``follow`` all attempts in turn, until the job ends or is held."""
+    part, attempt, tail, since_s = chosen
     stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False
     while True:
-        piece = client.log(ref, attempt=attempt, offset=offset, wait_s=wait_s, part=part)
+        piece = client.log(
+            ref, attempt=attempt, offset=offset, wait_s=wait_s, part=part, tail=tail, since_s=since_s
+        )
         yield piece
+        if piece.attempt is not None:
+            tail = since_s = None  # the offset of the answer takes their place
         attempt, wait_s = piece.attempt, 0.0
         if piece.next_offset > offset:
             offset = piece.next_offset

@@ -1,6 +1,7 @@
 """Arguments, options and groups that several commands share: a JOB, a duration, ``--json``."""
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -93,6 +94,27 @@ def seconds_of_unit(ctx: click.Context, param: click.Parameter, given: str) -> f
     if (match := _ONE_UNIT.fullmatch(given)) and not match[2]:
         raise click.BadParameter(f"{given!r} has no unit; write a unit: 7d, 12h, 30m", ctx, param)
     return seconds(ctx, param, given)
+
+
+def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
+    """Return the Unix time of ``2030-01-31T18:00:00+01:00``, or of a duration ago such as ``10m``."""
+    if given is None:
+        return None
+    if "-" in given:
+        from datetime import datetime  # noqa: PLC0415  few commands are given a time
+
+        try:
+            moment = datetime.fromisoformat(given)
+        except ValueError as error:
+            example = "write a duration such as 10m, or 2030-01-31T18:00:00+01:00"
+            raise click.BadParameter(
+                f"{given[:LONGEST_SHOWN]!r} is no time; {example}", ctx, param
+            ) from error
+        if moment.tzinfo is None:
+            raise click.BadParameter(f"needs an offset from UTC: {given}Z or {given}+01:00", ctx, param)
+        return moment.timestamp()
+    ago = seconds_of_unit(ctx, param, given)
+    return None if ago is None else time.time() - ago
 
 
 the_job = click.argument("job", metavar="JOB", callback=check_ref, shell_complete=complete_names)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from runner.cli import formatting
 from runner.cli.console import complain, harmless, leave_with_reader, say_json
+from runner.cli.failure import complain_of_failure
 from runner.cli.follow import ReportedState, new_build_lines
 from runner.cli.job_output import OutputReader, write_piece
 
@@ -64,6 +65,7 @@ class Follower:
                     break
         if not self._as_json:
             complain(formatting.end_line(job))
+            complain_of_failure(self._client, job, with_log=False)
         return formatting.exit_code(job)
 
     def _report(self, job: JobDetail, *, has_waited: bool) -> None:

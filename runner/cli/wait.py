@@ -9,6 +9,7 @@ import click
 
 from runner.cli import formatting
 from runner.cli.console import complain, say, say_json
+from runner.cli.failure import complain_of_failure
 from runner.cli.parameters import as_json, seconds, the_jobs
 from runner.client.client import Client, find_or_start
 
@@ -49,6 +50,7 @@ def wait_to_the_end(client: Client, ref: str, *, as_json: bool, deadline: float 
         say_json(job)
     else:
         say(formatting.end_line(job) if done else f"{formatting.state_line(job)}; still, after --timeout")
+        complain_of_failure(client, job)
     return formatting.exit_code(job) if done else TIMED_OUT
 
 

@@ -214,11 +214,29 @@ class Client:
         found: list[dict[str, Any]] = self.get(path, {"attempt": attempt})["decisions"]
         return found
 
-    def log(
-        self, ref: str, *, attempt: int | None = None, offset: int = 0, wait_s: float = 0.0, part: str = "job"
+    def log(  # noqa: PLR0913  one per part of the query
+        self,
+        ref: str,
+        *,
+        attempt: int | None = None,
+        offset: int = 0,
+        wait_s: float = 0.0,
+        part: str = "job",
+        tail: int | None = None,
+        since_s: float | None = None,
     ) -> LogChunk:
-        """Return the bytes of one log from ``offset`` on; wait up to ``wait_s`` if there are none yet."""
-        query: Query = {"attempt": attempt, "offset": offset, "wait": wait_s, "part": part}
+        """Return the bytes of one log from ``offset`` on; wait up to ``wait_s`` if there are none yet.
+
+        ``tail`` (lines) and ``since_s`` (Unix time) take the place of the offset.
+        """
+        query: Query = {
+            "attempt": attempt,
+            "offset": offset,
+            "wait": wait_s,
+            "part": part,
+            "tail": tail,
+            "since": since_s,
+        }
         return parse_log_chunk(self._get(f"/v1/jobs/{quote_path(ref)}/log", query, wait_s), offset)
 
     def events(

@@ -65,6 +65,12 @@ class RunDirectory(Protocol):
     def log_status(self, paths: RunPaths, pattern: str | None) -> Status | None:
         """Return the progress that the log tells, by a pattern or by known formats, or None."""
 
+    def log_times(self, attempt: int) -> Path:
+        """Return the file with the sizes that the log of an attempt had."""
+
+    def note_log_size(self, paths: RunPaths, now_s: float) -> None:
+        """Note the size of the log of an attempt that runs, now and then."""
+
     def result(self, paths: RunPaths) -> Result | None:
         """Return the result, or None if none can be read."""
 

@@ -35,6 +35,7 @@ from runner.adapters.host import log_quota
 from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.log_progress import LogProgressReader
+from runner.adapters.host.log_times import LogTimes
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.attempts import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
@@ -88,6 +89,7 @@ class HostRunDirectory:
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
         self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
+        self._log_times: LogTimes | None = None  # the same
 
     def paths(self, attempt: int, lineage: int) -> RunPaths:
         paths = self._paths
@@ -272,6 +274,17 @@ class HostRunDirectory:
         if reader is None or (reader.path, reader.pattern) != (paths.log, pattern):
             reader = self._log_progress = LogProgressReader(paths.log, pattern)
         return reader.status()
+
+    def log_times(self, attempt: int) -> Path:
+        """Return the file with the sizes that the log of an attempt had."""
+        return self.root / "attempts" / f"{attempt}.log-times"
+
+    def note_log_size(self, paths: RunPaths, now_s: float) -> None:
+        """Note the size of the log of an attempt that runs."""
+        times = self._log_times
+        if times is None or times.log != paths.log:
+            times = self._log_times = LogTimes(self.log_times(paths.attempt), paths.log)
+        times.note(now_s)
 
     def result(self, paths: RunPaths) -> Result | None:
         return read_report(paths.result, Result)

@@ -27,6 +27,7 @@ class Evidence:
     shared_memory_limit: str = ""  # size of /dev/shm as a job file writes it; empty: that of the host
     stop_requested: bool = False  # it was told to stop: exit 0 alone does not mean success
     never_started: bool = False  # it was told to stop before its program started
+    exception: str = ""  # the last line of a traceback at the end of its log
 
 
 BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
@@ -96,8 +97,9 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             return ExitCause.EXCEPTION, f"exit code {code} ({signal.Signals(code - 128).name})"
         case _:
             said = evidence.result_cause if evidence.result_cause != ExitCause.COMPLETED else None
-            words = evidence.result_message or evidence.engine_error or f"exit code {evidence.exit_code}"
-            return said or ExitCause.EXCEPTION, words
+            raised = f": {evidence.exception}" if evidence.exception else ""
+            words = f"exit code {evidence.exit_code}{raised}"
+            return said or ExitCause.EXCEPTION, evidence.result_message or evidence.engine_error or words
 
 
 def _may_be_shared_memory(evidence: Evidence) -> bool:

@@ -44,6 +44,14 @@ EXIT_FACTS: Final = (
         hint=True,
     ),
     Fact(
+        "exit.exception",
+        FactKind.TEXT,
+        _EXIT,
+        "type of the Python exception that ended it, without its module, such as `ImportError`",
+        "the last traceback at the end of the log",
+        hint=True,
+    ),
+    Fact(
         "killed_by",
         FactKind.WORD,
         _EXIT,

@@ -28,6 +28,7 @@ from runner.server.api.deps import (
     ServiceDep,
     decode_base64,
 )
+from runner.server.api.log_start import LogStart, find_start
 from runner.server.api.schedules import schedule_json
 from runner.server.api.threads import SharedThreadsRoute, run_check, run_control, run_in_share
 from runner.server.api.why import reason
@@ -53,6 +54,10 @@ MAX_CANCELLED: Final = 1000
 
 
 router = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+
+
+MAX_TAIL: Final = 1_000_000
+"""Lines at the end of a log; they are looked for in its last MiB."""
 
 
 class AfterBody(Body):
@@ -333,10 +338,18 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     offset: Number = 0,
     wait: float = 0,
     part: Literal["job", "build"] = "job",
+    tail: Annotated[Number, Field(le=MAX_TAIL)] | None = None,
+    since: float | None = None,
 ) -> Response:
-    """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new."""
+    """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new.
+
+    ``tail`` (lines) and ``since`` (Unix time, within some seconds) choose the offset in the log of a job.
+    """
     polls: logs.LogPolls = request.app.state.log_polls
     row = await run_in_share(service.queries.readable, caller, reference)
+    start = LogStart(tail, since)
+    if part == "job" and start.is_given:
+        offset = await run_in_share(find_start, service, row, attempt, start)
     read = partial(logs.read_chunk, service, row.job.id, part, attempt, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await run_in_share(read)

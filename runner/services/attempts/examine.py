@@ -195,7 +195,7 @@ def _was_stop_requested(state: State, gone: Gone) -> bool:
 
 
 def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expected: bool) -> Evidence:
-    result = reports.result
+    result, raised = reports.result, attempt_facts.find_exception(reports.log_tail)
     return Evidence(
         exit_code=gone.exit_code,
         oom_seen=gone.oom_seen,
@@ -203,6 +203,7 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         result_cause=None if result is None else str(result.cause),
         result_message="" if result is None else result.message,
         writes_result=reports_expected,
+        exception="" if raised is None else raised.line,
         never_started=gone.never_started and reports == attempt_facts.AttemptReports(),
     )
 

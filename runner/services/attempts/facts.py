@@ -11,7 +11,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Effective, ExitCode, Phase, Result, Status
 from runner.core.job.attempt import Attempt, AttemptEnd
@@ -41,6 +42,9 @@ SHARED_MEMORY_FULL: Final = re.compile(
 LAST_LINES: Final = 20
 """Lines at the end of a log without a traceback that are searched for the cause."""
 
+EXCEPTION_LINES: Final = 40
+"""Lines at the end of a traceback that are searched for its last one: some exceptions print more below it."""
+
 LOG_TAIL_BYTES: Final = 16 * 1024
 
 
@@ -67,6 +71,8 @@ def of_end(
     }
     if gone.exit_code is not None:
         facts["exit.code"] = gone.exit_code
+    if facts["exit.class"] == "exception" and (raised := find_exception(reports.log_tail)) is not None:
+        facts["exit.exception"] = raised.kind
     if (device := _out_of_device_memory(evidence, reports)) is not None:
         facts["oom.device"] = device
     if evidence.exit_code == ExitCode.NON_FINITE or evidence.result_cause is not None:
@@ -116,6 +122,32 @@ def _last_words(log: bytes) -> bytes:
     if found and b"ChildFailedError" in last:
         return _last_words(before)
     return last if found else b"\n".join(log.splitlines()[-LAST_LINES:])
+
+
+class PythonException(NamedTuple):
+    """The last line of a traceback."""
+
+    kind: str  # without its module
+    line: str
+
+
+MAX_EXCEPTION: Final = 300
+"""Characters of the last line of a traceback that are kept."""
+
+_RAISED: Final = re.compile(
+    rb"(?:[A-Za-z_][A-Za-z0-9_]{0,99}\.){0,20}([A-Z][A-Za-z0-9_]{0,99})(?::(?: .*)?)?"
+)
+
+
+def find_exception(log: bytes) -> PythonException | None:
+    """Return the exception whose traceback ends a log; of a log of a launcher, that of the program."""
+    lines = _last_words(log).splitlines()[-EXCEPTION_LINES:]
+    for above, line in reversed(list(pairwise(lines))):
+        # A traceback is indented up to its last line; a syntax error has no other line that tells it.
+        if above[:2] == b"  " and (match := _RAISED.fullmatch(line.rstrip())):
+            text = line[:MAX_EXCEPTION].decode(errors="replace").strip()
+            return PythonException(match[1].decode(), text)
+    return None
 
 
 def of_progress(reports: AttemptReports) -> dict[str, FactValue]:

@@ -175,7 +175,9 @@ class AttemptService:
 
     def probe(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
         """Return the progress of a running attempt."""
-        return probe_progress(self._examined(row, attempt), self._config.clock.now())
+        run, now = self._examined(row, attempt), self._config.clock.now()
+        run.directory.note_log_size(run.paths, now.timestamp())
+        return probe_progress(run, now)
 
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
         """Return the evidence about an attempt that has ended."""

@@ -305,7 +305,10 @@ class _Exchange(BaseHTTPRequestHandler):
             over = bool(rows[number]["ended_at"]) if number else settled
             later = number + 1 if number + 1 in rows else None
             whole, cut = self.api.logs.get((job["id"], number), b""), self.api.cuts.get((job["id"], number))
-        body, next_offset = _piece(whole, offset, cut)
+        if "tail" in query:
+            body, next_offset = b"\n".join(whole.split(b"\n")[-int(query["tail"]) - 1 :]), len(whole)
+        else:
+            body, next_offset = _piece(whole, offset, cut)
         headers = {
             "X-Runner-Attempt": str(number),
             "X-Runner-Next-Offset": str(next_offset),

@@ -554,3 +554,32 @@ def test_what_depends_on_a_checkpoint_that_was_not_verified_is_unknown() -> None
     assert older == {"checkpoint.present": True, "checkpoint.valid": True, "checkpoint.step": 10}
     newer = exit_facts.of_checkpoints(SavedCheckpoints(steps=(15,), unverified=unverified), attempt, NOW)
     assert newer["progress.advanced"] is True
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "line"),
+    [
+        (TRACEBACK + b"ImportError: no such thing\n", "ImportError", "ImportError: no such thing"),
+        (TRACEBACK + b"    import x\nKeyboardInterrupt\n", "KeyboardInterrupt", "KeyboardInterrupt"),
+        (TRACEBACK + b"  x\na.b.NoData: 3\nwith a note\n\n", "NoData", "a.b.NoData: 3"),
+        (
+            b"  File \"train.py\", line 3\n    f(\n     ^\nSyntaxError: '(' was never closed\n",
+            "SyntaxError",
+            "SyntaxError: '(' was never closed",
+        ),
+        (TRACEBACK + b"NameError: name 'x' is not defined\n" + LAUNCHER, "NameError", None),
+        (TRACEBACK + b"ValueError: " + b"x" * 9999, "ValueError", "ValueError: " + "x" * 288),
+    ],
+)
+def test_the_exception_that_ended_a_program_is_the_last_line_of_its_traceback(
+    log: bytes, kind: str, line: str | None
+) -> None:
+    found = exit_facts.find_exception(b"step 1\n" + log)
+    assert found is not None
+    assert found.kind == kind
+    assert line is None or found.line == line
+
+
+@pytest.mark.parametrize("log", [b"", b"ImportError: x\n", b"hello\nDone: 3\n", b"  indented\nlower: x\n"])
+def test_a_log_without_a_traceback_names_no_exception(log: bytes) -> None:
+    assert exit_facts.find_exception(log) is None

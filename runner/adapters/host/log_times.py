@@ -1,0 +1,61 @@
+"""When a log had which size: programs write no times, and ``runner logs --since`` asks for them.
+
+The daemon notes the size of a growing log now and then, in a file beside the attempt that the job cannot
+change. Each note has a fixed length, so that a reader searches it without reading all of it.
+"""
+
+import os
+import struct
+from bisect import bisect_right
+from pathlib import Path
+from typing import Final
+
+from jobs.contract import open_regular
+
+EVERY_S: Final = 10.0
+"""The least time between two notes, and so the precision of ``--since``."""
+
+_NOTE: Final = struct.Struct("<dQ")
+
+
+class LogTimes:
+    """The notes about the log of one attempt."""
+
+    def __init__(self, notes: Path, log: Path) -> None:
+        self.log = log
+        self._notes = notes
+        self._last: tuple[float, int] = (0.0, 0)
+
+    def note(self, now_s: float) -> None:
+        """Note the present size if the log has grown; without a place for it, nothing is noted."""
+        at, size = self._last
+        if 0 <= now_s - at < EVERY_S:
+            return
+        try:
+            present = os.stat(self.log, follow_symlinks=False).st_size  # noqa: PTH116  every few seconds
+            if present == size:
+                return
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self._notes, flags, 0o600)
+        except OSError:
+            return
+        try:
+            whole = os.fstat(descriptor).st_size % _NOTE.size == 0  # a full disk may have torn a note
+            if whole and os.write(descriptor, _NOTE.pack(now_s, present)) == _NOTE.size:
+                self._last = (now_s, present)
+        except OSError:
+            return
+        finally:
+            os.close(descriptor)
+
+
+def size_at(notes: Path, when_s: float) -> int:
+    """Return the size that a log had at a time, at most; 0 if nothing is known of that time or before."""
+    try:
+        with open_regular(notes) as file:
+            text = file.read()
+    except OSError:
+        return 0
+    known = list(_NOTE.iter_unpack(text[: len(text) - len(text) % _NOTE.size]))
+    index = bisect_right(known, when_s, key=lambda note: note[0])
+    return int(known[index - 1][1]) if index else 0

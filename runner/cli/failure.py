@@ -1,0 +1,87 @@
+"""What a person needs of a job that has failed: the end of its log, and the next step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from runner.base.errors import RunnerError
+from runner.cli.console import complain, harmless
+
+if TYPE_CHECKING:
+    from runner.client.client import Client
+    from runner.client.types import AttemptResponse, JobDetail
+
+LAST_LINES: Final = 20
+LINE_CHARACTERS: Final = 500
+"""Of a longer line, the beginning is shown."""
+
+BY_CAUSE: Final = {
+    "not_found": "check the first word of the command, and that the image has this program",
+    "not_executable": "make the program executable (chmod +x), or start it by its interpreter",
+    "host_oom": "raise resources.memory (runner run --memory)",
+    "device_out_of_memory": "use smaller batches, or a device with more memory (devices.memory)",
+    "shared_memory": "raise resources.shm, or use fewer loader processes",
+    "disk_full": "make room on the disk, then: runner release {id}",
+    "launch_failed": "runner events {id} prints what the engine has said",
+}
+"""The next step by the cause of the last attempt."""
+
+BY_WORD: Final = {
+    "ModuleNotFoundError": "add the package to the image: runner run --with PACKAGE, or image.requirements",
+    "ImportError": "add the package, or another version: runner run --with PACKAGE, or image.requirements",
+    "SyntaxError": "correct the code and submit it again",
+    "NameError": "correct the code and submit it again",
+    "time limit": "raise resources.time_limit; runner restart {id} continues from the newest checkpoint",
+}
+"""The next step by a word in the reason of the job's end."""
+
+OTHERWISE: Final = "runner logs {id} prints the whole log, runner restart {id} tries again"
+HELD: Final = "runner policy explain {id} says why it is held, runner release {id} lets it go on"
+
+
+class Failure(NamedTuple):
+    """The end of a failed job."""
+
+    attempt: int | None  # whose log this is; None: there is none
+    lines: tuple[str, ...]
+    next_step: str
+
+
+def find_failure(client: Client, job: JobDetail, *, with_log: bool = True) -> Failure | None:
+    """Return the end of a job that has failed, or is held after an attempt; None for any other job."""
+    ended = [attempt for attempt in job["attempts"] if attempt["ended_at"]]
+    is_held = job["state"] == "held" and bool(ended)
+    if job["outcome"] != "failed" and not is_held:
+        return None
+    last = ended[-1] if ended else None
+    lines = _last_lines(client, job["id"], last) if with_log and last is not None else ()
+    step = HELD if is_held else _next_step(job, last)
+    return Failure(None if last is None else last["number"], lines, step.format(id=job["id"]))
+
+
+def complain_of_failure(client: Client, job: JobDetail, *, with_log: bool = True) -> None:
+    """Print the last lines of the log of a failed job, and the next step, to standard error."""
+    failure = find_failure(client, job, with_log=with_log)
+    if failure is None:
+        return
+    if failure.lines:
+        complain(f"--- the last lines of attempt {failure.attempt} ---", *failure.lines, "---")
+    complain(f"{job['name']}: {failure.next_step}")
+
+
+def _last_lines(client: Client, job_id: str, attempt: AttemptResponse) -> tuple[str, ...]:
+    """Return the last lines of the log of an attempt; none if it cannot be read."""
+    try:
+        piece = client.log(job_id, attempt=attempt["number"], tail=LAST_LINES)
+    except RunnerError:  # somebody else's job, or an attempt without a log
+        return ()
+    text = piece.body.decode(errors="replace").replace("\r\n", "\n")
+    lines = (line.rpartition("\r")[2] for line in text.rstrip().split("\n")[-LAST_LINES:])
+    return tuple(harmless(line[:LINE_CHARACTERS], keep="\t") for line in lines) if text.strip() else ()
+
+
+def _next_step(job: JobDetail, last: AttemptResponse | None) -> str:
+    message, cause = ("", "") if last is None else (last["message"] or "", last["cause"] or "")
+    said = f"{job['why']} {message}"
+    found = next((step for word, step in BY_WORD.items() if word in said), None)
+    return found or BY_CAUSE.get(cause, OTHERWISE)

@@ -1,0 +1,134 @@
+"""The end of a failed job on the screen: its last lines, and the next step."""
+
+import pytest
+
+from tests.fakes.daemon.api import AT, FakeApi, Problem, an_attempt, ended
+from tests.unit.runner.cli.conftest import Invoke
+
+LOG = b"".join(b"line %d\n" % number for number in range(100)) + b"  0%\r 50%\r\x1b[1mNameError: x\n"
+PROGRAM = {"job": {"workload": {"kind": "program"}}}
+
+
+def fail(api: FakeApi, cause: str = "exception", message: str = "exit code 1", **facts: object) -> None:
+    attempt = an_attempt(1, ended_at=AT, exit_code=1, cause=cause, message=message)
+    job = api.add("train", **{**ended("failed", f"{cause}: {message}"), "attempts": [attempt], **facts})
+    api.logs[job["id"], 1] = LOG
+
+
+@pytest.mark.parametrize("command", ["wait", "show"])
+def test_the_last_lines_and_the_next_step_follow_on_stderr(
+    api: FakeApi, invoke: Invoke, command: str
+) -> None:
+    fail(api)
+    result = invoke(command, "train")
+    first, *lines, last, step = result.stderr.splitlines()
+    assert (first, last) == ("--- the last lines of attempt 1 ---", "---")
+    assert lines == [*(f"line {number}" for number in range(81, 100)), "\\x1b[1mNameError: x"]
+    assert step == "train: runner logs 000001 prints the whole log, runner restart 000001 tries again"
+    assert "tail=20" in next(path for _, path, _ in api.asked if "/log" in path)
+    assert "line" not in result.stdout
+
+
+@pytest.mark.parametrize("facts", [ended(), ended("cancelled"), {"state": "held"}, {"state": "running"}])
+def test_of_a_job_that_has_not_failed_nothing_is_told(
+    api: FakeApi, invoke: Invoke, facts: dict[str, object]
+) -> None:
+    api.add("train", **facts)
+    assert invoke("show", "train").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("cause", "message", "step"),
+    [
+        ("not_found", "the program was not found", "check the first word of the command"),
+        ("host_oom", "killed", "raise resources.memory"),
+        (
+            "exception",
+            "exit code 1: ModuleNotFoundError: No module named 'x'",
+            "add the package to the image",
+        ),
+        ("exception", "exit code 1: SyntaxError: '(' was never closed", "correct the code"),
+        ("terminated", "time limit of 2h is used", "raise resources.time_limit; runner restart 000001"),
+    ],
+)
+def test_the_next_step_follows_from_the_cause(
+    api: FakeApi, invoke: Invoke, cause: str, message: str, step: str
+) -> None:
+    fail(api, cause, message)
+    assert invoke("wait", "train").stderr.splitlines()[-1].startswith(f"train: {step}")
+
+
+def test_a_held_job_names_who_lets_it_go_on(api: FakeApi, invoke: Invoke) -> None:
+    fail(api, state="held", outcome=None)
+    assert invoke("wait", "train").stderr.splitlines()[-1].endswith("runner release 000001 lets it go on")
+
+
+def test_a_job_that_never_started_has_no_lines(api: FakeApi, invoke: Invoke) -> None:
+    api.add("train", **ended("failed", "the image cannot be built"), attempts=[])
+    assert invoke("show", "train").stderr.startswith("train: runner logs 000001")
+
+
+def test_the_log_of_somebody_else_is_left_out(api: FakeApi, invoke: Invoke) -> None:
+    def refused() -> None:
+        raise Problem(403, "refused", 3, "job 1: belongs to ada")
+
+    fail(api)
+    api.turns["log"].append(refused)
+    assert len(invoke("show", "train").stderr.splitlines()) == 1
+
+
+def test_as_json_nothing_is_told_beside_the_object(api: FakeApi, invoke: Invoke) -> None:
+    fail(api)
+    assert invoke("show", "--json", "train").stderr == ""
+    assert invoke("wait", "--json", "train").stderr == ""
+
+
+def test_who_follows_a_program_sees_its_output_once(api: FakeApi, invoke: Invoke, job_file: object) -> None:
+    attempt = an_attempt(1, ended_at="x", exit_code=1, cause="exception", message="exit code 1")
+    api.logs["000001", 1] = b"hello\n"
+    api.turns["wait"].append(
+        lambda: api.jobs["000001"].update({**ended("failed"), "attempts": [attempt], "revision": PROGRAM})
+    )
+    result = invoke("submit", "--follow", str(job_file))
+    assert (result.exit_code, result.stdout.count("hello")) == (10, 1)
+    assert (
+        result.stderr == "train: runner logs 000001 prints the whole log, runner restart 000001 tries again\n"
+    )
+
+
+# --- logs --tail and --since
+
+
+def test_a_tail_is_asked_for_once_and_the_log_is_read_on_from_there(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train")
+    api.logs[job["id"], 1] = b"step 1\n"
+    assert invoke("logs", "--tail", "5", "train").stdout == "step 1\n"
+    asked = [path for _, path, _ in api.asked if "/log" in path]
+    assert ["tail=5" in path for path in asked] == [True, False]
+
+
+def test_a_time_is_sent_as_unix_time(api: FakeApi, invoke: Invoke) -> None:
+    api.add("train")
+    invoke("logs", "--since", "2026-03-01T12:00:00+00:00", "train")
+    assert any("since=1772366400.0" in path for _, path, _ in api.asked)
+    invoke("logs", "--since", "10m", "train")
+    assert sum("since=" in path for _, path, _ in api.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "fact"),
+    [
+        (("--since", "10"), "has no unit"),
+        (("--since", "2026-13-01"), "is no time"),
+        (("--since", "2026-03-01T12:00:00"), "needs an offset from UTC"),
+        (("--tail", "-1"), "-1 is not from 0"),
+        (("--tail", "3", "--build"), "--build goes with none of"),
+    ],
+)
+def test_a_wrong_beginning_is_one_line(
+    api: FakeApi, invoke: Invoke, args: tuple[str, ...], fact: str
+) -> None:
+    api.add("train")
+    result = invoke("logs", *args, "train")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert fact in result.stderr

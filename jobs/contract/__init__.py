@@ -31,6 +31,7 @@ from jobs.contract.plans import WORKLOADS as WORKLOADS
 from jobs.contract.plans import CheckpointFields as CheckpointFields
 from jobs.contract.plans import Plan as Plan
 from jobs.contract.plans import Program as Program
+from jobs.contract.plans import ProgramCode as ProgramCode
 from jobs.contract.plans import TrainingPlan as TrainingPlan
 from jobs.contract.plans import kind_of as kind_of
 from jobs.contract.profile import SWITCHES as SWITCHES

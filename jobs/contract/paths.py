@@ -20,7 +20,7 @@ class RunPaths:
 
     ``root`` is ``/job`` inside the container and ``<state>/jobs/<id>`` on the host.
     The runner creates the directories.  Only the leaves ``attempts/N``, ``lineages/L``,
-    ``homes/L`` and ``cache`` are owned by the job's uid.
+    ``homes/L``, ``work/L`` and ``cache`` are owned by the job's uid.
     """
 
     root: Path
@@ -68,6 +68,11 @@ class RunPaths:
     @cached_property
     def lineage_dir(self) -> Path:
         return self.root.joinpath("lineages", str(self.lineage))
+
+    @cached_property
+    def work_dir(self) -> Path:
+        """The working directory of the lineage: the code as submitted, and what programs write there."""
+        return self.root.joinpath("work", str(self.lineage))
 
     @cached_property
     def final_dir(self) -> Path:

@@ -28,6 +28,7 @@ from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.clock import SystemClock, boot_id
+from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directory import HostRunDirectory, owners
 from runner.adapters.host.users import HostUsers
@@ -154,7 +155,8 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         mean_between_s=lambda: estimate_mtbf_s(*store.interruptions()),
         pins=PinnedMounts(directory / "pins", users) if _may_pin(settings, executor) else None,
     )
-    attempt_service = AttemptService(config)
+    code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
+    attempt_service = AttemptService(replace(config, code=code))
     attempt_service.sweep()
     examine_at_start(settings, network)
     context = Context(
@@ -193,6 +195,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         broadcast=broadcast,
         state_dir=directory,
         started_at=clock.now(),
+        code=code,
         host_processes=_host_processes(executor, engine_problem),
         unrecorded=_unrecorded(directory, store),
     )
@@ -205,6 +208,10 @@ def _unrecorded(directory: Path, store: SqliteStore) -> Mapping[str, int | None]
     if found:
         log.warning("jobs.not_in_store", count=len(found), jobs=",".join(list(found)[:MOST_NAMED]))
     return found
+
+
+def _code_limits(settings: Settings) -> CodeLimits:
+    return CodeLimits(settings.code_bytes, settings.code_files, settings.code_bytes_per_user)
 
 
 def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:

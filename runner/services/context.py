@@ -9,6 +9,7 @@ from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import RunnerError
 from runner.control.controller import Controller
 from runner.core.ports.clock import Clock
+from runner.core.ports.code import CodeSnapshots
 from runner.core.ports.notifications import NotificationFeed
 from runner.core.ports.schedules import Schedules
 from runner.core.ports.store import JobStore
@@ -49,6 +50,7 @@ class ServiceContext:
     broadcast: ChangeBroadcast
     state_dir: Path
     started_at: datetime
+    code: CodeSnapshots | None = None  # None: attempts run the directory of the code as it is then
     host_processes: HostProcesses | None = None  # None: attempts run in containers
     unrecorded: Mapping[str, int | None] = field(
         default_factory=dict

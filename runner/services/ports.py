@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
 from runner.core.job.attempt import Attempt
 from runner.core.ports.attempts import Attempts, SavedCheckpoints, Verification
+from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.executor import LaunchRequest
 from runner.core.ports.network import NetworkState
 from runner.core.ports.store import JobRow
@@ -37,6 +38,12 @@ class RunDirectory(Protocol):
 
     def highest_numbers(self) -> tuple[int, int]:
         """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
+
+    def make_work(self, lineage: int, wanted: WorkingDirectory, fill: Callable[[Path], None]) -> None:
+        """Make the working directory of a lineage with what ``fill`` writes; leave one that there is.
+
+        May raise Refused, Unavailable.
+        """
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
         """Return whether a process holds the lock of a lineage."""

@@ -21,7 +21,10 @@ _DEFAULTS: Final = {
     "profile.stream_buffer_memory": "`256MiB`",
     "workload.kind": "required",
 }
-_FORMS: Final = {"profile.stream_buffer_memory": "a size of at least `1MiB`"}
+_FORMS: Final = {
+    "profile.stream_buffer_memory": "a size of at least `1MiB`",
+    "workload.code": "a directory, a mapping with the fields below, or null",
+}
 
 
 def reference() -> str:
@@ -30,6 +33,7 @@ def reference() -> str:
     sections = [
         _section("Every training", contract.TrainingPlan, "workload", contract.TrainingPlan.model_fields),
         *(_section(kind, plan, "workload", own_fields(plan)) for kind, plan in kinds),
+        _section("workload.code", contract.ProgramCode, "workload.code", contract.ProgramCode.model_fields),
         _section("profile", ProfileChoice, "profile", ProfileChoice.model_fields),
     ]
     return "\n".join(sections)

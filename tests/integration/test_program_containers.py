@@ -48,7 +48,7 @@ def program(daemon: Service, name: str, *command: str, image: str = "counter", *
 LOOK = """\
 env | grep ^RUNNER_ | sort
 pwd
-touch here || echo "code is read-only"
+touch here && echo "code is mine"
 test -r "$RUNNER_ATTEMPT_DIR/spec.json" && echo "spec is there"
 echo mine > "$RUNNER_JOB_DIR/home/mine" && echo "home is mine"
 """
@@ -66,7 +66,7 @@ def test_a_program_finds_what_the_contract_promises(daemon: Service) -> None:
         "RUNNER_JOB_DIR=/job",
         "RUNNER_CHECKPOINT_DIR=/job/lineages/1",
         "/code",
-        "code is read-only",
+        "code is mine",
         "spec is there",
         "home is mine",
     ):

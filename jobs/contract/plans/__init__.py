@@ -18,6 +18,7 @@ from jobs.contract.plans.graph_forecast import GraphForecast as GraphForecast
 from jobs.contract.plans.imu_stream import ImuStream as ImuStream
 from jobs.contract.plans.pair_classifier import PairClassifier as PairClassifier
 from jobs.contract.plans.program import Program as Program
+from jobs.contract.plans.program import ProgramCode as ProgramCode
 from jobs.contract.plans.resident_transformer import ResidentTransformer as ResidentTransformer
 
 WORKLOADS: Final[tuple[type[TrainingPlan], ...]] = (

@@ -8,7 +8,9 @@ file, and a file system that does not answer holds up that child alone.
 A request is one packet: JSON with ``uid``, ``gid``, ``groups``, ``path`` and ``kind``, and one end of a
 socket pair.  The child answers on it: JSON with ``problem`` (a line, or null), and the descriptor if
 there is none.  A request of the kind ``beneath`` comes with an open directory, too, and ``path`` is a name
-below it.  The process ends when the daemon closes the socket, also by dying.
+below it.  A request of the kind ``code`` comes with a stream, to which the child writes what a code directory
+holds, and with the listing of the last time if there is one.  The process ends when the daemon closes the
+socket, also by dying.
 """
 
 import codecs
@@ -23,12 +25,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from runner.adapters.host.code_snapshot.walk import WalkLimits, send_tree
 from runner.adapters.host.paths import PathRefusedError, open_beneath, open_path
 
 MAX_CHILDREN_PER_USER: Final = 16
 """More requests of one user at a time are refused: each may wait for a file system that does not answer."""
 MAX_PACKET_BYTES: Final = 64 * 1024
 CPU_S: Final = 10
+CODE_CPU_S: Final = 120
+"""Reading a code directory of the operator's own limit may take longer than opening a file."""
+MAX_DESCRIPTORS: Final = 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_DUMPABLE: Final = 4
 
@@ -44,7 +50,7 @@ def serve(requests: socket.socket) -> None:
     """Answer each request in a child of its own."""
     children: dict[int, int] = {}
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(requests, MAX_PACKET_BYTES, 2)
+        packet, descriptors, _, _ = socket.recv_fds(requests, MAX_PACKET_BYTES, MAX_DESCRIPTORS)
         if not packet:
             return
         _reap(children)
@@ -90,6 +96,9 @@ def _begin(packet: bytes, descriptors: list[int], children: dict[int, int], requ
 
 def _answer_as_user(request: dict[str, Any], directory: list[int], answers: socket.socket) -> None:
     become(int(request["uid"]), int(request["gid"]), [int(group) for group in request["groups"]])
+    if request["kind"] == "code":
+        _answer(answers, {"problem": _send_code(request, *directory)})
+        return
     try:
         descriptor = _open(request, directory)
     except PathRefusedError as error:
@@ -104,6 +113,26 @@ def _open(request: dict[str, Any], directory: list[int]) -> int:
     return open_path(Path(request["path"]), request["kind"]).reopen()
 
 
+def _send_code(request: dict[str, Any], stream: int, *known: int) -> str | None:
+    """Write what a code directory holds to a stream; return why it cannot be looked at, or None."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CODE_CPU_S, CODE_CPU_S))
+    try:
+        directory = open_path(Path(request["path"]), "directory").reopen()
+    except PathRefusedError as error:
+        return str(error)
+    os.fchdir(directory)
+    limits = WalkLimits(request["max_bytes"], request["max_files"])
+    skipped = frozenset((int(device), int(inode)) for device, inode in request["skip"])
+    listing: dict[str, Any] = {}
+    for descriptor in known:
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            file.readline()  # about the snapshot, which is the daemon's business
+            listing = json.load(file)
+    with suppress(BrokenPipeError, ConnectionResetError), os.fdopen(os.dup(stream), "wb", 1024**2) as out:
+        send_tree(out, listing, limits, skipped, None)
+    return None
+
+
 def become(uid: int, gid: int, groups: list[int]) -> None:
     """Take on all ids of a user, for good; for anybody but root that gives up every capability.
 
@@ -111,12 +140,13 @@ def become(uid: int, gid: int, groups: list[int]) -> None:
         OSError: the process is not root's, or has used up what its container allows.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    os.setgroups(groups)
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
+    if uid != os.geteuid():
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody of the same uid reads what it holds
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CODE_CPU_S))
 
 
 def _answer(answers: socket.socket, message: dict[str, Any], *descriptors: int) -> None:

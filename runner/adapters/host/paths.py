@@ -178,14 +178,14 @@ def _problem(opened: OpenPath, kind: PathKind) -> str | None:
 
 
 def _system_problem(opened: OpenPath, real: Path) -> str | None:
-    pseudo = PSEUDO_FILE_SYSTEMS.get(_file_system_type(opened.descriptor))
+    pseudo = PSEUDO_FILE_SYSTEMS.get(file_system_type(opened.descriptor))
     if pseudo is None and not any(real.is_relative_to(root) or root.is_relative_to(real) for root in SYSTEM):
         return None
     leads = "" if str(real) == opened.shown else f"leads to {one_line(str(real))}, which "
     return f"{leads}belongs to the system and is never shown to a job"
 
 
-def _file_system_type(descriptor: int) -> int:
+def file_system_type(descriptor: int) -> int:
     """Return ``f_type`` of the file system of an open file, the first word of ``struct statfs``."""
     buffer = ctypes.create_string_buffer(256)
     if _libc.fstatfs(descriptor, buffer):

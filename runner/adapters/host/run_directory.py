@@ -38,6 +38,7 @@ from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.attempts import SavedCheckpoints, Verification
+from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.users import Owner
 
 R = TypeVar("R", bound=Report)
@@ -179,6 +180,37 @@ class HostRunDirectory:
         """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
         return highest(f"{self.root}/attempts"), highest(f"{self.root}/lineages")
 
+    def make_work(self, lineage: int, wanted: WorkingDirectory, fill: Callable[[Path], None]) -> None:
+        """Make the working directory of a lineage atomically; leave one that there is.
+
+        ``fill`` writes the code where the job cannot reach it yet.
+
+        Raises:
+            Refused: there is no such code, or the directory belongs to another user.
+            Unavailable: the file system refuses it, for instance because it is full.
+        """
+        parent = self.root / "work"
+        place, draft = parent / str(lineage), parent / f".{lineage}.draft"
+        try:
+            parent.mkdir(mode=0o755, exist_ok=True)
+            if place.is_dir():
+                self._check_owner(str(place))
+                return
+            _make_empty(draft)
+            fill(draft)
+            self._note_work(lineage, wanted.snapshot)
+            self._give(draft, 0o700)
+            draft.rename(place)
+        except OSError as error:
+            raise Unavailable(f"{error.filename or place}: {error.strerror}") from error
+
+    def _note_work(self, lineage: int, snapshot: str) -> None:
+        """Write beside a working directory which snapshot it was made of."""
+        note, draft = self.root / "work" / f"{lineage}.json", self.root / "work" / f".{lineage}.json.draft"
+        draft.unlink(missing_ok=True)
+        _write_new(draft, json.dumps({"snapshot": snapshot}).encode(), 0o644, os.geteuid(), os.getegid())
+        draft.rename(note)
+
     @staticmethod
     def is_lineage_locked(paths: RunPaths) -> bool:
         """Return whether a process holds the lock of a lineage: an attempt that has not died."""
@@ -234,7 +266,7 @@ class HostRunDirectory:
 
         They lie in directories that only the daemon can change.
         """
-        for parent in (self.root, self.root / "attempts", self.root / "lineages"):
+        for parent in (self.root, *(self.root / name for name in ("attempts", "lineages", "work"))):
             with suppress(FileNotFoundError, NotADirectoryError):
                 for draft in parent.glob(".*.draft"):
                     if draft.is_dir() and not draft.is_symlink():

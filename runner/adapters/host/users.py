@@ -11,12 +11,15 @@ import pwd
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 from weakref import finalize
 
 from runner.adapters.host.accounts import SubordinateIds, has_account
+from runner.adapters.host.code_snapshot.frames import read_frames
+from runner.adapters.host.code_snapshot.walk import LAST
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath, open_path
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
@@ -24,6 +27,8 @@ from runner.core.ports.users import PathKind, UnknownUids, User
 
 ANSWER_S: Final = 10.0
 """Longest wait for a file system."""
+
+READ_BYTES: Final = 1024**2
 
 SUBORDINATE_IDS: Final = SubordinateIds()
 """Those of this host."""
@@ -125,6 +130,21 @@ class HostUsers:
             raise UsageError(f"{one_line(str(path))}: is larger than {MAX_SECRET_BYTES} bytes")
         return content
 
+    def stream_code_as_user(
+        self, who: User, directory: Path, options: Mapping[str, object], *known: int
+    ) -> "CodeStream":
+        """Return what a code directory holds, as frames of ``code_snapshot.walk``; the caller closes it.
+
+        It is read with the rights of a user, by a process of its own also where these are the daemon's:
+        the interpreter of the daemon has other work.  ``known`` is the descriptor of the last listing.
+        """
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stream, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        request = {**_request(who, str(directory), "code"), **options}
+        with theirs, far:
+            self._send(json.dumps(request).encode(), theirs.fileno(), far.fileno(), *known)
+        return CodeStream(mine, stream, one_line(str(directory)))
+
     def close(self) -> None:
         """End the process; the next request starts another one."""
         with self._starting:
@@ -142,7 +162,7 @@ class HostUsers:
             opened.close()
 
     def _ask(self, who: User, path: str, kind: str, *directory: int) -> int:
-        request = {"uid": who.uid, "gid": who.gid, "groups": who.groups, "path": path, "kind": kind}
+        request = _request(who, path, kind)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with mine:
             with theirs:
@@ -163,6 +183,46 @@ class HostUsers:
             if self._broker is None:
                 self._broker = _Broker()
             return self._broker
+
+
+def _request(who: User, path: str, kind: str) -> dict[str, object]:
+    return {"uid": who.uid, "gid": who.gid, "groups": who.groups, "path": path, "kind": kind}
+
+
+class CodeStream:
+    """The answer to a request for a code directory, while it comes in."""
+
+    def __init__(self, answers: socket.socket, stream: socket.socket, shown: str) -> None:
+        self._answers, self._stream, self._shown = answers, stream, shown
+        stream.settimeout(ANSWER_S)
+        self._file = stream.makefile("rb", buffering=READ_BYTES)
+
+    def frames(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the kind and the content of each frame.
+
+        Raises:
+            PathRefusedError: the user may not have the directory.
+            Unavailable: the file system does not answer, or the process has ended early.
+        """
+        complete = False
+        try:
+            for kind, content in read_frames(self._file):
+                yield kind, content
+                complete = kind in LAST
+        except TimeoutError as error:
+            fact = f"no answer from the file system in {ANSWER_S:g} s"
+            raise Unavailable(f"{self._shown}: {fact}") from error
+        except (EOFError, ConnectionError) as error:
+            raise Unavailable(f"{self._shown}: the process that reads it as its user has ended") from error
+        if not complete:
+            _answer(self._answers, self._shown, descriptors=0)
+            raise Unavailable(f"{self._shown}: the process that reads it as its user has ended")
+
+    def close(self) -> None:
+        """Close both ends; the process that writes there ends."""
+        self._answers.close()
+        self._file.close()
+        self._stream.close()
 
 
 def _needs_other_rights(who: User) -> bool:
@@ -201,8 +261,8 @@ def _start(requests: socket.socket) -> subprocess.Popen[bytes]:
     )
 
 
-def _answer(answers: socket.socket, shown: str) -> int:
-    """Return the descriptor of an answer.
+def _answer(answers: socket.socket, shown: str, descriptors: int = 1) -> int:
+    """Return the descriptor of an answer, 0 if it has none.
 
     Raises:
         PathRefusedError: the user may not have it.
@@ -210,7 +270,7 @@ def _answer(answers: socket.socket, shown: str) -> int:
     """
     answers.settimeout(ANSWER_S)
     try:
-        packet, descriptors, _, _ = socket.recv_fds(answers, _MAX_ANSWER_BYTES, 1)
+        packet, received, _, _ = socket.recv_fds(answers, _MAX_ANSWER_BYTES, 1)
     except TimeoutError as error:
         raise Unavailable(f"{shown}: no answer from the file system in {ANSWER_S:g} s") from error
     if not packet:
@@ -220,4 +280,4 @@ def _answer(answers: socket.socket, shown: str) -> int:
         raise Unavailable(f"{shown}: too many files of this user are being opened; try again")
     if message["problem"] is not None:
         raise PathRefusedError(message["problem"])
-    return descriptors[0]
+    return received[0] if descriptors else 0

@@ -38,7 +38,7 @@ def named_paths(job: JobFile) -> Iterator[tuple[tuple[PathPart, ...], str, PathK
     if (data := data_path(plan)) is not None:
         yield ("workload", "data"), data, "directory" if plan.kind == "causal_lm" else "either"
     if isinstance(plan, Program) and plan.code is not None:
-        yield ("workload", "code"), plan.code, "directory"
+        yield ("workload", "code"), plan.code.path, "directory"
     for i, mount in enumerate(job.mounts):
         yield ("mounts", i, "source"), mount.source, "either" if mount.read_only else "writable"
     for name, source in job.secrets.items():

@@ -29,6 +29,7 @@ def job_schema(profiles: Path | None = None) -> dict[str, Any]:
     definitions["ProfileChoice"]["properties"]["extends"]["enum"] = list(names)
     _allow_text(fields["profile"], {"type": "string", "enum": list(names)}, AUTO)
     _allow_text(fields["image"], {"type": "string"}, "auto")
+    definitions["Program"]["properties"]["code"]["anyOf"].insert(0, {"type": "string"})
     queueing, devices = definitions["QueueFields"]["properties"], definitions["DeviceRequest"]["properties"]
     queueing["after"]["items"] = {"anyOf": [{"type": "string"}, queueing["after"]["items"]]}
     _allow_one(devices["model"])

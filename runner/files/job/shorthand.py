@@ -73,13 +73,17 @@ def check_plan_paths(workload: contract.Plan) -> contract.Plan:
     if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
         fact = f'"stdlib" is text, which {workload.kind} cannot read; for a directory write "./stdlib"'
         raise error_below(("data",), fact)
-    for name in ("data", "code"):
-        path = getattr(workload, name, None)
+    for name, path in (("data", getattr(workload, "data", None)), ("code", _code_path(workload))):
         try:
             check_host_path("." if path is None else path)
         except ValueError as error:
             raise error_below((name,), str(error)) from error
     return workload
+
+
+def _code_path(workload: contract.Plan) -> str | None:
+    code = workload.code if isinstance(workload, contract.Program) else None
+    return None if code is None else code.path
 
 
 def expand_profile(value: object) -> object:

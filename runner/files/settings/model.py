@@ -207,6 +207,15 @@ class Settings(BaseModel):
     job_file_bytes_per_user: int | None = Field(128 * 1024**2, ge=1024**2)
     """Size of the job files of one user's unfinished jobs, which are in memory; None: no limit."""
 
+    code_bytes: int | None = Field(200 * 1024**2, ge=1024)
+    """Size of the code of one job, which is kept at its submission; None: no limit."""
+
+    code_files: int = Field(50_000, ge=1, le=1_000_000)
+    """Files and directories in the code of one job."""
+
+    code_bytes_per_user: int | None = Field(10 * 1024**3, ge=1024)
+    """Size of all code that is kept for one user's jobs; equal files count once; None: no limit."""
+
     notify: tuple[NotificationRule, ...] = Field((), max_length=16)
     """Notifications by webhook, mail or command; each rule has its own thread."""
 

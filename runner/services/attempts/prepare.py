@@ -17,6 +17,7 @@ from runner.core.job.attempt import Attempt
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.ports.clock import Clock
+from runner.core.ports.code import CodeSnapshots
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed, Images
@@ -24,7 +25,8 @@ from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.job.model import checkpoint_plan
-from runner.services.attempts.program import apply_program
+from runner.files.validators import CODE_TARGET
+from runner.services.attempts.program import apply_program, locate_working_directory
 from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.services.submission.revision import Revision, parse_revision
 
@@ -49,6 +51,7 @@ class AttemptConfig:
     mean_between_s: Callable[[], float] = lambda: PRIOR_S  # mean time between interruptions on this host
     stop_verifying: Callable[[], None] = lambda: None
     verification_queue: VerificationQueue = field(default_factory=lambda: FairExecutor("verification"))
+    code: CodeSnapshots | None = None  # None: every attempt runs the directory as it is then
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
@@ -94,15 +97,16 @@ class LaunchPreparer:
         config, revision = self.config, parse_revision(row.revision)
         who = self._submitter(revision)
         plan = checkpoint_plan(revision.job, self._mean_between_s(attempt, directory))
-        spec = self._spec(row, attempt).model_copy(update={"checkpoint": plan})
+        spec = self.spec(row, attempt).model_copy(update={"checkpoint": plan})
         spec = limit_device_memory(spec, revision.job.devices.memory, devices)
+        self._make_working_directory(revision, attempt, directory, row.owner)
         secrets = {
             name: config.users.read_as_user(who, revision.base / path)
             for name, path in revision.job.secrets.items()
         }
         paths = directory.prepare(spec, secrets)
         pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
-        mounts = _mounts(revision, directory.secret, pin) if config.in_container else ()
+        mounts = _mounts(revision, paths, directory.secret, pin) if config.in_container else ()
         network = (
             config.network.prepare() if config.network and _is_outbound(revision, config.network) else None
         )
@@ -120,10 +124,21 @@ class LaunchPreparer:
         """Return the launch request of an attempt; nothing is made, and nothing is pinned."""
         paths = directory.paths(attempt.number, attempt.lineage)
         revision, outbound = parse_revision(row.revision), self.config.network
-        mounts = _mounts(revision, directory.secret, lambda _, source: source)
+        mounts = _mounts(revision, paths, directory.secret, lambda _, source: source)
         network = outbound.name if outbound and _is_outbound(revision, outbound) else None
         request = self._request(row, paths, image, (), mounts, attempt.turned, network)
-        return apply_program(request, self._spec(row, attempt), in_container=self.config.in_container)
+        return apply_program(request, self.spec(row, attempt), in_container=self.config.in_container)
+
+    def _make_working_directory(
+        self, revision: Revision, attempt: Attempt, directory: RunDirectory, owner: Owner
+    ) -> None:
+        """Make the working directory of the lineage, or leave the one that earlier attempts worked in."""
+        wanted, snapshots = revision.working_directory(), self.config.code
+        if wanted is None or snapshots is None:
+            return
+        directory.make_work(
+            attempt.lineage, wanted, lambda place: snapshots.fill(revision.uid, wanted, place, owner)
+        )
 
     def release(self, prefix: str) -> None:
         """Unpin the mount sources whose names have a prefix; running containers keep them."""
@@ -132,8 +147,15 @@ class LaunchPreparer:
             if pins and name.startswith(prefix):
                 pins.release(name)
 
-    def _spec(self, row: JobRow, attempt: Attempt) -> AttemptSpec:
-        return attempt_spec(row.revision, row.job.id, attempt, self.config.in_container)
+    def spec(self, row: JobRow, attempt: Attempt) -> AttemptSpec:
+        """Return the spec of an attempt, without the mean time between interruptions of this host."""
+        config = self.config
+        spec = attempt_spec(row.revision, row.job.id, attempt, config.in_container)
+        if config.in_container or parse_revision(row.revision).code is None:
+            return spec
+        return locate_working_directory(
+            spec, RunPaths(config.jobs_dir / row.job.id, attempt.number, attempt.lineage)
+        )
 
     def _request(  # noqa: PLR0913, PLR0917  (one value per part of the answer)
         self,
@@ -208,13 +230,15 @@ def _with_present_group(owner: Owner, revision: Revision, who: User) -> Owner:
 
 
 def _mounts(
-    revision: Revision, secret: Callable[[str], Path], pin: Callable[[int, Path], Path]
+    revision: Revision, paths: RunPaths, secret: Callable[[str], Path], pin: Callable[[int, Path], Path]
 ) -> tuple[Mount, ...]:
     """Return the mounts of a job; ``pin`` returns what to mount for each source that is not trusted."""
     mounts = [
         Mount(each.source if each.trusted else pin(i, each.source), Path(each.target), each.read_only)
         for i, each in enumerate(revision.resolved_mounts())
     ]
+    if (work := revision.working_directory()) is not None:  # its parent is the daemon's: nobody can swap it
+        mounts.append(Mount(paths.work_dir, Path(CODE_TARGET), work.read_only))
     return (*mounts, *(Mount(secret(name), SECRETS_DIR / name) for name in revision.job.secrets))
 
 

@@ -25,9 +25,18 @@ def apply_program(request: LaunchRequest, spec: AttemptSpec, *, in_container: bo
     return replace(
         request,
         argv=plan.command,
-        directory=None if plan.code is None else PurePosixPath(plan.code),
+        directory=None if plan.code is None else PurePosixPath(plan.code.path),
         environment={**request.environment, **places, **variables(spec, plan, paths)},
     )
+
+
+def locate_working_directory(spec: AttemptSpec, paths: RunPaths) -> AttemptSpec:
+    """Return the spec of a program whose working directory is seen where it is on the host."""
+    plan = spec.workload
+    if not isinstance(plan, Program) or plan.code is None:
+        return spec
+    code = plan.code.model_copy(update={"path": str(paths.work_dir)})
+    return spec.model_copy(update={"workload": plan.model_copy(update={"code": code})})
 
 
 def variables(spec: AttemptSpec, plan: Program, paths: RunPaths) -> Mapping[str, str]:

@@ -152,8 +152,7 @@ class AttemptService:
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
         """Return the spec of an attempt as JSON values."""
-        spec = attempt_spec(row.revision, row.job.id, attempt, self._config.in_container)
-        return json.loads(spec.model_dump_json())
+        return json.loads(self._launches.spec(row, attempt).model_dump_json())
 
     def highest_numbers(self, row: JobRow) -> tuple[int, int]:
         """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""

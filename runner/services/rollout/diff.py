@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobs.contract import Program, TrainingPlan, thread_count
+from jobs.contract import Program, ProgramCode, TrainingPlan, thread_count
 from runner.core.policy.change_class import (
     FieldRule,
     JsonValue,
@@ -90,9 +90,15 @@ def _workload(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
         if name == "data" and revision.data is not None:
             yield "workload.data", revision.data.path
         elif name == "code" and isinstance(plan, Program) and plan.code is not None:
-            yield "workload.code", str(revision.base / plan.code)
+            yield "workload.code", _code(revision, plan.code)
         else:
             yield f"workload.{name}", value
+
+
+def _code(revision: Revision, code: ProgramCode) -> str:
+    """Return what a program runs: a directory as it was, by the snapshot, or as it is then."""
+    place = str(revision.base / code.path)
+    return place if revision.code is None else f"{place} ({revision.code.snapshot[:12]})"
 
 
 def _profile(revision: Revision) -> Iterator[tuple[str, JsonValue]]:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from runner.base.cpu_limit import check_cpu
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line
 from runner.base.units import format_size
 from runner.control.controller import Controller
+from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
 from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
 from runner.core.ports.store import JobStore
@@ -31,7 +32,16 @@ from runner.services.host_processes import HostProcesses
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import ArrayMembership, DataReference, Revision, find_data
+from runner.services.submission.revision import (
+    ArrayMembership,
+    CodeReference,
+    DataReference,
+    Revision,
+    code_reference,
+    find_data,
+)
+
+CODE_FIELD: Final = ("workload", "code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,7 @@ class RevisionResolver:
     settings: Settings
     state_dir: Path
     host_processes: HostProcesses | None
+    code: CodeSnapshots | None
 
     def resolve(self, who: User, owner: Owner, submission: Submission) -> Resolution:
         """Return the revisions of a submission; the id of a matrix is not known yet.
@@ -129,6 +140,7 @@ class _JobResolver:
     named: of_job.JobReferences
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
+    _code_taken: dict[Path, CodeReference] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
@@ -174,7 +186,27 @@ class _JobResolver:
         )
         if problems:
             raise FileError(job.origin.path, problems)
-        return made.model_copy(update={"after": after, "settings": resolve_profile(job, accelerator)})
+        settings = resolve_profile(job, accelerator)
+        return made.model_copy(update={"after": after, "settings": settings, "code": self._code(made)})
+
+    def _code(self, made: Revision) -> CodeReference | None:
+        """Return the snapshot of a job's code, which is taken once for all jobs of the submission.
+
+        Raises:
+            FileError: the directory cannot be kept, with all its problems.
+            Refused: the submitter's snapshots are too large together.
+        """
+        snapshots, directory, code = self.resolver.code, made.code_directory(), made.program_code
+        if snapshots is None or directory is None or code is None or code.live or self.refused:
+            return None
+        if directory not in self._code_taken:
+            try:
+                self._code_taken[directory] = code_reference(snapshots.take(self.who, directory))
+            except CodeRefused as error:
+                origin = made.job.origin
+                problems = [origin.problem(CODE_FIELD, fact.removeprefix(".: ")) for fact in error.facts]
+                raise FileError(origin.path, problems) from error
+        return self._code_taken[directory]
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return the path of a job's data, and the problems with it."""

@@ -11,13 +11,14 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from jobs.contract import AttemptSpec, Plan, Profile, Program
+from jobs.contract import AttemptSpec, Plan, Profile, Program, ProgramCode
 from runner.base.text_cache import cached_by_text
 from runner.base.textfile import FileError, quoted
 from runner.core.job.attempt import Attempt, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
+from runner.core.ports.code import CodeSnapshot, GitState, WorkingDirectory
 from runner.core.ports.network import NetworkAccess
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import shell
@@ -91,6 +92,36 @@ class ArrayMembership(BaseModel):
     count: int = 1
 
 
+class CodeReference(BaseModel):
+    """The snapshot of a program's code, and where in git its directory was."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    snapshot: str
+    files: int
+    bytes: int
+    commit: str | None = None
+    branch: str | None = None
+    remote: str | None = None
+    """The name of the remote that the branch follows."""
+    dirty: bool | None = None
+    """Whether something differed from the commit; None: there is no commit, or git did not say."""
+
+
+def code_reference(taken: CodeSnapshot) -> CodeReference:
+    """Return what a revision keeps of a snapshot."""
+    git = taken.git or GitState()
+    return CodeReference(
+        snapshot=taken.id,
+        files=taken.files,
+        bytes=taken.bytes,
+        commit=git.commit,
+        branch=git.branch,
+        remote=git.remote,
+        dirty=git.dirty,
+    )
+
+
 class Revision(BaseModel):
     """One version of a job, ready to run at any time."""
 
@@ -116,6 +147,8 @@ class Revision(BaseModel):
     network: NetworkAccess | None = None
     """What the job reaches, as the settings allowed at submission; None in revisions that are older than this
     field: ``outbound`` exactly if the operator names an engine network."""
+    code: CodeReference | None = None
+    """The snapshot that every attempt runs; None: the directory as it is then, if there is one."""
     settings: Profile | None = None
     """What the profile came to then; None in revisions that are older than this field."""
 
@@ -215,12 +248,26 @@ class Revision(BaseModel):
             yield ResolvedMount(
                 Path(self.data.path), self._data_target(self.data), trusted=self.data.prepared
             )
-        if (code := self._code()) is not None:
+        if self.code is None and (code := self.code_directory()) is not None:
             yield ResolvedMount(code, CODE_TARGET)
 
-    def _code(self) -> Path | None:
+    def code_directory(self) -> Path | None:
+        """Return the directory that the code was or is in, None if the job has no code."""
+        code = self.program_code
+        return None if code is None else self.base / code.path
+
+    @property
+    def program_code(self) -> ProgramCode | None:
+        """What the job file says about the code of a program."""
         plan = self.job.workload
-        return self.base / plan.code if isinstance(plan, Program) and plan.code is not None else None
+        return plan.code if isinstance(plan, Program) else None
+
+    def working_directory(self) -> WorkingDirectory | None:
+        """Return what the working directory of an attempt is made of; None if it is not made."""
+        code = self.program_code
+        if self.code is None or code is None:
+            return None
+        return WorkingDirectory(self.code.snapshot, read_only=code.mode == "read_only")
 
     @staticmethod
     def _data_target(data: DataReference) -> PurePosixPath:
@@ -229,11 +276,12 @@ class Revision(BaseModel):
 
     def _workload(self, *, in_container: bool) -> Plan:
         """Return the plan with paths as the attempt sees them."""
-        changes = {}
+        changes: dict[str, object] = {}
         if self.data is not None:
             changes["data"] = str(self._data_target(self.data)) if in_container else self.data.path
-        if (code := self._code()) is not None:
-            changes["code"] = str(CODE_TARGET) if in_container else str(code)
+        if (code := self.program_code) is not None:
+            place = str(CODE_TARGET) if in_container else str(self.base / code.path)
+            changes["code"] = code.model_copy(update={"path": place})
         return self.job.workload.model_copy(update=changes)
 
 

@@ -82,6 +82,7 @@ class SubmissionService:
             context.settings,
             context.state_dir,
             context.host_processes,
+            context.code,
         )
         with limit_cpu(CHECK_CPU_S, f"{one_line(submission.shown or submission.path)}: {TOO_MUCH_WORK}"):
             return resolver.resolve(user, self._owner_of(user), submission)

@@ -13,13 +13,20 @@ from runner.adapters.host.paths import check_path
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
 from runner.core.policy.adjustments import Overrides
+from runner.core.ports.code import WorkingDirectory
 from runner.core.scheduler.snapshot import GIB, ResourceRequest
 from runner.files.datasets import MANIFEST, dataset_dir
 from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile, Retry
 from runner.files.policy import job_policy as of_job
 from runner.files.policy.load import load_named_policy
-from runner.services.submission.revision import DataReference, Revision, find_data
+from runner.services.submission.revision import (
+    CodeReference,
+    DataReference,
+    Revision,
+    find_data,
+    parse_revision,
+)
 
 ROOT = PurePosixPath("/job")
 SCRATCH = PurePosixPath("/tmp")
@@ -161,8 +168,24 @@ def test_the_code_of_a_program_appears_where_its_command_starts(tmp_path: Path) 
     one = resolved("{kind: program, command: [./train], code: src}", tmp_path)
     (shown,) = one.resolved_mounts()
     assert (shown.source, shown.target, shown.read_only) == (tmp_path / "src", PurePosixPath("/code"), True)
-    assert told(one, in_container=True).code == "/code"  # type: ignore[union-attr]
-    assert told(one, in_container=False).code == str(tmp_path / "src")  # type: ignore[union-attr]
+    assert told(one, in_container=True).code.path == "/code"  # type: ignore[union-attr]
+    assert told(one, in_container=False).code.path == str(tmp_path / "src")  # type: ignore[union-attr]
+
+
+def test_a_snapshot_of_the_code_is_no_mount_of_the_directory(tmp_path: Path) -> None:
+    one = resolved("{kind: program, command: [./train], code: src}", tmp_path)
+    kept = one.model_copy(update={"code": CodeReference(snapshot="5e6f", files=1, bytes=2)})
+    assert (list(kept.resolved_mounts()), one.working_directory()) == ([], None)
+    assert kept.working_directory() == WorkingDirectory("5e6f", read_only=False)
+    assert told(kept, in_container=True).code.path == "/code"  # type: ignore[union-attr]
+
+
+def test_the_code_of_a_program_is_its_path_as_json_unless_more_is_said(tmp_path: Path) -> None:
+    short = resolved("{kind: program, command: [./train], code: {path: src}}", tmp_path)
+    long = resolved("{kind: program, command: [./train], code: {path: src, live: true}}", tmp_path)
+    found = [json.loads(one.model_dump_json())["job"]["workload"]["code"] for one in (short, long)]
+    assert found == ["src", {"path": "src", "live": True}]
+    assert all(parse_revision(one.model_dump_json()).job == one.job for one in (short, long))
 
 
 def test_mounts_come_before_the_data_and_keep_their_rights(tmp_path: Path) -> None:

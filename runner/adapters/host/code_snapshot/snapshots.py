@@ -1,0 +1,376 @@
+"""Takes snapshots of code directories, and gives them to attempts.
+
+A directory is read by a process that is its submitter's in every respect (``walk``); this side keeps what it
+sends.  A second snapshot of a directory costs a look at its files, because the listing of the last one is
+kept: only what has changed since is read.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from runner.adapters.host.code_snapshot import walk
+from runner.adapters.host.code_snapshot.store import CodeStore, make_manifest, write_whole
+from runner.adapters.host.paths import PathRefusedError
+from runner.adapters.host.users import CodeStream, HostUsers
+from runner.base.errors import Refused, Unavailable
+from runner.base.textfile import one_line
+from runner.base.units import format_size
+from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshot, GitState, WorkingDirectory
+from runner.core.ports.users import Owner, User
+
+COPY_BYTES: Final = 16 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLimits:
+    """What the code of one job may be, and what the snapshots of one user may be together."""
+
+    max_bytes: int | None = 200 * 1024**2
+    max_files: int = 50_000
+    bytes_per_user: int | None = None
+
+
+class HostCodeSnapshots:
+    """Satisfies ``runner.core.ports.code.CodeSnapshots``; one for a daemon."""
+
+    def __init__(
+        self, root: Path, users: HostUsers, limits: CodeLimits, skipped: tuple[Path, ...] = ()
+    ) -> None:
+        self._root, self._users, self._limits = root, users, limits
+        self._skipped = skipped
+        self._stores: dict[int, CodeStore] = {}
+        self._making = Lock()
+
+    # --- taking
+
+    def take(self, who: User, directory: Path) -> CodeSnapshot:
+        """Return the snapshot of a directory as it is now, read with the rights of ``who``.
+
+        Raises:
+            CodeRefused: the directory cannot be kept, with every reason on a line of its own.
+            Refused: the user's snapshots are too large together.
+            Unavailable: the file system does not answer.
+        """
+        try:
+            store = self._store(who.uid)
+            found = self._look(store, who, directory, use_last=True)
+            return found or self._look(store, who, directory, use_last=False) or _lost(directory)
+        except PathRefusedError as error:
+            raise CodeRefused([str(error)]) from error
+        except OSError as error:
+            raise Unavailable(f"{self._root}: {error.strerror}") from error
+
+    def _look(self, store: CodeStore, who: User, directory: Path, *, use_last: bool) -> CodeSnapshot | None:
+        """Return the snapshot of a directory; None if files of the last one are not here any more."""
+        place = store.listings / f"{hashlib.sha256(os.fsencode(directory)).hexdigest()}.json"
+        last = _read_listing(place) if use_last else None
+        if last is not None and not store.has(last["snapshot"]["id"]):
+            last = None
+        with suppress(FileNotFoundError):
+            if last is None:
+                place.unlink()
+        look = _Look(store, self._limits, last)
+        with closing(self._stream(who, directory, place if last else None)) as stream:
+            look.receive(stream.frames())
+        if look.listing is None:
+            return None if last is None else _snapshot(last["snapshot"], look.git)
+        return look.publish(place)
+
+    def _stream(self, who: User, directory: Path, place: Path | None) -> CodeStream:
+        skipped = [(found.st_dev, found.st_ino) for found in map(Path.stat, self._skipped)]
+        options = {
+            "max_bytes": self._limits.max_bytes,
+            "max_files": self._limits.max_files,
+            "skip": skipped,
+        }
+        if place is None:
+            return self._users.stream_code_as_user(who, directory, options)
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return self._users.stream_code_as_user(who, directory, options, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _store(self, uid: int) -> CodeStore:
+        with self._making:
+            store = self._stores.get(uid)
+            if store is None:
+                store = self._stores[uid] = CodeStore(self._root / str(uid))
+                store.make()
+            return store
+
+    # --- reading
+
+    def entries(self, uid: int, snapshot: str) -> Mapping[str, CodeEntry] | None:
+        """Return the entries of a snapshot by path, None if there is no such snapshot of this user."""
+        return self._store(uid).manifest(snapshot)
+
+    def missing(self, uid: int, digests: Iterable[str]) -> frozenset[str]:
+        """Return the digests of files that are not in the store of a user."""
+        return self._store(uid).missing(digests)
+
+    def read(self, uid: int, digest: str, limit: int) -> bytes:
+        """Return the first ``limit`` bytes of a file; nothing if it is not there."""
+        with suppress(FileNotFoundError), self._store(uid).path(digest).open("rb") as file:
+            return file.read(limit)
+        return b""
+
+    def fill(self, uid: int, wanted: WorkingDirectory, target: Path, owner: Owner) -> None:
+        """Write a snapshot into an empty directory that only the daemon can reach, and give it to its owner.
+
+        Raises:
+            Refused: there is no such snapshot, or it is damaged.
+            OSError: the file system refuses it.
+        """
+        store = self._store(uid)
+        entries = store.manifest(wanted.snapshot)
+        if entries is None:
+            raise Refused(f"the code of this job (snapshot {wanted.snapshot[:12]}) is gone; submit it again")
+        give = (owner.uid, owner.gid) if os.geteuid() == 0 else None
+        for path, entry in entries.items():
+            _check_place(path, entries)
+            try:
+                _make(store, entry, f"{target}/{path}", give, writable=not wanted.read_only)
+            except FileNotFoundError as error:
+                fact = f"{one_line(path)} of snapshot {wanted.snapshot[:12]} is gone"
+                raise Refused(f"the code of this job is damaged: {fact}; submit it again") from error
+
+    # --- room
+
+    def sweep(self, needed: Callable[[int, str], bool]) -> int:
+        """Remove the snapshots that no job needs, and the files of no other; return the bytes freed."""
+        freed = 0
+        for place in tuple(self._root.iterdir()) if self._root.exists() else ():
+            if place.name.isdecimal():
+                uid = int(place.name)
+                freed += self._store(uid).sweep(lambda name, uid=uid: needed(uid, name))  # type: ignore[misc]  # the default binds the uid of this round
+        return freed
+
+
+def _lost(directory: Path) -> CodeSnapshot:
+    fact = "its snapshot was removed while it was taken"
+    raise Unavailable(f"{one_line(str(directory))}: {fact}; try again")
+
+
+def _read_listing(place: Path) -> dict[str, Any] | None:
+    """Return what is kept of the last look at a directory, without the files; None if there was none."""
+    try:
+        with place.open("rb") as file:
+            found: dict[str, Any] = json.loads(file.readline())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+class _ChangedMeanwhileError(Exception):
+    """A file has changed while it was read; what came in of it does not count."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one look at a directory brings."""
+
+    store: CodeStore
+    limits: CodeLimits
+    last: Mapping[str, Any] | None
+    digests: dict[str, str] = field(default_factory=dict)
+    """Of the files that were read, by path."""
+    new: list[Path] = field(default_factory=list)
+    listing: dict[str, Any] | None = None
+    """None: nothing has changed since the last look."""
+    git: dict[str, Any] | None = None
+
+    def receive(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
+        """Keep what comes in.
+
+        Raises:
+            CodeRefused: the directory cannot be kept.
+        """
+        for kind, content in frames:
+            if kind == walk.CONTENT:
+                with suppress(_ChangedMeanwhileError):
+                    self._receive_file(content, frames)
+            elif kind == walk.END_OF_FILE:
+                self._keep(content, self.store.put_small(b""))
+            elif kind == walk.PROBLEMS:
+                raise CodeRefused(json.loads(content))
+            elif kind == walk.SAME:
+                self.git = json.loads(content)
+            elif kind == walk.LISTING:
+                self.listing = json.loads(content)
+                self.git = self.listing["git"]
+
+    def _receive_file(self, first: bytes, frames: Iterator[tuple[bytes, bytes]]) -> None:
+        kind, content = next(frames)
+        if kind == walk.END_OF_FILE:
+            self._keep(content, self.store.put_small(first))
+        elif kind == walk.CONTENT:
+            rest = _Rest(frames)
+            kept = self.store.put(chain((first, content), rest))
+            self._keep(rest.path, kept)
+        else:
+            raise _ChangedMeanwhileError
+
+    def _keep(self, path: bytes, kept: tuple[str, Path | None]) -> None:
+        digest, made = kept
+        self.digests[json.loads(path)] = digest
+        if made is not None:
+            self.new.append(made)
+
+    def publish(self, place: Path) -> CodeSnapshot | None:
+        """Publish the manifest, and keep the listing for the next look; None if a file is gone meanwhile."""
+        assert self.listing is not None  # noqa: S101  (the caller has looked)
+        entries = dict(_entries(self.listing, self.digests))
+        size = sum(entry.size for entry in entries.values())
+        self._check_room(size)
+        with self.store.lock:
+            if self.store.missing(self._doubtful(entries)):
+                return None
+            name = self.store.publish(make_manifest(entries), self.new)
+        files = sum(entry.kind != "directory" for entry in entries.values())
+        known = {"id": name, "files": files, "bytes": size}
+        _write_listing(place, known, self.listing, self.digests)
+        return _snapshot(known, self.git)
+
+    def _doubtful(self, entries: Mapping[str, CodeEntry]) -> Iterable[str]:
+        """Return the files that a sweep may have removed: all that are of no snapshot that is kept."""
+        if self.last is not None and self.store.has(self.last["snapshot"]["id"]):
+            return self.digests.values()
+        return (entry.digest for entry in entries.values() if entry.kind == "file")
+
+    def _check_room(self, size: int) -> None:
+        """Check what the snapshots of a user take together.
+
+        Raises:
+            Refused: it is too much.
+        """
+        limit, used = self.limits.bytes_per_user, self.store.used_bytes
+        if limit is not None and used > limit and self.new:
+            fact = f"your snapshots take {format_size(used)}, and {format_size(limit)} may be"
+            raise Refused(
+                f"code: {fact} (this one has {format_size(size)}); cancel jobs that you do not need, "
+                "or list files in .runnerignore"
+            )
+
+
+class _Rest:
+    """The further parts of a file; afterwards ``path`` is its path as it was sent."""
+
+    def __init__(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
+        self._frames = frames
+        self.path = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        for kind, content in self._frames:
+            if kind == walk.CONTENT:
+                yield content
+            elif kind == walk.END_OF_FILE:
+                self.path = content
+                return
+            else:
+                raise _ChangedMeanwhileError
+
+
+def _entries(listing: Mapping[str, Any], digests: Mapping[str, str]) -> Iterator[tuple[str, CodeEntry]]:
+    for path, _, files, links, _, left_out in listing["directories"]:
+        if left_out:
+            continue
+        if path:
+            yield path, CodeEntry("directory")
+        prefix = f"{path}/" if path else ""
+        for name, key, digest in files:
+            inner = prefix + name
+            executable = bool(key[4] & 0o100)
+            yield inner, CodeEntry("file", "", digests.get(inner) or digest, key[0], executable)
+        for name, target in links:
+            yield prefix + name, CodeEntry("link", target=target)
+
+
+def _write_listing(
+    place: Path, snapshot: Mapping[str, object], listing: dict[str, Any], digests: Mapping[str, str]
+) -> None:
+    """Keep a listing with the digests that prove something the next time."""
+    latest = listing["taken_ns"] - walk.MARGIN_NS
+    for path, _, files, *_ in listing["directories"]:
+        prefix = f"{path}/" if path else ""
+        for file in files:
+            fresh = max(file[1][1], file[1][2]) >= latest
+            file[2] = "" if fresh else digests.get(prefix + file[0]) or file[2]
+    draft = place.with_suffix(f".{os.urandom(8).hex()}")
+    head = json.dumps({"snapshot": snapshot}).encode()
+    draft.write_bytes(head + b"\n" + json.dumps(listing, separators=(",", ":")).encode())
+    draft.rename(place)
+
+
+def _snapshot(known: Mapping[str, Any], git: Mapping[str, Any] | None) -> CodeSnapshot:
+    state = None if git is None else GitState(**git)
+    return CodeSnapshot(known["id"], known["files"], known["bytes"], state)
+
+
+def _check_place(path: str, entries: Mapping[str, CodeEntry]) -> None:
+    """Check that an entry lies in a directory of the snapshot.
+
+    Raises:
+        Refused: it does not; no snapshot that was taken here is like that.
+    """
+    parts = path.split("/")
+    parent = entries.get("/".join(parts[:-1]))
+    is_inside = len(parts) == 1 or (parent is not None and parent.kind == "directory")
+    if not is_inside or not all(part not in {"", ".", ".."} for part in parts):
+        raise Refused(f"the code of this job is damaged: {one_line(path)} is no place in it; submit it again")
+
+
+def _make(
+    store: CodeStore, entry: CodeEntry, place: str, give: tuple[int, int] | None, *, writable: bool
+) -> None:
+    if entry.kind == "directory":
+        os.mkdir(place, 0o700)  # noqa: PTH102
+        os.chmod(place, 0o755)  # noqa: PTH101, S103  whatever the umask says; what it lies in is private
+    elif entry.kind == "link":
+        os.symlink(entry.target, place)  # noqa: PTH211
+    else:
+        _copy(store.path(entry.digest), place, entry, mode=0o644 if writable else 0o444)
+    if give is not None:
+        os.chown(place, *give, follow_symlinks=False)
+
+
+def _copy(source: Path, place: str, entry: CodeEntry, mode: int) -> None:
+    """Copy a file; a file system that can shares the blocks until one of the two is written.
+
+    Raises:
+        Refused: the file in the store has another size.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(source, "rb", buffering=0) as there:  # noqa: PTH123  for speed
+        descriptor = os.open(place, flags, 0o600)
+        try:
+            done = _copy_content(there.fileno(), descriptor)
+            os.fchmod(descriptor, mode | (0o111 if entry.executable else 0))
+        finally:
+            os.close(descriptor)
+    if done != entry.size:
+        fact = f"a file of {entry.size} bytes has {done}"
+        raise Refused(f"the code of this job is damaged: {fact}; submit it again")
+
+
+def _copy_content(source: int, target: int) -> int:
+    done = 0
+    try:
+        while count := os.copy_file_range(source, target, COPY_BYTES):
+            done += count
+    except OSError as error:
+        if done or error.errno not in {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:
+            raise
+        while part := os.read(source, COPY_BYTES):
+            write_whole(target, part)
+            done += len(part)
+    return done

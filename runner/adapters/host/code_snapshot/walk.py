@@ -1,0 +1,370 @@
+"""Reads a code directory with the rights of the current process, and tells what it holds.
+
+It runs in a process of its own, which is the submitter's in every respect, and which changes into the
+directory.  What has not changed since the last time is not read again: as in git's index, a file counts as
+unchanged if its inode, size, mode and both times are as they were, and if the times are older than the last
+look.  A directory that has not changed is not listed again.
+
+The answer is a stream of frames: the content of each file that was read, and then the listing, or
+``SAME`` if nothing has changed, or the problems.  A listing is a JSON document that the daemon keeps and
+gives back the next time.
+"""
+
+import heapq
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, BinaryIO, Final
+
+from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES, write_frame
+from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IGNORE_FILES, IgnoreRules
+from runner.adapters.host.paths import PSEUDO_FILE_SYSTEMS, file_system_type
+from runner.base.textfile import one_line
+from runner.base.units import format_size
+
+CONTENT: Final = b"C"
+"""A part of the content of a file."""
+END_OF_FILE: Final = b"E"
+"""The content of a file is complete; the JSON text is its path."""
+AGAIN: Final = b"A"
+"""The file has changed while it was read; what was sent of it does not count."""
+LISTING: Final = b"L"
+SAME: Final = b"S"
+WORKING: Final = b"W"
+"""Nothing but a sign of life."""
+PROBLEMS: Final = b"P"
+
+LAST: Final = frozenset({LISTING, SAME, PROBLEMS})
+"""The frames after which none follows."""
+
+LISTING_VERSION: Final = 1
+
+MARGIN_NS: Final = 1_000_000_000
+"""A file that was changed so shortly before a look may have been changed after it with the same times."""
+
+SIGN_OF_LIFE_S: Final = 2.0
+
+ATTEMPTS: Final = 3
+"""How often a file is read that changes meanwhile."""
+
+MOST_PROBLEMS: Final = 20
+LARGEST: Final = 5
+"""Files that are named when there is too much."""
+
+NEXT_STEP: Final = "list it in .runnerignore"
+
+
+@dataclass(frozen=True, slots=True)
+class WalkLimits:
+    """What a code directory may hold."""
+
+    max_bytes: int | None
+    max_files: int
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One look at a directory."""
+
+    limits: WalkLimits
+    known: dict[str, Any]
+    """The directories of the last listing by path."""
+    skipped: frozenset[tuple[int, int]]
+    """Device and inode of directories that are left out: those of the daemon."""
+    taken_ns: int
+    directories: list[list[Any]] = field(default_factory=list)
+    unread: list[list[Any]] = field(default_factory=list)
+    """The files whose content is not known, in ``directories`` as well."""
+    problems: list[str] = field(default_factory=list)
+    changed: bool = False
+    files: int = 0
+    bytes: int = 0
+    device: int = 0
+
+
+def send_tree(
+    out: BinaryIO,
+    known: dict[str, Any],
+    limits: WalkLimits,
+    skipped: frozenset[tuple[int, int]],
+    git: dict[str, Any] | None,
+) -> None:
+    """Write what the current directory holds, as frames.
+
+    ``known`` is the last listing, empty if there is none; ``git`` what git says about the directory.
+    """
+    before = {each[0]: each for each in known.get("directories", ())}
+    walk = _Walk(limits, before, skipped, time.time_ns())
+    walk.device = os.lstat(".").st_dev
+    _walk_all(out, walk)
+    problems = walk.problems or list(_excess(walk))
+    if problems:
+        write_frame(out, PROBLEMS, json.dumps(problems[:MOST_PROBLEMS]).encode())
+        return
+    if not walk.changed and not walk.unread and len(before) == len(walk.directories):
+        write_frame(out, SAME, json.dumps(git).encode())
+        return
+    for path, file in walk.unread:
+        if (problem := _send_file(out, walk, path, file)) is not None:
+            write_frame(out, PROBLEMS, json.dumps([problem]).encode())
+            return
+    listing = {
+        "version": LISTING_VERSION,
+        "taken_ns": walk.taken_ns,
+        "directories": walk.directories,
+        "git": git,
+    }
+    write_frame(out, LISTING, json.dumps(listing).encode())
+
+
+# A directory in a listing is [path, key, files, links, directories, left out], a file [name, key, digest] and
+# a link [name, target].  A key is what must be equal for content to be known; null if it proves nothing.
+
+
+def _walk_all(out: BinaryIO, walk: _Walk) -> None:
+    pending = [("", IgnoreRules(""), True)]
+    signed = time.monotonic()
+    while pending and len(walk.problems) < MOST_PROBLEMS and walk.files <= walk.limits.max_files:
+        path, rules, reusable = pending.pop()
+        found = _known_directory(walk, path) if reusable else None
+        if found is None:
+            reusable = reusable and _has_same_rules(walk, path)
+            found = _scan(walk, path, rules)
+            walk.changed = walk.changed or found != walk.known.get(path)
+        walk.directories.append(found)
+        prefix = f"{path}/" if path else ""
+        pending += [(prefix + name, rules.below(prefix + name), reusable) for name in reversed(found[4])]
+        if time.monotonic() - signed > SIGN_OF_LIFE_S:
+            signed = time.monotonic()
+            write_frame(out, WORKING, b"")
+            out.flush()
+
+
+def _known_directory(walk: _Walk, path: str) -> list[Any] | None:
+    """Return a directory that has the same entries as in the last listing; None if that is not certain."""
+    before = walk.known.get(path)
+    if before is None or before[1] is None:
+        return None
+    try:
+        found = os.lstat(path or ".")
+        return _known_entries(walk, path, before) if before[1] == _directory_key(found) else None
+    except OSError:
+        return None
+
+
+def _known_entries(walk: _Walk, path: str, before: list[Any]) -> list[Any] | None:
+    """Return a directory of the same names, with its files as they are now; None if its rules changed."""
+    prefix = f"{path}/" if path else ""
+    lstat = os.lstat
+    changed: dict[str, os.stat_result] = {}
+    size = 0
+    for name, key, digest in before[2]:
+        now = lstat(prefix + name)
+        size += now.st_size
+        if not digest or key != [now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino, now.st_mode]:
+            changed[name] = now
+    if any(name in IGNORE_FILES for name in changed):
+        return None
+    walk.files += len(before[2]) + len(before[3]) + len(before[4])
+    walk.bytes += size
+    if not changed:
+        return before
+    files = [
+        _new_file(walk, prefix + file[0], file[0], changed[file[0]]) if file[0] in changed else file
+        for file in before[2]
+    ]
+    return [path, before[1], files, *before[3:]]
+
+
+def _has_same_rules(walk: _Walk, path: str) -> bool:
+    """Return whether the files of patterns in a directory are those of the last listing."""
+    before = walk.known.get(path)
+    files = {each[0]: each[1] for each in before[2]} if before else {}
+    prefix = f"{path}/" if path else ""
+    for name in IGNORE_FILES:
+        try:
+            now = _file_key(os.lstat(prefix + name))
+        except OSError:
+            now = None
+        if files.get(name) != now or (now is not None and _is_fresh(walk, now)):
+            return False
+    return before is not None
+
+
+def _new_file(walk: _Walk, path: str, name: str, now: os.stat_result) -> list[Any]:
+    """Return a file whose content is not known; the daemon adds its digest when it is read."""
+    file = [name, _file_key(now), ""]
+    walk.unread.append([path, file])
+    return file
+
+
+def _scan(walk: _Walk, path: str, rules: IgnoreRules) -> list[Any]:
+    """Return a directory as it is now."""
+    try:
+        own = os.lstat(path or ".")
+        if (own.st_dev, own.st_ino) in walk.skipped:
+            return [path, None, [], [], [], True]
+        with os.scandir(path or ".") as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        key = _directory_key(own)
+        known_key = None if _is_fresh(walk, key) else key
+        if path and any(entry.name == ENVIRONMENT_MARK for entry in entries):
+            return [path, known_key, [], [], [], True]
+        _check_device(walk, path, own)
+        return [path, known_key, *_scan_entries(walk, path, rules, entries), False]
+    except OSError as error:
+        walk.problems.append(f"{one_line(path or '.')}: {_describe(error)}; {NEXT_STEP}")
+        return [path, None, [], [], [], True]
+
+
+def _describe(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "you do not have permission to read it"
+    return (error.strerror or "cannot be read").lower()
+
+
+def _check_device(walk: _Walk, path: str, own: os.stat_result) -> None:
+    """Note a problem if a directory shows the kernel or its processes and no storage."""
+    if own.st_dev == walk.device:
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        kind = PSEUDO_FILE_SYSTEMS.get(file_system_type(descriptor))
+    finally:
+        os.close(descriptor)
+    if kind is not None:
+        walk.problems.append(f"{one_line(path)}: is {kind}, which is no storage; {NEXT_STEP}")
+
+
+def _scan_entries(
+    walk: _Walk, path: str, rules: IgnoreRules, entries: list["os.DirEntry[str]"]
+) -> tuple[list[list[Any]], list[list[str]], list[str]]:
+    """Return the files, the links and the directories of a directory."""
+    prefix = f"{path}/" if path else ""
+    before = walk.known.get(path)
+    known = {file[0]: file for file in before[2]} if before else {}
+    files: list[list[Any]] = []
+    links: list[list[str]] = []
+    directories: list[str] = []
+    for entry in entries:
+        inner = prefix + entry.name
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if rules.is_ignored(inner, is_directory=is_directory):
+            continue
+        walk.files += 1
+        if "\n" in entry.name:
+            walk.problems.append(
+                f"{one_line(inner)}: has a line break in its name; rename it, or {NEXT_STEP}"
+            )
+        elif is_directory:
+            directories.append(entry.name)
+        elif entry.is_symlink():
+            links.append([entry.name, _link(walk, inner)])
+        elif entry.is_file(follow_symlinks=False):
+            files.append(_scanned_file(walk, inner, entry, known.get(entry.name)))
+        else:
+            kind = _kind(entry.stat(follow_symlinks=False).st_mode)
+            walk.problems.append(f"{one_line(inner)}: is {kind}, which cannot be kept; {NEXT_STEP}")
+    return files, links, directories
+
+
+def _scanned_file(walk: _Walk, path: str, entry: "os.DirEntry[str]", before: list[Any] | None) -> list[Any]:
+    now = entry.stat(follow_symlinks=False)
+    walk.bytes += now.st_size
+    if before is not None and before[2] and before[1] == _file_key(now):
+        return before
+    return _new_file(walk, path, entry.name, now)
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a named pipe"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a device"
+
+
+def _link(walk: _Walk, path: str) -> str:
+    """Return where a link leads from its own directory; note a problem if it leads out of the code."""
+    target = os.readlink(path)  # noqa: PTH115
+    parent = PurePosixPath(path).parent
+    relative = target
+    if target.startswith("/"):
+        relative = os.path.relpath(target, os.path.join(os.getcwd(), parent))  # noqa: PTH109, PTH118
+    if os.path.normpath(parent / relative).split("/", 1)[0] == "..":
+        said = f"{one_line(path)}: leads out of the code, to {one_line(target)}"
+        walk.problems.append(f"{said}; mount what it leads to (mounts), or {NEXT_STEP}")
+    return relative
+
+
+def _file_key(found: os.stat_result) -> list[int]:
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode]
+
+
+def _directory_key(found: os.stat_result) -> list[int]:
+    return [found.st_dev, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode]
+
+
+def _is_fresh(walk: _Walk, key: list[int]) -> bool:
+    """Return whether something was changed so recently that the same times prove nothing later."""
+    return max(key[1], key[2]) >= walk.taken_ns - MARGIN_NS
+
+
+def _excess(walk: _Walk) -> Iterator[str]:
+    """Yield what is too much: the number of files, or their size with the largest ones."""
+    limits = walk.limits
+    if walk.files > limits.max_files:
+        step = "list what the program does not need in .runnerignore"
+        yield f".: has more than {limits.max_files} files and directories; {step}"
+    elif limits.max_bytes is not None and walk.bytes > limits.max_bytes:
+        sized = (
+            (file[1][0], f"{path}/{file[0]}" if path else file[0])
+            for path, _, files, *_ in walk.directories
+            for file in files
+        )
+        named = [f"{one_line(path)} ({format_size(size)})" for size, path in heapq.nlargest(LARGEST, sized)]
+        total = f"has {format_size(walk.bytes)}, and {format_size(limits.max_bytes)} may be"
+        way_out = "list data in .runnerignore and mount them (mounts)"
+        yield f".: {total}; the largest: {', '.join(named)}; {way_out}"
+
+
+def _send_file(out: BinaryIO, walk: _Walk, path: str, file: list[Any]) -> str | None:
+    """Write the content of a file, and return why that is not possible, or None."""
+    for _ in range(ATTEMPTS):
+        try:
+            walk.bytes -= file[1][0]
+            if _sent(out, path, file):
+                walk.bytes += file[1][0]
+                write_frame(out, END_OF_FILE, json.dumps(path).encode())
+                return next(_excess(walk), None)
+        except (BrokenPipeError, ConnectionResetError):  # nobody waits for the answer any more
+            raise
+        except OSError as error:
+            return f"{one_line(path)}: {_describe(error)}; {NEXT_STEP}"
+        walk.bytes += file[1][0]
+        write_frame(out, AGAIN, b"")
+    return f"{one_line(path)}: changes while it is read; submit when it is complete, or {NEXT_STEP}"
+
+
+def _sent(out: BinaryIO, path: str, file: list[Any]) -> bool:
+    """Write the content of a file once; return whether it stayed as it was meanwhile."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    descriptor = os.open(path, flags)
+    try:
+        before = os.fstat(descriptor)
+        if not stat.S_ISREG(before.st_mode):
+            return False
+        done = 0
+        while part := os.read(descriptor, CHUNK_BYTES):
+            done += len(part)
+            if done > before.st_size:
+                return False
+            write_frame(out, CONTENT, part)
+        file[1] = _file_key(before)
+        return done == before.st_size and _file_key(os.fstat(descriptor)) == file[1]
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,211 @@
+"""Snapshots of directories: what is kept, what is refused, and what a second look reads."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
+from runner.adapters.host.users import HostUsers
+from runner.base.errors import Refused
+from runner.core.ports.code import CodeRefused, CodeSnapshot, WorkingDirectory
+from runner.core.ports.users import Owner, User
+
+ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")
+USERS = HostUsers()
+ME = USERS.find_user(os.getuid(), os.getgid())
+NOBODY = User(65534, 65534, (65534,), "nobody")
+OWNER = Owner(65534, 65534, "nobody") if ROOT else Owner(os.getuid(), os.getgid(), "me")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that everybody may enter, with the code in it."""
+    with TemporaryDirectory() as path:
+        Path(path).chmod(0o755)
+        code = Path(path) / "code"
+        code.mkdir()
+        (code / "train.py").write_text("print(1)\n")
+        yield Path(path)
+
+
+def snapshots(place: Path, limits: CodeLimits = CodeLimits()) -> HostCodeSnapshots:  # noqa: B008  (frozen)
+    return HostCodeSnapshots(place / "store", USERS, limits, (place,))
+
+
+def names(kept: HostCodeSnapshots, taken: CodeSnapshot, who: User = ME) -> list[str]:
+    return list(kept.entries(who.uid, taken.id) or ())
+
+
+def filled(kept: HostCodeSnapshots, taken: CodeSnapshot, target: Path, *, read_only: bool = False) -> Path:
+    target.mkdir()
+    kept.fill(ME.uid, WorkingDirectory(taken.id, read_only), target, OWNER)
+    return target
+
+
+def test_a_snapshot_holds_what_the_directory_held(place: Path) -> None:
+    code, kept = place / "code", snapshots(place)
+    (code / "src" / "deep").mkdir(parents=True)
+    (code / "empty").mkdir()
+    (code / "src" / "deep" / "run.sh").write_bytes(bytes(range(256)) * 9000)
+    (code / "src" / "deep" / "run.sh").chmod(0o750)
+    (code / "nothing").touch()
+    (code / "link").symlink_to("src/deep/run.sh")
+    (code / "absolute").symlink_to(code / "src")
+    taken = kept.take(ME, code)
+    (code / "train.py").write_text("print(2)\n")
+    made = filled(kept, taken, place / "made")
+    assert (made / "train.py").read_text() == "print(1)\n"
+    assert (made / "src" / "deep" / "run.sh").read_bytes() == bytes(range(256)) * 9000
+    assert (made / "src" / "deep" / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (made / "train.py").stat().st_mode & 0o777 == 0o644
+    assert ((made / "link").readlink(), (made / "absolute").readlink()) == (
+        Path("src/deep/run.sh"),
+        Path("src"),
+    )
+    assert ((made / "nothing").read_bytes(), (made / "empty").is_dir()) == (b"", True)
+    assert taken.files == 5
+    assert {path.lstat().st_uid for path in made.rglob("*")} == {OWNER.uid}
+
+
+def test_the_same_content_is_the_same_snapshot_and_is_kept_once(place: Path) -> None:
+    kept = snapshots(place)
+    (place / "code" / "copy.py").write_text("print(1)\n")
+    first = kept.take(ME, place / "code")
+    assert kept.take(ME, place / "code") == first
+    assert len(list((place / "store").rglob("files/*/*"))) == 1
+    (place / "code" / "train.py").write_text("print(3)\n")
+    assert kept.take(ME, place / "code").id != first.id
+
+
+def test_a_file_in_the_store_is_not_the_file_of_a_working_directory(place: Path) -> None:
+    kept = snapshots(place)
+    taken = kept.take(ME, place / "code")
+    made = filled(kept, taken, place / "made")
+    (made / "train.py").write_text("broken")
+    assert (filled(kept, taken, place / "next") / "train.py").read_text() == "print(1)\n"
+    assert (filled(kept, taken, place / "still", read_only=True) / "train.py").stat().st_mode & 0o777 == 0o444
+
+
+def test_ignore_files_leave_out_and_have_back(place: Path) -> None:
+    code = place / "code"
+    for name in (
+        "a.log",
+        "keep.log",
+        "data/big.bin",
+        "src/b.log",
+        "src/own.txt",
+        "x/__pycache__/c.pyc",
+        ".git/HEAD",
+    ):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(name)
+    (code / ".gitignore").write_text("*.log\ndata/\n!keep.log\n")
+    (code / "src" / ".gitignore").write_text("/own.txt\n")
+    (code / "src" / ".runnerignore").write_text("!b.log\n")
+    (code / "env" / "bin").mkdir(parents=True)
+    (code / "env" / "pyvenv.cfg").touch()
+    kept = snapshots(place)
+    assert names(kept, kept.take(ME, code)) == [
+        ".gitignore", "keep.log", "src", "src/.gitignore", "src/.runnerignore", "src/b.log", "train.py", "x",
+    ]  # fmt: skip
+
+
+MOUNT = "mount what it leads to (mounts), or list it in .runnerignore"
+REFUSED = [
+    ("pipe", "pipe: is a named pipe, which cannot be kept; list it in .runnerignore"),
+    ("socket", "socket: is a socket, which cannot be kept; list it in .runnerignore"),
+    ("out", f"out: leads out of the code, to ../store; {MOUNT}"),
+    ("far", f"far: leads out of the code, to /usr/bin; {MOUNT}"),
+    ("a\nb", "a\\nb: has a line break in its name; rename it, or list it in .runnerignore"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "fact"), REFUSED)
+def test_what_cannot_be_kept_is_told_by_its_path(place: Path, name: str, fact: str) -> None:
+    path = place / "code" / name
+    with socket.socket(socket.AF_UNIX) as listener:
+        if name == "pipe":
+            os.mkfifo(path)
+        elif name == "socket":
+            listener.bind(str(path))
+        elif name in {"out", "far"}:
+            path.symlink_to("../store" if name == "out" else "/usr/bin")
+        else:
+            path.touch()
+        kept = snapshots(place)
+        with pytest.raises(CodeRefused) as refused:
+            kept.take(ME, place / "code")
+    assert refused.value.facts == (fact,)
+    (place / "code" / ".runnerignore").write_text("pipe\nsocket\nout\nfar\na?b\n")
+    assert names(kept, kept.take(ME, place / "code")) == [".runnerignore", "train.py"]
+
+
+@pytest.mark.skipif(not ROOT, reason="only root makes devices")
+def test_a_device_is_refused(place: Path) -> None:
+    os.mknod(place / "code" / "null", 0o20666, os.makedev(1, 3))
+    with pytest.raises(CodeRefused, match="null: is a device, which cannot be kept"):
+        snapshots(place).take(ME, place / "code")
+
+
+def test_too_much_names_the_largest_files(place: Path) -> None:
+    (place / "code" / "big.bin").write_bytes(bytes(5000))
+    (place / "code" / "small.bin").write_bytes(bytes(1000))
+    with pytest.raises(CodeRefused) as refused:
+        snapshots(place, CodeLimits(max_bytes=4096)).take(ME, place / "code")
+    (fact,) = refused.value.facts
+    assert fact.startswith(
+        ".: has 6009B, and 4KiB may be; the largest: big.bin (5000B), small.bin (1000B), train.py (9B)"
+    )
+    with pytest.raises(CodeRefused, match="has more than 2 files and directories"):
+        snapshots(place, CodeLimits(max_files=2)).take(ME, place / "code")
+
+
+@needs_root
+def test_a_directory_is_read_with_the_rights_of_its_submitter(place: Path) -> None:
+    kept = snapshots(place)
+    secret = place / "code" / "secret"
+    secret.write_text("x")
+    secret.chmod(0o600)
+    with pytest.raises(CodeRefused) as refused:
+        kept.take(NOBODY, place / "code")
+    assert refused.value.facts == ("secret: you do not have permission to read it; list it in .runnerignore",)
+    secret.chmod(0o644)
+    taken = kept.take(NOBODY, place / "code")
+    assert kept.entries(ME.uid, taken.id) is None
+    with pytest.raises(Refused, match="is gone; submit it again"):
+        kept.fill(ME.uid, WorkingDirectory(taken.id), place / "made", OWNER)
+
+
+def test_a_directory_that_is_not_there_is_refused(place: Path) -> None:
+    with pytest.raises(CodeRefused, match="absent: does not exist"):
+        snapshots(place).take(ME, place / "absent")
+    with pytest.raises(CodeRefused, match="belongs to the system"):
+        snapshots(place).take(ME, Path("/etc"))
+
+
+def test_the_daemons_own_directory_in_the_code_is_left_out(place: Path) -> None:
+    state = place / "code" / "state"
+    state.mkdir()
+    kept = HostCodeSnapshots(state / "store", USERS, CodeLimits(), (state,))
+    assert names(kept, kept.take(ME, place / "code")) == ["train.py"]
+    assert names(kept, kept.take(ME, place / "code")) == ["train.py"]
+
+
+def test_what_no_job_needs_is_swept_and_what_is_young_is_not(place: Path) -> None:
+    kept = snapshots(place)
+    old = kept.take(ME, place / "code")
+    (place / "code" / "train.py").write_text("print(2)\n")
+    new = kept.take(ME, place / "code")
+    assert kept.sweep(lambda *_: False) == 0
+    for path in (place / "store").rglob("*"):
+        os.utime(path, (1, 1))
+    assert kept.sweep(lambda uid, name: (uid, name) == (ME.uid, new.id)) == len("print(1)\n")
+    assert (kept.entries(ME.uid, old.id), names(kept, new)) == (None, ["train.py"])
+    assert kept.sweep(lambda *_: False) == len("print(2)\n")
+    assert names(kept, kept.take(ME, place / "code")) == ["train.py"]
+    assert (filled(kept, kept.take(ME, place / "code"), place / "made") / "train.py").exists()

@@ -24,8 +24,8 @@ from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
+from runner.files.field_checks import CODE_TARGET
 from runner.files.job.model import checkpoint_plan
-from runner.files.validators import CODE_TARGET
 from runner.services.attempts.program import apply_program, locate_working_directory
 from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.services.submission.revision import Revision, parse_revision

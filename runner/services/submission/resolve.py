@@ -186,8 +186,8 @@ class _JobResolver:
         )
         if problems:
             raise FileError(job.origin.path, problems)
-        settings = resolve_profile(job, accelerator)
-        return made.model_copy(update={"after": after, "settings": settings, "code": self._code(made)})
+        profile = resolve_profile(job, accelerator)
+        return made.model_copy(update={"after": after, "settings": profile, "code": self._code(made)})
 
     def _code(self, made: Revision) -> CodeReference | None:
         """Return the snapshot of a job's code, which is taken once for all jobs of the submission.

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from runner.services.simulation.run import SchedulerVariant
 
 FILE = click.Path(path_type=Path)
-ORDERS: Final = ("fair", "fifo", "priority", "sjf")
+ORDERS: Final = ("fair", "attained", "fifo", "priority", "sjf", "oracle")
 COLUMNS: Final = (
     "order", "utilisation", "mean wait h", "p50", "p90", "p95", "p99", "max", "slowdown", "preemptions",
-    "fairness", "service fairness", "never started",
+    "switching", "largest h", "fairness", "service fairness", "never started",
 )  # fmt: skip
 USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slowdown", "got of its due")
 
@@ -62,7 +62,8 @@ def simulate(  # noqa: PLR0913  one for each option
     """Simulate scheduling orders with a trace of jobs, on hosts that need not exist.
 
     Each order is a line; tabs separate the mean wait and its percentiles in hours, the bounded
-    slowdown, the preemptions, and two indices of fairness between users (1 is the best).
+    slowdown, the preemptions, the part of the device time that they cost, the mean time from submission
+    to end of the largest tenth of the jobs, and two indices of fairness between users (1 is the best).
     """
     from runner.core.scheduler.simulator import Site  # noqa: PLC0415  as above
     from runner.services.simulation import run as simulation  # noqa: PLC0415  only this command pays for it
@@ -92,7 +93,12 @@ def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[Schedu
 
     if not orders and not no_backfill:
         return VARIANTS
-    return [SchedulerVariant(SchedulingOrder(order), backfill=not no_backfill) for order in orders or ORDERS]
+    return [
+        SchedulerVariant(
+            SchedulingOrder.SRPT if order == "oracle" else SchedulingOrder(order), backfill=not no_backfill
+        )
+        for order in orders or ORDERS
+    ]
 
 
 def _play(
@@ -123,7 +129,8 @@ def _say(contestant: SchedulerVariant, report: Report) -> None:
     waits = [f"{wait / 3600:.2f}" for wait in (report.mean_wait_s, *report.waits_s.values())]
     say_row(
         contestant.name, f"{report.utilisation:.3f}", *waits, f"{report.mean_slowdown:.1f}",
-        report.preemptions, f"{report.fairness:.3f}", f"{report.fairness_service:.3f}", report.never_started,
+        report.preemptions, f"{report.switching:.3%}", f"{report.largest_completion_s / 3600:.1f}",
+        f"{report.fairness:.3f}", f"{report.fairness_service:.3f}", report.never_started,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 Jobs of one array are alike, and so are those of one schedule: each of them has a name of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,6 +25,31 @@ SCHEDULE: Final = "runner.schedule"
 _Kind = tuple[str, SimilarBy, str]  # owner, what they have in common, and which that is
 
 
+LEAST_STEPS: Final = 5
+"""A rate is believed after so many steps."""
+
+
+@dataclass(slots=True)
+class ReportedProgress:
+    """The progress of one attempt: its first step that was seen, and what follows for its end."""
+
+    started_s: float
+    first_s: float
+    first_step: int
+    remaining_s: float | None = None
+
+    def observe(self, at_s: float, step: int, total: int) -> float | None:
+        """Return for how long the attempt will go on at the rate so far; None if that is unknown.
+
+        Evaluations and saves since the first step are part of the rate, as they are of what is to come.
+        """
+        if step - self.first_step < LEAST_STEPS or at_s <= self.first_s:
+            return None
+        rate = (step - self.first_step) / (at_s - self.first_s)
+        self.remaining_s = max(total - step, 0) / rate
+        return self.remaining_s
+
+
 @dataclass(slots=True)
 class RunTimeEstimates:
     """What earlier jobs suggest, and which unfinished jobs it is about."""
@@ -33,9 +58,16 @@ class RunTimeEstimates:
     _known: dict[_Kind, float | None] = field(default_factory=dict)
     _jobs: dict[_Kind, set[str]] = field(default_factory=dict)
     _kinds: dict[str, tuple[_Kind, ...]] = field(default_factory=dict)
+    _progress: dict[str, ReportedProgress] = field(default_factory=dict)
 
     def remaining_s(self, row: JobRow, sweep: JobArray | None = None) -> float | None:
-        """Return for how long a job will go on, None if nothing is known.  The job is remembered."""
+        """Return for how long a job will go on, None if nothing is known.  The job is remembered.
+
+        What the job itself reports comes first, then what earlier jobs suggest.
+        """
+        reported = self._progress.get(row.job.id)
+        if reported is not None and reported.remaining_s is not None:
+            return reported.remaining_s
         if row.job.time_limit is not None:
             return None
         kinds = self._kinds[row.job.id] = _kinds(row, sweep)
@@ -46,6 +78,18 @@ class RunTimeEstimates:
         lasts_s = next((lasts_s for kind in kinds if (lasts_s := self._known[kind]) is not None), None)
         ran_s = row.job.history.ran.total_seconds()
         return None if lasts_s is None else max(lasts_s - ran_s, MORE * lasts_s, LEAST_S)
+
+    def observe_progress(
+        self, job_id: str, at_s: float, facts: Mapping[str, object], started_s: float
+    ) -> float | None:
+        """Note the step that a job reports; return for how long it will go on, None if that is unknown."""
+        step, total = facts.get("progress.step"), facts.get("progress.total")
+        if not isinstance(step, int) or not isinstance(total, int):
+            return None
+        known = self._progress.get(job_id)
+        if known is None or known.started_s != started_s or step < known.first_step:
+            known = self._progress[job_id] = ReportedProgress(started_s, at_s, step)
+        return known.observe(at_s, step, total)
 
     def update(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:
         """Estimate anew after the end of a job, and return the jobs whose estimate has changed."""
@@ -58,6 +102,7 @@ class RunTimeEstimates:
 
     def forget(self, job_id: str) -> None:
         """Forget a job, and with the last one of its kind what is known of the kind."""
+        self._progress.pop(job_id, None)
         for kind in self._kinds.pop(job_id, ()):
             self._jobs[kind].discard(job_id)
             if not self._jobs[kind]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 from runner.control.context import Context, Instant, TrackedJob, as_started
@@ -16,6 +17,7 @@ from runner.control.dependencies import DependencyTracker
 from runner.control.estimates import RunTimeEstimates
 from runner.control.messages import Probed
 from runner.control.owner_totals import OwnerTotals
+from runner.control.switching import SwitchingCosts
 from runner.control.usage import HORIZON, UsageTracker
 from runner.core.job.states import (
     Allocated,
@@ -27,10 +29,12 @@ from runner.core.job.states import (
     Starting,
     State,
     Stopping,
+    StopReason,
 )
 from runner.core.ports.attempts import QueueTerms
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
+from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.priority import NumericId, numeric_id
 from runner.core.scheduler.snapshot import EndedJob, PendingJob, ResourceRequest, RunningJob
@@ -84,6 +88,7 @@ class JobViews:
     _drift_s: float = 0.0  # of the time of day against the monotonic clock
     _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
     _starts_s: dict[str, float] = field(default_factory=dict)  # from launch to first step, by job
+    switching: SwitchingCosts = field(default_factory=SwitchingCosts)
 
     def __post_init__(self) -> None:
         config, now, past = self.context.site.rules, self.context.moment(), self.context.past
@@ -120,6 +125,7 @@ class JobViews:
         if job_id not in self.pending:
             self.dependencies.leave(job_id)
         self._charge(job_id)
+        self._follow_switch(was_running, tracked)
         if job_id in self.pending or was_pending or (was_running and not self._goes_on(job_id, state)):
             self.changed = True
 
@@ -130,6 +136,13 @@ class JobViews:
             return
         if isinstance(age_s, int | float):
             view = replace(view, checkpoint_s=probed.at.timestamp() - age_s)
+        remaining_s = self._estimates.observe_progress(
+            probed.job_id, probed.at.timestamp(), probed.facts, view.started_s
+        )
+        if remaining_s is not None:
+            ends_s = probed.at.timestamp() + remaining_s
+            limited_s = inf if self._limit_s(probed.job_id) is None else view.ends_s or inf
+            view = replace(view, ends_s=min(ends_s, limited_s))
         if probed.start_s is not None:
             self._starts_s[probed.job_id] = probed.start_s
             view = replace(view, restart_s=probed.start_s)
@@ -191,6 +204,8 @@ class JobViews:
             time_limit_s=_remaining_limit_s(row),
             estimated_s=self._estimates.remaining_s(row, terms.sweep),
             array=terms.sweep,
+            queued_s=state.since.timestamp() + self._shift_s(tracked),
+            ran_s=row.job.history.ran.total_seconds(),
         )
 
     def _running_view(self, tracked: TrackedJob, state: Allocated) -> RunningJob:
@@ -209,11 +224,45 @@ class JobViews:
             ends_s=self._ends_s(row, state, shift_s, terms.sweep),
             group=terms.team,
             priority_class=terms.priority_class,
-            saves_when_asked=terms.saves_when_asked,
-            restart_s=self._starts_s.get(row.job.id, snapshot.RESTART_S),
+            saves_when_asked=terms.saves_when_asked and row.job.id not in self.switching.unsaving,
+            restart_s=self._restart_s(row.job.id),
+            save_s=self.switching.saves_s.get(row.job.id),
+            switched_s=self.switching.spent_s(row.job.id, row.job.preempted, self._restart_s(row.job.id)),
+            ran_s=row.job.history.ran.total_seconds(),
+            queued_s=self.switching.queued_s.get(row.job.id) if row.job.preempted else self._submitted_s(row),
+            preemptible=terms.preemptible,
             stopping=isinstance(state, Stopping),
             preempted=row.job.preempted,
             array=terms.sweep,
+        )
+
+    def _restart_s(self, job_id: str) -> float:
+        return self._starts_s.get(job_id, snapshot.RESTART_S)
+
+    def _limit_s(self, job_id: str) -> float | None:
+        return _remaining_limit_s(self.tracked_jobs[job_id].row)
+
+    def _follow_switch(self, was_running: RunningJob | None, tracked: TrackedJob) -> None:
+        """Learn what a switch has cost, when a job that gave way has left its devices."""
+        job, now_s = tracked.row.job, self.context.clock.monotonic()
+        pending = self.pending.get(job.id)
+        if pending is not None and pending.queued_s is not None:
+            self.switching.queued_s[job.id] = pending.queued_s
+        if isinstance(job.state, Stopping) and job.state.reason is StopReason.PREEMPTION:
+            grace_s = (job.state.kill_at - job.state.since).total_seconds()
+            self.switching.told.setdefault(job.id, (now_s, grace_s))
+        elif isinstance(job.state, Finished):
+            self.switching.forget(job.id)
+        elif was_running is not None and job.id not in self.running and job.id in self.switching.told:
+            devices = billed_devices(was_running.request, self.context.site.rules)
+            self.switching.left(job.id, now_s, devices, self._restart_s(job.id))
+
+    def switching_left_device_s(self) -> float:
+        """Return what the budget of the machine leaves for switching, in device-seconds."""
+        rules, now_s = self.context.site.rules, self.context.clock.monotonic()
+        held_device_s = sum(self.usage.users.rounded().values())
+        return rules.switching.budget * held_device_s - self.switching.spent_device_s(
+            now_s, rules.half_life_s
         )
 
     def _finish(self, row: JobRow, state: Finished) -> None:
@@ -248,7 +297,10 @@ class JobViews:
         """Charge for what a job holds, as long as it holds it."""
         now_s, view = self.context.clock.monotonic(), self.running.get(job_id)
         if view is not None:
-            devices = billed_devices(view.request, self.context.site.rules)
+            rules = self.context.site.rules
+            devices = billed_devices(view.request, rules)
+            if rules.order is SchedulingOrder.ATTAINED and not view.preemptible:
+                devices *= rules.switching.kept_weight
             self.usage.begin(job_id, (view.owner, view.group, devices), now_s)
             return
         self.usage.end(job_id, now_s)

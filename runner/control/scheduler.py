@@ -123,6 +123,7 @@ class Scheduler:
             maintenance=tuple(with_device_uuids(each, devices) for each in site.maintenance),
             config=site.rules,
             utc_offset_s=site.utc_offset_s(now.at),
+            switching_left_device_s=jobs.switching_left_device_s(),
         )
 
     def _present_devices(self) -> tuple[SchedulableDevice, ...]:

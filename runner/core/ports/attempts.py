@@ -55,6 +55,7 @@ class QueueTerms:
     after: tuple[Dependency, ...] = ()
     sweep: JobArray | None = None
     saves_when_asked: bool = True
+    preemptible: bool = True  # it may give way to jobs with less attained service
 
 
 class Attempts(Protocol):

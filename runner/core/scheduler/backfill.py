@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from runner.core.scheduler.calendar import Calendar, Limit
 from runner.core.scheduler.device_selection import Selection
+from runner.core.scheduler.displacement import Displacements
 from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.formatting import format_duration
 from runner.core.scheduler.pending import PendingReason, PendingReasons
@@ -79,6 +80,8 @@ class _Planner:
     calendar: Calendar = field(init=False)
     placements: Placements = field(init=False)
     fair_share: FairShare = field(init=False)
+    displacements: Displacements = field(init=False)
+    eligible: EligibleJobs = field(init=False)
     unlimited: Span = field(init=False)  # of a job whose duration is unknown
     unlimited_s: float = field(init=False)  # its length if it begins now
     starts: list[StartJob] = field(default_factory=list)
@@ -95,11 +98,12 @@ class _Planner:
         self.calendar = Calendar(self.snapshot)
         self.placements = Placements(self.calendar)
         self.fair_share = FairShare.of(self.snapshot)
+        self.displacements = Displacements(self.calendar, self.fair_share)
         self.unlimited = self.snapshot.unlimited
         self.unlimited_s = self.unlimited.end_s(self.snapshot.now_s) - self.snapshot.now_s
 
     def plan(self) -> Plan:
-        eligible = EligibleJobs(self.snapshot, self.fair_share)
+        eligible = self.eligible = EligibleJobs(self.snapshot, self.fair_share)
         self.open_classes = {
             id(self.placements.request_class(request)) for request in eligible.requests.values()
         }
@@ -108,7 +112,7 @@ class _Planner:
             overdue = position < overdue_count
             if not self._consider(job, overdue=overdue):
                 break
-            if not overdue and self._is_done():
+            if not overdue and self._is_done() and not self._may_displace(job):
                 break
         starts, reservations = tuple(self.starts), tuple(self.reservations)
         pending_reasons = PendingReasons(
@@ -138,7 +142,11 @@ class _Planner:
         backfilling = self.head_reserved and not overdue
         if request_class.never_placeable or _is_too_long(duration_s, at_limit_s):
             return True
-        if backfilling and (request_class.exhausted or _is_too_long(duration_s, request_class.too_long_s)):
+        if (
+            backfilling
+            and (request_class.exhausted or _is_too_long(duration_s, request_class.too_long_s))
+            and not self._may_displace(job)
+        ):
             return True
         limits = list(self.calendar.limits(job))
         exhausted = self._exhausted_limits(limits, duration_s, overdue=overdue)
@@ -153,6 +161,8 @@ class _Planner:
             self._start(job, selection, duration_s)
             return True
         self._note_failure(request_class, duration_s)
+        if self._displace_for(job, request_class, limits):
+            return True
         return backfilling or self._reserve_or_skip(job, request_class, limits, overdue=overdue)
 
     def _exhausted_limits(self, limits: Sequence[Limit], duration_s: float, *, overdue: bool) -> list[Limit]:
@@ -230,6 +240,41 @@ class _Planner:
         self.calendar.reserve(job, host, devices, placement.at_s, planned_s, overdue=overdue)
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, placement.at_s))
 
+    def _may_displace(self, job: PendingJob) -> bool:
+        """Return whether some running job that may give way has a higher standing than a pending one."""
+        return bool(self.displacements.by_host) and self.displacements.highest > self.eligible.standing(job)
+
+    def _displace_for(self, job: PendingJob, request_class: RequestClass, limits: Sequence[Limit]) -> bool:
+        """Let jobs of a higher standing give way to a blocked job where that pays; return whether they do."""
+        if request_class.never_placeable or not self._may_displace(job):
+            return False
+        span = self.unlimited if job.duration_s is None else Span(job.duration_s)
+        placement = self.placements.find_earliest(request_class, span, limits)
+        if placement is None:
+            return False
+        standing = self.eligible.standing(job)
+        candidate = self.displacements.find(job, standing, request_class, placement, span)
+        if candidate is None:
+            return False
+        why = _displacement_reason(job, candidate, placement)
+        self.displacements.take(candidate)
+        earlier = self._make_room(job, candidate, why)
+        self._reserve(job, earlier, overdue=False)
+        self.fair_share.charge(
+            job.owner, job.group, job.request, job.planned_duration_s(self.snapshot.config)
+        )
+        return True
+
+    def _make_room(self, job: PendingJob, candidate: PreemptionCandidate, why: str) -> Placement:
+        """Stop the victims; return the placement of the job that they make room for."""
+        earlier = candidate.placement
+        host = self.calendar.hosts[earlier.selection.host.number]
+        for victim in candidate.victims:
+            book_release(self.calendar, host, victim, earlier.at_s)
+            self.calendar.ends_s[victim.job_id] = earlier.at_s
+            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, why))
+        return Placement(earlier.at_s, Selection(earlier.selection.score, host, earlier.selection.devices))
+
     def _try_preemption(
         self, job: PendingJob, request_class: RequestClass, placement: Placement, span: Span
     ) -> Placement:
@@ -237,14 +282,8 @@ class _Planner:
         candidate = find_preemption(self.calendar, job, request_class, placement, span)
         if candidate is None:
             return placement
-        earlier = candidate.placement
-        host = self.calendar.hosts[earlier.selection.host.number]
-        for victim in candidate.victims:
-            book_release(self.calendar, host, victim, earlier.at_s)
-            self.calendar.ends_s[victim.job_id] = earlier.at_s
-            why = _preemption_reason(job, candidate, placement)
-            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, why))
-        return Placement(earlier.at_s, Selection(earlier.selection.score, host, earlier.selection.devices))
+        self.displacements.remove(candidate.victims)
+        return self._make_room(job, candidate, _preemption_reason(job, candidate, placement))
 
 
 def _is_too_long(duration_s: float, too_long_s: float | None) -> bool:
@@ -258,4 +297,14 @@ def _preemption_reason(job: PendingJob, candidate: PreemptionCandidate, placemen
         f"preempted for job {job.job_id} of class {job.priority_class}, which would wait {spared} longer: "
         f"{candidate.gained_device_s:.0f} device-seconds gained for {candidate.lost_device_s:.0f} lost, "
         "weighted by class"
+    )
+
+
+def _displacement_reason(job: PendingJob, candidate: PreemptionCandidate, placement: Placement) -> str:
+    spared = format_duration(placement.at_s - candidate.placement.at_s)
+    devices = f"{job.request.gpus} GPU{'s' if job.request.gpus != 1 else ''}"
+    had = format_duration(job.ran_s) if job.ran_s else "none"
+    return (
+        f"gave way to job {job.job_id} (service so far: {had}; needs {devices}), which would wait {spared} "
+        f"longer; cost about {candidate.lost_device_s:.0f} device-seconds"
     )

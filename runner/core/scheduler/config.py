@@ -16,9 +16,11 @@ class SchedulingOrder(StrEnum):
     """The order of the queue; all orders but ``FAIR`` exist for comparison."""
 
     FAIR = "fair"  # class, fair share, the owner's own priority, age
+    ATTAINED = "attained"  # class, least attained service, fair share, age; jobs that can save give way
     FIFO = "fifo"  # age alone
     PRIORITY = "priority"  # class, then the job's own priority, then age
     SJF = "sjf"  # shortest job first
+    SRPT = "srpt"  # shortest remaining processing time first, with preemption
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,20 @@ class PreemptionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchingConfig:
+    """How attained service orders the queue, and what switching from job to job may cost."""
+
+    levels_device_s: tuple[float, ...] = (HOUR_S, 8 * HOUR_S, 2 * DAY_S)
+    """Ascending limits of the service levels: a job is in the level of the first limit that it is below."""
+
+    budget: float = 0.03
+    """The part of the device time, of each job and of the machine, that switching may cost."""
+
+    kept_weight: float = 1.5
+    """How many times the usage counts of a job whose owner does not let it give way."""
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """All settings of the scheduler."""
 
@@ -99,6 +115,7 @@ class SchedulerConfig:
     overdue_per_owner: int = 4  # overdue jobs of one owner that go before all others at a time
     reservations: int = 8  # for overdue jobs, at a time
     preemption: PreemptionConfig = PreemptionConfig()
+    switching: SwitchingConfig = SwitchingConfig()
 
     def priority_class(self, name: str) -> PriorityClass:
         """Return a class; for a name that is not configured any more, the class of the middle rank."""

@@ -6,12 +6,12 @@ Slurm's Fair Tree (https://slurm.schedmd.com/fair_tree.html), whose classic fact
 ``F = 2^(-U / S)`` (https://slurm.schedmd.com/classic_fair_share.html) falls as ``U / S`` rises.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import exp2, log
+from math import exp2, inf, log
 
-from runner.core.scheduler.config import SchedulerConfig
-from runner.core.scheduler.snapshot import ResourceRequest, RunningJob, Snapshot
+from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
+from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, RunningJob, Snapshot
 
 
 def decay_usage(device_s: float, elapsed_s: float, half_life_s: float) -> float:
@@ -23,7 +23,10 @@ def accrue_usage(devices: float, duration_s: float, half_life_s: float) -> float
     """Return the usage of devices that were allocated for a time until now.
 
     It is the integral of the decay, so that the usage of two halves of the time adds up to the whole.
+    With an infinite half-life nothing decays.
     """
+    if half_life_s == inf:
+        return devices * duration_s
     return devices * half_life_s / log(2) * (1 - exp2(-duration_s / half_life_s))
 
 
@@ -56,12 +59,20 @@ class FairShare:
     groups: dict[str, float] = field(default_factory=dict)
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     charges: int = 0  # number of charges so far; ranks change only when it does
+    held: dict[tuple[str, str], float] = field(default_factory=dict)  # billed devices, by group and user
+    entitled: Mapping[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # the same, as shares would have it
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "FairShare":
         fair_share = cls(dict(snapshot.user_usage), dict(snapshot.group_usage), snapshot.config)
+        if snapshot.config.order is SchedulingOrder.ATTAINED:
+            fair_share.entitled = entitlements(snapshot)
         for job in snapshot.running:
             fair_share.charge(job.owner, job.group, job.request, _remaining(job, snapshot))
+            if job.stopping:
+                fair_share.release(job)
         return fair_share
 
     def charge(self, user: str, group: str, request: ResourceRequest, duration_s: float) -> None:
@@ -69,7 +80,22 @@ class FairShare:
         device_s = billed_devices(request, self.config) * min(duration_s, self.config.charge_ahead_s)
         self.users[user] = self.users.get(user, 0.0) + device_s
         self.groups[group] = self.groups.get(group, 0.0) + device_s
+        self.held[group, user] = self.held.get((group, user), 0.0) + billed_devices(request, self.config)
         self.charges += 1
+
+    def release(self, job: RunningJob) -> None:
+        """Take a job that gives way off what its owner holds."""
+        self.held[job.group, job.owner] -= billed_devices(job.request, self.config)
+        self.charges += 1
+
+    def exceeds_share(self, job: PendingJob) -> bool:
+        """Return whether a job would let its owner hold more than the owner's share of the machine.
+
+        A job of an owner who holds nothing never does, however large it is.
+        """
+        name = job.group, job.owner
+        held, wanted = self.held.get(name, 0.0), billed_devices(job.request, self.config)
+        return held > _NOTHING and held + wanted > self.entitled.get(name, 0.0) + _NOTHING
 
     def rank(self, user: str, group: str) -> tuple[float, float]:
         """Return the usage of the group and of the user by their shares; the lower goes first."""
@@ -77,6 +103,45 @@ class FairShare:
             _usage_by_share(self.groups.get(group, 0.0), self.config.group_shares, group),
             _usage_by_share(self.users.get(user, 0.0), self.config.user_shares, user),
         )
+
+    def holds_more_than_share(self, job: RunningJob) -> bool:
+        """Return whether the owner of a running job holds more than the owner's share of the machine."""
+        name = job.group, job.owner
+        return self.held.get(name, 0.0) > self.entitled.get(name, 0.0) + _NOTHING
+
+
+_NOTHING = 1e-6
+"""Billed devices below this are the rounding of a sum."""
+
+
+def entitlements(snapshot: Snapshot) -> dict[tuple[str, str], float]:
+    """Return the billed devices that each group and user with unfinished jobs would hold by their shares.
+
+    Groups divide the machine by their shares, and the users of a group divide its part by theirs.
+    """
+    config = snapshot.config
+    jobs: tuple[PendingJob | RunningJob, ...] = (*snapshot.pending, *snapshot.running)
+    users: dict[str, set[str]] = {}
+    for job in jobs:
+        users.setdefault(job.group, set()).add(job.owner)
+    capacity = sum(len(host.devices) + config.cpu_weight * host.cpus for host in snapshot.hosts)
+    of_groups = _divide(capacity, dict.fromkeys(users, 1.0) | _known(config.group_shares, users))
+    return {
+        (group, user): part
+        for group, members in users.items()
+        for user, part in _divide(
+            of_groups[group], dict.fromkeys(members, 1.0) | _known(config.user_shares, members)
+        ).items()
+    }
+
+
+def _known(shares: Mapping[str, float], names: Collection[str]) -> dict[str, float]:
+    return {name: share for name, share in shares.items() if name in names}
+
+
+def _divide(amount: float, shares: Mapping[str, float]) -> dict[str, float]:
+    whole = sum(shares.values())
+    return {name: amount * share / whole if whole else 0.0 for name, share in shares.items()}
 
 
 def _usage_by_share(usage: float, shares: Mapping[str, float], name: str) -> float:

@@ -34,7 +34,9 @@ def find_preemption(
     config, now_s = calendar.snapshot.config, calendar.snapshot.now_s
     own_class = config.priority_class(job.priority_class)
     at_s = now_s + config.preemption.grace_s
-    has_classes = config.order in {SchedulingOrder.FAIR, SchedulingOrder.PRIORITY}
+    has_classes = config.order in {
+        SchedulingOrder.FAIR, SchedulingOrder.ATTAINED, SchedulingOrder.PRIORITY
+    }  # fmt: skip
     if not has_classes or not own_class.preempts or placement.at_s <= at_s:
         return None
     spared_s = min(placement.at_s - at_s, config.default_duration_s)
@@ -42,8 +44,16 @@ def find_preemption(
     gained_device_s = own_class.weight * devices * spared_s
     candidates: list[PreemptionCandidate] = []
     for host in calendar.hosts:
-        victims = _choose_victims(calendar, host, request_class, own_class, span)
-        earlier = _place_without(calendar, host, request_class, victims, span) if victims else None
+        possible = [
+            each for each in calendar.snapshot.running if _is_preemptible(each, host, own_class, calendar)
+        ]
+        possible.sort(
+            key=lambda each: (
+                config.priority_class(each.priority_class).rank, _loss(each, calendar), each.job_id
+            )
+        )  # fmt: skip
+        victims = choose_victims(calendar, host, request_class, possible, span)
+        earlier = place_without(calendar, host, request_class, victims, span) if victims else None
         if earlier is None:
             continue
         lost_device_s = sum(_loss(victim, calendar) for victim in victims)
@@ -63,34 +73,30 @@ def _loss(victim: RunningJob, calendar: Calendar) -> float:
     return weight * billed_devices(victim.request, config) * victim.lost_s(calendar.snapshot.now_s)
 
 
-def _choose_victims(
+def choose_victims(
     calendar: Calendar,
     host: HostCalendar,
     request_class: RequestClass,
-    own_class: PriorityClass,
+    possible: Sequence[RunningJob],
     span: Span,
 ) -> tuple[RunningJob, ...]:
-    """Return jobs of a host that make room together, none of them superfluous; empty: none can."""
-    config = calendar.snapshot.config
+    """Return jobs of a host that make room together, none of them superfluous; empty: none can.
+
+    The first of the possible victims are taken first.
+    """
     wanted = {slot.device.uuid for slot in request_class.pool.slots[host.number]}
-    preemptible = [
-        job
-        for job in calendar.snapshot.running
-        if _is_preemptible(job, host, own_class, calendar) and _frees_something(job, request_class, wanted)
-    ]
-    preemptible.sort(
-        key=lambda job: (config.priority_class(job.priority_class).rank, _loss(job, calendar), job.job_id)
-    )
     victims: list[RunningJob] = []
-    for job in preemptible:
+    for job in possible:
+        if not _frees_something(job, request_class, wanted):
+            continue
         victims.append(job)
-        if _place_without(calendar, host, request_class, victims, span):
+        if place_without(calendar, host, request_class, victims, span):
             break
     else:
         return ()
     for job in victims[-2::-1]:  # the last one is needed; leave out those that are not
         fewer = [each for each in victims if each is not job]
-        if _place_without(calendar, host, request_class, fewer, span):
+        if place_without(calendar, host, request_class, fewer, span):
             victims = fewer
     return tuple(victims)
 
@@ -115,7 +121,7 @@ def _is_preemptible(
     )
 
 
-def _place_without(
+def place_without(
     calendar: Calendar,
     host: HostCalendar,
     request_class: RequestClass,
@@ -123,13 +129,19 @@ def _place_without(
     span: Span,
 ) -> Placement | None:
     """Return the placement on a host once some jobs have left it."""
-    at_s = calendar.snapshot.now_s + calendar.snapshot.config.preemption.grace_s
+    at_s = max(leaves_s(victim, calendar) for victim in victims)
     trial = host.copy()
     for victim in victims:
         book_release(calendar, trial, victim, at_s)
     slots = [trial.slots[slot.number] for slot in request_class.pool.slots[host.number]]
     selection = fit_host(request_class, trial, slots, at_s, span.end_s(at_s))
     return Placement(at_s, selection) if selection else None
+
+
+def leaves_s(victim: RunningJob, calendar: Calendar) -> float:
+    """Return when a running job will have left its devices if it is told to stop now."""
+    grace_s = calendar.snapshot.config.preemption.grace_s
+    return calendar.snapshot.now_s + (grace_s if victim.save_s is None else victim.save_s)
 
 
 def book_release(calendar: Calendar, host: HostCalendar, job: RunningJob, at_s: float) -> None:

@@ -3,6 +3,9 @@
 Each owner has one queue per class.  The owner with the least usage by share is served first.  A job that
 starts is charged at once, so the next device goes to another owner.  A queue is sorted when its turn
 comes, so that most queues are never sorted once nothing can start any more.
+
+In the order ``attained`` the first job of each owner's queue decides before fair share does: jobs that keep
+their owner within the owner's share of the machine go first, then those of the lowest service level.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,13 +15,18 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import TypeAlias
 
+from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.dependencies import Readiness, check_dependencies
 from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 
-QueueRank: TypeAlias = tuple[float, float, float]
-"""Of an owner's queue: class, usage of the group by its share, usage of the user by his share."""
+QueueRank: TypeAlias = tuple[float, float, float, float, float]
+"""Of an owner's queue: class, whether its first job exceeds the owner's share, the service level of that job,
+usage of the group by its share, usage of the user by his share.
+
+The second and third are 0 where the order ignores them.
+"""
 
 QueueName: TypeAlias = tuple[str, str, str]
 """Of an owner's queue: class, owner, group."""
@@ -35,6 +43,13 @@ class OwnerQueue:
     name: QueueName
     jobs: list[PendingJob] = field(default_factory=list)
     oldest_s: float = inf
+    is_sorted: bool = False
+
+    def sort(self, key: "SortKey") -> None:
+        """Sort the jobs, unless they are sorted."""
+        if not self.is_sorted:
+            self.jobs.sort(key=key, reverse=True)
+            self.is_sorted = True
 
 
 @dataclass(slots=True)
@@ -47,12 +62,20 @@ class EligibleJobs:
     queues: list[OwnerQueue] = field(default_factory=list)
     ineligible: list[PendingJob] = field(default_factory=list)  # they wait for a time or for another job
     requests: dict[int, ResourceRequest] = field(default_factory=dict)  # of eligible jobs, by identity
+    promoted: frozenset[str] = frozenset()  # overdue jobs in the lowest service level
 
     def __post_init__(self) -> None:
-        fair = self.snapshot.config.order is SchedulingOrder.FAIR
+        fair = self.snapshot.config.order in {SchedulingOrder.FAIR, SchedulingOrder.ATTAINED}
         self.queues = list(self._split_by_owner(fair=fair).values())
-        if fair:
+        if self._by_service:
+            jobs = [job for queue in self.queues for job in queue.jobs]
+            self.promoted = frozenset(job.job_id for job in overdue_jobs(self.snapshot, jobs))
+        elif fair:
             self._take_overdue()
+
+    def standing(self, job: PendingJob) -> float:
+        """Return the standing of a job: the lower goes first, and may displace the higher."""
+        return pending_standing(job, self.snapshot.config, promoted=job.job_id in self.promoted)
 
     def _split_by_owner(self, *, fair: bool) -> dict[QueueName, OwnerQueue]:
         """Return one queue per owner, group and class; a single queue if the order is not fair."""
@@ -89,16 +112,16 @@ class EligibleJobs:
     def __iter__(self) -> Iterator[PendingJob]:
         """Yield the eligible jobs in order; ``fair_share`` may be charged between two jobs."""
         yield from self.overdue
-        sort_key = make_sort_key(self.snapshot.config)
+        sort_key = self._by_level if self._by_service else make_sort_key(self.snapshot.config)
+        if self._by_service:  # their first jobs take part in the order of the queues
+            for queue in self.queues:
+                queue.sort(sort_key)
         heap = [self._entry(number) for number, queue in enumerate(self.queues) if queue.jobs]
         heapify(heap)
-        is_sorted: set[int] = set()
         while heap:
             number = heap[0][3]
             queue = self.queues[number]
-            if number not in is_sorted:
-                queue.jobs.sort(key=sort_key, reverse=True)
-                is_sorted.add(number)
+            queue.sort(sort_key)
             entry = self._entry(number)
             if entry > heap[0]:  # the owner was charged since the entry was made
                 heapreplace(heap, entry)
@@ -113,8 +136,8 @@ class EligibleJobs:
         charges = self.fair_share.charges
         while queue.jobs:
             yield queue.jobs.pop()
-            charged = self.fair_share.charges != charges
-            if queue.jobs and charged and self._rank(queue) != rank:
+            may_differ = self._by_service or self.fair_share.charges != charges
+            if queue.jobs and may_differ and self._rank(queue) != rank:
                 return
 
     def _entry(self, number: int) -> QueueEntry:
@@ -124,14 +147,30 @@ class EligibleJobs:
     def _rank(self, queue: OwnerQueue) -> QueueRank:
         _, owner, group = queue.name
         group_usage, user_usage = self.fair_share.rank(owner, group)
-        return -queue.rank, group_usage, user_usage
+        if not self._by_service:
+            return -queue.rank, 0.0, 0.0, group_usage, user_usage
+        first = queue.jobs[-1]
+        exceeds = self.fair_share.exceeds_share(first)
+        return -queue.rank, float(exceeds), self.standing(first), group_usage, user_usage
+
+    def _by_level(self, job: PendingJob) -> "SortedBy":
+        return -job.priority, self.standing(job), job.submitted_s, numeric_id(job)
+
+    @property
+    def _by_service(self) -> bool:
+        return self.snapshot.config.order is SchedulingOrder.ATTAINED
 
 
 def eligible_since_s(job: PendingJob, snapshot: Snapshot) -> float:
-    """Return since when a job could have started if resources had been free."""
+    """Return since when a job could have started if resources had been free.
+
+    In the order ``attained``, in which jobs give way many times, that is since the last time.
+    """
     dependency_ends_s = (snapshot.ended[each.job_id].at_s for each in job.dependencies)
     not_before_s = -inf if job.not_before_s is None else job.not_before_s
-    return max(job.submitted_s, not_before_s, *dependency_ends_s)
+    by_service = snapshot.config.order is SchedulingOrder.ATTAINED
+    queued_s = job.queued_s if by_service and job.queued_s is not None else job.submitted_s
+    return max(queued_s, not_before_s, *dependency_ends_s)
 
 
 def overdue_jobs(snapshot: Snapshot, eligible: list[PendingJob]) -> list[PendingJob]:
@@ -176,13 +215,14 @@ def _numeric_id(job_id: str) -> NumericId:
     return int(job_id) if job_id.isdecimal() else 0, job_id
 
 
-SortKey: TypeAlias = Callable[[PendingJob], tuple[float, float, float, NumericId]]
+SortedBy: TypeAlias = tuple[float, float, float, NumericId]
+SortKey: TypeAlias = Callable[[PendingJob], SortedBy]
 
 
 def make_sort_key(config: SchedulerConfig) -> SortKey:
     """Return the key function by which the jobs of one owner's queue are sorted."""
     match config.order:
-        case SchedulingOrder.FAIR:
+        case SchedulingOrder.FAIR | SchedulingOrder.ATTAINED:  # attained: see EligibleJobs
             return lambda job: (-job.priority, job.submitted_s, 0.0, numeric_id(job))
         case SchedulingOrder.FIFO:
             return lambda job: (job.submitted_s, 0.0, 0.0, numeric_id(job))
@@ -196,5 +236,5 @@ def make_sort_key(config: SchedulerConfig) -> SortKey:
                 return -rank, -job.priority, job.submitted_s, numeric_id(job)
 
             return by_class_rank
-        case SchedulingOrder.SJF:  # exhaustive
+        case SchedulingOrder.SJF | SchedulingOrder.SRPT:  # exhaustive
             return lambda job: (job.planned_duration_s(config), job.submitted_s, 0.0, numeric_id(job))

@@ -10,11 +10,12 @@ from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from runner.core.job.states import Outcome
 from runner.core.scheduler.backfill import Plan, PreemptJob, StartJob, plan
-from runner.core.scheduler.config import SchedulerConfig
+from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
+from runner.core.scheduler.displacement import next_change_s
 from runner.core.scheduler.fairshare import billed_devices, charge_usage
 from runner.core.scheduler.snapshot import (
     RESTART_S,
@@ -46,6 +47,9 @@ class Arrival:
     dependencies: tuple[Dependency, ...] = ()
     array: JobArray | None = None
     restart_s: float = RESTART_S  # cost of a restart after a preemption
+    saves: bool = True  # it saves when it is asked to stop
+    save_s: float | None = None  # how long that takes; None: it works on for the grace period
+    checkpoint_every_s: float | None = None  # of a job that does not save when asked; None: it never saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Site:
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     maintenance: tuple[Maintenance, ...] = ()
     min_interval_s: float = 0.0
+    true_durations: bool = False  # the planner knows them: what a site could gain at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class SimulatedJob:
     arrival: Arrival
     spans: tuple[tuple[float, float], ...]  # of its attempts, with their devices
     killed: bool  # at its limit
+    switched_s: float = 0.0  # of its held time: saves on request, restarts, repeated work
 
     @property
     def started_s(self) -> float:
@@ -90,6 +96,9 @@ class _Kind(StrEnum):
     ENDED = "ended"
     WAKE = "wake"
 
+
+ROUNDING_S: Final = 1e-3
+"""So much later a job has certainly reached a time that was computed for it."""
 
 PlanObserver: TypeAlias = Callable[[Snapshot, Plan], None]
 
@@ -119,6 +128,10 @@ class _JobProgress:
     limit_s: float | None
     attempt: int = 0
     spans: list[tuple[float, float]] = field(default_factory=list)
+    held_s: float = 0.0  # sum of the spans
+    switched_s: float = 0.0
+    told_s: float = inf  # when it was told to stop
+    queued_s: float = 0.0  # when it last came to the queue
 
 
 @dataclass(slots=True)
@@ -135,6 +148,9 @@ class _Simulation:
     wanted: set[str] = field(default_factory=set)  # jobs that others wait for
     ended: dict[str, EndedJob] = field(default_factory=dict)
     played: list[SimulatedJob] = field(default_factory=list)
+    held: _Account = field(default_factory=_Account)  # device-seconds of all, without decay
+    switched_device_s: float = 0.0
+    wakes_s: float = inf  # when a plan is due though nothing happens
     numbers: Iterator[int] = field(default_factory=count)
 
     def all(self, trace: Iterable[Arrival]) -> None:
@@ -170,9 +186,13 @@ class _Simulation:
 
     def _queue(self, life: _JobProgress) -> None:
         job = life.arrival
+        life.queued_s = self.now_s
+        known = self.site.true_durations
         self.waiting[job.job_id] = PendingJob(
             job.job_id, job.owner, job.request, job.submitted_s, job.group, job.priority_class, job.priority,
-            dependencies=job.dependencies, time_limit_s=life.limit_s, array=job.array,
+            dependencies=job.dependencies, time_limit_s=None if known else life.limit_s,
+            estimated_s=life.work_s + self._overhead(life, life.attempt + 1) if known else None,
+            array=job.array, ran_s=life.held_s, queued_s=life.queued_s,
         )  # fmt: skip
 
     def _leave(self, life: _JobProgress, at_s: float) -> None:
@@ -182,21 +202,46 @@ class _Simulation:
         self._charge(job, at_s, -1)
         ran_s = at_s - gone.started_s
         life.spans.append((gone.started_s, at_s))
-        life.work_s -= max(ran_s - self._overhead(life), 0.0)
+        life.held_s += ran_s
+        worked_s = self._worked_s(life, gone, at_s)
+        self._lose(life, gone, ran_s - min(worked_s, life.work_s))
+        life.work_s -= worked_s
+        life.told_s = inf
         if gone.stopping and life.work_s > 0:
             life.limit_s = life.limit_s and max(life.limit_s - ran_s, 1.0)
             self._queue(life)
             return
         killed = life.work_s > 1e-6
-        self.played.append(SimulatedJob(job, tuple(life.spans), killed))
+        self.played.append(SimulatedJob(job, tuple(life.spans), killed, life.switched_s))
         if job.job_id in self.wanted:
             self.ended[job.job_id] = EndedJob(Outcome.FAILED if killed else Outcome.SUCCEEDED, at_s)
 
-    def _overhead(self, life: _JobProgress) -> float:
-        return life.arrival.restart_s if life.attempt > 1 else 0.0
+    def _worked_s(self, life: _JobProgress, gone: RunningJob, at_s: float) -> float:
+        """Return the work of an attempt that is kept."""
+        job, overhead_s = life.arrival, self._overhead(life, life.attempt)
+        if not gone.stopping:
+            return max(at_s - gone.started_s - overhead_s, 0.0)
+        if job.saves:  # it works until it is told to stop, or through the grace period
+            ended_s = at_s if job.save_s is None else min(life.told_s, at_s)
+            return max(ended_s - gone.started_s - overhead_s, 0.0)
+        if job.checkpoint_every_s is None:
+            return 0.0
+        worked_s = max(at_s - gone.started_s - overhead_s, 0.0)
+        return worked_s - worked_s % job.checkpoint_every_s
+
+    def _lose(self, life: _JobProgress, gone: RunningJob, lost_s: float) -> None:
+        """Count held time that was no work: what switching has cost."""
+        if gone.stopping or life.attempt > 1:
+            life.switched_s += lost_s
+            lost_device_s = lost_s * billed_devices(life.arrival.request, self.site.config)
+            self.switched_device_s += lost_device_s
+
+    def _overhead(self, life: _JobProgress, attempt: int) -> float:
+        return life.arrival.restart_s if attempt > 1 else 0.0
 
     def _charge(self, job: Arrival, at_s: float, sign: int) -> None:
         rate, half_life_s = sign * billed_devices(job.request, self.site.config), self.site.config.half_life_s
+        self.held.change(at_s, rate, inf)
         for accounts, name in ((self.users, job.owner), (self.groups, job.group)):
             accounts.setdefault(name, _Account(at_s=at_s)).change(at_s, rate, half_life_s)
 
@@ -204,10 +249,36 @@ class _Simulation:
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
-            self.now_s, self.site.hosts, tuple(self.waiting.values()), tuple(self.running.values()),
+            self.now_s, self.site.hosts, tuple(self.waiting.values()), tuple(self._running()),
             self._usage(self.users), self._usage(self.groups), self.ended, self.site.maintenance,
-            self.site.config,
+            self.site.config, switching_left_device_s=self._switching_left_device_s(),
         )  # fmt: skip
+
+    def _running(self) -> Iterator[RunningJob]:
+        """Yield the running jobs as they are now; the newest checkpoint of some is looked up."""
+        for job in self.running.values():
+            life = self.lives[job.job_id]
+            every_s = life.arrival.checkpoint_every_s
+            if life.arrival.saves or every_s is None:
+                yield job
+                continue
+            begins_s = job.started_s + self._overhead(life, life.attempt)
+            saved_s = begins_s + (self.now_s - begins_s) // every_s * every_s
+            saved = saved_s > begins_s or life.work_s < life.arrival.duration_s
+            yield replace(job, checkpoint_s=max(saved_s, job.started_s) if saved else None)
+
+    def _saves_in_s(self, job: RunningJob) -> float:
+        """Return in how many seconds a running job has a new checkpoint; infinite: it saves when asked."""
+        life = self.lives[job.job_id]
+        every_s = life.arrival.checkpoint_every_s
+        if life.arrival.saves or every_s is None:
+            return inf
+        begins_s = job.started_s + self._overhead(life, life.attempt)
+        return every_s - (self.now_s - begins_s) % every_s
+
+    def _switching_left_device_s(self) -> float:
+        """Return what the budget of the machine leaves for switching, counted from the beginning."""
+        return self.site.config.switching.budget * self.held.read(self.now_s, inf) - self.switched_device_s
 
     def _usage(self, accounts: Mapping[str, _Account]) -> dict[str, float]:
         half_life_s = self.site.config.half_life_s
@@ -221,26 +292,47 @@ class _Simulation:
             self._start(start)
         for preemption in decided.preemptions:
             self._preempt(preemption)
+        self._wake_at_change()
+
+    def _wake_at_change(self) -> None:
+        """Plan again when a running job rises or may begin to give way, if somebody waits."""
+        if not self.waiting or self.site.config.order is not SchedulingOrder.ATTAINED:
+            return
+        config, now_s = self.site.config, self.now_s
+        changes_s = (min(next_change_s(job, now_s, config), self._saves_in_s(job)) for job in self._running())
+        soonest_s = min(changes_s, default=inf)
+        at_s = now_s + max(soonest_s, self.site.min_interval_s) + ROUNDING_S
+        is_due_earlier = now_s < self.wakes_s <= at_s
+        if soonest_s < inf and not is_due_earlier:
+            self.wakes_s = at_s
+            self._later(at_s, _Kind.WAKE, "")
 
     def _start(self, start: StartJob) -> None:
         life = self.lives[start.job_id]
         job, life.attempt = life.arrival, life.attempt + 1
         limit_s = inf if life.limit_s is None else life.limit_s
         ends_s = None if life.limit_s is None else self.now_s + life.limit_s
+        if self.site.true_durations:
+            ends_s = self.now_s + min(life.work_s + self._overhead(life, life.attempt), limit_s)
         del self.waiting[start.job_id]
         self.running[start.job_id] = RunningJob(
             job.job_id, job.owner, job.request, start.host, start.devices, self.now_s, ends_s, job.group,
             job.priority_class, restart_s=job.restart_s, preempted=len(life.spans), array=job.array,
+            saves_when_asked=job.saves, queued_s=life.queued_s, ran_s=life.held_s,
+            switched_s=life.switched_s, save_s=job.save_s,
         )  # fmt: skip
         self._charge(job, self.now_s, 1)
-        lasts_s = min(life.work_s + self._overhead(life), limit_s)
+        lasts_s = min(life.work_s + self._overhead(life, life.attempt), limit_s)
         self._later(self.now_s + lasts_s, _Kind.ENDED, job.job_id, life.attempt)
 
     def _preempt(self, preemption: PreemptJob) -> None:
         victim = self.running[preemption.job_id]
-        leaves_s = self.now_s + self.site.config.preemption.grace_s
+        life = self.lives[victim.job_id]
+        save_s = life.arrival.save_s if life.arrival.saves else 0.0
+        leaves_s = self.now_s + (self.site.config.preemption.grace_s if save_s is None else save_s)
+        life.told_s = self.now_s
         self.running[preemption.job_id] = replace(victim, stopping=True, ends_s=leaves_s)
-        self._later(leaves_s, _Kind.ENDED, victim.job_id, self.lives[victim.job_id].attempt)
+        self._later(leaves_s, _Kind.ENDED, victim.job_id, life.attempt)
 
 
 def simulate(

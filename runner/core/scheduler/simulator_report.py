@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from math import ceil
 from statistics import fmean
 
@@ -38,6 +39,8 @@ class Report:
     waits_s: Mapping[int, float]  # by percentile
     mean_slowdown: float
     preemptions: int
+    switching: float  # part of the device time that switching cost: saves, restarts, repeated work
+    largest_completion_s: float  # mean time from submission to end of the largest tenth of the jobs
     fairness: float  # Jain's index of the users' part of what was due to them
     fairness_service: float  # Jain's index of the users' service
     users: Mapping[str, UserReport]
@@ -67,10 +70,20 @@ def make_report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
         waits_s={share: waits[max(-(-len(waits) * share // 100) - 1, 0)] for share in PERCENTILES},
         mean_slowdown=fmean(slowdown(each) for each in played),
         preemptions=sum(len(each.spans) - 1 for each in played),
+        switching=sum(_device_s(each, each.switched_s) for each in played) / lent_s if lent_s else 0.0,
+        largest_completion_s=_largest_completion_s(played),
         fairness=jain_index(user.due for user in users.values()),
         fairness_service=jain_index(user.service for user in users.values()),
         users=users,
     )
+
+
+def _largest_completion_s(played: Sequence[SimulatedJob]) -> float:
+    """Return the mean time from submission to end of the tenth of the jobs with the most device time."""
+    largest = nlargest(
+        max(len(played) // 10, 1), played, key=lambda each: _device_s(each, each.arrival.duration_s)
+    )
+    return fmean(each.ended_s - each.arrival.submitted_s for each in largest)
 
 
 SAMPLES = 4000
@@ -119,8 +132,12 @@ def max_min(wanted: Mapping[str, int], devices: int) -> dict[str, float]:
 
 
 def slowdown(each: SimulatedJob) -> float:
-    """Return the bounded slowdown: time from submission to end by time held, 1 at least."""
-    return max((each.ended_s - each.arrival.submitted_s) / max(each.held_s, MIN_SLOWDOWN_S), 1.0)
+    """Return the bounded slowdown: time from submission to end by time needed, 1 at least.
+
+    What switching has cost is no time needed.
+    """
+    needed_s = max(each.held_s - each.switched_s, MIN_SLOWDOWN_S)
+    return max((each.ended_s - each.arrival.submitted_s) / needed_s, 1.0)
 
 
 def _by_user(played: Iterable[SimulatedJob]) -> dict[str, list[SimulatedJob]]:

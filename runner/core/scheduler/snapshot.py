@@ -132,6 +132,8 @@ class PendingJob:
     time_limit_s: float | None = None  # what is left of its time limit
     estimated_s: float | None = None  # estimated from earlier runs
     array: JobArray | None = None
+    queued_s: float | None = None  # when it came back to the queue; None: it was submitted
+    ran_s: float = 0.0  # for which its lineage has held resources
 
     @property
     def duration_s(self) -> float | None:
@@ -171,6 +173,11 @@ class RunningJob:
     stopping: bool = False  # was told to stop; ``ends_s`` is when it will be killed
     preempted: int = 0  # how often it was preempted
     array: JobArray | None = None
+    queued_s: float | None = None  # when this attempt came to the queue; None: unknown
+    ran_s: float = 0.0  # for which its lineage held resources before this attempt
+    switched_s: float = 0.0  # lost to switching so far: saves on request, restarts, repeated work
+    save_s: float | None = None  # from the request to clean devices; None: not measured
+    preemptible: bool = True  # its owner lets it give way to jobs with less attained service
 
     def lost_s(self, now_s: float) -> float:
         """Return the running time that stopping the job now would waste, with the restart."""
@@ -178,6 +185,10 @@ class RunningJob:
             return self.restart_s
         since_s = self.started_s if self.checkpoint_s is None else max(self.checkpoint_s, self.started_s)
         return now_s - since_s + self.restart_s
+
+    def held_s(self, now_s: float) -> float:
+        """Return for how long its lineage has held resources."""
+        return self.ran_s + max(now_s - self.started_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +220,7 @@ class Snapshot:
     maintenance: tuple[Maintenance, ...] = ()
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     utc_offset_s: float = 0.0  # of the clock that times in messages are given by
+    switching_left_device_s: float = inf  # what the budget of the machine leaves for switching
 
     @property
     def unlimited(self) -> Span:

@@ -172,6 +172,10 @@ class QueueFields(contract.Spec):
     after: tuple[Annotated[Dependency, BeforeValidator(_dependency)], ...] = Field(
         (), max_length=64, description="Jobs that must have ended first; a text is the name or id of one."
     )
+    preemptible: bool = Field(
+        default=True,
+        description="false: it never gives way to jobs with less attained service; its usage counts more.",
+    )
     not_before: Timestamp | None = Field(
         None, description="Earliest start, with an offset from UTC; null: now."
     )

@@ -10,6 +10,7 @@ import pwd
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Final, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -35,6 +36,7 @@ from runner.core.scheduler.config import (
     Quotas,
     SchedulerConfig,
     SchedulingOrder,
+    SwitchingConfig,
 )
 from runner.core.scheduler.snapshot import Maintenance
 from runner.files.job.queue import Timestamp
@@ -58,6 +60,9 @@ Share = Annotated[float, Field(ge=0, le=1e6)]
 
 _RULES: Final = SchedulerConfig()
 _USUAL: Final = "normal"
+
+MAX_LEVELS: Final = 8
+"""Limits of service levels in the settings; two to four are usual."""
 
 
 def _of(seconds: float) -> timedelta:
@@ -145,6 +150,32 @@ class PreemptionSettings(ClosedModel):
         )
 
 
+class SwitchingSettings(ClosedModel):
+    """The order ``attained``: service levels, and what switching from job to job may cost."""
+
+    budget: float = Field(_RULES.switching.budget, ge=0, le=1)
+    """The part of the device time, of each job and of the machine, that switching may cost."""
+
+    levels: tuple[Days, ...] = tuple(_of(each) for each in _RULES.switching.levels_device_s)
+    """The ascending limits of the service levels in device time: 2 GPUs reach 1h in 30 minutes."""
+
+    kept_weight: float = Field(_RULES.switching.kept_weight, ge=1, le=100)
+    """How many times the usage of a job with ``queue.preemptible: false`` counts."""
+
+    @field_validator("levels")
+    @classmethod
+    def _ascending(cls, levels: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
+        if not 1 <= len(levels) <= MAX_LEVELS:
+            raise ValueError(f"must have 1 to {MAX_LEVELS} limits")
+        if any(later <= sooner for sooner, later in pairwise((timedelta(), *levels))):
+            raise ValueError("must ascend; write for example [1h, 8h, 2d]")
+        return levels
+
+    def switching(self) -> SwitchingConfig:
+        levels_device_s = tuple(each.total_seconds() for each in self.levels)
+        return SwitchingConfig(levels_device_s, self.budget, self.kept_weight)
+
+
 class Window(ClosedModel):
     """A maintenance window of the machine or of some devices."""
 
@@ -181,8 +212,9 @@ def _classes() -> dict[str, ClassSettings]:
 class QueueSettings(ClosedModel):
     """The order of the queue, and the limits of users and groups."""
 
-    order: Literal["fair", "fifo", "priority", "sjf"] = "fair"
-    """The scheduling order; all but ``fair`` exist for comparisons."""
+    order: Literal["fair", "attained", "fifo", "priority", "sjf"] = "fair"
+    """``fair``, or ``attained``: short jobs need not wait for long ones, which give way and come back.  The
+    others exist for comparisons."""
 
     classes: dict[Named, ClassSettings] = Field(default_factory=_classes)
     """All priority classes by name; ``normal`` is required and the default of jobs."""
@@ -225,6 +257,9 @@ class QueueSettings(ClosedModel):
 
     preemption: PreemptionSettings = PreemptionSettings()
     """When one job is preempted for another."""
+
+    switching: SwitchingSettings = SwitchingSettings()
+    """What the order ``attained`` may cost, and its service levels."""
 
     maintenance: tuple[Window, ...] = ()
     """Maintenance windows of the machine or of some devices."""
@@ -276,6 +311,7 @@ class QueueSettings(ClosedModel):
             overdue_per_owner=self.overdue_per_owner,
             reservations=self.reservations,
             preemption=self.preemption.preemption(),
+            switching=self.switching.switching(),
         )
 
     def windows(self) -> tuple[Maintenance, ...]:

@@ -55,6 +55,7 @@ def _terms(text: str) -> QueueTerms:
         after=tuple(Dependency(job_id, condition) for job_id, condition in revision.after),
         sweep=None if sweep is None else JobArray(sweep.id, sweep.at_a_time),
         saves_when_asked=bool(saves),
+        preemptible=queue.preemptible,
     )
 
 

@@ -21,6 +21,10 @@ HOUR_S: Final = 3600.0
 MOST_DEVICES: Final = 4096
 
 
+ORACLE: Final = "oracle"
+"""The shortest remaining time first, with the true durations: what no scheduler can know."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerVariant:
     """An order, with or without backfill."""
@@ -30,6 +34,8 @@ class SchedulerVariant:
 
     @property
     def name(self) -> str:
+        if self.order is SchedulingOrder.SRPT:
+            return ORACLE
         return self.order if self.backfill else f"{self.order}, no backfill"
 
 
@@ -74,7 +80,7 @@ def compare(
     refuse_unplayable(trace, site)
     for variant in variants:
         rules = replace(site.config, order=variant.order, backfill=variant.backfill)
-        its_site = replace(site, config=rules)
+        its_site = replace(site, config=rules, true_durations=variant.order is SchedulingOrder.SRPT)
         yield variant, make_report(its_site, simulate(its_site, trace), len(trace))
 
 
@@ -105,7 +111,11 @@ def _holds(needs: ResourceRequest, among: Iterable[Host]) -> bool:
 
 def as_json(variant: SchedulerVariant, found: Report) -> dict[str, Any]:
     """Return a report for machines."""
-    return {"order": variant.order.value, "backfill": variant.backfill, **asdict(found)}
+    return {
+        "order": ORACLE if variant.order is SchedulingOrder.SRPT else variant.order.value,
+        "backfill": variant.backfill,
+        **asdict(found),
+    }
 
 
 # --- made-up traces

@@ -18,7 +18,14 @@ from runner.base.textfile import FileError, Position, Problem, open_target, quot
 from runner.core.scheduler.config import DEFAULT_CLASSES
 from runner.core.scheduler.dependencies import CircularDependency, check_cycles
 from runner.core.scheduler.simulator import Arrival
-from runner.core.scheduler.snapshot import GIB, Dependency, DependencyCondition, JobArray, ResourceRequest
+from runner.core.scheduler.snapshot import (
+    GIB,
+    RESTART_S,
+    Dependency,
+    DependencyCondition,
+    JobArray,
+    ResourceRequest,
+)
 from runner.files.validation import did_you_mean
 
 Cell: TypeAlias = str | float | bool | None
@@ -50,6 +57,10 @@ FIELDS: Final[Mapping[str, Field]] = {
     "after": Field("jobs that must have succeeded, with spaces between", ""),
     "sweep": Field("sweep that it belongs to", ""),
     "at_a_time": Field("jobs of the sweep that may run together", None),
+    "saves": Field("true: it saves when it is asked to stop", True),  # noqa: FBT003  the same
+    "save_s": Field("how long that takes; empty: it works on for the grace period", None),
+    "restart_s": Field("from a new start to where it was", RESTART_S),
+    "checkpoint_every_s": Field("of a job that does not save when asked; empty: it never saves", None),
 }
 
 REQUIRED: Final = frozenset(name for name, each in FIELDS.items() if each.required)
@@ -152,12 +163,19 @@ def _arrival(
         priority=int(float(cells["priority"])),
         dependencies=tuple(Dependency(each, DependencyCondition.OK) for each in str(cells["after"]).split()),
         array=JobArray(sweep, None if at_a_time is None else int(float(at_a_time))) if sweep else None,
+        saves=str(cells["saves"]).lower() in _TRUE,
+        save_s=None if cells["save_s"] is None else float(cells["save_s"]),
+        restart_s=float(cells["restart_s"]),
+        checkpoint_every_s=None
+        if cells["checkpoint_every_s"] is None
+        else float(cells["checkpoint_every_s"]),
     )
 
 
 _NUMBERS: Final = {
     "submit_s": 0.0, "duration_s": 0.001, "gpus": 0.0, "limit_s": 0.001, "priority": 0.0, "cpus": 0.0,
-    "memory_gib": 0.0, "device_gib": 0.0, "at_a_time": 1.0,
+    "memory_gib": 0.0, "device_gib": 0.0, "at_a_time": 1.0, "save_s": 0.0, "restart_s": 0.0,
+    "checkpoint_every_s": 1.0,
 }  # fmt: skip
 
 
@@ -166,6 +184,7 @@ _TRUE: Final = ("true", "yes", "1")
 _WORDS: Final = {
     "class": tuple(each.name for each in DEFAULT_CLASSES),
     "linked": (*_TRUE, "false", "no", "0"),
+    "saves": (*_TRUE, "false", "no", "0"),
 }
 
 MOST_URGENT: Final = 100
@@ -192,7 +211,7 @@ def _wrong(number: int, row: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(at, "priority", f"must be {MOST_URGENT} at most, not {quoted(str(row['priority']))}")
     for name, words in _WORDS.items():
         word = str(row.get(name, words[0]))
-        if (word.lower() if name == "linked" else word) not in words:
+        if (word if name == "class" else word.lower()) not in words:
             fact = f"{quoted(word)} is none of {', '.join(words)}{did_you_mean(word, words)}"
             yield Problem(at, name, fact)
 
@@ -265,4 +284,8 @@ def _cells(job: Arrival) -> list[Cell]:
         " ".join(after.job_id for after in job.dependencies),
         sweep.id if sweep else None,
         sweep.max_parallel if sweep else None,
+        str(job.saves).lower(),
+        job.save_s,
+        job.restart_s,
+        job.checkpoint_every_s,
     ]

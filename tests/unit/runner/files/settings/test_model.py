@@ -89,7 +89,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         load_settings(path)
     assert [line.removeprefix(f"{path}:") for line in str(refused.value).splitlines()] == [
-        '1:16: queue.order: must be one of "fair", "fifo", "priority" or "sjf", not "foo"',
+        '1:16: queue.order: must be one of "fair", "attained", "fifo", "priority" or "sjf", not "foo"',
         '1:21: queue.backfil: unknown field; did you mean "backfill"?',
         '2:7: cpus: must be a number greater than 0 and of at most 65536, or null, not "x"',
     ]

@@ -75,7 +75,7 @@ def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("{orders: fair}", 'queue.orders: unknown field; did you mean "order"?'),
-        ("{order: best}", 'queue.order: must be one of "fair", "fifo", "priority" or "sjf"'),
+        ("{order: best}", 'queue.order: must be one of "fair", "attained", "fifo", "priority" or "sjf"'),
         (
             "{classes: {a: {rank: 1}}}",
             "queue.classes: has no normal, the class of jobs that name none; add it",

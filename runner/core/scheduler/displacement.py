@@ -1,0 +1,199 @@
+"""Displacement: running jobs of a higher standing give way to a blocked job, where that pays.
+
+It is preemption among equals: of one class, by attained service (see ``attained``) or by remaining time.
+A job gives way only if it can save, or has saved, and its owner allows it.  Three limits hold:
+
+- what a switch costs is less than the waiting that it spares, both in device-seconds;
+- the budget: switching takes at most a part of the device time of each job and of the machine;
+- the quantum: an attempt that is younger than ``cost / budget`` stays, so that its own switches pay as well.
+
+Between owners, shares decide: only a job that keeps its owner within the owner's share displaces the jobs of
+others, and only of owners who hold more than their share.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from runner.core.scheduler.attained import next_rise_s, running_standing
+from runner.core.scheduler.calendar import Calendar
+from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
+from runner.core.scheduler.fairshare import FairShare, billed_devices
+from runner.core.scheduler.placement import Placement, RequestClass
+from runner.core.scheduler.preemption import (
+    PreemptionCandidate,
+    choose_victims,
+    place_without,
+)
+from runner.core.scheduler.snapshot import PendingJob, RunningJob
+from runner.core.scheduler.timeline import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Displaceable:
+    """A running job that may give way, with its standing and what the switch would cost."""
+
+    job: RunningJob
+    standing: float
+    rank: int  # of its class
+    cost_s: float
+    cost_device_s: float
+
+
+@dataclass(slots=True)
+class Displacements:
+    """The jobs that may give way in one plan, and what the budget of the machine leaves."""
+
+    calendar: Calendar
+    fair_share: FairShare
+    left_device_s: float = inf
+    by_host: dict[str, list[Displaceable]] = field(default_factory=dict)  # the highest standing first
+    highest: float = -inf  # standing
+    hopeless: set[tuple[object, ...]] = field(default_factory=set)  # what found nobody in this plan
+
+    def __post_init__(self) -> None:
+        snapshot = self.calendar.snapshot
+        if snapshot.config.order not in {SchedulingOrder.ATTAINED, SchedulingOrder.SRPT}:
+            return
+        if not self._is_by_time:
+            self.left_device_s = snapshot.switching_left_device_s
+        for job in snapshot.running:
+            candidate = self._candidate(job)
+            if candidate is not None:
+                self.by_host.setdefault(job.host, []).append(candidate)
+                self.highest = max(self.highest, candidate.standing)
+        for found in self.by_host.values():
+            found.sort(key=lambda each: (-each.standing, each.cost_device_s, each.job.job_id))
+
+    def _candidate(self, job: RunningJob) -> Displaceable | None:
+        snapshot = self.calendar.snapshot
+        config, now_s = snapshot.config, snapshot.now_s
+        if job.stopping or not job.preemptible:
+            return None
+        if not job.saves_when_asked and job.checkpoint_s is None:
+            return None
+        cost_s = switch_cost_s(job, now_s)
+        if self.calendar.ends_s[job.job_id] - now_s <= cost_s:  # it is about to end
+            return None
+        if config.order is SchedulingOrder.ATTAINED and not _within_budget(
+            job, cost_s, now_s, config.switching.budget
+        ):
+            return None
+        standing = running_standing(job, self.calendar.ends_s[job.job_id], now_s, config)
+        cost_device_s = cost_s * billed_devices(job.request, config)
+        return Displaceable(
+            job, standing, config.priority_class(job.priority_class).rank, cost_s, cost_device_s
+        )
+
+    def find(
+        self, job: PendingJob, standing: float, request_class: RequestClass, placement: Placement, span: Span
+    ) -> PreemptionCandidate | None:
+        """Return the displacement with the least cost that pays for a job that would otherwise wait."""
+        config = self.calendar.snapshot.config
+        exceeds = config.order is SchedulingOrder.ATTAINED and self.fair_share.exceeds_share(job)
+        key = (id(request_class), job.owner, job.group, job.priority_class, standing, exceeds)
+        if key in self.hopeless:
+            return None
+        rank = config.priority_class(job.priority_class).rank
+        candidates = [
+            found
+            for host in self.by_host
+            if (found := self._on_host(host, job, request_class, placement, span, (standing, rank, exceeds)))
+        ]
+        if not candidates:
+            self.hopeless.add(key)
+        return min(
+            candidates, key=lambda each: (each.lost_device_s, each.placement.selection.score), default=None
+        )
+
+    def _on_host(  # noqa: PLR0913, PLR0917  what is wanted, where, and who may give way
+        self,
+        name: str,
+        job: PendingJob,
+        request_class: RequestClass,
+        placement: Placement,
+        span: Span,
+        against: tuple[float, int, bool],
+    ) -> PreemptionCandidate | None:
+        standing, rank, exceeds = against
+        host = self.calendar.by_name.get(name)
+        possible = [
+            each
+            for each in self.by_host[name]
+            if each.standing > standing + each.cost_s * self._is_by_time
+            and each.rank <= rank
+            and self._share_allows(job, each.job, exceeds=exceeds)
+        ]
+        if host is None or not possible or not self._frees_enough(request_class, possible, host.number):
+            return None
+        victims = choose_victims(self.calendar, host, request_class, [each.job for each in possible], span)
+        if not victims:
+            return None
+        earlier = place_without(self.calendar, host, request_class, victims, span)
+        lost_device_s = sum(each.cost_device_s for each in possible if each.job in victims)
+        if earlier is None or lost_device_s > self.left_device_s:
+            return None
+        config = self.calendar.snapshot.config
+        spared_s = min(placement.at_s - earlier.at_s, config.default_duration_s)
+        gained_device_s = spared_s * max(billed_devices(job.request, config), config.cpu_weight)
+        if gained_device_s <= lost_device_s:
+            return None
+        return PreemptionCandidate(victims, earlier, lost_device_s, gained_device_s)
+
+    @property
+    def _is_by_time(self) -> bool:
+        return self.calendar.snapshot.config.order is SchedulingOrder.SRPT
+
+    def _share_allows(self, job: PendingJob, victim: RunningJob, *, exceeds: bool) -> bool:
+        if self._is_by_time or (victim.owner, victim.group) == (job.owner, job.group):
+            return True
+        return not exceeds and self.fair_share.holds_more_than_share(victim)
+
+    def _frees_enough(
+        self, request_class: RequestClass, possible: list[Displaceable], host_number: int
+    ) -> bool:
+        """Return whether the devices of these jobs and those that are free are as many as are wanted."""
+        free = len(request_class.pool.open.get(host_number, ()))
+        return free + sum(len(each.job.devices) for each in possible) >= request_class.request.gpus
+
+    def take(self, candidate: PreemptionCandidate) -> None:
+        """Let the victims give way in this plan: their owners hold less, and the budget is spent."""
+        self.left_device_s -= candidate.lost_device_s
+        self.remove(candidate.victims)
+        for victim in candidate.victims:
+            self.fair_share.release(victim)
+
+    def remove(self, victims: Iterable[RunningJob]) -> None:
+        """Forget jobs that were told to stop."""
+        taken = {victim.job_id for victim in victims}
+        self.highest = -inf
+        for name, jobs in self.by_host.items():
+            self.by_host[name] = [each for each in jobs if each.job.job_id not in taken]
+            if self.by_host[name]:
+                self.highest = max(self.highest, self.by_host[name][0].standing)
+
+
+def switch_cost_s(job: RunningJob, now_s: float) -> float:
+    """Return what it costs a running job to give way now: the save, repeated work, and the restart."""
+    save_s = (job.save_s or 0.0) if job.saves_when_asked else 0.0
+    return save_s + job.lost_s(now_s)
+
+
+def next_change_s(job: RunningJob, now_s: float, config: SchedulerConfig) -> float:
+    """Return in how many seconds a running job may begin to be displaceable, or rises; infinite: never."""
+    if config.order is not SchedulingOrder.ATTAINED:
+        return inf
+    rise_s = next_rise_s(job, now_s, config)
+    budget, cost_s = config.switching.budget, switch_cost_s(job, now_s)
+    if budget <= 0:
+        return inf
+    quantum_s = job.started_s + cost_s / budget - now_s
+    credit_s = (job.switched_s + cost_s) / budget - job.held_s(now_s)
+    ready_s = max(quantum_s, credit_s)
+    return min((each for each in (rise_s, ready_s) if each is not None and each > 0), default=inf)
+
+
+def _within_budget(job: RunningJob, cost_s: float, now_s: float, budget: float) -> bool:
+    """Return whether a job's switches, this one included, stay within the budget, and its quantum is over."""
+    held_s = job.held_s(now_s)
+    return job.switched_s + cost_s <= budget * held_s and (now_s - job.started_s) * budget >= cost_s

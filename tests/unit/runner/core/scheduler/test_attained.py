@@ -1,0 +1,314 @@
+"""The order by attained service: who goes first, who gives way, and what that may cost."""
+
+from collections import Counter
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.core.scheduler.attained import next_rise_s, pending_standing, running_standing, service_level
+from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.config import PriorityClass, SchedulerConfig, SchedulingOrder, SwitchingConfig
+from runner.core.scheduler.displacement import next_change_s, switch_cost_s
+from runner.core.scheduler.fairshare import billed_devices, entitlements
+from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
+from runner.core.scheduler.simulator_report import make_report, slowdown
+from runner.core.scheduler.snapshot import PendingJob, RunningJob, Snapshot
+from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
+
+RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED, cpu_weight=0.0)
+LEVELS = RULES.switching.levels_device_s
+ONE = [host(1)]
+
+
+def long(job_id: str = "long", *held: str, owner: str = "ada", ran_s: float = 9 * HOUR_S) -> RunningJob:
+    """Return a job that has run for hours, of unknown duration, and that can save."""
+    job = running(job_id, held or ("h-0",), owner=owner, hours=None, ran_s=ran_s)
+    return replace(job, save_s=10.0, restart_s=20.0)
+
+
+def short(job_id: str = "short", *, owner: str = "ada", count: int = 1) -> PendingJob:
+    return waiting(job_id, gpus(count), owner=owner, hours=None)
+
+
+def victims(queue: list[PendingJob], busy: list[RunningJob], rules: SchedulerConfig = RULES) -> list[str]:
+    hosts = [host(sum(len(each.devices) for each in busy))]
+    return [each.job_id for each in planned(queue, hosts, busy=busy, rules=rules).preemptions]
+
+
+# --- levels
+
+
+def test_a_job_rises_as_it_holds_devices() -> None:
+    assert [service_level(each, RULES) for each in (0.0, LEVELS[0] - 1, LEVELS[0], inf)] == [
+        0,
+        0,
+        1,
+        len(LEVELS),
+    ]
+    two = replace(long(ran_s=0.0), request=gpus(2), ran_s=LEVELS[0] / 2 - 5)
+    assert next_rise_s(two, NOW_S, RULES) == pytest.approx(5.0)
+    assert running_standing(two, inf, NOW_S, RULES) == 0
+    assert running_standing(two, inf, NOW_S + 5, RULES) == 1
+    assert next_rise_s(long(ran_s=99 * 24 * HOUR_S), NOW_S, RULES) is None
+
+
+def test_an_overdue_job_is_new_again_until_it_has_held_devices_as_long_as_a_new_one_may() -> None:
+    limit_s = RULES.priority_class("normal").starvation_limit_s
+    had = replace(short(), ran_s=99 * HOUR_S)
+    assert pending_standing(had, RULES) > pending_standing(had, RULES, promoted=True) == 0
+    waited = replace(long(ran_s=60.0), ran_s=99 * HOUR_S, queued_s=NOW_S - 61 - limit_s)
+    assert running_standing(waited, inf, NOW_S, RULES) == 0
+    assert running_standing(replace(waited, queued_s=NOW_S - 61), inf, NOW_S, RULES) > 0
+    young = replace(short("young"), submitted_s=NOW_S - 5)
+    queue = [young, replace(had, submitted_s=NOW_S - 9e6, queued_s=NOW_S - limit_s - 1)]
+    assert list(starts(planned(queue, ONE, rules=RULES))) == ["short"]
+    queue[1] = replace(queue[1], queued_s=NOW_S - 9)
+    assert list(starts(planned(queue, ONE, rules=RULES))) == ["young"]
+
+
+def test_the_job_with_the_least_service_goes_first_and_the_owners_priority_before_that() -> None:
+    had = replace(short("had"), submitted_s=NOW_S - 900, ran_s=LEVELS[0])
+    assert list(starts(planned([had, short("new")], ONE, rules=RULES))) == ["new"]
+    assert list(starts(planned([replace(had, priority=60), short("new")], ONE, rules=RULES))) == ["had"]
+
+
+# --- who gives way
+
+
+def test_a_short_job_takes_the_place_of_a_long_one_which_comes_back() -> None:
+    decided = planned([short()], ONE, busy=[long()], rules=RULES)
+    (gone,) = decided.preemptions
+    assert (gone.job_id, gone.for_job) == ("long", "short")
+    assert gone.why == (
+        "gave way to job short (service so far: none; needs 1 GPU), which would wait 15 h longer; "
+        "cost about 30 device-seconds"
+    )
+    assert decided.reservations[0].at_s == NOW_S + 10
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        replace(long(), stopping=True, ends_s=NOW_S + 5),
+        replace(long(), preemptible=False),
+        replace(long(), saves_when_asked=False),
+        replace(long(), ends_s=NOW_S + 20),
+        replace(long(), priority_class="urgent"),
+        replace(long(), switched_s=0.03 * 9 * HOUR_S),
+        long(ran_s=29 / 0.03),
+    ],
+    ids=[
+        "stopping",
+        "not preemptible",
+        "never saved",
+        "about to end",
+        "of a higher class",
+        "no budget",
+        "young",
+    ],
+)
+def test_who_is_let_be(kept: RunningJob) -> None:
+    assert victims([short()], [kept]) == []
+
+
+def test_a_job_that_saved_by_itself_gives_way_at_the_price_of_what_it_repeats() -> None:
+    saved = replace(long(), saves_when_asked=False, checkpoint_s=NOW_S - 100)
+    assert switch_cost_s(saved, NOW_S) == 120.0
+    assert victims([short()], [saved]) == ["long"]
+
+
+def test_jobs_of_one_level_do_not_displace_each_other() -> None:
+    assert victims([replace(short(), ran_s=8 * HOUR_S)], [long()]) == []
+
+
+def test_the_highest_level_gives_way_first_and_no_more_jobs_than_needed() -> None:
+    busy = [long("a", "h-0", ran_s=2 * HOUR_S), long("b", "h-1"), long("c", "h-2", ran_s=99 * HOUR_S)]
+    assert victims([short()], busy) == ["c"]
+    assert victims([short(count=2)], busy) == ["c", "b"]
+    assert sorted(victims([short("x"), short("y")], busy)) == ["b", "c"]
+
+
+def test_a_job_that_no_displacement_helps_waits() -> None:
+    assert victims([short(count=2), short("other", count=2)], [long()]) == []
+    assert victims([replace(short(), time_limit_s=60.0)], [replace(long(), ends_s=NOW_S + 35)]) == []
+
+
+def test_a_switch_must_cost_less_than_the_waiting_that_it_spares() -> None:
+    ends_soon = replace(long(), save_s=200.0, restart_s=200.0, ends_s=NOW_S + 500)
+    assert victims([short()], [ends_soon]) == []
+
+
+def test_the_budget_of_the_machine_is_a_limit() -> None:
+    def left(device_s: float) -> int:
+        snapshot = Snapshot(
+            NOW_S, tuple(ONE), (short(),), (long(),), config=RULES, switching_left_device_s=device_s
+        )
+        return len(plan(snapshot).preemptions)
+
+    assert [left(30.0), left(29.0)] == [1, 0]
+
+
+def test_whoever_was_preempted_for_a_class_is_not_displaced_as_well() -> None:
+    classes = (PriorityClass("normal", 10, preemptible=True), PriorityClass("urgent", 20, 4.0, preempts=True))
+    queue = [replace(short("urgent"), priority_class="urgent"), short("short")]
+    busy = [replace(long(), save_s=None)]
+    decided = planned(queue, ONE, busy=busy, rules=replace(RULES, classes=classes))
+    assert Counter(each.job_id for each in decided.preemptions) == {"long": 1}
+
+
+def test_a_stopped_job_on_an_unknown_host_changes_nothing() -> None:
+    away = replace(long(), host="elsewhere")
+    decided = planned([short(count=2)], ONE, busy=[away], rules=RULES)
+    assert decided.preemptions == ()
+
+
+# --- shares
+
+
+def test_a_job_beyond_its_owners_share_displaces_the_owners_jobs_only() -> None:
+    mine, others = long("mine", "h-0", owner="ada"), long("theirs", "h-1", owner="bob")
+    assert victims([short(owner="ada")], [mine, others]) == ["mine"]
+    assert victims([short(owner="eve")], [mine, replace(others, request=gpus(1))]) in (["mine"], ["theirs"])
+
+
+def test_within_its_share_a_job_displaces_those_who_hold_more_than_theirs() -> None:
+    busy = [long("a", "h-0", "h-1", "h-2", owner="ada"), long("b", "h-3", owner="bob", ran_s=99 * HOUR_S)]
+    assert victims([short(owner="eve")], busy) == ["a"]
+
+
+def test_shares_divide_the_machine_among_groups_and_then_users() -> None:
+    queue = (replace(short("a", owner="ada"), group="lab"), replace(short("e", owner="eve"), group="lab"))
+    rules = replace(RULES, group_shares={"lab": 3.0, "none": 9.0}, user_shares={"eve": 2.0})
+    snapshot = Snapshot(NOW_S, (host(4),), queue, (replace(long(owner="bob"), group="guests"),), config=rules)
+    assert entitlements(snapshot) == {("lab", "ada"): 1.0, ("lab", "eve"): 2.0, ("guests", "bob"): 1.0}
+    nobody = replace(snapshot, config=replace(rules, user_shares={"ada": 0.0, "eve": 0.0}))
+    assert entitlements(nobody)["lab", "ada"] == 0.0
+
+
+# --- by remaining time
+
+
+def test_the_shortest_remaining_time_goes_first_and_displaces_longer_ones() -> None:
+    rules = replace(RULES, order=SchedulingOrder.SRPT)
+    busy = [replace(long(), ends_s=NOW_S + HOUR_S)]
+    assert victims([replace(short(), estimated_s=60.0)], busy, rules) == ["long"]
+    assert victims([replace(short(), estimated_s=HOUR_S - 10)], busy, rules) == []
+    assert next_change_s(busy[0], NOW_S, rules) == inf
+
+
+# --- time
+
+
+def test_the_next_change_is_a_rise_or_the_end_of_the_quantum() -> None:
+    assert next_change_s(long(ran_s=990.0), NOW_S, RULES) == pytest.approx(10.0)
+    assert next_change_s(long(ran_s=LEVELS[0] - 7), NOW_S, RULES) == pytest.approx(7.0)
+    broke = replace(long(ran_s=LEVELS[2] + 1), switched_s=0.03 * (LEVELS[2] + 1) - 29)
+    assert next_change_s(broke, NOW_S, RULES) == pytest.approx(1 / 0.03)
+    assert next_change_s(long(), NOW_S, replace(RULES, switching=SwitchingConfig(budget=0.0))) == inf
+
+
+# --- the whole order, played
+
+
+def arrival(job_id: str, at_s: float, lasts_s: float, count: int = 1, owner: str = "ada") -> Arrival:
+    return Arrival(job_id, owner, gpus(count), at_s, lasts_s, restart_s=20.0, save_s=10.0)
+
+
+def played(
+    trace: list[Arrival], devices: int = 1, config: SchedulerConfig = RULES
+) -> dict[str, SimulatedJob]:
+    found = simulate(Site((host(devices),), config), trace)
+    return {each.arrival.job_id: each for each in found}
+
+
+def test_a_long_job_gives_way_to_short_ones_and_does_all_its_work() -> None:
+    done = played(
+        [arrival("long", 0, 9 * HOUR_S), arrival("a", 2 * HOUR_S, 60), arrival("b", 4 * HOUR_S, 60)]
+    )
+    assert done["a"].spans == ((2 * HOUR_S + 10, 2 * HOUR_S + 70),)
+    assert len(done["long"].spans) == 3
+    assert done["long"].switched_s == pytest.approx(60.0)
+    assert done["long"].held_s == pytest.approx(9 * HOUR_S + 60)
+    assert slowdown(done["b"]) == pytest.approx(70 / 60)
+
+
+def test_a_job_rises_while_somebody_waits_and_gives_way_then() -> None:
+    done = played([arrival("long", 0, 9 * HOUR_S), arrival("short", 60, 60)])
+    assert done["short"].started_s == pytest.approx(LEVELS[0] + 10, abs=1.0)
+
+
+@pytest.mark.parametrize(("every_s", "lost_s"), [(1000.0, 20.0), (None, None)])
+def test_what_a_job_without_a_save_on_request_repeats(every_s: float | None, lost_s: float | None) -> None:
+    trace = [replace(arrival("long", 0, 9 * HOUR_S), saves=False, checkpoint_every_s=every_s),
+             arrival("short", 7200, 60)]  # fmt: skip
+    done = played(trace)
+    if lost_s is None:
+        assert len(done["long"].spans) == 1
+    else:
+        assert done["short"].started_s == pytest.approx(8000, abs=1.0)
+        assert done["long"].switched_s == pytest.approx(lost_s, abs=1.0)
+
+
+def test_a_job_of_a_lower_class_that_never_saves_begins_again_when_it_is_preempted() -> None:
+    idle = replace(arrival("idle", 0, 9 * HOUR_S), saves=False, priority_class="idle")
+    urgent = replace(arrival("urgent", 600, HOUR_S, owner="eve"), priority_class="urgent")
+    rules = replace(RULES, order=SchedulingOrder.FAIR)
+    done = played([idle, urgent], config=rules)
+    assert done["idle"].held_s == pytest.approx(9 * HOUR_S + 600 + 20)
+
+
+def test_an_oracle_knows_the_durations() -> None:
+    trace = [arrival("long", 0, 9 * HOUR_S), arrival("b", 60, 600), arrival("a", 61, 300)]
+    site = Site((host(1),), replace(RULES, order=SchedulingOrder.SRPT), true_durations=True)
+    done = {each.arrival.job_id: each for each in simulate(site, trace)}
+    assert (done["a"].started_s, done["b"].started_s) == (70, 370)
+    assert done["long"].ended_s > done["a"].ended_s
+
+
+jobs = st.lists(
+    st.tuples(
+        st.floats(0, 5e4), st.floats(5, 2e5), st.sampled_from([1, 1, 1, 2, 4]),
+        st.sampled_from(["ada", "bob", "eve"]), st.floats(1, 120), st.floats(1, 120),
+        st.sampled_from([True, True, False]),
+    ),
+    min_size=2, max_size=25,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs, st.sampled_from([0.01, 0.03, 0.1]))
+def test_whatever_arrives_budget_quantum_and_devices_hold_and_everything_ends(
+    drafts: list[tuple[float, float, int, str, float, float, bool]], budget: float
+) -> None:
+    trace = [
+        Arrival(
+            str(number), owner, gpus(count), at_s, lasts_s, restart_s=restart_s, save_s=save_s, saves=saves
+        )
+        for number, (at_s, lasts_s, count, owner, restart_s, save_s, saves) in enumerate(drafts)
+    ]
+    config = replace(RULES, switching=replace(RULES.switching, budget=budget))
+
+    def watch(snapshot: Snapshot, decided: Plan) -> None:
+        held = [uuid for job in snapshot.running for uuid in job.devices]
+        held += [uuid for each in decided.starts for uuid in each.devices]
+        assert len(held) == len(set(held)), "a device has two holders"
+        told = Counter(each.job_id for each in decided.preemptions)
+        assert set(told.values()) <= {1}
+        by_id = {job.job_id: job for job in snapshot.running}
+        spent = 0.0
+        for job in (by_id[each] for each in told):
+            cost_s = switch_cost_s(job, snapshot.now_s)
+            assert job.saves_when_asked
+            assert (snapshot.now_s - job.started_s) * budget >= cost_s
+            spent += cost_s * billed_devices(job.request, config)
+        assert spent <= max(snapshot.switching_left_device_s, 0.0)
+
+    done = simulate(Site((host(4),), config, min_interval_s=1.0), trace, watch)
+    assert len(done) == len(trace), "a job never ended"
+    for each in done:
+        assert each.switched_s <= budget * each.held_s + 1e-6
+        assert each.held_s - each.switched_s == pytest.approx(each.arrival.duration_s)
+    assert make_report(Site((host(4),), config), done, len(trace)).never_started == 0

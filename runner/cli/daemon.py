@@ -10,7 +10,7 @@ import click
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json
 from runner.client.autostart import ROOT_STATE_DIR, SYSTEM_SOCKET, NoDaemon, wait_for_exit
-from runner.client.client import find
+from runner.client.client import InterruptedRequest, find
 from runner.server.environment import remove_unknown
 
 UNIT: Final = """\
@@ -105,8 +105,13 @@ def stop(*, as_json: bool) -> None:
         return
     daemon = client.version()
     pid = daemon["pid"]
-    client.stop()
-    wait_for_exit(daemon["state_dir"], pid)
+    try:
+        client.stop()
+        wait_for_exit(daemon["state_dir"], pid)
+    except KeyboardInterrupt as stopped:
+        raise InterruptedRequest(
+            f"interrupted; the daemon (pid {pid}) was asked to leave: runner version tells"
+        ) from stopped
     if as_json:
         say_json({"stopped": pid})
     else:

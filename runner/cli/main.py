@@ -14,6 +14,7 @@ import click
 
 from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.cli.console import INTERRUPTED, READER_GONE, complain, complain_of, discard
+from runner.cli.entry import hear_interrupts
 from runner.cli.parameters import command_summaries
 
 COMMANDS: Final = {
@@ -128,6 +129,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; an error becomes a one-line message and its exit code."""
+        hear_interrupts()
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -139,8 +141,8 @@ class LazyGroup(click.Group):
                 raise
             complain("runner: the directory that you are in does not exist any more; cd to one that does")
             ctx.exit(UsageError.exit_code)
-        except KeyboardInterrupt:
-            complain("interrupted")
+        except KeyboardInterrupt as stopped:
+            complain(str(stopped) or "interrupted")
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             discard(sys.stdout)

@@ -41,6 +41,13 @@ FOLLOW_PATIENCE_S: Final = 30.0  # how long a following client tries to restart 
 FOLLOW_PAUSE_S: Final = (0.1, 2.0)  # between tries of a following client: first, longest
 SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is repeated if the daemon keeps dying
 SUBMIT_PAUSE_S: Final = 0.1
+INTERRUPTED_LIMIT_S: Final = 2.0  # for the answer to what is known of an interrupted submission
+TELLERS: Final = {
+    "apply": "runner revisions JOB",
+    "devices": "runner gpus",
+    "schedules": "runner schedule list",
+    "stop": "runner version",
+}
 STOPPED: Final = (
     "the daemon was stopped; jobs go on, and this command waits until another one starts it"
     " (runner list does); Ctrl-C ends the wait"
@@ -62,6 +69,10 @@ class LogChunk(NamedTuple):
     attempt_ended: bool
     next_attempt: int | None
     job_ended: bool
+
+
+class InterruptedRequest(KeyboardInterrupt):
+    """Somebody interrupted a request that changes something before its answer; says what is known."""
 
 
 class ConnectionLost(Unavailable):
@@ -125,7 +136,22 @@ class Client:
             "dry_run": dry_run,
             **({"instead": instead} if instead else {}),
         }
-        return self._until_answered(body)
+        try:
+            return self._until_answered(body)
+        except KeyboardInterrupt as stopped:
+            raise InterruptedRequest(f"interrupted; {self._submitted(str(body['token']))}") from stopped
+
+    def _submitted(self, token: str) -> str:
+        """Return what a daemon knows of a submission; it is asked once, and not for long."""
+        try:
+            answer = self.ask("GET", f"/v1/submissions/{token}", None, INTERRUPTED_LIMIT_S)
+            ids = [str(job["id"]) for job in json.loads(answer.body)["jobs"]]
+        except RunnerError:
+            return "whether it was submitted is unknown: runner list --mine tells"
+        if not ids:
+            return "nothing is submitted so far: runner list --mine tells if that changes"
+        which = ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+        return f"it is submitted as {which} all the same: runner cancel {' '.join(ids)} ends it"
 
     def _until_answered(self, body: Mapping[str, object]) -> dict[str, Any]:
         """Send a submission until a daemon answers, and return the answer; the token makes it idempotent.
@@ -331,6 +357,11 @@ class Client:
             connection.settimeout(limit_s)
             try:
                 answer = exchange(connection, method, target, body)
+            except KeyboardInterrupt as stopped:
+                if method == "GET":
+                    raise
+                fact = "the daemon was asked, and whether it has done it is unknown"
+                raise InterruptedRequest(f"interrupted; {fact}: {_teller(target)} tells") from stopped
             except TimeoutError as error:
                 done = "" if method == "GET" else "; it may have been done: see runner list"
                 raise Unavailable(
@@ -343,6 +374,14 @@ class Client:
         if answer.status >= 300:
             raise_for_error(answer)
         return answer
+
+
+def _teller(target: str) -> str:
+    """Return the command that shows whether a request has taken effect."""
+    _, _, what, *names = target.split("/")
+    if what == "jobs" and names:
+        return f"runner show {'JOB' if '%' in names[0] else names[0]}"
+    return TELLERS.get(what, "runner list")
 
 
 def parse_log_chunk(answer: Response, offset: int) -> LogChunk:

@@ -157,6 +157,13 @@ async def submit(
     return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
 
 
+@router.get("/submissions/{token}")
+async def get_submission(token: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Answer with the jobs that the caller's submission of this token has made; none is no error."""
+    rows = await run_control(service.submission.submitted, caller, token)
+    return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
+
+
 async def _make_schedule(
     schedules: ScheduleService, caller: Caller, submission: Submission, *, dry_run: bool
 ) -> Response:

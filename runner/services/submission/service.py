@@ -145,6 +145,12 @@ class SubmissionService:
             return Owner(run_as.uid, run_as.gid, user.name)
         return Owner(user.uid, user.gid, user.name)
 
+    def submitted(self, caller: Caller, token: str) -> tuple[JobRow, ...]:
+        """Return the jobs that a caller's submission of this token has made; none if it has made none."""
+        store = self.context.store
+        row = store.submitted_as(_token(caller, token))
+        return () if row is None else dependencies.members(row, store) or (row,)
+
     def _accept(
         self,
         caller: Caller,
@@ -155,10 +161,9 @@ class SubmissionService:
     ) -> tuple[JobRow, ...]:
         """Write the jobs of a submission into the store; a repeated one returns the jobs of the first."""
         store = self.context.store
-        token = None if submission.token is None else f"{caller.uid}:{submission.token}"
-        known = None if token is None else store.submitted_as(token)
-        if known is not None:
-            return dependencies.members(known, store) or (known,)
+        token = None if submission.token is None else _token(caller, submission.token)
+        if submission.token is not None and (known := self.submitted(caller, submission.token)):
+            return known
         first, revisions = int(store.next_id()), resolution.revisions
         rows = [
             self._row(owner, _with_matrix_id(revision, str(first)), str(first + number), attempts_max)
@@ -188,6 +193,11 @@ class SubmissionService:
         present, more = totals.job_file_bytes(owner), sum(len(row.revision) for row in rows)
         if facts := too_large(owner, present, more, self.context.settings.job_file_bytes_per_user):
             raise Refused(f"{one_line(submission.shown or submission.path)}: {facts[0]}")
+
+
+def _token(caller: Caller, token: str) -> str:
+    """Return the token under which the store keeps a submission: nobody repeats another's."""
+    return f"{caller.uid}:{token}"
 
 
 def _with_matrix_id(revision: Revision, first: str) -> Revision:

@@ -8,8 +8,9 @@ from runner.base.errors import Unavailable
 from runner.client import autostart
 from runner.client import client as client_module
 from runner.client.autostart import Endpoint, NoDaemon
-from runner.client.client import Client, ConnectionLost, find, job_names, parse_log_chunk
+from runner.client.client import Client, ConnectionLost, InterruptedRequest, find, job_names, parse_log_chunk
 from runner.client.http import ErrorResponse, Response
+from runner.client.http import exchange as exchange_once
 from tests.fakes.daemon.api import FakeApi, Problem, Vanish, ended
 
 
@@ -136,6 +137,70 @@ def test_a_daemon_that_leaves_before_it_is_told_to_has_done_so(api: FakeApi) -> 
     api.happen("stop", vanish)
     client_of(api).stop()
     assert len(api.asked) == 1
+
+
+def interrupted_at(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt all requests of a method."""
+    real = exchange_once
+
+    def exchange(connection: socket.socket, verb: str, target: str, body: bytes | None) -> Response:
+        if verb == method:
+            raise KeyboardInterrupt
+        return real(connection, verb, target, body)
+
+    monkeypatch.setattr(client_module, "exchange", exchange)
+
+
+@pytest.mark.parametrize(
+    ("path", "tells"),
+    [
+        ("/v1/apply", "runner revisions JOB"),
+        ("/v1/jobs/7/hold", "runner show 7"),
+        ("/v1/jobs/two%20words/hold", "runner show JOB"),
+        ("/v1/cancel", "runner list"),
+    ],
+)
+def test_who_interrupts_a_change_learns_that_it_may_be_done_and_what_tells(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, path: str, tells: str
+) -> None:
+    interrupted_at("POST", monkeypatch)
+    with pytest.raises(InterruptedRequest, match=f"unknown: {tells} tells"):
+        client_of(api).post(path, {})
+
+
+def test_who_interrupts_a_submission_that_was_accepted_learns_its_id(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.answers["submissions"] = {"jobs": [{"id": "1"}]}
+    interrupted_at("POST", monkeypatch)
+    with pytest.raises(InterruptedRequest, match="as 1 all the same: runner cancel 1 ends it"):
+        client_of(api).submit("/job.yaml", b"name: train", None)
+
+
+def test_who_interrupts_a_submission_before_it_arrived_learns_that_there_is_none(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.answers["submissions"] = {"jobs": []}
+    interrupted_at("POST", monkeypatch)
+    with pytest.raises(InterruptedRequest, match="nothing is submitted so far: runner list --mine tells"):
+        client_of(api).submit("/job.yaml", b"name: train", None)
+
+
+def test_who_interrupts_a_submission_and_gets_no_answer_learns_what_tells(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted_at("POST", monkeypatch)
+    with pytest.raises(InterruptedRequest, match="whether it was submitted is unknown: runner list --mine"):
+        client_of(api).submit("/job.yaml", b"name: train", None)
+
+
+def test_a_question_that_is_interrupted_has_changed_nothing(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted_at("GET", monkeypatch)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        client_of(api).version()
+    assert not str(stopped.value)
 
 
 def test_a_change_is_never_asked_for_twice(api: FakeApi) -> None:

@@ -42,7 +42,8 @@ def test_submit_loads_click_and_the_standard_library_and_nothing_else(api: FakeA
     assert {name for name in modules if name.partition(".")[0] == "runner"} == {
         "runner", "runner.client", "runner.client.client", "runner.base", "runner.base.errors",
         "runner.client.autostart", "runner.client.http",
-        "runner.cli", "runner.cli.main", "runner.cli.parameters", "runner.cli.console", "runner.cli.submit",
+        "runner.cli", "runner.cli.entry",
+        "runner.cli.main", "runner.cli.parameters", "runner.cli.console", "runner.cli.submit",
     }  # fmt: skip
     assert api.jobs["000001"]["name"] == "train"
 
@@ -213,3 +214,15 @@ def test_a_directory_that_has_gone_is_one_line(typed: list[str], api: FakeApi, t
     said = "runner: the directory that you are in does not exist any more; cd to one that does\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     assert api.submitted == []
+
+
+def test_an_interrupt_while_the_command_line_is_loaded_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "runner.cli.entry", "list"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

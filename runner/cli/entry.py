@@ -1,0 +1,31 @@
+"""Where the program ``runner`` begins: nothing is imported before an interrupt can end it quietly.
+
+Python answers an interrupt during an import with a traceback.  Until a command is invoked, an interrupt
+therefore ends the process at once, as it ends programs in other languages; nothing has been asked for yet.
+"""
+
+import signal
+
+
+def main() -> None:
+    """Load the command line and run it; the function does not return."""
+    end_at_interrupts()
+    from runner.cli.main import main as run  # noqa: PLC0415  the point of this module
+
+    run()
+
+
+def end_at_interrupts() -> None:
+    """Let an interrupt end this process at once, unless interrupts are ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def hear_interrupts() -> None:
+    """Let an interrupt raise ``KeyboardInterrupt`` from now on, after ``end_at_interrupts``."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if __name__ == "__main__":
+    main()

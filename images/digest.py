@@ -42,7 +42,7 @@ def _entry(entry: Entry) -> tuple[str, bool, str]:
 
 def repository(kind: Kind, accelerator: Accelerator) -> str:
     """Return the repository of the tags of a kind of image."""
-    return f"runner-{accelerator}" if kind == "job" else f"runner-{accelerator}-environment"
+    return f"runner-{accelerator}" if kind == "job" else f"runner-{accelerator}-{kind}"
 
 
 def tag(kind: Kind, accelerator: Accelerator, address: str) -> str:

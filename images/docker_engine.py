@@ -51,6 +51,19 @@ class DockerEngine:
             except ImageNotFound:
                 return None
 
+    def inspect(self, reference: str) -> Mapping[str, Any]:
+        with self._client(f"inspect {reference}") as api:
+            try:
+                found: dict[str, Any] = api.inspect_image(reference)  # type: ignore[no-untyped-call]
+            except ImageNotFound as error:
+                raise BuildFailed(f"image {reference}: is not in the engine") from error
+        return found
+
+    def load(self, archive: IO[bytes], token: CancellationToken) -> None:
+        for record in self._post("images/load", {"quiet": "1"}, archive, token):
+            if "error" in record:
+                raise BuildFailed(f"load: {record['error']}")
+
     def images(self, label: str) -> tuple[Image, ...]:
         with self._client("list images") as api:
             return tuple(_image(row) for row in api.images(filters={"label": label}))

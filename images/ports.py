@@ -7,7 +7,7 @@ dictionary.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 from images.cancellation import CancellationToken
 from images.settings import BuilderKind
@@ -58,6 +58,20 @@ class Engine(Protocol):
 
     def image(self, reference: str) -> Image | None:
         """Return the image of a tag or an id, ``None`` if the engine has none; never pull it."""
+
+    def inspect(self, reference: str) -> Mapping[str, Any]:
+        """Return the description of an image in the format of the Docker API.
+
+        Raises:
+            BuildFailed: the engine has none.
+        """
+
+    def load(self, archive: IO[bytes], token: CancellationToken) -> None:
+        """Load an archive in the format of ``docker save``; layers that the engine holds may be missing.
+
+        Raises:
+            BuildFailed: the engine refuses it.
+        """
 
     def images(self, label: str) -> tuple[Image, ...]:
         """Return the images that carry a label."""

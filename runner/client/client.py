@@ -169,10 +169,18 @@ class Client:
             except (NoDaemon, ConnectionLost) as error:
                 lost = self._lost(error)
             else:
-                return answer
+                if "pending" not in answer:
+                    return answer
+                deadline = monotonic() + SUBMIT_PATIENCE_S
+                self.tell_pending(answer["pending"])
+                continue
             if overdue:
                 raise lost
             pause.wait(SUBMIT_PAUSE_S)
+
+    def tell_pending(self, pending: Mapping[str, Any]) -> None:
+        """Tell the user what a submission waits for: its packages are being resolved."""
+        self.tell(str(pending["text"]))
 
     def _lost(self, error: Unavailable) -> Unavailable:
         """Try to start a daemon again, and return the error of an exchange without an answer."""

@@ -61,12 +61,14 @@ from runner.server.api.why import reason
 from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.listen import ask_to_stop, catch_stop_signals, listening, server_of
 from runner.server.network import examine_at_start, make_network
+from runner.server.packages import make_packages
 from runner.server.state_lock import hold_state
 from runner.services.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.services.attempts.service import AttemptService
 from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
 from runner.services.notifications import make_notifications
+from runner.services.package_locks import PackageLocks
 
 if TYPE_CHECKING:
     from runner.core.ports.devices import DeviceHealth, DeviceProbe
@@ -139,11 +141,14 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         ),
     )
     network = make_network(settings, store.instance, executor)
+    images = DockerImages(ImageStore(image_settings(directory, settings)))
+    packages = make_packages(directory, settings, images) if executor.kind == "docker" else None
     config = AttemptConfig(
         instance=store.instance,
         jobs_dir=directory / "jobs",
         in_container=executor.kind == "docker",
-        images=DockerImages(ImageStore(image_settings(directory, settings))),
+        images=images,
+        packages=packages,
         allowed_images=settings.allowed_images,
         network=network,
         log_quota_bytes=settings.log_quota_bytes,
@@ -157,6 +162,10 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
     )
     code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
     attempt_service = AttemptService(replace(config, code=code))
+    package_locks = None
+    if packages is not None:
+        queue = FairExecutor("packages")
+        package_locks = PackageLocks(packages, queue, directory / "images" / "packages")
     attempt_service.sweep()
     examine_at_start(settings, network)
     context = Context(
@@ -198,6 +207,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         code=code,
         host_processes=_host_processes(executor, engine_problem),
         unrecorded=_unrecorded(directory, store),
+        package_locks=package_locks,
     )
 
 

@@ -17,6 +17,7 @@ from runner.core.ports.usage import UsageReport
 from runner.core.ports.users import User, Users
 from runner.files.settings.model import Settings
 from runner.services.host_processes import HostProcesses
+from runner.services.package_locks import PackageLocks
 from runner.services.ports import HostAttempts
 
 
@@ -55,6 +56,7 @@ class ServiceContext:
     unrecorded: Mapping[str, int | None] = field(
         default_factory=dict
     )  # owners of run directories without a job
+    package_locks: PackageLocks | None = None  # None: no packages are offered
 
     def user(self, caller: Caller) -> User:
         """Return the user of the host that a caller is."""

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Problem
+from runner.files.job.image import ImageChoice
 from runner.files.job.progress import LogProgress
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
 from runner.files.job.shorthand import check_kind, check_plan_paths, expand_image, expand_profile
@@ -58,12 +59,6 @@ class Resources(contract.Spec):
     def shm_bytes(self) -> int:
         """Size of /dev/shm: as the job file says, else half of the memory limit, as Linux does."""
         return self.memory // 2 if self.shm is None else self.shm
-
-
-class ImageChoice(contract.Spec):
-    """Which image runs the job."""
-
-    name: Name = Field("auto", description="auto, or the name of an image that the operator offers.")
 
 
 class MountEntry(contract.Spec):
@@ -143,7 +138,7 @@ class JobFile(contract.Spec):
     )
     resources: Resources = Field(Resources(), description="What one attempt may use.")
     image: Annotated[ImageChoice, BeforeValidator(expand_image)] = Field(
-        ImageChoice(), description="auto, or the name of an image that the operator offers."
+        ImageChoice(), description="auto, the name of an image that the operator offers, or packages."
     )
     network: Literal["none", "outbound"] | None = Field(
         None,

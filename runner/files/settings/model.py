@@ -19,6 +19,7 @@ from runner.base.textfile import FileError, NotRegular, Problem, open_source, qu
 from runner.files.profiles.load import profile_names
 from runner.files.settings.network import NetworkSettings, expand_network
 from runner.files.settings.notify import NotificationRule
+from runner.files.settings.packages import PackagesSettings
 from runner.files.settings.queue import QueueSettings
 from runner.files.validation import describe_non_mapping, suggest_choice, validate_model
 
@@ -176,6 +177,9 @@ class Settings(BaseModel):
 
     allowed_images: dict[str, str] = {}
     """Names that a job file may give as ``image``, and their image references."""
+
+    packages: PackagesSettings = PackagesSettings()
+    """Where the packages of jobs come from, and what a job may have."""
 
     log_quota_bytes: int = Field(256 * 1024**2, ge=1024**2)
     """Disk space of one attempt's log; the middle of a longer log is removed."""

@@ -29,11 +29,13 @@ from runner.server.api.deps import (
     decode_base64,
 )
 from runner.server.api.log_start import LogStart, find_start
+from runner.server.api.packages import pending_json, with_packages
 from runner.server.api.schedules import schedule_json
 from runner.server.api.threads import SharedThreadsRoute, run_check, run_control, run_in_share
 from runner.server.api.why import reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
+from runner.services.package_locks import PackagesPending
 from runner.services.schedules.service import ScheduleService
 from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 from runner.services.submission.revision import parse_revision
@@ -79,6 +81,7 @@ class SubmitBody(Body):
     name: str | None = Field(None, max_length=200)
     token: str | None = Field(None, max_length=64, description="Names the submission: no second job.")
     dry_run: bool = False
+    wait_s: float = Field(20.0, ge=0, le=30, description="How long to wait for packages to be resolved.")
     instead: InsteadBody = Field(InsteadBody(), description="In place of what the file says.")
 
 
@@ -148,9 +151,13 @@ async def submit(
     # Most files do not contain the word, and are not parsed twice.
     if b"schedule" in submission.text and await run_check(schedules.has_schedule, submission):
         return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
-    if body.dry_run:
-        return JSONResponse(await run_check(service.submission.dry_run, caller, submission))
-    rows = await run_check(service.submission.submit_all, caller, submission)
+    try:
+        if body.dry_run:
+            plan = await with_packages(service, body.wait_s, service.submission.dry_run, caller, submission)
+            return JSONResponse(plan)
+        rows = await with_packages(service, body.wait_s, service.submission.submit_all, caller, submission)
+    except PackagesPending as error:
+        return JSONResponse({"pending": await run_in_share(pending_json, error.pending)}, status_code=202)
     request.state.audited_jobs = [row.job.id for row in rows]
     warnings = list(service.submission.warnings(parse_revision(rows[0].revision)))
     jobs = [_summary(service, row) for row in rows]

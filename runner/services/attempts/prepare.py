@@ -22,6 +22,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.network import OutboundNetwork
+from runner.core.ports.packages import Packages
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET
@@ -52,6 +53,7 @@ class AttemptConfig:
     stop_verifying: Callable[[], None] = lambda: None
     verification_queue: VerificationQueue = field(default_factory=lambda: FairExecutor("verification"))
     code: CodeSnapshots | None = None  # None: every attempt runs the directory as it is then
+    packages: Packages | None = None
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
@@ -73,12 +75,22 @@ class LaunchPreparer:
 
     def prepare_image(self, row: JobRow, directory: RunDirectory) -> str:
         """Return the id of the job's image; the log of its build is kept in the run directory."""
-        config = self.config
         directory.create()
+        revision = parse_revision(row.revision)
+        image = self._image(row, revision, directory)
+        packages = self.config.packages
+        if revision.lock is None or packages is None:
+            return image
+        return packages.ensure(
+            revision.lock, image, revision.accelerator, directory.root / "build.log", row.job.id
+        )
+
+    def _image(self, row: JobRow, revision: Revision, directory: RunDirectory) -> str:
+        """Return the id of the image without the packages of the job."""
+        config = self.config
         if not config.in_container:
             return NO_IMAGE
-        revision = parse_revision(row.revision)
-        name = revision.job.image.name
+        name = revision.job.image.offered
         if name == "auto":
             return config.images.ensure(revision.accelerator, directory.root / "build.log", row.job.id)
         if name not in config.allowed_images:

@@ -202,6 +202,8 @@ class AttemptService:
     def clean_up(self, row: JobRow) -> None:
         """Leave the queue for an image, and remove the secrets, of a job that has ended."""
         self._config.images.leave(row.job.id)
+        if self._config.packages is not None:
+            self._config.packages.leave(row.job.id)
         self.clean_up_files(row)
 
     def clean_up_files(self, row: JobRow) -> None:
@@ -230,3 +232,5 @@ class AttemptService:
         self._config.images.close()
         if self._config.network is not None:
             self._config.network.close()
+        if self._config.packages is not None:
+            self._config.packages.close()

@@ -29,8 +29,10 @@ from runner.files.policy import job_policy as of_job
 from runner.files.settings.model import Settings
 from runner.files.settings.network import OutboundUsers
 from runner.services.host_processes import HostProcesses
+from runner.services.package_locks import PackageLocks
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
+from runner.services.submission.packages import PackageResolver
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import (
     ArrayMembership,
@@ -62,6 +64,7 @@ class RevisionResolver:
     state_dir: Path
     host_processes: HostProcesses | None
     code: CodeSnapshots | None
+    package_locks: PackageLocks | None = None
 
     def resolve(self, who: User, owner: Owner, submission: Submission) -> Resolution:
         """Return the revisions of a submission; the id of a matrix is not known yet.
@@ -186,8 +189,10 @@ class _JobResolver:
         )
         if problems:
             raise FileError(job.origin.path, problems)
+        lock = self._lock(job, accelerator)  # late: it may take long, and is begun for a valid job only
         profile = resolve_profile(job, accelerator)
-        return made.model_copy(update={"after": after, "settings": profile, "code": self._code(made)})
+        resolved = {"after": after, "settings": profile, "lock": lock, "code": self._code(made)}
+        return made.model_copy(update=resolved)
 
     def _code(self, made: Revision) -> CodeReference | None:
         """Return the snapshot of a job's code, which is taken once for all jobs of the submission.
@@ -207,6 +212,19 @@ class _JobResolver:
                 problems = [origin.problem(CODE_FIELD, fact.removeprefix(".: ")) for fact in error.facts]
                 raise FileError(origin.path, problems) from error
         return self._code_taken[directory]
+
+    def _lock(self, job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> str | None:
+        """Return the lock of a job's packages; equal requirements of a matrix are resolved once."""
+        resolver = self.resolver
+        if not job.image.has_packages:
+            return None
+        if resolver.package_locks is None:
+            fact = "this daemon offers no packages"
+            raise FileError(job.origin.path, [job.origin.problem(("image",), fact)])
+        packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self.named.base)
+        offered = job.image.offered
+        reference = None if offered == "auto" else resolver.settings.allowed_images[offered]
+        return packages.resolve(job, accelerator, reference)
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return the path of a job's data, and the problems with it."""
@@ -232,9 +250,10 @@ class _JobResolver:
             yield job.origin.problem(("network",), fact)
 
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
-        if job.image.name not in {"auto", *self.resolver.settings.allowed_images}:
-            fact = f"{job.image.name!r} is not offered here; ask the operator (allowed_images)"
-            yield job.origin.problem(("image", "name"), fact)
+        offered = job.image.offered
+        if offered not in {"auto", *self.resolver.settings.allowed_images}:
+            fact = f"{offered!r} is not offered here; ask the operator (allowed_images)"
+            yield job.origin.problem(("image", "name" if job.image.base is None else "base"), fact)
 
 
 def accelerator_of(job: JobFile, devices: Sequence[Device]) -> Literal["cuda", "rocm", "cpu"]:

@@ -149,6 +149,8 @@ class Revision(BaseModel):
     field: ``outbound`` exactly if the operator names an engine network."""
     code: CodeReference | None = None
     """The snapshot that every attempt runs; None: the directory as it is then, if there is one."""
+    lock: str | None = None
+    """The packages of the job, in the format of PEP 751, as they were resolved on submission."""
     settings: Profile | None = None
     """What the profile came to then; None in revisions that are older than this field."""
 

@@ -16,6 +16,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
 from runner.services.context import Caller, ServiceContext
+from runner.services.package_locks import PackagesPending
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.request import Submission
@@ -65,12 +66,23 @@ class SubmissionService:
         Raises:
             FileError: the file is wrong, or has a matrix.
         """
-        first, *others = self.resolve_all(caller, submission).revisions
+        first, *others = self._resolve_patiently(caller, submission).revisions
         if first.sweep is not None:
             fact = f"stands for {len(others) + 1} jobs; write the values of one of them into the file"
             origin = first.job.origin
             raise FileError(origin.path, [origin.problem(("matrix",), fact)])
         return first
+
+    def _resolve_patiently(self, caller: Caller, submission: Submission) -> Resolution:
+        """Return the revisions of a job file, also if its packages have to be resolved first."""
+        locks = self.context.package_locks
+        while True:
+            try:
+                return self.resolve_all(caller, submission)
+            except PackagesPending as error:
+                if locks is None:
+                    raise
+                locks.wait(error.pending)
 
     def resolve_all(self, caller: Caller, submission: Submission) -> Resolution:
         """Return the revisions of a job file: one, or one for each job of its matrix."""
@@ -83,6 +95,7 @@ class SubmissionService:
             context.state_dir,
             context.host_processes,
             context.code,
+            context.package_locks,
         )
         with limit_cpu(CHECK_CPU_S, f"{one_line(submission.shown or submission.path)}: {TOO_MUCH_WORK}"):
             return resolver.resolve(user, self._owner_of(user), submission)

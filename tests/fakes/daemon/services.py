@@ -9,19 +9,24 @@ from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
+from runner.base.fair_executor import FairExecutor
 from runner.control.controller import Controller
 from runner.core.ports.clock import Clock
 from runner.core.ports.images import Images
+from runner.core.ports.packages import Packages
 from runner.files.settings.model import Settings
 from runner.services.attempts.prepare import AttemptConfig
 from runner.services.attempts.service import AttemptService
 from runner.services.jobs import JobService
+from runner.services.package_locks import PackageLocks
 
 USERS = HostUsers()
 """One for all daemons of a test process: it may start a process of its own."""
 
 
-def attempt_config(jobs_dir: Path, images: Images, clock: Clock, instance: str = "i1") -> AttemptConfig:
+def attempt_config(
+    jobs_dir: Path, images: Images, clock: Clock, instance: str = "i1", packages: Packages | None = None
+) -> AttemptConfig:
     """Return what an attempt service of a test is given; it launches containers."""
     return AttemptConfig(
         instance=instance,
@@ -34,6 +39,7 @@ def attempt_config(jobs_dir: Path, images: Images, clock: Clock, instance: str =
         clock=clock,
         users=USERS,
         open_directory=HostRunDirectory,
+        packages=packages,
     )
 
 
@@ -45,6 +51,7 @@ def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
     clock: Clock,
     broadcast: ChangeBroadcast,
     directory: Path,
+    packages: Packages | None = None,
 ) -> JobService:
     """Return the services of a daemon that a test has made."""
     return JobService(
@@ -60,4 +67,7 @@ def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
         broadcast=broadcast,
         state_dir=directory,
         started_at=clock.now(),
+        package_locks=None
+        if packages is None
+        else PackageLocks(packages, FairExecutor("packages"), directory / "packages"),
     )

@@ -1,12 +1,13 @@
 """A container engine that keeps its images in a dictionary."""
 
+import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import IO
+from typing import IO, Any
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineUnavailable
@@ -31,6 +32,12 @@ class Built:
     files: frozenset[str]
 
 
+def _content(tar: tarfile.TarFile, name: str) -> bytes:
+    file = tar.extractfile(name)
+    assert file is not None
+    return file.read()
+
+
 @dataclass
 class FakeEngine:
     """Satisfies ``images.ports.Engine``; every image gets the next number as its id."""
@@ -44,6 +51,8 @@ class FakeEngine:
     pulled: list[str] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     builds: list[Built] = field(default_factory=list)
+    loaded: dict[str, bytes] = field(default_factory=dict)  # layers by the tag of their image
+    layers: dict[str, list[str]] = field(default_factory=dict)  # by the id of the image
     endless: bool = False  # builds go on until they are broken off
     building: Event = field(default_factory=Event)
     broken_off: Event = field(default_factory=Event)
@@ -58,6 +67,26 @@ class FakeEngine:
     def image(self, reference: str) -> Image | None:
         found = self.store.get(self.tagged.get(reference, reference))
         return None if found is None else self._with_tags(found)
+
+    def inspect(self, reference: str) -> Mapping[str, Any]:
+        found = self.image(reference)
+        if found is None:
+            raise BuildFailed(f"image {reference}: is not in the engine")
+        config = {"Env": ["PATH=/usr/bin"], "Labels": dict(found.labels), "User": "65532:65532"}
+        layers = {"Type": "layers", "Layers": self.layers.get(found.id, [f"sha256:{'0' * 64}"])}
+        return {"Id": found.id, "Config": config, "RootFS": layers, "Architecture": "amd64", "Os": "linux"}
+
+    def load(self, archive: IO[bytes], token: CancellationToken) -> None:
+        token.check()
+        with tarfile.open(fileobj=io.BytesIO(archive.read())) as tar:
+            [manifest] = json.loads(_content(tar, "manifest.json"))
+            body = _content(tar, manifest["Config"])
+            self.loaded[manifest["RepoTags"][0]] = _content(tar, manifest["Layers"][-1])
+        config = json.loads(body)
+        image = Image(f"sha256:{hashlib.sha256(body).hexdigest()}", (), config["config"]["Labels"], 1)
+        self.store[image.id] = image
+        self.layers[image.id] = config["rootfs"]["diff_ids"]
+        self.tagged[manifest["RepoTags"][0]] = image.id
 
     def images(self, label: str) -> tuple[Image, ...]:
         return tuple(self._with_tags(image) for image in self.store.values() if label in image.labels)

@@ -32,6 +32,7 @@ from runner.services.attempts.service import AttemptService
 from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, Program, World
 from tests.fakes.engine.images import FakeImages
+from tests.fakes.engine.packages import FakePackages
 from tests.fakes.gpu.vitals import FakeInventory
 
 JOB = "workload: {kind: causal_lm, data: stdlib}\nretry: {backoff: 0s}\n"
@@ -47,13 +48,15 @@ class Site:
     left: list[str] = field(default_factory=list)
     devices: tuple[Device, ...] = (Device("GPU-a", "nvidia", "H100"),)
     fake_inventory: FakeInventory = field(default_factory=FakeInventory)
+    packages: FakePackages = field(default_factory=FakePackages)
 
     def __post_init__(self) -> None:
         self.store = store = SqliteStore(self.directory / "store.db")
         clock, broadcast = SystemClock(), ChangeBroadcast()
         images = FakeImages()
         images.offered["site/ours:1"] = "sha256:ours"
-        config = attempt_config(self.directory / "jobs", images, clock, store.instance)
+        packages = self.packages
+        config = attempt_config(self.directory / "jobs", images, clock, store.instance, packages)
         attempt_service = AttemptService(config)
         self.fake_inventory.devices = list(self.devices)
         parts = Parts(
@@ -71,7 +74,9 @@ class Site:
         )
         daemon = Controller(parts, changed=broadcast.announce)
         settings = Settings(allowed_images={"ours": "site/ours:1"})
-        self.service = job_service(daemon, store, attempt_service, settings, clock, broadcast, self.directory)
+        self.service = job_service(
+            daemon, store, attempt_service, settings, clock, broadcast, self.directory, packages
+        )
         self.app = application(self.service, lambda: self.left.append("left"))
         daemon.start()
 

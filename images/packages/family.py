@@ -1,0 +1,26 @@
+"""Whether requirements ask for another torch than the one that the image holds."""
+
+from collections.abc import Iterable
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from images.packages.values import FAMILY, PythonFacts
+
+
+def own_family(lines: Iterable[str], facts: PythonFacts) -> frozenset[str]:
+    """Return the packages of torch's family that are asked for in a version which the image does not hold.
+
+    A package of the family that the image lacks altogether fits if its own requirements fit.
+    """
+    held = facts.versions
+    found = set()
+    for line in lines:
+        try:
+            wanted = Requirement(line)
+        except InvalidRequirement:  # the resolver tells what is wrong with it
+            continue
+        name = canonicalize_name(wanted.name)
+        if name in FAMILY and name in held and not wanted.specifier.contains(held[name], prereleases=True):
+            found.add(name)
+    return frozenset(found)

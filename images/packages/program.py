@@ -1,0 +1,154 @@
+"""Runs ``uv`` with the rights of another user, within limits, until it ends or is cancelled."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from images.cancellation import CancellationToken
+from images.errors import BuildFailed
+from images.packages.values import Account, Indexes, Limits
+
+_PASSED: Final = (
+    *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG"),
+)
+"""Variables of the daemon that ``uv`` gets: how this host reaches the network."""
+
+MAX_OUTPUT: Final = 256 * 1024
+"""Characters of the output that are kept, from its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program ended."""
+
+    exit_code: int
+    output: str
+
+
+def find_uv() -> str:
+    """Return the path of the ``uv`` that is installed beside this package.
+
+    Raises:
+        BuildFailed: there is none.
+    """
+    from uv import find_uv_bin  # noqa: PLC0415  only a job with packages needs it
+
+    try:
+        return str(find_uv_bin())
+    except FileNotFoundError as error:
+        raise BuildFailed(f"uv: is not installed beside the runner: {error}") from error
+
+
+def find_python(account: Account | None) -> str:
+    """Return an interpreter that an account can start; ``uv`` asks it for the layout of an environment.
+
+    Raises:
+        BuildFailed: there is none.
+    """
+    if account is None:
+        return sys.executable
+    for path in (Path(sys.executable).resolve(), Path("/usr/bin/python3")):
+        if path.is_file() and all(each.stat().st_mode & 0o001 for each in (path, *path.parents)):
+            return str(path)
+    raise BuildFailed("no python3 that every user may start; install the runner, or Python, outside of /root")
+
+
+def uv_environment(directory: Path, indexes: Indexes) -> dict[str, str]:
+    """Return the environment of ``uv``: nothing of the daemon's own but its way to the network."""
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    trust = {} if indexes.ca_file is None else {"SSL_CERT_FILE": str(indexes.ca_file)}
+    secret = {} if indexes.netrc is None else {"NETRC": str(indexes.netrc)}
+    return {"PATH": os.defpath, **passed, **trust, **secret, "HOME": str(directory), "TMPDIR": str(directory)}
+
+
+def index_arguments(indexes: Indexes) -> list[str]:
+    """Return the options of ``uv`` for the indexes of the operator."""
+    return [
+        *([] if indexes.index_url is None else [f"--default-index={indexes.index_url}"]),
+        *(f"--index={url}" for url in indexes.extra_index_urls),
+        *(f"--find-links={place}" for place in indexes.find_links),
+        *(["--no-index"] if indexes.offline else []),
+    ]
+
+
+def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
+    argv: list[str],
+    directory: Path,
+    environment: Mapping[str, str],
+    account: Account | None,
+    limits: Limits,
+    token: CancellationToken,
+) -> Outcome:
+    """Run a program in a directory and return how it ended, with its output.
+
+    Raises:
+        BuildFailed: it could not be started, or took longer than its limit.
+        BuildCancelled: ``token`` was cancelled.
+    """
+    try:
+        process = subprocess.Popen(
+            [*_limited(limits), *_as(account), *argv],
+            cwd=directory,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+    except OSError as error:
+        raise BuildFailed(f"{argv[0]}: cannot be started: {error.strerror}") from error
+    late = threading.Event()
+
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def expire() -> None:
+        late.set()
+        kill()
+
+    timer = threading.Timer(limits.seconds, expire)
+    timer.daemon = True
+    with process, token.on_cancel(kill):
+        timer.start()
+        try:
+            output = process.stdout.read() if process.stdout else ""
+            process.wait()
+        finally:
+            timer.cancel()
+    token.check()
+    if late.is_set():
+        raise BuildFailed(f"took longer than {limits.seconds:g} s and was ended")
+    return Outcome(process.returncode, output[-MAX_OUTPUT:])
+
+
+def _limited(limits: Limits) -> list[str]:
+    return ["prlimit", f"--as={limits.memory_bytes}", f"--cpu={int(limits.seconds) + 1}", "--core=0", "--"]
+
+
+def _as(account: Account | None) -> list[str]:
+    if account is None:
+        return ["setpriv", "--no-new-privs", "--"]
+    groups = (
+        [f"--groups={','.join(str(gid) for gid in account.groups)}"] if account.groups else ["--clear-groups"]
+    )
+    return [
+        "setpriv",
+        f"--reuid={account.uid}",
+        f"--regid={account.gid}",
+        *groups,
+        "--no-new-privs",
+        "--bounding-set=-all",
+        "--",
+    ]

@@ -1,0 +1,203 @@
+"""Resolves requirements into a lock, with ``uv pip compile`` and without building anything.
+
+The packages of the image are offered as wheels of metadata alone.  Those of torch's family are the only
+choice, so that no build for another accelerator is ever downloaded; the others are preferred where they fit.
+A local part of their version tells them from the packages of the index.
+"""
+
+import os
+import re
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from images.cancellation import CancellationToken
+from images.errors import BuildFailed
+from images.packages.lock import Lock, Package, Wheel
+from images.packages.program import find_uv, index_arguments, run, uv_environment
+from images.packages.values import FAMILY, Account, Indexes, Installed, Limits, PythonFacts, Requirements
+
+LOCAL: Final = "image"
+"""The local part of the version of a package that the image holds."""
+
+_MANYLINUX: Final = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
+"""Minor versions of glibc 2 for which ``uv`` has a platform."""
+
+_UNSATISFIABLE: Final = 1
+"""The exit code of ``uv`` for requirements without a solution; other failures have 2."""
+
+
+class Unresolvable(BuildFailed):
+    """The requirements have no solution; the text is the reason in one line."""
+
+    def __init__(self, reason: str, details: str, *, needs_builds: bool = False) -> None:
+        super().__init__(reason)
+        self.details = details
+        self.needs_builds = needs_builds  # a package has no wheel, and builds were not allowed
+
+
+class IndexUnavailable(BuildFailed):
+    """The index of packages does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Resolves requirements on this host."""
+
+    cache_dir: Path
+    """Has a directory for each account below it."""
+    indexes: Indexes
+    limits: Limits = field(default_factory=Limits)
+
+    def resolve(
+        self, wanted: Requirements, facts: PythonFacts, account: Account | None, token: CancellationToken
+    ) -> Lock:
+        """Return the lock of requirements for the Python of an image.
+
+        Raises:
+            Unresolvable: they have no solution.
+            IndexUnavailable: the index does not answer.
+            BuildFailed: the resolver cannot be started, or takes too long.
+            BuildCancelled: ``token`` was cancelled.
+        """
+        home = own_directory(self.cache_dir / "uv", account)
+        with tempfile.TemporaryDirectory(dir=home, prefix="resolve-", ignore_cleanup_errors=True) as made:
+            work = Path(made)
+            _write_inputs(work, wanted, facts)
+            hand_over(work, account)
+            argv = [find_uv(), "pip", "compile", *self._arguments(work, home, facts)]
+            environment = uv_environment(home, self.indexes)
+            outcome = run(argv, work, environment, account, self.limits, token)
+            if outcome.exit_code != 0:
+                raise _failure(outcome.exit_code, outcome.output, facts)
+            return _read_lock(tomllib.loads((work / "pylock.toml").read_text()), wanted, facts)
+
+    def _arguments(self, work: Path, home: Path, facts: PythonFacts) -> list[str]:
+        return [
+            *["--quiet", "--no-config", "--color=never", f"--cache-dir={home / 'cache'}"],
+            *["--no-python-downloads", "--no-build", "--generate-hashes", "--format=pylock.toml"],
+            *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
+            *index_arguments(self.indexes),
+            *[f"--find-links={work / 'held'}", f"--constraints={work / 'constraints.txt'}"],
+            *[f"--output-file={work / 'pylock.toml'}", str(work / "requirements.txt")],
+        ]
+
+
+def own_directory(parent: Path, account: Account | None) -> Path:
+    """Return the directory of an account below a directory, and make it."""
+    parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    home = parent / ("own" if account is None else str(account.uid))
+    home.mkdir(mode=0o700, exist_ok=True)
+    if account is not None:
+        _give(home, account)
+    return home
+
+
+def hand_over(directory: Path, account: Account | None) -> None:
+    """Give a directory, with all that is in it, to an account."""
+    if account is not None:
+        for path in (directory, *directory.rglob("*")):
+            _give(path, account)
+
+
+def _give(path: Path, account: Account) -> None:
+    os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
+def platform(facts: PythonFacts) -> str:
+    """Return the name that ``uv`` has for a machine and its C library."""
+    minor = facts.glibc[1] if facts.glibc[0] == 2 else _MANYLINUX[0]
+    fitting = next((each for each in _MANYLINUX if each <= minor), _MANYLINUX[-1])
+    return f"{facts.machine}-manylinux_2_{fitting}"
+
+
+# --- what the resolver is given
+
+
+def _write_inputs(work: Path, wanted: Requirements, facts: PythonFacts) -> None:
+    (work / "requirements.txt").write_text("".join(f"{line}\n" for line in wanted.lines))
+    held = () if wanted.own_family else facts.installed
+    fixed = [f"{each.name}=={_version(each)}" for each in held if each.name in FAMILY]
+    (work / "constraints.txt").write_text("".join(f"{line}\n" for line in (*wanted.constraints, *fixed)))
+    (work / "pylock.toml").write_text("".join(_preferences(held, facts)))
+    (work / "held").mkdir()
+    for each in held:
+        _write_stub(work / "held", each)
+
+
+def _version(package: Installed) -> str:
+    """Return the version under which a package of the image is offered."""
+    return package.version if "+" in package.version else f"{package.version}+{LOCAL}"
+
+
+def _preferences(held: Iterable[Installed], facts: PythonFacts) -> Iterator[str]:
+    """Yield a lock of what the image holds: the resolver keeps the versions of a lock that fit."""
+    yield f'lock-version = "1.0"\ncreated-by = "runner"\nrequires-python = ">={facts.python}"\n'
+    for each in held:
+        yield f'[[packages]]\nname = "{each.name}"\nversion = "{_version(each)}"\n'
+
+
+def _write_stub(directory: Path, package: Installed) -> None:
+    """Write a wheel that has the metadata of a package, and nothing else."""
+    stem = f"{package.name.replace('-', '_')}-{_version(package)}"
+    needs = "".join(f"Requires-Dist: {each}\n" for each in package.requires)
+    tags = "Wheel-Version: 1.0\nGenerator: runner\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    about = f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {_version(package)}\n{needs}"
+    with zipfile.ZipFile(directory / f"{stem}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{stem}.dist-info/METADATA", about)
+        wheel.writestr(f"{stem}.dist-info/WHEEL", tags)
+        wheel.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+# --- what the resolver answers
+
+
+def _read_lock(found: dict[str, Any], wanted: Requirements, facts: PythonFacts) -> Lock:
+    held = {} if wanted.own_family else {each.name: each for each in facts.installed}
+    base, packages = {}, []
+    for each in found.get("packages", ()):
+        name, version = each["name"], each["version"]
+        if name in held and version == _version(held[name]):
+            base[name] = held[name].version
+        else:
+            packages.append(Package(name, version, _wheel(each)))
+    return Lock(facts.python, facts.machine, tuple(packages), base, isolated=bool(wanted.own_family))
+
+
+def _wheel(package: dict[str, Any]) -> Wheel:
+    try:
+        found = package["wheels"][0]
+        url = found["url"]
+        name = found.get("name") or unquote(urlsplit(url).path.rpartition("/")[2])
+        return Wheel(name, url, found["hashes"]["sha256"], found.get("size"))
+    except (KeyError, IndexError) as error:
+        raise BuildFailed(f"{package['name']}: the index has no sha256 of its wheel") from error
+
+
+def _failure(exit_code: int, output: str, facts: PythonFacts) -> BuildFailed:
+    """Return the error that the output of a failed resolution means."""
+    reason = _reason(output, facts)
+    if exit_code == _UNSATISFIABLE and "No solution found" in output:
+        return Unresolvable(reason, output.strip(), needs_builds="--no-build" in output)
+    if "Failed to fetch" in output or "error sending request" in output:
+        return IndexUnavailable(reason)
+    return Unresolvable(reason, output.strip())
+
+
+def _reason(output: str, facts: PythonFacts) -> str:
+    """Return the reason of a failure in one line, in the words of somebody who wrote the requirements."""
+    text = re.split(r"\n\s*\n|\nhint:", output.strip(), maxsplit=1)[0]
+    text = " ".join(part.strip() for part in re.split(r"\n\s*cause:", text)[1:] or [text])
+    text = " ".join(text.replace("error:", "").split())
+    for each in facts.installed:
+        if each.name in FAMILY:  # the constraint that the image makes
+            fixed = re.escape(f"{each.name}=={_version(each)}")
+            text = re.sub(rf"(?<![\w-])(?:you require )?({fixed})", r"the image has \1", text)
+    text = text.replace(f"+{LOCAL}", "")
+    text = re.sub(r",? (?:and )?we can conclude that your requirements are unsatisfiable\.?$", "", text)
+    return text.removeprefix("Because ")

@@ -1,0 +1,155 @@
+"""Images with the packages of a lock: one layer on the image of an accelerator, or of the operator."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from images.cancellation import CancellationToken
+from images.digest import LABEL, tag
+from images.errors import BuildFailed
+from images.file_lock import locked
+from images.log import BuildLog
+from images.packages.layer import ImageBelow, write_archive
+from images.packages.lock import Lock, parse_lock
+from images.packages.probe import probe_image
+from images.packages.resolve import Resolver
+from images.packages.unpack import Unpacker
+from images.packages.values import Account, Indexes, Limits, PythonFacts, Requirements
+from images.ports import Engine
+from images.records import record
+from images.settings import Accelerator
+
+SCHEMA: Final = 1
+"""Increment it when the same lock gives a different layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSettings:
+    """How packages are resolved and unpacked on this machine."""
+
+    cache_dir: Path
+    indexes: Indexes = field(default_factory=Indexes)
+    account: Account | None = None
+    """Who unpacks wheels; ``None``: this process."""
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageStore:
+    """Resolves locks, and finds and builds the images of them."""
+
+    settings: PackageSettings
+    engine: Callable[[], Engine]
+
+    def facts(self, image: str) -> PythonFacts:
+        """Return the Python and the packages of an image.
+
+        Raises:
+            BuildFailed: it has no Python.
+            EngineUnavailable: the engine does not answer.
+        """
+        return probe_image(self.engine(), image, self.settings.cache_dir)
+
+    def resolve(
+        self, wanted: Requirements, facts: PythonFacts, account: Account | None, token: CancellationToken
+    ) -> Lock:
+        """Return the lock of requirements; see ``Resolver.resolve``."""
+        settings = self.settings
+        resolver = Resolver(settings.cache_dir / "packages", settings.indexes, settings.limits)
+        return resolver.resolve(wanted, facts, account, token)
+
+    def ensure(self, text: str, below: str, accelerator: Accelerator, log: BuildLog) -> str:
+        """Return the id of the image with the packages of a lock, on an image that is in the engine.
+
+        If the image holds all of them already, it is the answer.
+
+        Raises:
+            BuildFailed: a wheel has vanished, or the image has other packages than the lock takes from it.
+            EngineUnavailable: the engine does not answer.
+            BuildCancelled: the token of the log was cancelled.
+        """
+        lock, facts = parse_lock(text), self.facts(below)
+        lock.check_base(facts.versions)
+        if not lock.packages:
+            log.line("packages: the image has all of them")
+            return below
+        address = _address(lock, below)
+        name = tag("packages", accelerator, address)
+        image = self._find(name, address)
+        if image is None:
+            with self._lock(address, log):
+                image = self._find(name, address) or self._build(
+                    lock, facts, below, accelerator, address, log
+                )
+        record(self.settings.cache_dir, image)
+        return image
+
+    def _find(self, name: str, address: str) -> str | None:
+        image = self.engine().image(name)
+        return image.id if image is not None and image.labels.get(LABEL) == address else None
+
+    def _lock(self, address: str, log: BuildLog) -> AbstractContextManager[None]:
+        waiting = partial(log.line, "packages: waiting for another build of the same packages")
+        return locked(self.settings.cache_dir, address, waiting, log.token)
+
+    def _build(  # noqa: PLR0913, PLR0917  (one value per part of the image)
+        self,
+        lock: Lock,
+        facts: PythonFacts,
+        below: str,
+        accelerator: Accelerator,
+        address: str,
+        log: BuildLog,
+    ) -> str:
+        settings, name = self.settings, tag("packages", accelerator, address)
+        log.line(f"packages: {len(lock.packages)} packages, {_mib(lock.size_bytes)} of wheels")
+        unpacker = Unpacker(
+            settings.cache_dir / "packages", settings.indexes, settings.account, settings.limits
+        )
+        labels = {
+            LABEL: address,
+            "runner.accelerator": accelerator,
+            "runner.kind": "packages",
+            "runner.below": below,
+        }
+        with (
+            unpacker.unpacked(lock, facts, log) as root,
+            tempfile.TemporaryFile(dir=settings.cache_dir) as archive,
+        ):
+            base = self._below(below, facts, labels)
+            write_archive(root, base, name, archive, isolated=lock.isolated)
+            log.token.check()
+            self.engine().load(archive, log.token)
+        image = self._find(name, address)
+        if image is None:
+            raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")
+        log.line(f"packages: {name} is {image}")
+        return image
+
+    def _below(self, below: str, facts: PythonFacts, labels: dict[str, str]) -> ImageBelow:
+        found = self.engine().inspect(below)
+        return ImageBelow(
+            facts,
+            tuple(found["RootFS"]["Layers"]),
+            found["Config"],
+            found["Architecture"],
+            found["Os"],
+            labels,
+        )
+
+
+def _address(lock: Lock, below: str) -> str:
+    """Return the digest of everything that determines an image with packages."""
+    wheels = sorted((each.name, each.version, each.wheel.sha256) for each in lock.packages)
+    content = {"schema": SCHEMA, "below": below, "wheels": wheels, "isolated": lock.isolated}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _mib(size: int) -> str:
+    return f"{size / 1024**2:.1f} MiB"

@@ -1,0 +1,134 @@
+"""Unpacks the wheels of a lock into a directory, with ``uv pip install``; nothing of them is executed."""
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from images.errors import BuildFailed
+from images.log import BuildLog
+from images.packages.lock import Lock
+from images.packages.program import find_python, find_uv, index_arguments, run, uv_environment
+from images.packages.resolve import IndexUnavailable, hand_over, own_directory, platform
+from images.packages.values import Account, Indexes, Limits, PythonFacts
+
+MAX_SCRIPT_BYTES: Final = 1024**2
+_SHEBANG: Final = re.compile(
+    rb"#!/bin/sh\n'''exec' [^\n]*\n' '''\n|#![^\n]*python[^\n]*\n"  # of a long path, or of a short one
+)
+
+
+OF_THIS_HOST: Final = ("uv_cache.json", "uv_build.json", "direct_url.json")
+"""Files that say when and from where this host has got a package; the lock says it for all hosts."""
+
+_SCRIPT_LINE: Final = re.compile(r"^((?:\.\./)+bin/[^,\n]*),[^,\n]*,[0-9]*$", re.MULTILINE)
+_REMOVED_LINE: Final = re.compile(
+    rf"^[^,\n/]*/(?:{'|'.join(map(re.escape, OF_THIS_HOST))}),.*\n", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacker:
+    """Unpacks locks on this host; the wheels are kept for the next one."""
+
+    cache_dir: Path
+    indexes: Indexes
+    account: Account | None = None
+    """Whose rights ``uv`` has; ``None``: those of this process."""
+    limits: Limits = field(default_factory=Limits)
+
+    @contextmanager
+    def unpacked(self, lock: Lock, facts: PythonFacts, log: BuildLog) -> Iterator[Path]:
+        """Yield a directory with ``bin`` and ``lib`` of a virtual environment; it is removed at the end.
+
+        Raises:
+            BuildFailed: a wheel has vanished, or has another hash.
+            BuildCancelled: the token of the log was cancelled.
+        """
+        home = own_directory(self.cache_dir / "wheels", self.account)
+        with tempfile.TemporaryDirectory(dir=home, prefix="unpack-", ignore_cleanup_errors=True) as made:
+            work = Path(made)
+            target = work / "environment"
+            (work / "pylock.toml").write_text(lock.text)
+            hand_over(work, self.account)
+            argv = [find_uv(), "pip", "install", *self._arguments(work, home, facts)]
+            environment = uv_environment(home, self.indexes)
+            outcome = run(argv, work, environment, self.account, self.limits, log.token)
+            log.lines(outcome.output.splitlines())
+            if outcome.exit_code != 0:
+                raise _failure(outcome.output)
+            arrange(target, facts)
+            yield target
+
+    def _arguments(self, work: Path, home: Path, facts: PythonFacts) -> list[str]:
+        return [
+            *["--no-config", "--no-progress", "--color=never", f"--cache-dir={home / 'cache'}"],
+            *["--preview-features=pylock", "--no-python-downloads", "--no-build", "--no-deps"],
+            *[
+                "--link-mode=hardlink",
+                f"--prefix={work / 'environment'}",
+                f"--python={find_python(self.account)}",
+            ],
+            *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
+            *index_arguments(self.indexes),
+            f"--requirements={work / 'pylock.toml'}",
+        ]
+
+
+def _failure(output: str) -> BuildFailed:
+    text = output[max(output.find("error:"), 0) :]
+    text = " ".join(re.sub(r"(error|cause):", " ", text).split())
+    if "Failed to fetch" in text:
+        return IndexUnavailable(text)
+    return BuildFailed(text)
+
+
+def arrange(target: Path, facts: PythonFacts) -> None:
+    """Make a directory independent of this host: the name of its Python, and the paths in its scripts."""
+    found = sorted(target.glob("lib/python*"))
+    wanted = target / "lib" / f"python{facts.python}"
+    if found and found[0] != wanted:
+        found[0].rename(wanted)
+    for leftover in (".lock", "lib64"):
+        with_name = target / leftover
+        if with_name.is_symlink() or with_name.is_file():
+            with_name.unlink()
+    scripts = target / "bin"
+    for path in sorted(scripts.iterdir()) if scripts.is_dir() else ():
+        _use_python(path, facts)
+    for about in wanted.glob("site-packages/*.dist-info"):
+        for name in OF_THIS_HOST:
+            (about / name).unlink(missing_ok=True)
+        _correct_record(about / "RECORD")
+
+
+def _use_python(path: Path, facts: PythonFacts) -> None:
+    """Let a script begin with the interpreter of the image; it is written anew, for it may be a hard link."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_SCRIPT_BYTES:
+        return
+    body = path.read_bytes()
+    found = _SHEBANG.match(body)
+    if found:
+        _rewrite(path, f"#!{facts.prefix}/bin/python\n".encode() + body[found.end() :])
+
+
+def _correct_record(record: Path) -> None:
+    """Leave out the hashes of scripts, which depend on their interpreter, and the files that were removed."""
+    if not record.is_file():
+        return
+    text = record.read_text(encoding="utf-8", errors="surrogateescape")
+    changed = _SCRIPT_LINE.sub(r"\1,,", _REMOVED_LINE.sub("", text))
+    if changed != text:
+        _rewrite(record, changed.encode(errors="surrogateescape"))
+
+
+def _rewrite(path: Path, body: bytes) -> None:
+    mode = path.stat().st_mode
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(body)
+    os.chmod(partial, mode & 0o777)  # noqa: PTH101
+    partial.replace(path)

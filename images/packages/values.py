@@ -1,0 +1,85 @@
+"""The values of package resolution: what an image holds, and what a job asks for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from images.settings import Accelerator
+
+FAMILY: Final = ("torch", "torchvision", "torchaudio", "triton", "pytorch-triton", "pytorch-triton-rocm")
+"""The packages that are built for one accelerator, and therefore come from the base."""
+
+PREFIX: Final = "/opt/packages"
+"""Where a layer puts its virtual environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A distribution that an image holds."""
+
+    name: str  # normalized
+    version: str
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonFacts:
+    """The Python of an image, or of this host: what decides which wheels fit."""
+
+    python: str  # "3.11"
+    machine: str  # "x86_64"
+    glibc: tuple[int, int]
+    executable: str  # the interpreter below every virtual environment
+    site_dirs: tuple[str, ...]  # where its packages are, in the order of sys.path
+    installed: tuple[Installed, ...]
+    prefix: str = PREFIX  # a path that is free in the image
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions of the installed distributions by name."""
+        return {each.name: each.version for each in self.installed}
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a job asks for, independent of files."""
+
+    lines: tuple[str, ...]
+    """Requirements as ``requirements.txt`` has them, without options, comments and includes."""
+    constraints: tuple[str, ...] = ()
+    own_family: frozenset[str] = frozenset()
+    """Packages of ``FAMILY`` in another version than that of the base."""
+    accelerator: Accelerator = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Where packages come from; the operator decides."""
+
+    index_url: str | None = None
+    """``None``: PyPI, unless ``find_links`` is all there is."""
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    offline: bool = False
+    """No index at all: only ``find_links``."""
+    netrc: Path | None = None
+    """A file with credentials by host, in the format of netrc(5)."""
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one run of the resolver or of a build may take."""
+
+    seconds: float = 600.0
+    memory_bytes: int = 4 * 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whose rights a program has; ``None`` as the account means those of this process."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = field(default=())

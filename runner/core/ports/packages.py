@@ -1,0 +1,58 @@
+"""Packages of jobs: requirements become a lock, and a lock becomes an image or an environment."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from runner.core.ports.images import Accelerator
+from runner.core.ports.users import User
+
+
+@dataclass(frozen=True, slots=True)
+class PackageRequest:
+    """What a job asks for, with all files read."""
+
+    lines: tuple[str, ...]
+    """Requirements, one package each."""
+    constraints: tuple[str, ...] = ()
+    accelerator: Accelerator = "cpu"
+    base: str | None = None
+    """The reference of the image that gets the packages; None: that of the accelerator."""
+
+
+class Unresolvable(Exception):
+    """Requirements have no solution; the text is the reason in one line."""
+
+    def __init__(self, reason: str, details: str) -> None:
+        super().__init__(reason)
+        self.details = details
+
+
+class Packages(Protocol):
+    """Resolves and installs packages."""
+
+    def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
+        """Return the lock of a request, in the format of PEP 751.
+
+        Blocks, possibly for minutes: the image of the accelerator may have to be built first.  ``leave`` with
+        the same ``job_id`` ends it.
+
+        Raises:
+            Unresolvable: the requirements have no solution.
+            BuildFailed: the image that gets the packages cannot be had.
+            Unavailable: the index or the engine does not answer, or ``leave`` was called.
+        """
+
+    def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        """Return the id of the image with the packages of a lock on another image, and build it if necessary.
+
+        Raises:
+            BuildFailed: with the last lines of the log.
+            Unavailable: the index or the engine does not answer, or all who waited have left.
+        """
+
+    def leave(self, job_id: str) -> None:
+        """Wait no longer; what nobody waits for is broken off.  Does not block."""
+
+    def close(self) -> None:
+        """Break off everything; does not block."""

@@ -1,0 +1,115 @@
+"""The image of a job: one that the operator offers, or one with packages of the job's own."""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+
+from jobs import contract
+from runner.base.textfile import quoted, shown
+from runner.files.field_checks import check_host_path, check_text
+from runner.files.types import Name
+from runner.files.validation import error_below
+
+MAX_REQUIREMENTS: Final = 1000
+"""Entries of a list of requirements; a file may have as many lines as fit into it."""
+
+_PYTHON: Final = re.compile(r"3\.[0-9]{1,2}")
+_DEBIAN: Final = re.compile(r"[a-z0-9][a-z0-9+.-]{1,80}(=[A-Za-z0-9.+:~-]{1,80})?")
+
+
+def check_requirements(value: object) -> str | tuple[str, ...]:
+    """Return the path of a file with requirements, or requirements."""
+    if isinstance(value, str):
+        return check_host_path(value)
+    if not isinstance(value, list | tuple):
+        fact = f"must be a file or a list such as [tqdm, transformers], not {shown(value)}"
+        raise ValueError(fact)  # noqa: TRY004  (what pydantic takes for a problem of the value)
+    if not value or len(value) > MAX_REQUIREMENTS:
+        raise ValueError(f"must have from 1 to {MAX_REQUIREMENTS} entries, not {len(value)}")
+    for number, each in enumerate(value):
+        if not isinstance(each, str) or not each.strip():
+            raise error_below((number,), f"must be a package such as tqdm>=4, not {shown(each)}")
+        check_text(each)
+        if "\n" in each or "\r" in each:
+            raise error_below((number,), "must be one line")
+    return tuple(value)
+
+
+def check_python(value: object) -> str:
+    """Return a version of Python."""
+    if isinstance(value, str) and _PYTHON.fullmatch(value):
+        return value
+    hint = "; put it in quotes" if isinstance(value, float) else ""
+    raise ValueError(f'must be a version such as "3.12", not {shown(value)}{hint}')
+
+
+def check_debian_package(value: object) -> str:
+    """Return the name of a Debian package, which may have a version."""
+    if isinstance(value, str) and _DEBIAN.fullmatch(value):
+        return value
+    raise ValueError(f"must be a Debian package such as libsndfile1, not {shown(value)}")
+
+
+def _as_written(value: str | tuple[str, ...]) -> str | list[str]:
+    return value if isinstance(value, str) else list(value)
+
+
+RequirementsChoice = Annotated[
+    str | tuple[str, ...],
+    PlainValidator(check_requirements),
+    PlainSerializer(_as_written, return_type=str | list[str], when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "minItems": 1,
+                    "maxItems": MAX_REQUIREMENTS,
+                },
+            ]
+        }
+    ),
+]
+PythonVersion = Annotated[
+    str,
+    PlainValidator(check_python),
+    WithJsonSchema({"type": "string", "pattern": f"^{_PYTHON.pattern}$"}),
+]
+DebianPackage = Annotated[
+    str,
+    PlainValidator(check_debian_package),
+    WithJsonSchema({"type": "string", "pattern": f"^{_DEBIAN.pattern}$"}),
+]
+
+
+class ImageChoice(contract.Spec):
+    """Which image runs the job, and which packages it has."""
+
+    name: Name = Field("auto", description="auto, or the name of an image that the operator offers.")
+    requirements: RequirementsChoice | None = Field(
+        None, description="Python packages: a requirements.txt, pyproject.toml or pylock.toml, or a list."
+    )
+    base: Name | None = Field(
+        None,
+        description="The image that gets the packages, one that the operator offers; null: by accelerator.",
+    )
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> "ImageChoice":
+        if self.name != "auto" and self.has_packages:
+            fact = "an image with packages of its own has no name; write base"
+            raise error_below(("name",), f"{fact}: {quoted(self.name)}")
+        return self
+
+    @property
+    def has_packages(self) -> bool:
+        """Whether the job asks for more than an image that the operator offers."""
+        return self.requirements is not None
+
+    @property
+    def offered(self) -> str:
+        """The name of the image, or of the image below the packages; ``auto``: that of the accelerator."""
+        return self.base or self.name

@@ -1,0 +1,54 @@
+"""The settings of packages: where they come from, and what a job may have."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from runner.base.textfile import quoted
+
+GIB = 1024**3
+
+
+def check_index(value: str) -> str:
+    """Return the address of an index."""
+    scheme, mark, rest = value.partition("://")
+    if not mark or scheme not in {"http", "https", "file"} or not rest.strip():
+        raise ValueError(f"must be an address such as https://pypi.org/simple, not {quoted(value)}")
+    if "@" in rest.partition("/")[0]:
+        raise ValueError("must have no user and password; write them into the file that credentials names")
+    return value
+
+
+def _pairs(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+IndexUrl = Annotated[str, AfterValidator(check_index)]
+Place = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class PackagesSettings(BaseModel):
+    """Where the packages of jobs come from, and what a job may have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index_url: IndexUrl | None = None
+    """The index of packages; null: PyPI."""
+
+    extra_index_urls: Annotated[tuple[IndexUrl, ...], BeforeValidator(_pairs)] = ()
+    """Further indexes, which are asked first."""
+
+    find_links: Annotated[tuple[Place, ...], BeforeValidator(_pairs)] = ()
+    """Folders with wheels, or addresses of pages that list wheels."""
+
+    no_index: bool = False
+    """Whether packages come from find_links alone, as on a machine without a network."""
+
+    credentials: str | None = None
+    """A file in the format of netrc(5) with the passwords of indexes; no user can read it."""
+
+    time_limit_s: float = Field(600.0, ge=1, le=86400)
+    """How long one resolution or one download may take, in seconds."""
+
+    memory_bytes: int = Field(4 * GIB, ge=256 * 1024**2)
+    """Address space of one resolution or one download."""

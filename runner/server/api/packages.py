@@ -1,0 +1,52 @@
+"""Submissions that wait for their packages, without a thread."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from runner.server.api.threads import run_check
+from runner.services.jobs import JobService
+from runner.services.package_locks import PackagesPending, PendingLock
+
+T = TypeVar("T")
+
+
+async def with_packages(service: JobService, wait_s: float, work: Callable[..., T], *args: object) -> T:
+    """Return what the check of a submission returns, when its packages are resolved.
+
+    Raises:
+        PackagesPending: they are not, after ``wait_s`` seconds.
+    """
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while True:
+        try:
+            return await run_check(work, *args)
+        except PackagesPending as error:
+            remaining_s = deadline - asyncio.get_running_loop().time()
+            if remaining_s <= 0 or not await _done(service, error.pending, remaining_s):
+                raise
+
+
+async def _done(service: JobService, pending: PendingLock, wait_s: float) -> bool:
+    """Return whether a resolution is done, after some seconds at most."""
+    locks, loop, done = service.package_locks, asyncio.get_running_loop(), asyncio.Event()
+    if locks is None:
+        return False
+    locks.join(pending, lambda: loop.call_soon_threadsafe(done.set))
+    try:
+        async with asyncio.timeout(wait_s):
+            await done.wait()
+    except TimeoutError:
+        return False
+    finally:
+        locks.leave(pending)
+    return True
+
+
+def pending_json(pending: PendingLock) -> dict[str, Any]:
+    """Return what a submission waits for."""
+    try:
+        lines = pending.log.read_text(errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    return {"text": lines[-1] if lines else "resolving packages"}

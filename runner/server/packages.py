@@ -1,0 +1,49 @@
+"""The packages of jobs, made from the settings of the operator."""
+
+import os
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from images.packages.store import PackageSettings, PackageStore
+from images.packages.values import Account, Indexes, Limits
+from runner.adapters.docker.packages import DockerPackages
+from runner.core.ports.images import Images
+from runner.files.settings.model import Settings
+
+if TYPE_CHECKING:
+    from images.ports import Engine
+
+
+def make_packages(directory: Path, settings: Settings, images: Images) -> DockerPackages:
+    """Return the packages of jobs in containers."""
+    run_as = settings.root_jobs_run_as
+    account = Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None
+    store = PackageStore(package_settings(directory, settings), partial(image_engine, settings.engine))
+    return DockerPackages(store, images, account)
+
+
+def package_settings(directory: Path, settings: Settings) -> PackageSettings:
+    """Return how packages are resolved and unpacked below a state directory."""
+    run_as, asked = settings.root_jobs_run_as, settings.packages
+    return PackageSettings(
+        cache_dir=directory / "images",
+        indexes=Indexes(
+            index_url=asked.index_url,
+            extra_index_urls=asked.extra_index_urls,
+            find_links=asked.find_links,
+            offline=asked.no_index,
+            netrc=None if asked.credentials is None else Path(asked.credentials),
+            ca_file=settings.ca_file,
+        ),
+        account=Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None,
+        limits=Limits(asked.time_limit_s, asked.memory_bytes),
+    )
+
+
+@cache
+def image_engine(url: str | None) -> "Engine":
+    """Return the container engine, as builds know it."""
+    from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK
+
+    return DockerEngine(url)

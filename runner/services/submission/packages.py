@@ -1,0 +1,157 @@
+"""The packages that a job asks for: its requirements are read as its submitter, and resolved into a lock."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from runner.base.errors import UsageError
+from runner.base.textfile import FileError, Problem, one_line, quoted
+from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.packages import PackageRequest, Unresolvable
+from runner.core.ports.users import User, Users
+from runner.files.job.model import JobFile
+from runner.files.requirements import MAX_LINES, RequirementLine, parse_lines
+from runner.services.package_locks import PackageLocks
+
+MAX_FILES: Final = 20
+"""Files that one file of requirements may include."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLine:
+    """A requirement, and the file that it is in; None: the job file."""
+
+    line: RequirementLine
+    path: Path | None
+
+
+@dataclass(slots=True)
+class _Collected:
+    """The requirements of a job."""
+
+    lines: list[PlacedLine] = field(default_factory=list)
+    constraints: list[PlacedLine] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageResolver:
+    """Resolves the packages of the jobs of one submission."""
+
+    locks: PackageLocks
+    users: Users
+    who: User
+    base: Path
+    """The directory of the job file."""
+
+    def resolve(self, job: JobFile, accelerator: Accelerator, reference: str | None) -> str | None:
+        """Return the lock of a job's packages, None if it asks for none.
+
+        Args:
+            job: The job.
+            accelerator: What it runs on.
+            reference: The image that gets the packages; None: that of the accelerator.
+
+        Raises:
+            FileError: at the line of the requirement that cannot be had.
+            PackagesPending: they are being resolved.
+            Unavailable: the index or the engine does not answer.
+        """
+        asked = job.image.requirements
+        if asked is None:
+            return None
+        collected = _Collected()
+        if isinstance(asked, str):
+            self._read(self.base / asked, collected, constrains=False)
+        else:
+            collected.lines += [
+                PlacedLine(RequirementLine(text.strip(), number), None) for number, text in enumerate(asked)
+            ]
+        request = PackageRequest(
+            tuple(each.line.text for each in collected.lines),
+            tuple(each.line.text for each in collected.constraints),
+            accelerator,
+            reference,
+        )
+        try:
+            return self.locks.find(request, self.who)
+        except Unresolvable as error:
+            raise _at_its_line(job, collected, str(error)) from error
+        except BuildFailed as error:
+            last = str(error).splitlines()[-1] if str(error) else "no image"
+            raise FileError(job.origin.path, [job.origin.problem(("image",), one_line(last))]) from error
+
+    def _read(self, path: Path, collected: _Collected, *, constrains: bool) -> None:
+        if path in collected.files:
+            return
+        collected.files.add(path)
+        shown = self._shown(path)
+        if len(collected.files) > MAX_FILES:
+            raise FileError(shown, [Problem(None, "", f"includes more than {MAX_FILES} files")])
+        for line in parse_lines(self._text(path, shown)):
+            if len(collected.lines) >= MAX_LINES:
+                raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
+            if line.include is not None:
+                also_constrains, inner = line.include
+                self._read(path.parent / inner, collected, constrains=constrains or also_constrains)
+            elif line.is_option:
+                raise _line_error(shown, line, _option_fact(line))
+            else:
+                (collected.constraints if constrains else collected.lines).append(PlacedLine(line, shown))
+
+    def _text(self, path: Path, shown: Path) -> str:
+        try:
+            return self.users.read_as_user(self.who, path).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
+        except UsageError as error:
+            fact = str(error).removeprefix(f"{one_line(str(path))}: ")
+            raise FileError(shown, [Problem(None, "", fact)]) from error
+
+    def _shown(self, path: Path) -> Path:
+        """Return a path as a user would write it: relative to the job file if it is below its directory."""
+        return path.relative_to(self.base) if path.is_relative_to(self.base) else path
+
+
+def _option_fact(line: RequirementLine) -> str:
+    if line.text.startswith(("-e", "--editable")):
+        return "a directory is not built; put its code into workload.code, or make a wheel of it"
+    return "the operator chooses how packages are found (packages in the settings); remove it"
+
+
+def _line_error(path: Path, line: RequirementLine, fact: str) -> FileError:
+    """Return the error of one line of a file of requirements, which has no columns."""
+    shown = line.text if len(line.text) <= 60 else f"{line.text[:57]}..."
+    return FileError(Path(f"{path}:{line.number}"), [Problem(None, one_line(shown), one_line(fact))])
+
+
+def _at_its_line(job: JobFile, collected: _Collected, reason: str) -> FileError:
+    """Return the error of requirements without a solution, at the line that makes them so."""
+    placed = next(_blamed(collected, reason), None)
+    if placed is None:
+        return FileError(job.origin.path, [job.origin.problem(("image", "requirements"), one_line(reason))])
+    if placed.path is None:
+        where = ("image", "requirements", placed.line.number)
+        fact = f"{quoted(placed.line.text)}: {one_line(reason)}"
+        return FileError(job.origin.path, [job.origin.problem(where, fact)])
+    return _line_error(placed.path, placed.line, reason)
+
+
+def _blamed(collected: _Collected, reason: str) -> Iterator[PlacedLine]:
+    """Yield the lines that a reason names, first those that it says the user requires."""
+    lines = [*collected.lines, *collected.constraints]
+    required = [
+        re.sub(r"[-_.]+", "-", name).lower()
+        for name in re.findall(r"you require ([A-Za-z0-9][A-Za-z0-9._-]*)", reason)
+    ]
+    for name in required:
+        yield from (each for each in lines if each.line.name == name)
+    named = reason.lower().replace("_", "-")
+    for each in lines:
+        if each.line.name and re.search(rf"(?<![\w-]){re.escape(each.line.name)}(?![\w-])", named):
+            yield each
+    for each in lines:
+        if each.line.text in reason:
+            yield each

@@ -1,0 +1,47 @@
+"""Packages that are known by name: a resolver and a builder without an index."""
+
+from pathlib import Path
+from threading import Event
+
+from runner.base.errors import Unavailable
+from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.packages import PackageRequest, Unresolvable
+from runner.core.ports.users import User
+
+
+class FakePackages:
+    """Satisfies ``runner.core.ports.packages.Packages``; a lock is its requirements, one a line."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[PackageRequest, str]] = []
+        self.built: list[tuple[str, str]] = []
+        self.left: list[str] = []
+        self.missing: dict[str, str] = {}  # reasons by requirement
+        self.broken: str | None = None  # why there is no image
+        self.gate = Event()
+        self.gate.set()
+
+    def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
+        self.asked.append((request, who.name))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("looking\ndownloading tqdm\n")
+        if not self.gate.wait(10) or job_id in self.left:
+            raise Unavailable("nobody waits")
+        if self.broken is not None:
+            raise BuildFailed(self.broken)
+        for line in request.lines:
+            if line in self.missing:
+                raise Unresolvable(self.missing[line], f"details of {line}")
+        return "".join(f"{line}\n" for line in request.lines)
+
+    def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        del accelerator, log, job_id
+        self.built.append((lock, image))
+        return f"{image}-with-packages"
+
+    def leave(self, job_id: str) -> None:
+        self.left.append(job_id)
+        self.gate.set()
+
+    def close(self) -> None:
+        """Nothing goes on."""

@@ -1,0 +1,212 @@
+"""Requirements become a lock and a layer, with the real resolver and a folder of wheels."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.cancellation import CancellationToken
+from images.errors import BuildCancelled, BuildFailed
+from images.log import BuildLog
+from images.packages.resolve import IndexUnavailable, Unresolvable
+from images.packages.store import PackageSettings, PackageStore
+from images.packages.values import Indexes, Limits, PythonFacts, Requirements
+from tests.fakes.engine.image_engine import FakeEngine
+from tests.fakes.engine.wheel_folder import make_wheel
+
+INSTALLED = {"torch": ["2.13.0+cpu", ["numpy"]], "numpy": ["2.4.6", []]}
+FACTS = {
+    "python": "3.11",
+    "machine": "x86_64",
+    "glibc": "2.36",
+    "executable": "/usr/bin/python3.11",
+    "site_dirs": ["/opt/venv/lib/python3.11/site-packages"],
+    "installed": INSTALLED,
+    "prefix": "/opt/packages",
+}
+
+
+class Site:
+    """A package store with a folder of wheels and a fake engine with one image."""
+
+    def __init__(self, root: Path) -> None:
+        self.wheels = root / "wheels"
+        self.engine = FakeEngine(facts=dict(FACTS))
+        self.image = self.engine.add("runner-cpu:h-1").id
+        self.settings = PackageSettings(
+            root / "cache", Indexes(find_links=(str(self.wheels),), offline=True), limits=Limits(60)
+        )
+        self.store = PackageStore(self.settings, lambda: self.engine)
+        self.log = BuildLog(root / "log.txt")
+        make_wheel(self.wheels, "bar", "1.0", requires=("baz>=2",), scripts={"bar": "bar:main"})
+        make_wheel(self.wheels, "baz", "2.0")
+        make_wheel(self.wheels, "needs-old-torch", "1.0", requires=("torch<2",))
+
+    def facts(self) -> PythonFacts:
+        return self.store.facts(self.image)
+
+    def lock(self, *lines: str) -> str:
+        return self.store.resolve(Requirements(lines), self.facts(), None, CancellationToken()).text
+
+    def ensure(self, lock: str) -> str:
+        return self.store.ensure(lock, self.image, "cpu", self.log)
+
+    def layer(self) -> dict[str, tarfile.TarInfo]:
+        [body] = self.engine.loaded.values()
+        with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+            return {member.name: member for member in tar}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    with made.log:
+        yield made
+
+
+def test_requirements_become_a_lock_with_hashes(site: Site) -> None:
+    text = site.lock("bar")
+    wheel = site.wheels / "bar-1.0-py3-none-any.whl"
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in text
+    assert 'name = "baz"' in text
+
+
+def test_torch_comes_from_the_image(site: Site) -> None:
+    text = site.lock("torch>=2", "bar")
+    assert '"torch" = "2.13.0+cpu"' in text
+    assert '"numpy" = "2.4.6"' in text
+    assert 'name = "torch"' not in text
+
+
+def test_a_lock_becomes_one_layer_on_the_image(site: Site) -> None:
+    made = site.ensure(site.lock("bar"))
+    image = site.engine.image(made)
+    assert image is not None
+    assert image.labels["runner.kind"] == "packages"
+    names = site.layer()
+    assert "opt/packages/lib/python3.11/site-packages/bar/__init__.py" in names
+    assert names["opt/packages/bin/bar"].mode == 0o755
+    assert len(site.engine.layers[made]) == 2
+
+
+def test_the_same_lock_gives_the_same_image_and_is_built_once(site: Site, tmp_path: Path) -> None:
+    lock = site.lock("bar")
+    made = site.ensure(lock)
+    site.engine.loaded.clear()
+    assert site.ensure(lock) == made
+    assert site.engine.loaded == {}
+    elsewhere = Site(tmp_path / "elsewhere")
+    with elsewhere.log:
+        assert elsewhere.ensure(lock.replace(str(site.wheels), str(elsewhere.wheels))) == made
+
+
+def test_a_script_starts_the_python_of_the_environment(site: Site) -> None:
+    site.ensure(site.lock("bar"))
+    [body] = site.engine.loaded.values()
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        script = tar.extractfile("opt/packages/bin/bar")
+        assert script is not None
+        assert script.read().startswith(b"#!/opt/packages/bin/python\n")
+
+
+def test_an_image_that_holds_all_packages_needs_no_layer(site: Site) -> None:
+    assert site.ensure(site.lock("numpy", "torch")) == site.image
+    assert site.engine.loaded == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("nosuch", "nosuch"),
+        ("bar==9", "bar==9"),
+        ("needs-old-torch", "the image has torch==2.13.0"),
+        ("baz<2", "baz<2"),
+        ("foo bar", "foo bar"),
+    ],
+)
+def test_requirements_without_a_solution_say_why(site: Site, line: str, reason: str) -> None:
+    with pytest.raises(Unresolvable) as raised:
+        site.lock("bar", line)
+    assert reason in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_index_that_is_away_is_told_as_such(site: Site) -> None:
+    indexes = Indexes(index_url="http://127.0.0.1:9/simple")
+    store = PackageStore(PackageSettings(site.settings.cache_dir, indexes), lambda: site.engine)
+    with pytest.raises(IndexUnavailable, match=r"127\.0\.0\.1:9"):
+        store.resolve(Requirements(("bar",)), site.facts(), None, CancellationToken())
+
+
+def test_a_wheel_with_another_hash_is_refused(site: Site) -> None:
+    lock = site.lock("bar")
+    make_wheel(site.wheels, "baz", "2.0", files={"baz/more.py": "evil = 1\n"})
+    with pytest.raises(BuildFailed, match=r"(?i)hash mismatch.*baz"):
+        site.ensure(lock)
+    assert site.engine.loaded == {}
+
+
+def test_a_wheel_that_has_vanished_is_named_unless_it_is_kept(site: Site) -> None:
+    lock = site.lock("bar")
+    site.ensure(lock)
+    for wheel in site.wheels.glob("ba*.whl"):
+        wheel.unlink()
+    site.engine.remove(next(iter(site.engine.loaded)))
+    site.engine.loaded.clear()
+    assert site.engine.image(site.ensure(lock)) is not None  # from the wheels that were kept
+    fresh = PackageSettings(site.settings.cache_dir / "fresh", site.settings.indexes)
+    site.engine.remove(next(iter(site.engine.loaded)))
+    with pytest.raises(BuildFailed, match=r"^Failed to download `ba[rz]=="):
+        PackageStore(fresh, lambda: site.engine).ensure(lock, site.image, "cpu", site.log)
+
+
+def test_a_cancelled_resolution_ends(site: Site) -> None:
+    token = CancellationToken()
+    token.cancel()
+    with pytest.raises(BuildCancelled):
+        site.store.resolve(Requirements(("bar",)), site.facts(), None, token)
+
+
+def test_a_resolution_that_takes_too_long_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = site.wheels / "uv"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr("images.packages.resolve.find_uv", lambda: str(sleeper))
+    store = PackageStore(PackageSettings(site.settings.cache_dir, limits=Limits(0.2)), lambda: site.engine)
+    with pytest.raises(BuildFailed, match=r"took longer than 0\.2 s"):
+        store.resolve(Requirements(("bar",)), site.facts(), None, CancellationToken())
+
+
+def test_nothing_is_left_behind_but_what_is_kept(site: Site) -> None:
+    site.ensure(site.lock("bar"))
+    with pytest.raises(Unresolvable):
+        site.lock("nosuch")
+    kept = {path.name for path in (site.settings.cache_dir / "packages").glob("*/own/*")}
+    assert kept == {"cache"}
+
+
+def test_the_environment_of_the_daemon_does_not_reach_the_resolver(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    assert 'name = "bar"' in site.lock("bar")
+
+
+def test_the_facts_of_an_image_are_asked_once(site: Site) -> None:
+    assert site.facts() == site.facts()
+    assert len(site.engine.steps) == 1
+    [known] = (site.settings.cache_dir / "packages" / "images").iterdir()
+    assert json.loads(known.read_text())["installed"] == INSTALLED
+
+
+def test_no_file_of_the_cache_is_writable_for_others(site: Site) -> None:
+    site.ensure(site.lock("bar"))
+    homes = [*(site.settings.cache_dir / "packages").glob("*/own")]
+    assert homes
+    assert all(not home.stat().st_mode & 0o077 for home in homes)

@@ -1,0 +1,129 @@
+"""What the resolver is given, and what its answers mean."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from images.errors import BuildFailed
+from images.packages import resolve
+from images.packages.family import own_family
+from images.packages.resolve import IndexUnavailable, Unresolvable, platform
+from images.packages.values import Installed, PythonFacts, Requirements
+
+HELD = (Installed("numpy", "2.4.6"), Installed("torch", "2.13.0+cpu", ("numpy", "sympy>=1.13")))
+FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", (), HELD)
+
+
+@pytest.mark.parametrize(
+    ("glibc", "found"),
+    [((2, 36), "2_36"), ((2, 99), "2_40"), ((2, 30), "2_28"), ((2, 5), "2_17"), ((3, 1), "2_40")],
+)
+def test_the_platform_is_the_newest_that_the_c_library_has(glibc: tuple[int, int], found: str) -> None:
+    facts = PythonFacts("3.11", "aarch64", glibc, "", (), ())
+    assert platform(facts) == f"aarch64-manylinux_{found}"
+
+
+def test_packages_of_the_image_are_offered_with_their_own_requirements(tmp_path: Path) -> None:
+    resolve._write_inputs(tmp_path, Requirements(("tqdm",), ("idna<4",)), FACTS)
+    assert (tmp_path / "requirements.txt").read_text() == "tqdm\n"
+    assert (tmp_path / "constraints.txt").read_text() == "idna<4\ntorch==2.13.0+cpu\n"
+    assert 'version = "2.4.6+image"' in (tmp_path / "pylock.toml").read_text()
+    with zipfile.ZipFile(tmp_path / "held" / "torch-2.13.0+cpu-py3-none-any.whl") as wheel:
+        about = wheel.read("torch-2.13.0+cpu.dist-info/METADATA").decode()
+    assert about.endswith("Requires-Dist: numpy\nRequires-Dist: sympy>=1.13\n")
+
+
+def test_another_torch_takes_nothing_from_the_image(tmp_path: Path) -> None:
+    resolve._write_inputs(tmp_path, Requirements(("torch==2.4.0",), own_family=frozenset({"torch"})), FACTS)
+    assert (tmp_path / "constraints.txt").read_text() == ""
+    assert list((tmp_path / "held").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "own"),
+    [
+        ("torch", False),
+        ("torch>=2", False),
+        ("torch==2.13.0", False),
+        ("torch==2.4.0", True),
+        ("Torch<2", True),
+        ("torchvision==0.1", False),  # the image has none
+        ("numpy<2", False),
+        ("not a requirement at all !", False),
+    ],
+)
+def test_another_torch_is_one_that_the_image_does_not_hold(line: str, own: bool) -> None:  # noqa: FBT001
+    assert bool(own_family((line,), FACTS)) == own
+
+
+def test_what_comes_from_the_image_needs_no_wheel() -> None:
+    wheel = {"url": "https://index/a%20b/tqdm-4.0-py3-none-any.whl", "size": 7, "hashes": {"sha256": "aa"}}
+    found = {
+        "packages": [
+            {"name": "numpy", "version": "2.4.6+image", "wheels": [{"url": "file:///x"}]},
+            {"name": "torch", "version": "2.13.0+cpu", "wheels": [{"url": "file:///y"}]},
+            {"name": "tqdm", "version": "4.0", "wheels": [wheel]},
+        ]
+    }
+    lock = resolve._read_lock(found, Requirements(("tqdm",)), FACTS)
+    assert lock.base == {"numpy": "2.4.6", "torch": "2.13.0+cpu"}
+    assert [(each.name, each.wheel.name, each.wheel.size) for each in lock.packages] == [
+        ("tqdm", "tqdm-4.0-py3-none-any.whl", 7)
+    ]
+
+
+def test_a_package_without_a_hash_is_refused() -> None:
+    found = {"packages": [{"name": "tqdm", "version": "4.0", "wheels": [{"url": "https://index/t.whl"}]}]}
+    with pytest.raises(BuildFailed, match="tqdm: the index has no sha256 of its wheel"):
+        resolve._read_lock(found, Requirements(("tqdm",)), FACTS)
+
+
+NO_SOLUTION = "error: No solution found when resolving dependencies\n  cause: "
+CONCLUDED = ", we can\n         conclude that your requirements are unsatisfiable.\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (
+            f"Because nosuch was not found in the package registry and you require nosuch{CONCLUDED}",
+            "nosuch was not found in the package registry and you require nosuch",
+        ),
+        (
+            f"Because x==1 depends on torch>=3 and you require torch==2.13.0+cpu{CONCLUDED}",
+            "x==1 depends on torch>=3 and the image has torch==2.13.0+cpu",
+        ),
+        (
+            f"Because a==1 depends on numpy==2.4.6+image and you require numpy<2{CONCLUDED}\nhint: more\n",
+            "a==1 depends on numpy==2.4.6 and you require numpy<2",
+        ),
+        (
+            f"Because x==1 depends on torch<2 and torch==2.13.0+cpu{CONCLUDED}",
+            "x==1 depends on torch<2 and the image has torch==2.13.0+cpu",
+        ),
+    ],
+)
+def test_the_reason_of_a_failure_is_one_line_in_words_of_the_user(output: str, reason: str) -> None:
+    found = resolve._failure(1, NO_SOLUTION + output, FACTS)
+    assert isinstance(found, Unresolvable)
+    assert str(found) == reason
+    assert found.details == (NO_SOLUTION + output).strip()
+
+
+def test_a_failure_in_other_words_is_told_as_it_is() -> None:
+    found = resolve._failure(2, "error: something else\n", FACTS)
+    assert isinstance(found, Unresolvable)
+    assert str(found) == "something else"
+
+
+def test_a_package_that_would_have_to_be_built_is_known() -> None:
+    text = f"{NO_SOLUTION}Because a has no usable wheels\n\nhint: Wheels are (i.e., with `--no-build`)"
+    found = resolve._failure(1, text, FACTS)
+    assert isinstance(found, Unresolvable)
+    assert found.needs_builds
+
+
+def test_an_index_that_does_not_answer_is_no_fault_of_the_requirements() -> None:
+    text = "error: Request failed after 3 retries\n  cause: Failed to fetch: http://127.0.0.1:9/simple/a/\n"
+    assert isinstance(resolve._failure(2, text, FACTS), IndexUnavailable)

@@ -1,0 +1,50 @@
+"""The image of a job: a name, or packages."""
+
+from pathlib import Path
+
+import pytest
+
+from runner.base.textfile import FileError
+from runner.files.job.load import parse_job
+from runner.files.job.model import JobFile
+
+JOB = "workload: {kind: program, command: [python, train.py], code: .}\n"
+
+
+def job(image: str) -> JobFile:
+    return parse_job(f"{JOB}image: {image}\n".encode(), Path("job.yaml"))
+
+
+def test_a_text_is_the_name_of_an_image_as_before() -> None:
+    found = job("lab").image
+    assert (found.name, found.offered, found.has_packages) == ("lab", "lab", False)
+
+
+def test_requirements_are_a_file_or_a_list() -> None:
+    assert job("{requirements: requirements.txt}").image.requirements == "requirements.txt"
+    found = job("{requirements: [tqdm, 'transformers>=5'], base: lab}").image
+    assert found.requirements == ("tqdm", "transformers>=5")
+    assert (found.offered, found.has_packages) == ("lab", True)
+
+
+def test_a_job_reads_back_from_its_json() -> None:
+    made = job("{requirements: [tqdm]}")
+    assert JobFile.model_validate_json(made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("image", "fact"),
+    [
+        ("{requirements: []}", "image.requirements: must have from 1 to 1000 entries, not 0"),
+        ("{requirements: 7}", "image.requirements: must be a file or a list such as"),
+        ("{requirements: [7]}", "image.requirements[0]: must be a package such as tqdm>=4, not 7"),
+        ('{requirements: ["a\\nb"]}', "image.requirements[0]: "),
+        ("{requirements: [tqdm], name: lab}", 'has no name; write base: "lab"'),
+        ("{requirement: [tqdm]}", 'did you mean "requirements"?'),
+    ],
+)
+def test_mistakes_are_told_at_their_place(image: str, fact: str) -> None:
+    with pytest.raises(FileError) as raised:
+        job(image)
+    assert fact in raised.value.lines[0]
+    assert raised.value.lines[0].startswith("job.yaml:2:")

@@ -1,0 +1,145 @@
+"""Jobs with packages, over a real daemon and store; the resolver is a fake."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.services.submission.revision import parse_revision
+from tests.unit.runner.server.api.test_jobs import Site
+
+JOB = "workload: {kind: program, command: [python, train.py]}\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.packages.gate.set()
+    site.service.daemon.stop()
+
+
+def lock_of(site: Site, job_id: str = "1") -> str | None:
+    row = site.service.store.get(job_id)
+    assert row is not None
+    return parse_revision(row.revision).lock
+
+
+def refusal(site: Site, image: str) -> list[str]:
+    answer = site.submit(f"{JOB}image: {image}\n", shown="job.yaml")
+    assert answer.status_code == 422, answer.text
+    lines: list[str] = answer.json()["error"]["lines"]
+    return lines
+
+
+def test_a_job_keeps_the_lock_of_its_requirements_and_runs_with_them(site: Site) -> None:
+    (site.directory / "requirements.txt").write_text("tqdm>=4  # a bar\n-r more.txt\n-c limits.txt\n")
+    (site.directory / "more.txt").write_text("six\n-r requirements.txt\n")
+    (site.directory / "limits.txt").write_text("idna<4\n")
+    assert site.submit(f"{JOB}image: {{requirements: requirements.txt}}\n").status_code == 201
+    site.until("running")
+    assert lock_of(site) == "tqdm>=4\nsix\n"
+    [(request, _)] = site.packages.asked
+    assert request.constraints == ("idna<4",)
+    assert site.packages.built == [("tqdm>=4\nsix\n", "sha256:cpu")]
+    assert site.job()["image"] == "sha256:cpu-with-packages"
+
+
+def test_a_job_without_requirements_has_no_lock(site: Site) -> None:
+    site.submit(JOB)
+    site.until("running")
+    assert lock_of(site) is None
+    assert site.packages.asked == []
+
+
+def test_the_base_is_one_that_the_operator_offers(site: Site) -> None:
+    assert site.submit(f"{JOB}image: {{requirements: [tqdm], base: ours}}\n").status_code == 201
+    [(request, _)] = site.packages.asked
+    assert request.base == "site/ours:1"
+    assert refusal(site, "{requirements: [tqdm], base: theirs}") == [
+        "job.yaml:2:37: image.base: 'theirs' is not offered here; ask the operator (allowed_images)"
+    ]
+
+
+def test_equal_requirements_are_resolved_once(site: Site) -> None:
+    text = f"{JOB}image: {{requirements: [tqdm]}}\nmatrix: {{values: {{seed: [1, 2, 3]}}}}\n"
+    assert site.submit(text).status_code == 201
+    assert site.submit(text).status_code == 201
+    assert len(site.packages.asked) == 1
+
+
+def test_a_requirement_that_cannot_be_had_is_told_at_its_line(site: Site) -> None:
+    (site.directory / "requirements.txt").write_text("six\n\nnosuch  # typo\n")
+    site.packages.missing["nosuch"] = "nosuch was not found and you require nosuch"
+    assert refusal(site, "{requirements: requirements.txt}") == [
+        "requirements.txt:3: nosuch: nosuch was not found and you require nosuch"
+    ]
+    assert refusal(site, "{requirements: [six, nosuch]}") == [
+        'job.yaml:2:29: image.requirements[1]: "nosuch": nosuch was not found and you require nosuch'
+    ]
+
+
+def test_a_reason_that_names_no_requirement_is_told_at_the_field(site: Site) -> None:
+    site.packages.missing["six"] = "the moon is full"
+    assert refusal(site, "{requirements: [six]}") == ["job.yaml:2:9: image.requirements: the moon is full"]
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (
+            "six\n--index-url https://x\n",
+            "requirements.txt:2: --index-url https://x: the operator chooses",
+        ),
+        ("-e .\n", "requirements.txt:1: -e .: a directory is not built"),
+        ("-r gone.txt\n", "gone.txt: does not exist"),
+        ("\xff\xfe", "requirements.txt: is not UTF-8 text"),
+    ],
+)
+def test_files_with_what_a_job_may_not_say_are_refused(site: Site, content: str, line: str) -> None:
+    (site.directory / "requirements.txt").write_bytes(content.encode("latin-1"))
+    [found] = refusal(site, "{requirements: requirements.txt}")
+    assert found.startswith(line)
+
+
+def test_too_many_files_are_refused(site: Site) -> None:
+    for number in range(30):
+        (site.directory / f"r{number}.txt").write_text(f"-r r{number + 1}.txt\n")
+    assert refusal(site, "{requirements: r0.txt}") == ["r20.txt: includes more than 20 files"]
+
+
+def test_an_image_that_cannot_be_had_is_told(site: Site) -> None:
+    site.packages.broken = "many\nlines, the last of which counts"
+    assert refusal(site, "{requirements: [six]}") == ["job.yaml:2:1: image: lines, the last of which counts"]
+
+
+def test_a_submission_does_not_wait_longer_than_it_says(site: Site) -> None:
+    site.packages.gate.clear()
+    answer = site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n", wait_s=0.05)
+    assert answer.status_code == 202
+    assert answer.json()["pending"]["text"] in {"downloading tqdm", "resolving packages"}
+    assert site.service.store.get("1") is None
+    site.packages.gate.set()
+    assert site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n").status_code == 201
+    assert len(site.packages.asked) == 1
+
+
+def test_other_submissions_are_answered_while_packages_are_resolved(site: Site) -> None:
+    site.packages.gate.clear()
+    slow = [
+        threading.Thread(target=site.submit, args=(f"{JOB}image: {{requirements: [p{number}]}}\n",))
+        for number in range(6)
+    ]
+    for thread in slow:
+        thread.start()
+    assert site.submit(JOB).status_code == 201
+    site.packages.gate.set()
+    for thread in slow:
+        thread.join()
+
+
+def test_a_dry_run_shows_the_lock(site: Site) -> None:
+    plan = site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n", dry_run=True).json()
+    assert plan["job"]["lock"] == "tqdm\n"
+    assert site.service.store.get("1") is None

@@ -38,6 +38,7 @@ from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity, Context
 from runner.control.controller import Controller
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Observation
 from runner.core.ports.images import BuildFailed
@@ -213,7 +214,7 @@ class InProcessDaemon:
     def submit(self, name: str, cpus: float) -> None:
         now = self.daemon.context.clock.now()
         job = Job(str(next(self.ids)), Preparing(now))
-        row = JobRow(job, name, OWNER, now, 50, make_revision(name, cpus, self.directory))
+        row = JobRow(job, name, OWNER, now, 50, RevisionText.of(make_revision(name, cpus, self.directory)))
         self.daemon.run_exclusively(
             lambda: self.daemon.submit((row,), (f"submitted by {OWNER.name}: {name}",))
         )

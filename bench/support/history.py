@@ -17,6 +17,7 @@ from runner.core.job.attempt import Allocation, AttemptEnd, ExitDecision
 from runner.core.job.events import Event, Exited, ImageReady, Launched, Placed
 from runner.core.job.lifecycle import advance
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.decision import Action
 from runner.core.policy.history import History
@@ -54,7 +55,7 @@ def job_events(began: datetime) -> Iterator[Event]:
 
 def _record_job(store: SqliteStore, number: int, began: datetime, revision: str) -> None:
     job = Job(str(number), Preparing(began))
-    row = JobRow(job, f"finished-{number}", OWNER, began, 50, revision)
+    row = JobRow(job, f"finished-{number}", OWNER, began, 50, RevisionText.of(revision))
     store.add(row, f"submitted by {OWNER.name}: job.yaml")
     for event in job_events(began):
         after, _ = advance(job, event)

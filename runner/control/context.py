@@ -147,5 +147,5 @@ def as_started(context: Context, row: JobRow) -> JobRow:
     state = row.job.state
     if isinstance(state, Allocated) and state.attempt.revision != row.job.revision:
         text = context.store.revision(row.job.id, state.attempt.revision)
-        return row if text is None else replace(row, revision=text)
+        return row if text is None else replace(row, text=text)
     return row

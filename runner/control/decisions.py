@@ -58,7 +58,7 @@ def examine_exit(context: Context, row: JobRow, attempt: Attempt, gone: Gone) ->
     run_guarded("log quota", lambda: context.attempt_service.limit_log(begun, attempt), job_id=row.job.id)
     found = context.attempt_service.examine(begun, attempt, gone)
     found = replace(found, ended=_with_sender(context, row.job.id, attempt, found.ended))
-    if begun.revision == row.revision:
+    if begun.text == row.text:
         return found
     facts = {name: value for name, value in found.facts.items() if name != "checkpoint.compatible"}
     return replace(found, pinned=context.attempt_service.policy(row), facts=facts)

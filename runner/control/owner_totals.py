@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Finished, Preparing, Queued
 from runner.core.ports.store import JobRow
 
@@ -14,7 +15,7 @@ class _Share(NamedTuple):
     owner: str
     group: str
     waits: bool
-    size: int
+    text: RevisionText
 
 
 @dataclass(slots=True, repr=False)
@@ -25,6 +26,7 @@ class OwnerTotals:
     _user_waits: Counter[str] = field(default_factory=Counter)
     _group_waits: Counter[str] = field(default_factory=Counter)
     _user_bytes: Counter[str] = field(default_factory=Counter)
+    _sharers: Counter[tuple[str, int]] = field(default_factory=Counter)  # by user and identity of the text
 
     def update(self, row: JobRow, group: str) -> None:
         """Replace what a job adds by what it adds now."""
@@ -33,7 +35,7 @@ class OwnerTotals:
             self._add(before, -1)
         if not isinstance(state, Finished):
             waits = isinstance(state, Preparing | Queued)
-            share = self._shares[row.job.id] = _Share(row.owner.name, group, waits, len(row.revision))
+            share = self._shares[row.job.id] = _Share(row.owner.name, group, waits, row.text)
             self._add(share, 1)
 
     def queued(self, owner: str, group: str) -> tuple[int, int]:
@@ -41,11 +43,22 @@ class OwnerTotals:
         return self._user_waits[owner], self._group_waits[group]
 
     def job_file_bytes(self, owner: str) -> int:
-        """Return the size of the job files of a user's unfinished jobs."""
+        """Return the size of the job files of a user's unfinished jobs, a text that they share once."""
         return self._user_bytes[owner]
 
+    def _shared_size(self, share: _Share, sign: int) -> int:
+        """Return the size of the shared text for the first job and the last one that refer to it, else 0."""
+        key, size = (share.owner, id(share.text.shared)), len(share.text.shared.text)
+        self._sharers[key] += sign
+        if sign > 0:
+            return size if self._sharers[key] == 1 else 0
+        if self._sharers[key]:
+            return 0
+        del self._sharers[key]
+        return size
+
     def _add(self, share: _Share, sign: int) -> None:
-        self._user_bytes[share.owner] += sign * share.size
+        self._user_bytes[share.owner] += sign * (share.text.own_size + self._shared_size(share, sign))
         if share.waits:
             self._user_waits[share.owner] += sign
             self._group_waits[share.group] += sign

@@ -147,6 +147,33 @@ SELECT jobs.*, (SELECT text FROM revisions WHERE job_id = jobs.id ORDER BY numbe
 FROM jobs;
 PRAGMA user_version = 4;
 
+-- name: version_5
+-- A text is kept once, however many jobs have it; edits lead from it to the revision (JSON).
+DROP VIEW whole_jobs;
+CREATE TABLE texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL) STRICT;
+INSERT OR IGNORE INTO texts (digest, text) SELECT sha256(text), text FROM revisions ORDER BY job_id, number;
+CREATE TABLE revisions_5 (
+    job_id  INTEGER NOT NULL REFERENCES jobs,
+    number  INTEGER NOT NULL,
+    at      TEXT NOT NULL,
+    by      TEXT NOT NULL,
+    why     TEXT NOT NULL,
+    text_id INTEGER NOT NULL REFERENCES texts,
+    edits   TEXT NOT NULL,
+    lineage INTEGER,
+    PRIMARY KEY (job_id, number)
+) STRICT, WITHOUT ROWID;
+INSERT INTO revisions_5 (job_id, number, at, by, why, text_id, edits, lineage)
+SELECT job_id, number, at, by, why, texts.id, '[]', lineage
+FROM revisions JOIN texts ON texts.digest = sha256(revisions.text);
+DROP TABLE revisions;
+ALTER TABLE revisions_5 RENAME TO revisions;
+CREATE VIEW whole_jobs AS
+SELECT jobs.*, newest.text_id AS text_id, newest.edits AS edits
+FROM jobs LEFT JOIN revisions AS newest ON newest.job_id = jobs.id
+    AND newest.number = (SELECT max(number) FROM revisions WHERE job_id = jobs.id);
+PRAGMA user_version = 5;
+
 -- name: columns_of
 SELECT name FROM pragma_table_info(:table);
 
@@ -267,8 +294,21 @@ SELECT coalesce(max(seq), 0) FROM events;
 -- name: count_states
 SELECT state, count(*) FROM jobs GROUP BY state;
 
+-- name: add_text
+INSERT OR IGNORE INTO texts (digest, text) VALUES (:digest, :text);
+
+-- name: text_id
+SELECT id FROM texts WHERE digest = :digest;
+
+-- name: text_by_id
+SELECT text FROM texts WHERE id = :id;
+
 -- name: add_revision
-INSERT INTO revisions (job_id, number, at, by, why, text) VALUES (:job_id, :number, :at, :by, :why, :text);
+WITH new (job_id, number, at, by, why, digest, edits)
+AS (VALUES (:job_id, :number, :at, :by, :why, :digest, :edits))
+INSERT INTO revisions (job_id, number, at, by, why, text_id, edits)
+SELECT new.job_id, new.number, new.at, new.by, new.why, texts.id, new.edits
+FROM new JOIN texts ON texts.digest = new.digest;
 
 -- name: leave_revision
 UPDATE revisions SET lineage = :lineage WHERE job_id = :job_id AND number = :number;
@@ -280,7 +320,7 @@ UPDATE jobs SET priority = :priority, labels = :labels WHERE id = :job_id;
 SELECT * FROM revisions WHERE job_id = :job_id ORDER BY number;
 
 -- name: revision_text
-SELECT text FROM revisions WHERE job_id = :job_id AND number = :number;
+SELECT text_id, edits FROM revisions WHERE job_id = :job_id AND number = :number;
 
 -- name: job_by_owner
 SELECT * FROM whole_jobs WHERE name = :name AND owner = :owner ORDER BY id DESC LIMIT 1;

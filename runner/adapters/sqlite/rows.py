@@ -3,11 +3,12 @@
 The state of a job and its events are JSON with the fields of their dataclasses.
 """
 
+import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Discriminator, TypeAdapter
 
@@ -23,6 +24,7 @@ from runner.core.job.events import (
     RevisionApplied,
 )
 from runner.core.job.model import Job
+from runner.core.job.revision_text import NO_EDITS, RevisionText, SharedText
 from runner.core.job.states import Allocated, Finished, Starting
 from runner.core.ports.store import (
     AttemptRow,
@@ -34,6 +36,8 @@ from runner.core.ports.store import (
     UsageRecord,
 )
 from runner.core.ports.users import Owner
+
+SharedTextById: TypeAlias = Callable[[int], SharedText]
 
 _jobs: Final = TypeAdapter(Job)
 _events: Final = TypeAdapter(
@@ -157,9 +161,18 @@ def _revision_changes(before: Job, event: RevisionApplied) -> Iterator[tuple[str
     job = json.loads(event.text)["job"]
     at, labels = event.at.isoformat(), _labels.dump_json(job.get("labels", {})).decode()
     yield "leave_revision", {"number": before.revision, "lineage": before.lineage}
+    text = text_values(event.text)
+    yield "add_text", text
     yield (
         "add_revision",
-        {"number": event.number, "at": at, "by": event.by, "why": event.why, "text": event.text},
+        {
+            "number": event.number,
+            "at": at,
+            "by": event.by,
+            "why": event.why,
+            "digest": text["digest"],
+            "edits": NO_EDITS,
+        },
     )
     yield "take_up_revision", {"priority": job.get("priority", 50), "labels": labels}
 
@@ -178,16 +191,22 @@ def usage_values(usage: UsageRecord) -> dict[str, object]:
     }
 
 
-def first_revision(row: JobRow) -> dict[str, object]:
-    """Return the submitted job file as the columns of the first revision."""
+def first_revision(row: JobRow, digest: object) -> dict[str, object]:
+    """Return the submitted job file as the columns of the first revision; ``digest`` names its text."""
     return {
         "job_id": int(row.job.id),
         "number": row.job.revision,
         "at": row.submitted_at.isoformat(),
         "by": row.owner.name,
         "why": "submitted",
-        "text": row.revision,
+        "digest": digest,
+        "edits": row.text.edits,
     }
+
+
+def text_values(text: str) -> dict[str, object]:
+    """Return a text that revisions refer to as columns."""
+    return {"digest": hashlib.sha256(text.encode()).digest(), "text": text}
 
 
 def _end(after: Job, at: str, **known: object) -> dict[str, object]:
@@ -195,14 +214,15 @@ def _end(after: Job, at: str, **known: object) -> dict[str, object]:
     return {**values, **known, "number": after.attempts, "at": at, "verdict": story.describe_decision(after)}
 
 
-def job_row(row: sqlite3.Row) -> JobRow:
+def job_row(shared: SharedTextById, row: sqlite3.Row) -> JobRow:
+    """Return a job; ``shared`` returns a text of the store by its number."""
     return JobRow(
         job=_jobs.validate_json(row["job"]),
         name=row["name"],
         owner=Owner(row["uid"], row["gid"], row["owner"]),
         submitted_at=datetime.fromisoformat(row["submitted_at"]),
         priority=row["priority"],
-        revision=row["revision"],
+        text=revision_text(shared, row),
         labels=_labels.validate_json(row["labels"]),
     )
 
@@ -224,9 +244,14 @@ def attempt_row(row: sqlite3.Row) -> AttemptRow:
     )
 
 
-def revision_row(row: sqlite3.Row) -> RevisionRow:
-    at = datetime.fromisoformat(row["at"])
-    return RevisionRow(row["number"], at, row["by"], row["why"], row["text"], row["lineage"])
+def revision_text(shared: SharedTextById, row: sqlite3.Row) -> RevisionText:
+    """Return the text of a revision; ``shared`` returns a text of the store by its number."""
+    return RevisionText(shared(row["text_id"]), row["edits"])
+
+
+def revision_row(shared: SharedTextById, row: sqlite3.Row) -> RevisionRow:
+    at, text = datetime.fromisoformat(row["at"]), revision_text(shared, row)
+    return RevisionRow(row["number"], at, row["by"], row["why"], text.whole, row["lineage"])
 
 
 def event_row(row: sqlite3.Row) -> EventRow:

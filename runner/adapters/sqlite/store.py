@@ -5,6 +5,7 @@ durable before the daemon acts on it.  Each thread reads over a connection of it
 version is refused before SQLite opens it; one of an older version is migrated.
 """
 
+import hashlib
 import re
 import secrets
 import shutil
@@ -18,6 +19,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -33,6 +35,8 @@ from runner.adapters.sqlite.rows import (
     migrate_version_1,
     new_job_values,
     revision_row,
+    revision_text,
+    text_values,
     transition_statements,
 )
 from runner.adapters.sqlite.session import (
@@ -46,6 +50,7 @@ from runner.adapters.sqlite.session import (
 )
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
+from runner.core.job.revision_text import RevisionText, SharedText
 from runner.core.ports.store import (
     AttemptEndRow,
     AttemptRow,
@@ -61,7 +66,7 @@ log = structlog.get_logger()
 
 R = TypeVar("R")
 
-VERSION: Final = 4
+VERSION: Final = 5
 _HEADER_BYTES: Final = 100
 _USER_VERSION_OFFSET: Final = 60
 
@@ -81,6 +86,7 @@ MIGRATIONS: Final = {
     2: ("version_2",),
     3: ("version_3", "version_3_utilisation", "version_3_schedules"),
     4: ("version_4",),
+    5: ("version_5",),
 }
 """The statements that lead to each version from the one before it; a new store goes through all of them."""
 
@@ -180,6 +186,7 @@ class SqliteStore:
         self._connections: list[_Connection] = []
         self._closed = False
         self._set_aside: set[str] = set()
+        self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
         self._used = 0
         self._open()
         self.instance = str(self._value("get_meta", key="instance"))
@@ -322,6 +329,7 @@ class SqliteStore:
             )
             connection.row_factory = sqlite3.Row
             connection.text_factory = _decode
+            connection.create_function("sha256", 1, _sha256, deterministic=True)
             # FULL: what was recorded before an action must survive a power cut, not only a kill.
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
                 connection.execute(f"PRAGMA {pragma}")
@@ -404,12 +412,22 @@ class SqliteStore:
     def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Write new jobs, all of them or none; the first one gets the token of the submission."""
         with self.transaction() as connection:
+            shared = {row.text.shared for row in rows}
+            digests = {each: self._add_text(connection, each) for each in shared}
             for row, text in zip(rows, texts, strict=True):
                 event = event_values(row.job.id, row.submitted_at, "submitted", text)
                 token_of_row = token if row is rows[0] else None
                 connection.execute(SQL["add_job"], new_job_values(row, token_of_row))
                 connection.execute(SQL["add_event"], event)
-                connection.execute(SQL["add_revision"], first_revision(row))
+                connection.execute(SQL["add_revision"], first_revision(row, digests[row.text.shared]))
+
+    def _add_text(self, connection: sqlite3.Connection, shared: SharedText) -> object:
+        """Write a text unless the store has it, and return its digest."""
+        values = text_values(shared.text)
+        connection.execute(SQL["add_text"], values)
+        (text_id,) = connection.execute(SQL["text_id"], values).fetchone()
+        self._shared_texts.setdefault(text_id, shared)  # rows that are read later share it in memory
+        return values["digest"]
 
     def record(self, change: RecordedTransition) -> None:
         """Write a transition of a job, durably."""
@@ -455,7 +473,21 @@ class SqliteStore:
         return found[0]
 
     def _jobs(self, rows: Sequence[sqlite3.Row]) -> tuple[JobRow, ...]:
-        return self._readable(job_row, rows)
+        return self._readable(partial(job_row, self._shared_text), rows)
+
+    def _shared_text(self, text_id: int) -> SharedText:
+        """Return a text that revisions refer to; as long as one is in use, it is in memory once.
+
+        Raises:
+            ValueError: the store does not have it.
+        """
+        known = self._shared_texts.get(text_id)
+        if known is not None:
+            return known
+        text = self._value("text_by_id", id=text_id)
+        if text is None:
+            raise ValueError(f"there is no text {text_id}")
+        return self._shared_texts.setdefault(text_id, SharedText(str(text)))
 
     def _readable(self, convert: Callable[[sqlite3.Row], R], rows: Iterable[sqlite3.Row]) -> tuple[R, ...]:
         """Return the converted rows without those that cannot be read, which are logged once each.
@@ -553,12 +585,13 @@ class SqliteStore:
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
         """Return every revision of a job file, the first one first."""
-        return self._readable(revision_row, self.rows("revisions_of", job_id=int(job_id)))
+        rows = self.rows("revisions_of", job_id=int(job_id))
+        return self._readable(partial(revision_row, self._shared_text), rows)
 
-    def revision(self, job_id: str, number: int) -> str | None:
+    def revision(self, job_id: str, number: int) -> RevisionText | None:
         """Return one revision of a job file."""
-        text = self._value("revision_text", job_id=int(job_id), number=number)
-        return None if text is None else str(text)
+        rows = self.rows("revision_text", job_id=int(job_id), number=number)
+        return revision_text(self._shared_text, rows[0]) if rows else None
 
     def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
         """Return the texts of a job's events of one kind, the oldest first."""
@@ -646,3 +679,8 @@ def damaged(path: Path, problem: str) -> str:
 
 _decode: Final = partial(str, encoding="utf-8", errors="replace")
 """A damaged text is shown with replacement characters; it must not keep other rows from being read."""
+
+
+def _sha256(text: str) -> bytes:
+    """Return the digest of a text; the migration to version 5 asks for it in SQL."""
+    return hashlib.sha256(text.encode()).digest()

@@ -7,6 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from runner.core.job.events import Event
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.ports.users import Owner
 
 
@@ -37,8 +38,13 @@ class JobRow:
     owner: Owner
     submitted_at: datetime
     priority: int
-    revision: str  # the resolved job file, JSON
+    text: RevisionText  # the resolved job file
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def revision(self) -> str:
+        """The resolved job file as JSON, put together at each access."""
+        return self.text.whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +160,7 @@ class Store(Protocol):
     def record_cleaned_up(self, seq: int) -> None:
         """Write that all clean-ups up to an event are done."""
 
-    def revision(self, job_id: str, number: int) -> str | None:
+    def revision(self, job_id: str, number: int) -> RevisionText | None:
         """Return one version of a job's file."""
 
     def get(self, job_id: str) -> JobRow | None: ...

@@ -206,7 +206,7 @@ class Settings(BaseModel):
     """Commands, terminals and forwarded connections of one user inside of jobs at a time; 0: none."""
 
     submission_bytes: int | None = Field(32 * 1024**2, ge=1024**2)
-    """Size of the job files of one submission, one for each job of a matrix; None: no limit."""
+    """Size of the job files of one submission; the jobs of a matrix share what is equal; None: no limit."""
 
     job_file_bytes_per_user: int | None = Field(128 * 1024**2, ge=1024**2)
     """Size of the job files of one user's unfinished jobs, which are in memory; None: no limit."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from jobs.contract import Program, RunPaths
-from runner.base.text_cache import cached_by_text
 from runner.core.job.attempt import Attempt
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms, SavedCheckpoints
 from runner.core.ports.devices import Device
@@ -26,26 +25,22 @@ from runner.services.attempts.examine import ExaminedAttempt, examine_exit, prob
 from runner.services.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
 from runner.services.attempts.verification import WAIT_S, CheckpointVerifications
 from runner.services.ports import OpenRunDirectory, RunDirectory
-from runner.services.submission.revision import parse_revision
+from runner.services.submission.revision import Revision, cached_by_revision, parse_revision
 
 T = TypeVar("T")
-
-CACHED_BYTES: Final = 32 * 1024**2
-"""Texts of revisions that each cache keeps at most, also of jobs that have ended."""
 
 LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning of a log, the rest for its end
 
 
-@cached_by_text(8192, CACHED_BYTES)
-def _needs(text: str) -> ResourceRequest:
+@cached_by_revision
+def _needs(revision: Revision) -> ResourceRequest:
     """Return the resource request of a revision; the loop often asks for it, for each waiting job."""
-    return parse_revision(text).needs()
+    return revision.needs()
 
 
-@cached_by_text(8192, CACHED_BYTES)
-def _terms(text: str) -> QueueTerms:
+@cached_by_revision
+def _terms(revision: Revision) -> QueueTerms:
     """Return the queue terms of a revision."""
-    revision = parse_revision(text)
     queue, sweep = revision.job.queue, revision.sweep
     saves = not isinstance(revision.job.workload, Program) and revision.job.checkpoint.on_stop
     return QueueTerms(
@@ -122,12 +117,12 @@ class AttemptService:
     @staticmethod
     def needs(row: JobRow) -> ResourceRequest:
         """Return the resource request of a job."""
-        return _needs(row.revision)
+        return _needs(row.text)
 
     @staticmethod
     def terms(row: JobRow) -> QueueTerms:
         """Return the queue terms of a job."""
-        return _terms(row.revision)
+        return _terms(row.text)
 
     @staticmethod
     def policy(row: JobRow) -> PinnedPolicy:

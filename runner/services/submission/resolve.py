@@ -15,7 +15,6 @@ from typing import Final, Literal
 from runner.base.cpu_limit import check_cpu
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line
-from runner.base.units import format_size
 from runner.control.controller import Controller
 from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
@@ -77,8 +76,6 @@ class RevisionResolver:
         look, reader = partial(self.users.path_problem, who), partial(_read_policy, self.users, who)
         named = of_job.JobReferences(submission.place.parent, look, reader)
         written = submission.read(named.problems)
-        size = len(submission.text) * len(written.jobs)
-        self._check_size(submission, size, len(written.jobs))
         snapshot = self.daemon.exclusive.read(self.daemon.snapshot)
         gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
         resolver = _JobResolver(self, who, owner, submission, gate, named)
@@ -87,9 +84,7 @@ class RevisionResolver:
         for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
             check_cpu()
             try:
-                found.append(made := resolver.revision(job, sweep))
-                size += len(made.policy or "")
-                self._check_size(submission, size, len(written.jobs))
+                found.append(resolver.revision(job, sweep))
             except FileError as error:
                 if error.path != job.origin.path:  # of a file that the job file names
                     raise
@@ -101,18 +96,6 @@ class RevisionResolver:
         if resolver.refused:
             raise Refused(refusal(submission, resolver.refused))
         return Resolution(tuple(found))
-
-    def _check_size(self, submission: Submission, size: int, jobs: int) -> None:
-        """Check what a submission would take in the store and in memory: each job has the whole file.
-
-        Raises:
-            Refused: it is too large.
-        """
-        limit = self.settings.submission_bytes
-        if limit is not None and size > limit:
-            fact = f"its {jobs} jobs make {format_size(size)} of job files, and {format_size(limit)} may be"
-            next_step = "make the file, its policy or its matrix smaller, or put data into files"
-            raise Refused(f"{one_line(submission.shown or submission.path)}: {fact}; {next_step}")
 
 
 def _sweeps(written: LoadedFile) -> Iterator[ArrayMembership | None]:

@@ -4,10 +4,12 @@ Paths are absolute, ``auto`` is decided, and the submitter is part of it.  The s
 every attempt is derived from it alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict
 
@@ -15,6 +17,7 @@ from jobs.contract import AttemptSpec, Plan, Profile, Program, ProgramCode
 from runner.base.text_cache import cached_by_text
 from runner.base.textfile import FileError, quoted
 from runner.core.job.attempt import Attempt, StartFrom
+from runner.core.job.revision_text import RevisionText, SharedText
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
@@ -30,6 +33,8 @@ from runner.files.policy import job_policy as of_job
 from runner.files.profiles.conflicts import find_unused_switches
 from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import AUTO, ProfileChoice
+
+T = TypeVar("T")
 
 VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 
@@ -291,3 +296,17 @@ class Revision(BaseModel):
 def parse_revision(text: str) -> Revision:
     """Return the revision that the store keeps as JSON; the same few are asked for again and again."""
     return Revision.model_validate_json(text)
+
+
+def cached_by_revision(derive: Callable[[Revision], T]) -> Callable[[RevisionText], T]:
+    """Keep what is derived from revisions, and is small, as long as jobs refer to their texts."""
+    known: WeakKeyDictionary[SharedText, dict[str, T]] = WeakKeyDictionary()
+
+    @wraps(derive)
+    def cached(text: RevisionText) -> T:
+        by_edits = known.setdefault(text.shared, {})
+        if text.edits not in by_edits:
+            by_edits[text.edits] = derive(parse_revision(text.whole))
+        return by_edits[text.edits]
+
+    return cached

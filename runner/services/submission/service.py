@@ -2,15 +2,18 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from runner.base.cpu_limit import limit_cpu
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, one_line
+from runner.base.units import format_size
+from runner.base.waiting import check_wanted
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText, share_text, total_size
 from runner.core.job.states import Preparing
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
@@ -36,6 +39,21 @@ AWAITS_ENGINE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class JobDraft:
+    """A job that is about to be accepted, with its text and the attempts that its policy allows."""
+
+    revision: Revision
+    text: RevisionText
+    attempts_max: int
+
+    def in_matrix(self, first: int) -> "JobDraft":
+        """Return the job with the id of its matrix in its text, which is the id of the first job."""
+        if self.revision.sweep is None:
+            return self
+        return replace(self, text=self.text.edited((("sweep", "id"), str(first))))
+
+
+@dataclass(frozen=True, slots=True)
 class SubmissionService:
     """Accepts job files."""
 
@@ -55,10 +73,25 @@ class SubmissionService:
         """
         owner, resolution = self.owner(caller), self.resolve_all(caller, submission)
         dependencies.refuse_hopeless(submission, resolution.revisions, owner.name, self.context.store)
-        limits = [each.policy_in_force().ceilings.attempts for each in resolution.revisions]
-        return self.context.daemon.run_exclusively(
-            lambda: self._accept(caller, owner, resolution, limits, submission)
-        )
+        drafts = self.drafts(submission, resolution)
+        return self.context.daemon.run_exclusively(lambda: self._accept(caller, owner, drafts, submission))
+
+    def drafts(self, submission: Submission, resolution: Resolution) -> tuple[JobDraft, ...]:
+        """Return the jobs of a submission as they will be written; their texts share what is equal.
+
+        Raises:
+            Refused: the texts are too large together.
+        """
+        limit, size = self.context.settings.submission_bytes, 0
+        found: list[JobDraft] = []
+        for revision, text in zip(
+            resolution.revisions, share_text(_dump_each(resolution.revisions)), strict=True
+        ):
+            size += text.own_size + (0 if found else len(text.shared.text))
+            if limit is not None and size > limit:
+                raise Refused(_too_large(submission, len(resolution.revisions), limit))
+            found.append(JobDraft(revision, text, revision.policy_in_force().ceilings.attempts))
+        return tuple(found)
 
     def resolve(self, caller: Caller, submission: Submission) -> Revision:
         """Return the revision of a job file with one job.
@@ -135,20 +168,23 @@ class SubmissionService:
 
     def draft(self, owner: Owner, revision: Revision, job_id: str) -> JobRow:
         """Return the row of a job that is not in the store yet."""
-        return self._row(owner, revision, job_id, revision.policy_in_force().ceilings.attempts)
+        text = RevisionText.of(revision.model_dump_json())
+        draft = JobDraft(revision, text, revision.policy_in_force().ceilings.attempts)
+        return self._row(owner, draft, job_id)
 
-    def _row(self, owner: Owner, revision: Revision, job_id: str, attempts_max: int) -> JobRow:
+    def _row(self, owner: Owner, draft: JobDraft, job_id: str) -> JobRow:
         """Return the row of a new job; nothing is parsed, so that it can be made in the exclusive section."""
+        revision = draft.revision
         now = self.context.clock.now()
         job = Job(
             id=job_id,
             state=Preparing(now),
             grace=revision.job.stop_grace,
             time_limit=revision.job.resources.time_limit,
-            attempts_max=attempts_max,
+            attempts_max=draft.attempts_max,
         )
-        text, labels = revision.model_dump_json(), dict(revision.job.labels)
-        return JobRow(job, revision.job.name, owner, now, revision.job.priority, text, labels)
+        labels = dict(revision.job.labels)
+        return JobRow(job, revision.job.name, owner, now, revision.job.priority, draft.text, labels)
 
     def _owner_of(self, user: User) -> Owner:
         if os.geteuid() != 0:
@@ -168,8 +204,7 @@ class SubmissionService:
         self,
         caller: Caller,
         owner: Owner,
-        resolution: Resolution,
-        limits: Sequence[int],
+        drafts: Sequence[JobDraft],
         submission: Submission,
     ) -> tuple[JobRow, ...]:
         """Write the jobs of a submission into the store; a repeated one returns the jobs of the first."""
@@ -177,20 +212,20 @@ class SubmissionService:
         token = None if submission.token is None else _token(caller, submission.token)
         if submission.token is not None and (known := self.submitted(caller, submission.token)):
             return known
-        first, revisions = int(store.next_id()), resolution.revisions
+        first = int(store.next_id())
         rows = [
-            self._row(owner, _with_matrix_id(revision, str(first)), str(first + number), attempts_max)
-            for number, (revision, attempts_max) in enumerate(zip(revisions, limits, strict=True))
+            self._row(owner, draft.in_matrix(first), str(first + number))
+            for number, draft in enumerate(drafts)
         ]
-        self._check_quotas(submission, rows, revisions[0].team)
+        self._check_quotas(submission, rows, drafts[0].revision.team)
         rows = [
             replace(row, submitted_at=rows[0].submitted_at) for row in rows
         ]  # they have waited equally long
-        texts = [
+        told = [
             f"submitted by {row.owner.name}: {one_line(revision.path)}{_matrix_part(revision)}"
-            for row, revision in zip(rows, revisions, strict=True)
+            for row, revision in zip(rows, (draft.revision for draft in drafts), strict=True)
         ]
-        self.context.daemon.submit(rows, texts, token)
+        self.context.daemon.submit(rows, told, token)
         return tuple(rows)
 
     def _check_quotas(self, submission: Submission, rows: Sequence[JobRow], team: str) -> None:
@@ -203,7 +238,7 @@ class SubmissionService:
         totals, quotas = daemon.scheduler.jobs.totals, daemon.context.site.rules.quotas
         if facts := check_queued(owner, team, quotas, totals.queued(owner, team), len(rows)):
             raise Refused(refusal(submission, facts))
-        present, more = totals.job_file_bytes(owner), sum(len(row.revision) for row in rows)
+        present, more = totals.job_file_bytes(owner), total_size(row.text for row in rows)
         if facts := too_large(owner, present, more, self.context.settings.job_file_bytes_per_user):
             raise Refused(f"{one_line(submission.shown or submission.path)}: {facts[0]}")
 
@@ -213,11 +248,17 @@ def _token(caller: Caller, token: str) -> str:
     return f"{caller.uid}:{token}"
 
 
-def _with_matrix_id(revision: Revision, first: str) -> Revision:
-    """Return a revision with the id of its matrix, which is the id of the first job."""
-    if revision.sweep is None:
-        return revision
-    return revision.model_copy(update={"sweep": revision.sweep.model_copy(update={"id": first})})
+def _dump_each(revisions: Iterable[Revision]) -> Iterator[str]:
+    """Yield the revisions as JSON, one after the other: together they may be large."""
+    for revision in revisions:
+        check_wanted()
+        yield revision.model_dump_json()
+
+
+def _too_large(submission: Submission, jobs: int, limit: int) -> str:
+    fact = f"its jobs ({jobs}) make more than {format_size(limit)} of job files, the limit (submission_bytes)"
+    next_step = "make the file, its policy or its matrix smaller, or put data into files"
+    return f"{one_line(submission.shown or submission.path)}: {fact}; {next_step}"
 
 
 def _matrix_part(revision: Revision) -> str:

@@ -13,6 +13,7 @@ from runner.control.context import Capacity, SiteConfig
 from runner.control.context import Context as Parts
 from runner.control.controller import Controller
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.model import Policy
 from runner.core.ports.devices import Device
@@ -75,7 +76,9 @@ class Host:
         job = Job(self.store.next_id(), Preparing(self.clock.now()), time_limit=time_limit)
         if policy is not None:
             self.attempt_service.policies[job.id] = policy
-        self.daemon.submit((JobRow(job, name, ANN, self.clock.now(), 50, "{}"),), ("submitted",))
+        self.daemon.submit(
+            (JobRow(job, name, ANN, self.clock.now(), 50, RevisionText.of("{}")),), ("submitted",)
+        )
         return job.id
 
     def row(self, job_id: str) -> JobRow:

@@ -14,6 +14,7 @@ from runner.control.messages import Examined, LaunchRefusal
 from runner.core.job.attempt import Allocation, Attempt, AttemptEnd, ExitDecision, Start, StartFrom
 from runner.core.job.events import Exited, LaunchFailed
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Running, Starting, Stopping, StopReason
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.conditions import ALWAYS
@@ -82,7 +83,7 @@ class Case:
         )
 
     def row(self, job: Job) -> JobRow:
-        return JobRow(job, "job", ANN, NOW, 50, "{}")
+        return JobRow(job, "job", ANN, NOW, 50, RevisionText.of("{}"))
 
     def end(self, reason: StopReason | None = None, by: str | None = None) -> tuple[Exited, DecisionRow]:
         """Return what is judged of an attempt that ran, and had perhaps been asked to stop."""
@@ -332,7 +333,7 @@ def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
     running = Running(NOW, "img", case.attempt, Allocation())
     row = case.row(replace(case.job, revision=revision, state=running))
     if revision == 2:
-        row = replace(row, revision='{"new": 1}')
+        row = replace(row, text=RevisionText.of('{"new": 1}'))
     attempt_service = Looking("i1", facts={"1": {"checkpoint.compatible": True}})
     found = examine_exit(
         replace(case.context, attempt_service=attempt_service), row, case.attempt, Gone(case.host.key("1"), 1)

@@ -8,6 +8,7 @@ import pytest
 
 from runner.control.estimates import LEAST_S, SCHEDULE, RunTimeEstimates, rounded
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.history import History
 from runner.core.ports.store import JobRow, SimilarBy, UsageRecord
@@ -38,7 +39,7 @@ def row(
 ) -> JobRow:
     job = Job(job_id, Preparing(NOW), time_limit=limit, history=History(ran=timedelta(seconds=ran_s)))
     labels = {SCHEDULE: schedule} if schedule else {}
-    return JobRow(job, name, Owner(1, 1, "ann"), NOW, 50, "{}", labels)
+    return JobRow(job, name, Owner(1, 1, "ann"), NOW, 50, RevisionText.of("{}"), labels)
 
 
 @pytest.mark.parametrize(("lasted", "told"), [((), None), ((3.0,), 60.0), ((61.0, 70.0), 75.0)])

@@ -17,6 +17,7 @@ from runner.control.inventory_types import InventoryRules, PresentDevices, holde
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Running
 from runner.core.ports.devices import Device, DeviceProcess, Health
 from runner.core.ports.store import JobRow
@@ -129,7 +130,7 @@ class Site:
 def running(job_id: str, *devices: str) -> JobRow:
     now = datetime(2030, 1, 1, tzinfo=UTC)
     state = Running(now, "image", Attempt(1, 1), Allocation(devices))
-    return JobRow(Job(job_id, state), "train", ANN, now, 50, "{}")
+    return JobRow(Job(job_id, state), "train", ANN, now, 50, RevisionText.of("{}"))
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def site(tmp_path: Path) -> Site:
 
 def submitted(site: Site) -> str:
     job = Job(site.store.next_id(), Preparing(site.clock.now()))
-    site.store.add(JobRow(job, "train", ANN, site.clock.now(), 50, "{}"), "submitted")
+    site.store.add(JobRow(job, "train", ANN, site.clock.now(), 50, RevisionText.of("{}")), "submitted")
     return job.id
 
 

@@ -12,6 +12,7 @@ from runner.control.messages import Observed
 from runner.control.observer import AttemptEnded, Finding, Observer, Orphan
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Running, State
 from runner.core.ports.executor import Alive, Created, Gone, Observation, Unknown
 from runner.core.ports.store import JobRow
@@ -33,7 +34,7 @@ class Site:
         self.key = self.host.key("1")
 
     def add(self, state: State) -> None:
-        row = JobRow(Job("1", state), "job", ANN, self.host.clock.now(), 50, "{}")
+        row = JobRow(Job("1", state), "job", ANN, self.host.clock.now(), 50, RevisionText.of("{}"))
         self.entries["1"] = TrackedJob(row, self.host.daemon.context.moment())
 
     def run(self) -> None:

@@ -20,6 +20,7 @@ from runner.control.scheduler import REPLAN_S
 from runner.core.job.attempt import Start
 from runner.core.job.events import CancelRequested, Event, HoldRequested, RestartRequested
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Stopping
 from runner.core.ports.attempts import QueueTerms
 from runner.core.ports.schedules import ScheduleRow
@@ -67,7 +68,7 @@ def hand_in(host: Host, wish: Wish) -> str:
     host.attempt_service.terms_of[job_id] = wish.terms
     host.context.programs["train", job_id] = SAVES
     job = Job(job_id, Preparing(now), time_limit=wish.limit)
-    row = JobRow(job, wish.name, wish.owner, now, wish.priority, "{}")
+    row = JobRow(job, wish.name, wish.owner, now, wish.priority, RevisionText.of("{}"))
     host.daemon.submit((row,), ("submitted",))
     host.settle()
     return job_id
@@ -300,7 +301,7 @@ def test_jobs_that_come_together_after_the_time_of_day_was_set_are_of_one_age(si
     hand_in(site, Wish(gpus=2))
     site.clock.jump(86400)
     now = site.clock.now()
-    rows = [JobRow(Job(str(i), Preparing(now)), "job", ANN, now, 50, "{}") for i in (7, 8)]
+    rows = [JobRow(Job(str(i), Preparing(now)), "job", ANN, now, 50, RevisionText.of("{}")) for i in (7, 8)]
     site.daemon.submit(rows, ["a", "b"])
     ages = {each.submitted_s for each in site.daemon.snapshot().pending if each.job_id in {"7", "8"}}
     assert ages == {now.timestamp()}
@@ -695,7 +696,8 @@ def test_jobs_whose_image_is_still_made_count_when_others_are_admitted(site: Hos
 def test_jobs_that_belong_together_are_taken_all_or_none(site: Host) -> None:
     now = site.clock.now()
     rows = [
-        JobRow(Job(job_id, Preparing(now)), f"j{job_id}", ANN, now, 50, "{}") for job_id in ("1", "2", "1")
+        JobRow(Job(job_id, Preparing(now)), f"j{job_id}", ANN, now, 50, RevisionText.of("{}"))
+        for job_id in ("1", "2", "1")
     ]
     with pytest.raises(Refused):
         site.daemon.submit(rows, ["a", "b", "c"])

@@ -9,6 +9,7 @@ import pytest
 from jobs.contract import AttemptSpec, Effective, Phase, Status, dump
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.heartbeat import ProgressReport
 from runner.core.ports.store import JobRow
@@ -37,9 +38,8 @@ class Site:
         revision = Revision(
             job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=(), user=ME.name
         )
-        self.row = JobRow(
-            Job("1", Preparing(clock.now())), "job", ME, clock.now(), 50, revision.model_dump_json()
-        )
+        made = RevisionText.of(revision.model_dump_json())
+        self.row = JobRow(Job("1", Preparing(clock.now())), "job", ME, clock.now(), 50, made)
         self.shop.directory(self.row).create()
         self.shop.prepare_launch(self.row, FIRST, "none", ())
         self.paths = self.shop.paths(self.row, 1, 1)

@@ -10,6 +10,7 @@ from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.core.accounting.usage import UsageSpan
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.store import DecisionRow, JobRow
@@ -22,7 +23,9 @@ H = timedelta(hours=1)
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
     store = SqliteStore(tmp_path / "store.db")
-    row = JobRow(Job("1", Preparing(NOON)), "train", Owner(1000, 1000, "ada"), NOON, 50, "{}")
+    row = JobRow(
+        Job("1", Preparing(NOON)), "train", Owner(1000, 1000, "ada"), NOON, 50, RevisionText.of("{}")
+    )
     store.add(row, "submitted")
     return store
 

@@ -15,6 +15,7 @@ from runner.base.errors import Refused, Unavailable
 from runner.core.job.events import ImageReady
 from runner.core.job.lifecycle import advance
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
@@ -26,7 +27,10 @@ FLIPS = 40
 
 def add(store: SqliteStore, name: str = "job") -> Job:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(JobRow(job, name, ANN, NOW, 50, '{"name": "job"}', {"team": "vision"}), "submitted by ann")
+    store.add(
+        JobRow(job, name, ANN, NOW, 50, RevisionText.of('{"name": "job"}'), {"team": "vision"}),
+        "submitted by ann",
+    )
     return job
 
 

@@ -17,8 +17,8 @@ from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SQL, VERSION, SqliteStore, file_version
 
 STORES = Path(__file__).parents[4] / "fixtures" / "stores"
-LAYOUTS = ("version_1", "version_2", "version_3_first", "version_3_second", "version_3_last")
-WITH_SCHEDULE = ("version_3_second", "version_3_last")
+LAYOUTS = ("version_1", "version_2", "version_3_first", "version_3_second", "version_3_last", "version_4")
+WITH_SCHEDULE = ("version_3_second", "version_3_last", "version_4")
 LONG_AGO, LATER = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 
 

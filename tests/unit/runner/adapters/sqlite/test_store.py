@@ -20,6 +20,7 @@ from runner.core.job.attempt import Allocation, AttemptEnd
 from runner.core.job.events import Event, Exited, ImageMissing, ImageReady, Launched, LaunchFailed, Placed
 from runner.core.job.lifecycle import advance
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.history import History
 from runner.core.ports.store import DecisionRow, JobRow, RecordedTransition, UsageRecord
@@ -37,7 +38,9 @@ def store(tmp_path: Path) -> SqliteStore:
 
 def add(store: SqliteStore, name: str = "job", owner: Owner = ANN) -> Job:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(JobRow(job, name, owner, NOW, 50, "{}", {"team": "vision"}), "submitted by ann")
+    store.add(
+        JobRow(job, name, owner, NOW, 50, RevisionText.of("{}"), {"team": "vision"}), "submitted by ann"
+    )
     return job
 
 
@@ -54,7 +57,7 @@ RUN: tuple[Event, ...] = (ImageReady(NOW, "img"), Placed(NOW, Allocation(("GPU-a
 
 def test_a_job_comes_back_as_it_went_in(store: SqliteStore) -> None:
     job = add(store)
-    assert store.get("1") == JobRow(job, "job", ANN, NOW, 50, "{}", {"team": "vision"})
+    assert store.get("1") == JobRow(job, "job", ANN, NOW, 50, RevisionText.of("{}"), {"team": "vision"})
     assert store.unfinished() == (store.get("1"),)
 
 
@@ -143,7 +146,7 @@ def test_an_attempt_whose_image_was_missing_never_was(store: SqliteStore) -> Non
 
 def test_a_submission_is_found_by_its_token(store: SqliteStore) -> None:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(JobRow(job, "job", ANN, NOW, 50, "{}"), "submitted", "1001:abc")
+    store.add(JobRow(job, "job", ANN, NOW, 50, RevisionText.of("{}")), "submitted", "1001:abc")
     found = store.submitted_as("1001:abc")
     assert found is not None
     assert found.job.id == "1"
@@ -153,7 +156,9 @@ def test_a_submission_is_found_by_its_token(store: SqliteStore) -> None:
 def rows(store: SqliteStore, *names: str, owner: Owner = ANN) -> list[JobRow]:
     first = int(store.next_id())
     return [
-        JobRow(Job(str(first + i), Preparing(NOW)), name, owner, NOW, 50, "{}", {"seed": str(i)})
+        JobRow(
+            Job(str(first + i), Preparing(NOW)), name, owner, NOW, 50, RevisionText.of("{}"), {"seed": str(i)}
+        )
         for i, name in enumerate(names)
     ]
 

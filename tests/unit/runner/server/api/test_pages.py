@@ -10,6 +10,7 @@ import pytest
 from runner.client.client import Client
 from runner.client.http import Query
 from runner.control.job_views import FirstOfArrays
+from runner.core.job.revision_text import RevisionText
 from runner.core.scheduler.snapshot import JobArray, PendingJob, ResourceRequest
 from runner.server.api import jobs, overview, status
 from runner.server.api.metrics import Sample
@@ -88,7 +89,7 @@ def test_the_metrics_parse_no_job_file(site: Site) -> None:
     site.submit(MATRIX)
     tracked = site.service.daemon.tracked_jobs
     wait_until(lambda: len(site.service.daemon.scheduler.jobs.pending) == 4 or None)
-    rows = [replace(each.row, revision="no JSON") for each in tracked.values()]
+    rows = [replace(each.row, text=RevisionText.of("no JSON")) for each in tracked.values()]
     samples = list(site.app.state.metrics._job_samples(rows))
     assert Sample("runner_queue_jobs", 4, ("normal",)) in samples
 

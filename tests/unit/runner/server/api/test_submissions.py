@@ -342,15 +342,14 @@ def test_the_queue_is_counted_once_more_when_jobs_are_accepted(
     submission = Submission(str(site.directory / "job.yaml"), MATRIX.encode())
     caller = Caller(ME, os.getgid())
     found = site.service.submission.resolve_all(caller, submission)
+    drafts = site.service.submission.drafts(submission, found)
     limited(site, monkeypatch, Quotas(group=Quota(queued=1)))
     owner = site.service.submission.owner(caller)
     with pytest.raises(
         Refused, match=f"group {team(os.getgid())} may have 1 job waiting, and has 0; this submission has 3"
     ):
         site.service.daemon.run_exclusively(
-            lambda: site.service.submission._accept(
-                caller, owner, found, [4] * len(found.revisions), submission
-            )
+            lambda: site.service.submission._accept(caller, owner, drafts, submission)
         )
 
 
@@ -366,12 +365,30 @@ def allow(site: Site, monkeypatch: pytest.MonkeyPatch, **limits: int | None) -> 
         monkeypatch.setitem(site.service.settings.__dict__, name, value)  # frozen for everybody else
 
 
-def test_a_matrix_of_large_jobs_is_refused_before_it_is_made(site: Site) -> None:
+def test_the_jobs_of_a_matrix_share_one_text(site: Site) -> None:
     """Three hundred jobs of a file of 0.9 MB made the store 262 MiB larger and the daemon 570 MB."""
-    matrix = f"{LARGE}matrix: {{values: {{seed: {list(range(300))}}}}}\n"
+    totals, store = site.service.daemon.scheduler.jobs.totals, site.service.store
+    owner = site.service.submission.owner(Caller(ME, os.getgid()))
+    matrix = f"{LARGE}matrix: {{values: {{seed: {list(range(20))}}}}}\n"
+    assert site.submit(matrix).status_code == 201
+    rows = [row for number in range(1, 21) if (row := store.get(str(number))) is not None]
+    assert len({id(row.text.shared) for row in rows}) == 1
+    assert [parse_revision(row.revision).job.seed for row in rows] == list(range(20))
+    assert [(sweep.id, sweep.number) for row in rows if (sweep := parse_revision(row.revision).sweep)] == [
+        ("1", number) for number in range(1, 21)
+    ]
+    assert totals.job_file_bytes(owner.name) < 1.1 * len(LARGE)
+
+
+def test_a_matrix_of_large_differences_is_refused_before_it_is_made(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(site, monkeypatch, submission_bytes=500_000)
+    values = ", ".join(f"{letter}{'x' * 30_000}" for letter in "abcdefghijklmnopqrst")
+    matrix = f"{JOB}matrix: {{values: {{environment.A: [{values}]}}}}\n"
     status, kind, words = error(site.submit(matrix))
     assert (status, kind) == (403, "refused")
-    assert "its 300 jobs make " in words
+    assert "its jobs (20) make more than " in words
     assert listed(site, "all=1") == []
     assert site.submit(LARGE).status_code == 201
 

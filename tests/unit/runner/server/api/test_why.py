@@ -8,6 +8,7 @@ import pytest
 
 from runner.core.job.events import CancelRequested, HoldRequested
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Stopping, StopReason
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import GIB, ResourceRequest
@@ -28,7 +29,7 @@ def hand_in(host: Host, gpus: int = 1, limit: timedelta | None = None, *, settle
     job_id, now = host.store.next_id(), host.clock.now()
     host.attempt_service.needs_of[job_id] = ResourceRequest(0.5, GIB, gpus, "nvidia" if gpus else None)
     job = Job(job_id, Preparing(now), time_limit=limit)
-    host.daemon.submit((JobRow(job, "train", ANN, now, 50, "{}"),), ("submitted",))
+    host.daemon.submit((JobRow(job, "train", ANN, now, 50, RevisionText.of("{}")),), ("submitted",))
     if settle:
         host.settle()
     return job_id

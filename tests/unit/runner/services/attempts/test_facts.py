@@ -29,6 +29,7 @@ from runner.adapters.host.run_directory import HostRunDirectory
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Stopping, StopReason
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.decision import Situation
@@ -75,7 +76,9 @@ class Place:
             groups=(),
             user="ann",
         )
-        self.row = JobRow(Job("1", Preparing(NOW)), "job", ME, NOW, 50, revision.model_dump_json())
+        self.row = JobRow(
+            Job("1", Preparing(NOW)), "job", ME, NOW, 50, RevisionText.of(revision.model_dump_json())
+        )
         config = replace(attempt_config(path / "jobs", FakeImages(), FakeClock()), in_container=False)
         self.attempt_service = AttemptService(config)
         self.attempt = Attempt(1, 1)

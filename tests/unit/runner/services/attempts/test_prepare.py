@@ -10,6 +10,7 @@ import pytest
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.ports.executor import LaunchRequest
 from runner.core.ports.images import BuildFailed
@@ -35,7 +36,7 @@ def row(image: str, more: str = "", groups: tuple[int, ...] = (), workload: str 
     revision = Revision(
         job=job, path="/x/job.yaml", accelerator="cpu", uid=ME.uid, gid=ME.gid, groups=groups, user=ME.name
     )
-    return JobRow(Job("1", Preparing(NOW)), "job", ME, NOW, 50, revision.model_dump_json())
+    return JobRow(Job("1", Preparing(NOW)), "job", ME, NOW, 50, RevisionText.of(revision.model_dump_json()))
 
 
 def attempt_service(path: Path, images: FakeImages, *, in_container: bool = True) -> AttemptService:

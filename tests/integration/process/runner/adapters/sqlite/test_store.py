@@ -12,6 +12,7 @@ from runner.core.job.attempt import Allocation
 from runner.core.job.events import Event, ImageReady, Launched, Placed
 from runner.core.job.lifecycle import advance
 from runner.core.job.model import Job
+from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
@@ -27,7 +28,9 @@ def store(tmp_path: Path) -> SqliteStore:
 
 def add(store: SqliteStore, name: str = "job", owner: Owner = ANN) -> Job:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(JobRow(job, name, owner, NOW, 50, "{}", {"team": "vision"}), "submitted by ann")
+    store.add(
+        JobRow(job, name, owner, NOW, 50, RevisionText.of("{}"), {"team": "vision"}), "submitted by ann"
+    )
     return job
 
 

@@ -180,6 +180,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("after", dependencies_text(job)),
         ("matrix", of_matrix(job)),
         ("step", progress_share(job)),
+        ("lineage", lineage_text(job)),
         ("image", job["image"]),
         ("network", network_text(job)),
         ("run_dir", job["run_dir"]),
@@ -187,6 +188,14 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("weights_sha256", result.get("weights_sha256")),
     ]
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def lineage_text(job: JobDetail) -> str:
+    """Return the lineage of a job that has several, and how to go back to another."""
+    number, made = job.get("lineage", 1), job.get("lineages", 1)
+    if made == 1:
+        return ""
+    return f"{number} of {made}; runner restart --lineage N {job['name']} goes on in another"
 
 
 def network_text(job: JobDetail) -> str:

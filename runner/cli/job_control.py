@@ -110,10 +110,17 @@ def kill(job: str, *, name: str, as_json: bool) -> None:
     show_default=True,
     help="The newest valid checkpoint, step 0 in a new lineage, or the checkpoint of STEP.",
 )
+@click.option(
+    "--lineage",
+    callback=count_from(1),
+    metavar="N",
+    help="Go on in lineage N, which an earlier --from scratch has left; runner show lists them.",
+)
 @as_json
-def restart(job: str, *, start: str | int, as_json: bool) -> None:
+def restart(job: str, *, start: str | int, lineage: int | None, as_json: bool) -> None:
     """Start another attempt of a running, held or ended job."""
-    answer = find_or_start(complain).act(job, "restart", {"from": start})
+    place = {} if lineage is None else {"lineage": lineage}
+    answer = find_or_start(complain).act(job, "restart", {"from": start, **place})
     _tell(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
 
 

@@ -69,6 +69,8 @@ class JobDetail(JobSummary):
     """One job with its history."""
 
     attempts: list[AttemptResponse]
+    lineage: NotRequired[int]  # absent in the answers of older daemons, as is the next one
+    lineages: NotRequired[int]
     run_dir: str
     image: str | None
     network: NotRequired[NetworkResponse]  # absent in the answers of older daemons

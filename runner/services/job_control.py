@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.base.errors import Refused
-from runner.core.job.attempt import Start
+from runner.base.errors import Refused, UsageError
+from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
 from runner.core.job.states import Finished, Stopping
@@ -67,27 +67,40 @@ class JobControlService:
         row = self.queries.readable(caller, reference)
         return self._apply(row, ReleaseRequested(self.context.clock.now(), self.context.user(caller).name))
 
-    def restart(self, caller: Caller, reference: str, start: Start) -> JobRow:
-        """Start another attempt of a job.
+    def restart(self, caller: Caller, reference: str, start: Start, lineage: int | None = None) -> JobRow:
+        """Start another attempt of a job, in its present lineage or in another of its lineages.
 
         Raises:
-            Refused: the state of the job does not allow it, or there is no checkpoint of the requested step.
+            UsageError: a new lineage and an earlier one are asked for.
+            Refused: the state of the job does not allow it, or there is no such lineage or checkpoint.
         """
         row = self.queries.readable(caller, reference)
-        if start.step is not None:
-            self._check_checkpoint(row, start.step)
+        if lineage is not None and start.source is StartFrom.SCRATCH:
+            raise UsageError("restart: scratch begins a new lineage; leave out the number of an earlier one")
+        saved = self._saved(row, start.step, lineage)
         now, name = self.context.clock.now(), self.context.user(caller).name
-        return self._apply(row, RestartRequested(now, name, start))
+        return self._apply(row, RestartRequested(now, name, start, lineage, saved))
 
-    def _check_checkpoint(self, row: JobRow, step: int) -> None:
-        """Raise ``Refused`` unless a job has a checkpoint of a step; its content is not verified."""
-        directory, lineage = self.context.attempt_service.directory(row), row.job.lineage
-        paths = directory.paths(max(row.job.attempts, 1), lineage)
+    def _saved(self, row: JobRow, step: int | None, lineage: int | None) -> int | None:
+        """Return the newest checkpoint of the lineage that is asked for; its content is not verified.
+
+        Raises:
+            Refused: the job has no such lineage, or no checkpoint of that step in it.
+        """
+        if step is None and lineage is None:
+            return None
+        known, wanted = row.job.lineages, row.job.lineage if lineage is None else lineage
+        if wanted > known:
+            all_of_them = "lineage 1" if known == 1 else f"lineages 1 to {known}"
+            raise Refused(f"job {row.job.id}: no lineage {wanted}; it has {all_of_them}; nothing was changed")
+        directory = self.context.attempt_service.directory(row)
+        paths = directory.paths(max(row.job.attempts, 1), wanted)
         saved = directory.saved(paths, Verification.SIZES, also=step)
-        if step not in saved.steps:
+        if step is not None and step not in saved.steps:
             steps = ", ".join(map(str, sorted(saved.steps))) or "none"
-            fact = f"no valid checkpoint of step {step}; lineage {lineage} has {steps}"
+            fact = f"no valid checkpoint of step {step}; lineage {wanted} has {steps}"
             raise Refused(f"job {row.job.id}: {fact}; nothing was changed")
+        return saved.newest
 
     def signal(self, caller: Caller, reference: str, number: int, name: str) -> JobRow:
         """Send a signal to the program of a job."""

@@ -50,8 +50,9 @@ def describe_event(event: Event, after: Job) -> str:
             return f"attempt {after.attempts} could not start: {why}; {describe_decision(after)}"
         case CancelRequested(_, by):
             return f"cancel requested by {by}{_asked(after)}"
-        case RestartRequested(_, by, _):
-            return f"restart requested by {by}, {describe_start(after)}{_asked(after)}"
+        case RestartRequested(_, by, _, lineage):
+            where = "" if lineage is None else f" in lineage {lineage}"
+            return f"restart requested by {by}, {describe_start(after)}{where}{_asked(after)}"
         case HoldRequested(_, by):
             return f"hold requested by {by}{_asked(after)}"
         case ReleaseRequested(_, by):

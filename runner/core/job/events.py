@@ -80,6 +80,8 @@ class RestartRequested:
     at: datetime
     by: str
     start: Start
+    lineage: int | None = None  # an earlier one, to go back to
+    saved: int | None = None  # its newest valid checkpoint
     kind: Literal["restart_requested"] = "restart_requested"
 
 

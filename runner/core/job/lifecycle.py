@@ -23,7 +23,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, Start, StartFrom
+from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, StartFrom
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import (
     CancelRequested,
@@ -121,10 +121,10 @@ def advance(job: Job, event: Event) -> Step:
             return _stop(job, state, StopReason.PREEMPTION, at, for_job)
         case Stopping() as state, GracePassed():
             return _to(job, replace(state, killed=True)), (Kill(state.attempt.number),)
-        case (Starting() | Running()) as state, RestartRequested(at, by, start):
-            return _stop(_restarted(job, start), state, StopReason.RESTART, at, by)
-        case ((Held() | Finished()), RestartRequested(at, _, start)):
-            return _pardoned(_restarted(job, start), at)
+        case (Starting() | Running()) as state, RestartRequested(at, by):
+            return _stop(_restarted(job, event), state, StopReason.RESTART, at, by)
+        case ((Held() | Finished()), RestartRequested(at)):
+            return _pardoned(_restarted(job, event), at)
         case ((Preparing() | Queued() | Running() | Held() | Finished()), RevisionApplied()):
             return _changed(job, event)
         case ((Preparing() | Queued()), HoldRequested(at, by)):
@@ -195,11 +195,17 @@ def _stop(
     return _to(job, stopping), (Terminate(state.attempt.number),)
 
 
-def _restarted(job: Job, start: Start) -> Job:
+def _restarted(job: Job, event: RestartRequested) -> Job:
     """Return a job with the requested start; from scratch it loses the adjustments of its settings."""
-    return replace(
-        job, next_start=start, turned=Overrides() if start.source is StartFrom.SCRATCH else job.turned
-    )
+    scratch = event.start.source is StartFrom.SCRATCH
+    job = replace(job, next_start=event.start, turned=Overrides() if scratch else job.turned)
+    return job if event.lineage is None else _in_lineage(job, event.lineage, event.saved)
+
+
+def _in_lineage(job: Job, lineage: int, saved: int | None) -> Job:
+    """Return a job that goes on in one of its lineages, whose newest valid checkpoint is known."""
+    history = replace(job.history, had_checkpoint=saved is not None)
+    return replace(job, lineage=lineage, saved=saved, history=history)
 
 
 def _changed(job: Job, event: RevisionApplied) -> Step:
@@ -343,8 +349,7 @@ def apply_revision(job: Job, event: RevisionApplied) -> tuple[Job, bool]:
     if event.verb in STARTS:
         after = replace(after, next_start=event.start)
     if event.lineage is not None:
-        history = replace(after.history, had_checkpoint=event.saved is not None)
-        after = replace(after, lineage=event.lineage, saved=event.saved, history=history)
+        after = _in_lineage(after, event.lineage, event.saved)
     if isinstance(after.state, Running):
         after = replace(after, state=replace(after.state, deadline=deadline_of(after, after.state.since)))
     return after, stops

@@ -20,6 +20,7 @@ from runner.core.job.describe import describe_start
 from runner.core.ports.store import JobRow
 from runner.server.api import logs, views
 from runner.server.api.deps import (
+    LARGEST,
     LONGEST_WAIT_S,
     Body,
     CallerDep,
@@ -96,6 +97,7 @@ class SignalBody(Body):
 
 class RestartBody(Body):
     start: Literal["checkpoint", "scratch"] | Number = Field("checkpoint", alias="from")
+    lineage: int | None = Field(None, ge=1, le=LARGEST, description="An earlier one, to go back to.")
 
 
 def _remaining_s(deadline: float) -> float:
@@ -113,6 +115,8 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
     return {
         **_summary(service, row),
         "attempts": [views.attempt(*known) for known in attempts],
+        "lineage": row.job.lineage,
+        "lineages": row.job.lineages,
         "run_dir": str(service.attempt_service.directory(row).root),
         "image": getattr(row.job.state, "image", None if newest is None else newest.image),
         "network": views.network(*service.attempt_service.network(row)),
@@ -315,8 +319,9 @@ def _parse_signal(text: str) -> tuple[str, int]:
 async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Start another attempt of a job, from a checkpoint or from scratch."""
     start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
-    row = await run_in_share(service.job_control.restart, caller, reference, start)
-    return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job)})
+    row = await run_in_share(service.job_control.restart, caller, reference, start, body.lineage)
+    where = "" if body.lineage is None else f" in lineage {body.lineage}"
+    return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job) + where})
 
 
 @router.post("/jobs/{reference}/hold")

@@ -628,3 +628,13 @@ def test_numbers_of_attempts_and_lineages_that_have_a_directory_are_skipped() ->
     fresh = replace(queued, next_start=Start(StartFrom.SCRATCH))
     assert advance(fresh, Placed(LATER, GPUS, attempts=4, lineages=3))[0].lineage == 4
     assert advance(fresh, Placed(LATER, GPUS))[0].lineage == 2
+
+
+def test_a_restart_goes_on_in_the_lineage_that_it_is_told_to() -> None:
+    done = replace(
+        JOB, state=Finished(NOW, Outcome.SUCCEEDED, ""), attempts=2, lineage=2, lineages=2, saved=9
+    )
+    job, _ = advance(done, RestartRequested(LATER, "ada", Start(), lineage=1, saved=40))
+    assert (job.lineage, job.lineages, job.saved, job.history.had_checkpoint) == (1, 2, 40, True)
+    job, _ = advance(done, RestartRequested(LATER, "ada", Start()))
+    assert (job.lineage, job.saved) == (2, 9)

@@ -22,6 +22,7 @@ from jobs.contract.paths import JOB_DIR as JOB_DIR
 from jobs.contract.paths import MANIFEST as MANIFEST
 from jobs.contract.paths import RunPaths as RunPaths
 from jobs.contract.paths import checkpoint_name as checkpoint_name
+from jobs.contract.paths import inside_source as inside_source
 from jobs.contract.paths import profiles_dir as profiles_dir
 from jobs.contract.plans import KINDS as KINDS
 from jobs.contract.plans import PLANS as PLANS

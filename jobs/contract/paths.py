@@ -66,6 +66,15 @@ class RunPaths:
         return self._of_attempt("log.txt")
 
     @cached_property
+    def terminals(self) -> Path:
+        """The sockets of the terminals that are held in the attempt."""
+        return self._of_attempt("terminals")
+
+    def inside_program(self, name: str) -> Path:
+        """Return the copy of a program that the runner starts beside the job's; the job cannot change it."""
+        return self.root / "attempts" / f"{self.attempt}.{name}.py"
+
+    @cached_property
     def lineage_dir(self) -> Path:
         return self.root.joinpath("lineages", str(self.lineage))
 
@@ -92,6 +101,11 @@ class RunPaths:
 
 def checkpoint_name(step: int) -> str:
     return f"step-{step:08d}"
+
+
+def inside_source(name: str) -> str:
+    """Return the text of a program of ``jobs.inside``, which runs in any image that has a Python."""
+    return (Path(__file__).parents[1] / "inside" / f"{name}.py").read_text()
 
 
 _PROFILES: Final = Path(__file__).parents[1] / "profiles"

@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "events": "runner.cli.events:events",
     "wait": "runner.cli.wait:wait",
     "exec": "runner.cli.exec:exec_",
+    "shell": "runner.cli.shell:shell",
+    "attach": "runner.cli.terminal:attach",
     "cancel": "runner.cli.job_control:cancel",
     "kill": "runner.cli.job_control:kill",
     "restart": "runner.cli.job_control:restart",
@@ -59,7 +61,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill",
              "restart", "hold", "release"),
-    "In a job": ("exec",),
+    "In a job": ("shell", "exec", "attach"),
     "Changes": ("apply", "rollback", "revisions"),
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "usage", "images", "data"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -17,6 +18,8 @@ from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
     from runner.client.types import JobSummary
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN: Final = "runner run"
 """The name of the generated job file in messages."""
@@ -68,69 +71,88 @@ def labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -
     return tuple((one.partition("=")[0], str(check_text(ctx, param, one)).partition("=")[2]) for one in given)
 
 
+line_options: Final = (
+    click.option("-g", "--gpus", type=click.IntRange(0), metavar="N", help="Whole GPUs.  [default: 0]"),
+    click.option(
+        "-c", "--cpus", type=float, metavar="N", help="CPU cores; 1.5 is one and a half.  [default: 1]"
+    ),
+    click.option(
+        "-m", "--memory", callback=check_text, metavar="SIZE", help="Memory, for example 32G.  [default: 4G]"
+    ),
+    click.option(
+        "-t", "--time", callback=check_text, metavar="DURATION", help="Time limit, for example 2h30m."
+    ),
+    click.option("--image", callback=check_text, metavar="NAME", help="An image that the operator offers."),
+    click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        callback=mounts,
+        metavar="SRC:DST[:rw]",
+        help="Show a file or directory below /data, read-only unless :rw is given; may be repeated.",
+    ),
+    click.option(
+        "--env",
+        "environment",
+        multiple=True,
+        callback=variables,
+        metavar="KEY[=VALUE]",
+        help="Set an environment variable, by default to its value here; may be repeated.",
+    ),
+    click.option(
+        "--network",
+        type=click.Choice(["none", "outbound"]),
+        help="What the job reaches.  [default: as the operator's settings say]",
+    ),
+    click.option("--profile", callback=check_text, metavar="NAME", help="A performance profile."),
+    click.option(
+        "--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class."
+    ),
+    click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority, 0 to 100."),
+    click.option(
+        "--after",
+        metavar="JOB[:ok|any|failed]",
+        multiple=True,
+        callback=dependencies,
+        help="Start when JOB has ended this way; may be repeated.",
+    ),
+    click.option(
+        "--not-before",
+        callback=check_text,
+        metavar="TIME",
+        help="Earliest start, for example 2030-01-31T18:00:00+01:00.",
+    ),
+    click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        callback=labels,
+        metavar="KEY=VALUE",
+        help="Label the job; may be repeated.",
+    ),
+    click.option("--name", callback=check_text, help="The name of the job.  [default: that of the script]"),
+    click.option(
+        "--code",
+        default=".",
+        callback=check_text,
+        metavar="DIR",
+        help="The directory that the command starts in.  [default: the current one]",
+    ),
+    click.option("--no-code", is_flag=True, help="Start in the run directory, without any code."),
+)
+"""The options that say what a command line asks for: those of ``runner run`` and ``runner shell``."""
+
+
+def with_line_options(command: F) -> F:
+    """Give a command the options that say what it asks for."""
+    for option in reversed(line_options):
+        command = option(command)
+    return command
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, metavar="COMMAND...", type=click.UNPROCESSED)
-@click.option("-g", "--gpus", type=click.IntRange(0), metavar="N", help="Whole GPUs.  [default: 0]")
-@click.option("-c", "--cpus", type=float, metavar="N", help="CPU cores; 1.5 is one and a half.  [default: 1]")
-@click.option(
-    "-m", "--memory", callback=check_text, metavar="SIZE", help="Memory, for example 32G.  [default: 4G]"
-)
-@click.option("-t", "--time", callback=check_text, metavar="DURATION", help="Time limit, for example 2h30m.")
-@click.option("--image", callback=check_text, metavar="NAME", help="An image that the operator offers.")
-@click.option(
-    "--mount",
-    "mounts",
-    multiple=True,
-    callback=mounts,
-    metavar="SRC:DST[:rw]",
-    help="Show a file or directory below /data, read-only unless :rw is given; may be repeated.",
-)
-@click.option(
-    "--env",
-    "environment",
-    multiple=True,
-    callback=variables,
-    metavar="KEY[=VALUE]",
-    help="Set an environment variable, by default to its value here; may be repeated.",
-)
-@click.option(
-    "--network",
-    type=click.Choice(["none", "outbound"]),
-    help="What the job reaches.  [default: as the operator's settings say]",
-)
-@click.option("--profile", callback=check_text, metavar="NAME", help="A performance profile.")
-@click.option("--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class.")
-@click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority, 0 to 100.")
-@click.option(
-    "--after",
-    metavar="JOB[:ok|any|failed]",
-    multiple=True,
-    callback=dependencies,
-    help="Start when JOB has ended this way; may be repeated.",
-)
-@click.option(
-    "--not-before",
-    callback=check_text,
-    metavar="TIME",
-    help="Earliest start, for example 2030-01-31T18:00:00+01:00.",
-)
-@click.option(
-    "--label",
-    "labels",
-    multiple=True,
-    callback=labels,
-    metavar="KEY=VALUE",
-    help="Label the job; may be repeated.",
-)
-@click.option("--name", callback=check_text, help="The name of the job.  [default: that of the script]")
-@click.option(
-    "--code",
-    default=".",
-    callback=check_text,
-    metavar="DIR",
-    help="The directory that the command starts in.  [default: the current one]",
-)
-@click.option("--no-code", is_flag=True, help="Start in the run directory, without any code.")
+@with_line_options
 @click.option("--detach", is_flag=True, help="Print id and name, and do not follow the job.")
 @click.option(
     "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
@@ -165,18 +187,25 @@ def run(  # noqa: PLR0913  one per option
         check_text(click.get_current_context(), click.Argument(["command"]), word)
     line = CommandLine(command=command, code=None if no_code else code, **options)
     client = find_or_start(complain)
-    try:
-        answer = _submit(client, line, save, dry_run=dry_run)
-    except ErrorResponse as error:
-        raise ErrorResponse(
-            error.kind, [of_option(each, SHOWN) for each in error.lines], error.code
-        ) from error
+    answer = submit_line(client, line, save, dry_run=dry_run)
     if dry_run or detach:
         show_answer(answer, dry_run=dry_run, as_json=as_json)
         return
     for warning in answer.get("warnings", ()):
         complain(f"warning: {warning}")
     click.get_current_context().exit(_stay(client, answer["job"], as_json=as_json))
+
+
+def submit_line(
+    client: Client, line: CommandLine, save: str | None = None, *, dry_run: bool = False
+) -> dict[str, Any]:
+    """Submit the job of a command line; a problem of the generated file is told with its option."""
+    try:
+        return _submit(client, line, save, dry_run=dry_run)
+    except ErrorResponse as error:
+        raise ErrorResponse(
+            error.kind, [of_option(each, SHOWN) for each in error.lines], error.code
+        ) from error
 
 
 def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: bool) -> dict[str, Any]:

@@ -82,6 +82,8 @@ class CommandLine:
     priority_class: str | None = None
     after: tuple[Mapping[str, Value], ...] = ()
     not_before: str | None = None
+    terminal: bool = False
+    attempts: int | None = None  # at most; None: as many as the policy allows
 
     def fields(self) -> dict[str, Value]:
         """Return the job file as nested values, in the order of the reference."""
@@ -98,7 +100,14 @@ class CommandLine:
         }
         found = {
             "name": self.name or default_name(self.command),
-            "workload": _given({"kind": "program", "command": self.command, "code": self.code}),
+            "workload": _given(
+                {
+                    "kind": "program",
+                    "command": self.command,
+                    "code": self.code,
+                    "terminal": self.terminal or None,
+                }
+            ),
             "profile": self.profile,
             "resources": _given(resources),
             "image": self.image,
@@ -108,6 +117,7 @@ class CommandLine:
             "labels": dict(self.labels),
             "priority": self.priority,
             "queue": _given(queue),
+            "retry": _given({"max_attempts": self.attempts}),
         }
         return _given(found)
 

@@ -185,7 +185,7 @@ class Client:
     def _lost(self, error: Unavailable) -> Unavailable:
         """Try to start a daemon again, and return the error of an exchange without an answer."""
         try:
-            self._await_return()
+            self.await_return()
         except Unavailable as worse:  # it may have been killed while it started
             return worse
         return error
@@ -230,6 +230,12 @@ class Client:
     def wait(self, ref: str, timeout_s: float) -> tuple[bool, JobDetail]:
         """Return (is the job finished or held, the job) when it is, or after ``timeout_s``."""
         answer = self.get(f"/v1/jobs/{quote_path(ref)}/wait", {"timeout": timeout_s}, wait_s=timeout_s)
+        return bool(answer["done"]), answer["job"]
+
+    def wait_for_start(self, ref: str, timeout_s: float) -> tuple[bool, JobDetail]:
+        """Return (does the job run or wait no more, the job) when that is so, or after ``timeout_s``."""
+        query: Query = {"timeout": timeout_s, "started": 1}
+        answer = self.get(f"/v1/jobs/{quote_path(ref)}/wait", query, wait_s=timeout_s)
         return bool(answer["done"]), answer["job"]
 
     def act(self, ref: str, verb: str, body: Mapping[str, object]) -> dict[str, Any]:
@@ -294,7 +300,7 @@ class Client:
             try:
                 return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
             except (NoDaemon, ConnectionLost):
-                self._await_return()
+                self.await_return()
         return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
 
     def _get_persistently(self, target: str, wait_s: float) -> Response:
@@ -312,11 +318,11 @@ class Client:
             except NoDaemon as error:
                 lost = error
             try:
-                if self._was_stopped():
+                if self.was_stopped():
                     self._await_another_daemon()
                     reached_s = monotonic()
                 else:
-                    self._await_return()
+                    self.await_return()
             except Unavailable as error:  # it may have been killed while it started
                 lost = error
             if monotonic() >= (self._until_s or reached_s + FOLLOW_PATIENCE_S):
@@ -324,7 +330,7 @@ class Client:
             never.wait(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
-    def _was_stopped(self) -> bool:
+    def was_stopped(self) -> bool:
         """Return whether the daemon is gone because somebody has stopped it."""
         directory = self.endpoint.state_dir
         return directory is not None and not answers(self.endpoint.socket) and was_stopped(directory)
@@ -344,7 +350,7 @@ class Client:
                 raise Unavailable(f"{self.endpoint.state_dir}: the daemon was stopped; jobs go on")
             never.wait(ABSENCE_POLL_S)
 
-    def _await_return(self) -> None:
+    def await_return(self) -> None:
         """Wait until the same daemon answers again; start it if the user may."""
         reap_children()
         if self.endpoint.state_dir is None:

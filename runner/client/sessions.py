@@ -18,7 +18,7 @@ from runner.client.http import Response, error_of, quote_path, raise_for_error
 from runner.client.websocket import BINARY, Rejected, WebSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from runner.client.client import Client
     from runner.client.websocket import Message
@@ -54,7 +54,7 @@ def open_session(client: Client, ref: str, verb: str, first: Mapping[str, object
 def run_command(client: Client, ref: str, argv: tuple[str, ...], *, has_input: bool) -> int:
     """Run a command inside of a job with the streams of this process; return its exit code."""
     session = open_session(client, ref, "exec", {"argv": argv, "input": has_input})
-    with _caught_signals() as caught:
+    with caught_signals(FORWARDED) as caught:
         try:
             return _move(session, caught, has_input=has_input)
         finally:
@@ -90,7 +90,7 @@ def _print(messages: Iterator[Message]) -> int | None:
     try:
         for message in messages:
             if message.kind == BINARY:
-                _write(message.content[0], message.content[1:])
+                write_all(message.content[0], message.content[1:])
             elif (code := finished(message.json())) is not None:
                 return code
     except (EOFError, OSError) as error:
@@ -109,17 +109,18 @@ def finished(message: Mapping[str, Any]) -> int | None:
     return int(message["exit"]) if "exit" in message else None
 
 
-def _write(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of a content to a descriptor."""
     while content:
         content = content[os.write(descriptor, content) :]
 
 
 @contextmanager
-def _caught_signals() -> Iterator[int]:
+def caught_signals(names: Sequence[str]) -> Iterator[int]:
     """Yield a descriptor from which the numbers of the signals can be read that arrive meanwhile."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signals.set_wakeup_fd(writing)
-    handlers = {name: signals.signal(getattr(signals, f"SIG{name}"), _ignore) for name in FORWARDED}
+    handlers = {name: signals.signal(getattr(signals, f"SIG{name}"), _ignore) for name in names}
     try:
         yield reading
     finally:

@@ -6,6 +6,7 @@ core does not know.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from socket import socket
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
@@ -107,6 +108,15 @@ class RunDirectory(Protocol):
 
     def limit_log(self, paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
         """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""
+
+    def terminals(self, paths: RunPaths) -> tuple[str, ...]:
+        """Return the names of the terminals that are held in an attempt, the oldest first."""
+
+    def terminal_touched(self, paths: RunPaths) -> float | None:
+        """Return when a terminal of an attempt was last used, in seconds since the epoch, if one is held."""
+
+    def connect(self, paths: RunPaths, name: str) -> socket:
+        """Return a connection to a socket that the job holds; may raise Refused."""
 
     def keep(self, attempt: int, name: str, text: str) -> None:
         """Write a text beside an attempt, where the job cannot change it; may raise Unavailable."""

@@ -55,6 +55,10 @@ class Program(Spec):
         description="Directory that is kept at submission; every attempt starts in a copy of it, which a"
         " container has as /code; null: it starts in the run directory.",
     )
+    terminal: bool = Field(
+        default=False,
+        description="Give the command a terminal, for runner attach; the image needs a Python.",
+    )
     steps: int | None = Field(None, ge=1, le=BILLION, description="Steps of the whole job, if it knows them.")
 
     @field_validator("command")

@@ -120,7 +120,8 @@ class DockerExec:
                 except BaseException:
                     stream.close()
                     raise
-        process = DockerExecProcess(self, stream, str(made["Id"]), str(container["Id"]), tty)
+        number, where = str(made["Id"]), str(container["Id"])
+        process = DockerExecProcess(self, stream, number, where, tty=tty, outlives=request.outlives)
         if request.terminal is not None:
             await process.resize(request.terminal)
         return process
@@ -180,6 +181,7 @@ class DockerExecProcess:
     number: str  # the engine's id of the command
     container: str
     tty: bool
+    outlives: bool
     _ended: bool = field(default=False, init=False)
 
     async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
@@ -238,7 +240,7 @@ class DockerExecProcess:
 
     async def close(self) -> None:
         self.stream.close()
-        if not self._ended:
+        if not (self._ended or self.outlives):
             with suppress(Unavailable):
                 await self.signal(signals.SIGHUP)
 

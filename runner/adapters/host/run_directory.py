@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from socket import socket
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ from jobs.contract import (
     open_regular,
     read_limited,
 )
-from runner.adapters.host import log_quota
+from runner.adapters.host import log_quota, terminal
 from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.log_progress import LogProgressReader
@@ -365,6 +366,24 @@ class HostRunDirectory:
     def limit_log(paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
         """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""
         return log_quota.enforce(paths.log, quota_bytes, keep_head, keep_tail)
+
+    @staticmethod
+    def terminals(paths: RunPaths) -> tuple[str, ...]:
+        """Return the names of the terminals that are held in an attempt, the oldest first."""
+        return terminal.names(paths.terminals)
+
+    @staticmethod
+    def terminal_touched(paths: RunPaths) -> float | None:
+        """Return when a terminal of an attempt was last used, in seconds since the epoch."""
+        return terminal.touched(paths.terminals)
+
+    def connect(self, paths: RunPaths, name: str) -> socket:
+        """Return a connection to a socket that the job holds.
+
+        Raises:
+            Refused: there is none, or another user is at its other end.
+        """
+        return terminal.connect(paths.terminals, name, self._owner.uid)
 
     def keep(self, attempt: int, name: str, text: str) -> None:
         """Write a text beside an attempt, which its owner can read and the job cannot change.

@@ -12,7 +12,7 @@ import resource
 import signal as signals
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -25,6 +25,9 @@ from runner.core.ports.executor import Key
 from runner.core.ports.users import Owner
 
 CHUNK_BYTES: Final = 64 * 1024
+
+ATTEMPT_PID: Final = "RUNNER_ATTEMPT_PID"
+"""The variable that tells a command that outlives the daemon with whose end it ends."""
 
 AWAIT_PLACE: Final = 'read -r _ <&5 || exit 125; exec 5<&-; exec "$@"'
 """A shell script that waits for a line on descriptor 5: the daemon has put this process in its place."""
@@ -80,6 +83,7 @@ class HostExecProcess:
     input: asyncio.StreamWriter | None
     streams: tuple[tuple[int, asyncio.StreamReader], ...]
     transports: tuple[asyncio.BaseTransport, ...]
+    outlives: bool = False
     watch: asyncio.Task[None] | None = None  # kills it when the attempt ends
     _code: int | None = field(default=None, init=False)
 
@@ -133,7 +137,8 @@ class HostExecProcess:
         for transport in self.transports:
             transport.close()
         if self._code is None:
-            await self.signal(signals.SIGHUP)
+            if not self.outlives:
+                await self.signal(signals.SIGHUP)
             _reap(self)
 
 
@@ -150,6 +155,8 @@ def _reap(process: HostExecProcess) -> None:
 async def _start(record: ProcessRecord, attempt: ProcessIdentity, request: ExecRequest) -> HostExecProcess:
     with _pipes() as (mine, theirs):
         begin, own_input, own_output, own_error = mine
+        more = {ATTEMPT_PID: str(attempt.pid)} if request.outlives else {}
+        request = replace(request, environment={**request.environment, **more})
         pid = _spawn(record, _directory(record, attempt), request, theirs)
         try:
             _put_in_place(pid, attempt.pid, request.owner)
@@ -162,7 +169,8 @@ async def _start(record: ProcessRecord, attempt: ProcessIdentity, request: ExecR
         readers = [await _reader(os.dup(descriptor)) for descriptor in (own_output, own_error)]
     streams = tuple(zip((STDOUT, STDERR), (reader for reader, _ in readers), strict=True))
     watch = asyncio.create_task(_kill_with(attempt, pid))
-    return HostExecProcess(pid, writer, streams, tuple(transport for _, transport in readers), watch)
+    transports = tuple(transport for _, transport in readers)
+    return HostExecProcess(pid, writer, streams, transports, request.outlives, watch)
 
 
 async def _kill_with(attempt: ProcessIdentity, pid: int) -> None:
@@ -198,7 +206,7 @@ def _spawn(
     extra = [f"{name}={value}" for name, value in request.environment.items()]
     command = (
         *("/bin/sh", "-c", AWAIT_PLACE, "runner"),
-        *owner_rights(request.owner, "--pdeathsig", "HUP"),
+        *owner_rights(request.owner, *(() if request.outlives else ("--pdeathsig", "HUP"))),
         *clean_environment(),
         *("/bin/sh", "-c", LOAD_ENVIRONMENT, "runner"),
         *(("env", *extra) if extra else ()),

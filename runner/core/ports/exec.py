@@ -31,6 +31,7 @@ class ExecRequest:
     owner: Owner  # whom the attempt runs as
     environment: Mapping[str, str] = field(default_factory=dict)  # in addition to that of the attempt
     has_input: bool = False  # without it, standard input is empty
+    outlives: bool = False  # it goes on when its streams are closed, and ends with the attempt
     terminal: TerminalSize | None = None  # of a terminal that the executor makes; None: plain streams
 
 
@@ -60,7 +61,7 @@ class ExecProcess(Protocol):
         """
 
     async def close(self) -> None:
-        """Close the streams.  A command that still runs gets SIGHUP, as when a terminal goes away."""
+        """Close the streams.  A command that still runs gets SIGHUP, unless it outlives them."""
 
 
 class ExecPort(Protocol):

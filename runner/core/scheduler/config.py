@@ -40,6 +40,7 @@ class PriorityClass:
 DEFAULT_CLASSES = (
     PriorityClass("idle", 0, 0.5, preemptible=True, starvation_limit_s=14 * DAY_S),
     PriorityClass("normal", 10),
+    PriorityClass("interactive", 15, 2.0),
     PriorityClass("urgent", 20, 4.0, preempts=True, starvation_limit_s=DAY_S),
 )
 
@@ -120,4 +121,4 @@ class SchedulerConfig:
     def priority_class(self, name: str) -> PriorityClass:
         """Return a class; for a name that is not configured any more, the class of the middle rank."""
         found = next((each for each in self.classes if each.name == name), None)
-        return found or sorted(self.classes, key=lambda each: each.rank)[len(self.classes) // 2]
+        return found or sorted(self.classes, key=lambda each: each.rank)[(len(self.classes) - 1) // 2]

@@ -17,6 +17,7 @@ from runner.base.errors import Refused, UsageError
 from runner.base.waiting import is_wanted
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import describe_start
+from runner.core.job.states import Running, Stopping
 from runner.core.ports.store import JobRow
 from runner.server.api import logs, views
 from runner.server.api.deps import (
@@ -254,16 +255,28 @@ def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  
 
 
 @router.get("/jobs/{reference}/wait")
-async def wait(reference: str, service: ServiceDep, caller: CallerDep, timeout: float = 30) -> Any:  # noqa: ANN401, ASYNC109
-    """Answer when the job has ended or is held, after ``timeout`` seconds, or when the daemon leaves."""
+async def wait(
+    reference: str,
+    service: ServiceDep,
+    caller: CallerDep,
+    timeout: float = 30,  # noqa: ASYNC109
+    *,
+    started: bool = False,
+) -> Any:  # noqa: ANN401
+    """Answer when the job has ended or is held, after ``timeout`` seconds, or when the daemon leaves.
+
+    With ``started`` also when it runs.
+    """
+
+    def is_over(row: JobRow) -> bool:
+        return service.queries.is_settled(row) or (started and isinstance(row.job.state, Running | Stopping))
+
     row = await run_in_share(service.queries.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
-    while not service.queries.is_settled(row) and (remaining_s := _remaining_s(deadline)) > 0:
+    while not is_over(row) and (remaining_s := _remaining_s(deadline)) > 0:
         await service.broadcast.wait(min(remaining_s, RECHECK_S), row.job.id)
         row = await run_in_share(service.queries.find, row.job.id)
-    return JSONResponse(
-        {"done": service.queries.is_settled(row), "job": await run_in_share(_detail, service, caller, row)}
-    )
+    return JSONResponse({"done": is_over(row), "job": await run_in_share(_detail, service, caller, row)})
 
 
 @router.post("/jobs/{reference}/cancel")

@@ -9,10 +9,12 @@ Users never reach the socket of the container engine.
 
 import asyncio
 import json
+import re
+import secrets
 import signal as signals
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
@@ -22,14 +24,16 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from runner.adapters.host.terminal import HeldTerminal, RelayedConnection
 from runner.adapters.host.users import SUBORDINATE_IDS
-from runner.base.errors import Refused, RunnerError, UsageError
+from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.core.ports.exec import ExecPort, ExecProcess, ExecRequest, TerminalSize
 from runner.server.api.application import error_body
 from runner.server.api.audit import AuditLog
 from runner.server.api.deps import AdmittedUids, Body
 from runner.server.api.peer import Peer, peer_of
 from runner.server.api.threads import of_person, run_control
+from runner.services.attempts.inside import NO_PYTHON
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.sessions.service import Session, SessionService
@@ -43,6 +47,13 @@ FIRST_MESSAGE_S: Final = 30.0
 """How long a client may take to say what it wants."""
 
 MAX_ARGUMENTS: Final = 4096
+
+HOLDER_S: Final = 30.0
+"""How long a program of the runner may take to start inside of a job."""
+
+TERMINAL_POLL_S: Final = 0.05
+READY: Final = b"ready\n"
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class SizeBody(Body):
@@ -59,6 +70,23 @@ class ExecBody(Body):
     input: bool = False
     terminal: SizeBody | None = None
     term: str = Field("", max_length=64, pattern=r"^[A-Za-z0-9_.+-]*$", description="The variable TERM.")
+
+
+class AttachBody(Body):
+    session: str | None = Field(None, max_length=64, description="The name of a terminal.")
+    terminal: SizeBody | None = None
+    repeat: bool = True
+    wait_s: float = Field(
+        0, ge=0, le=60, description="How long to wait for a terminal that is not there yet."
+    )
+
+
+class ForwardBody(Body):
+    port: int = Field(ge=1, le=65535)
+
+
+class ConnectBody(Body):
+    relay: str = Field(pattern=r"^\.port-[0-9]{1,5}-[0-9a-f]{8}$")
 
 
 class ControlBody(Body):
@@ -118,40 +146,170 @@ class SessionRoutes:
 
     async def _exec(self, websocket: WebSocket, caller: Caller) -> None:
         body = await _first(websocket, ExecBody)
-        terminal = None if body.terminal is None else body.terminal.size()
         program = PurePosixPath(body.argv[0]).name
-        session = await self._begin(websocket, caller, f"exec of {program}")
-        request = ExecRequest(
-            body.argv,
-            session.row.owner,
-            {"TERM": body.term or "xterm"} if terminal else {},
-            body.input,
-            terminal,
-        )
-        outcome = "it did not begin"
-        try:
+        if body.terminal is not None:
+            await self._exec_on_terminal(websocket, caller, body, program, body.terminal.size())
+            return
+        async with self._session(websocket, caller, f"exec of {program}") as (session, outcome):
+            request = ExecRequest(body.argv, session.row.owner, has_input=body.input)
             process = await self.executor.start(session.key, request)
+            outcome.append(await _through(websocket, process))
+
+    async def _exec_on_terminal(
+        self, websocket: WebSocket, caller: Caller, body: ExecBody, program: str, size: TerminalSize
+    ) -> None:
+        """Run a command on a terminal that outlives this session, and attach to it."""
+        name = f"{_NOT_IN_NAMES.sub('', program)[:32] or 'command'}-{secrets.token_hex(2)}"
+        environment = {"TERM": body.term or "xterm"}
+        async with self._session(websocket, caller, f"terminal {name}") as (session, outcome):
+            argv = await run_control(self._sessions.prepare_terminal, session, name, body.argv, size)
+            request = ExecRequest(argv, session.row.owner, environment, outlives=True)
+            if await self._start_holder(session, request):
+                await websocket.send_text(json.dumps({"terminal": name}))
+                outcome.append(
+                    await self._attach_to(websocket, session, name, AttachBody(terminal=body.terminal))
+                )
+                return
+            request = ExecRequest(body.argv, session.row.owner, environment, has_input=True, terminal=size)
+            process = await self.executor.start(session.key, request)
+            outcome.append(await _through(websocket, process))
+
+    async def _start_holder(self, session: Session, request: ExecRequest) -> bool:
+        """Start what stays inside of a job; return False if there is no Python to run it.
+
+        Raises:
+            Unavailable: it did not start.
+        """
+        process = await self.executor.start(session.key, request)
+        try:
+            await _await_ready(process, session)
+        except Unavailable:
+            if await process.exit_code() == NO_PYTHON:
+                return False
+            raise
+        finally:
+            await process.close()
+        return True
+
+    async def attach(self, websocket: WebSocket) -> None:
+        """Go back to a terminal that is held in a job."""
+        await self._serve(websocket, self._attach)
+
+    async def _attach(self, websocket: WebSocket, caller: Caller) -> None:
+        body = await _first(websocket, AttachBody)
+        reference = str(websocket.path_params["reference"])
+        name = await self._await_terminal(caller, reference, body)
+        async with self._session(websocket, caller, f"terminal {name}") as (session, outcome):
+            await websocket.send_text(json.dumps({"terminal": name}))
+            outcome.append(await self._attach_to(websocket, session, name, body))
+
+    async def _await_terminal(self, caller: Caller, reference: str, body: AttachBody) -> str:
+        """Return the name of the terminal that a client wants.
+
+        Raises:
+            Refused: there is none, also after the wait that the client asks for.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + body.wait_s
+        while True:
+            found = await run_control(self._sessions.find, caller, reference, "")
             try:
-                outcome = "its client went away"
-                code = await _relay(websocket, process)
-                outcome = f"exit code {code}"
+                return await run_control(self._sessions.choose_terminal, found, body.session)
+            except Refused:
+                if loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(TERMINAL_POLL_S)
+
+    async def _attach_to(self, websocket: WebSocket, session: Session, name: str, body: AttachBody) -> str:
+        connection = await run_control(self._sessions.connect, session, name)
+        size = (body.terminal or SizeBody()).size()
+        return await _through(websocket, await HeldTerminal.open(connection, size, repeat=body.repeat))
+
+    async def forward(self, websocket: WebSocket) -> None:
+        """Keep a port inside of a job open for ``connect``, as long as the client stays."""
+        await self._serve(websocket, self._forward)
+
+    async def _forward(self, websocket: WebSocket, caller: Caller) -> None:
+        body = await _first(websocket, ForwardBody)
+        name = f".port-{body.port}-{secrets.token_hex(4)}"
+        async with self._session(websocket, caller, f"port {body.port} forwarded") as (session, outcome):
+            argv = await run_control(self._sessions.prepare_relay, session, name, body.port)
+            process = await self.executor.start(
+                session.key, ExecRequest(argv, session.row.owner, has_input=True)
+            )
+            try:
+                await _await_ready(process, session)
+                await websocket.send_text(json.dumps({"relay": name}))
+                outcome.append(await _through(websocket, process))
             finally:
                 await process.close()
-        finally:
-            await self._end(session, outcome)
 
-    async def _begin(self, websocket: WebSocket, caller: Caller, what: str) -> Session:
+    async def connect(self, websocket: WebSocket) -> None:
+        """Carry one connection to a forwarded port."""
+        await self._serve(websocket, self._connect)
+
+    async def _connect(self, websocket: WebSocket, caller: Caller) -> None:
+        body = await _first(websocket, ConnectBody)
         reference = str(websocket.path_params["reference"])
-        return await run_control(SessionService(self.service).begin, caller, reference, what)
+        session = await run_control(self._sessions.find, caller, reference, "")
+        connection = await run_control(self._sessions.connect, session, body.relay)
+        await _through(websocket, await RelayedConnection.open(connection))
 
-    async def _end(self, session: Session, outcome: str) -> None:
-        await asyncio.shield(run_control(SessionService(self.service).end, session, outcome))
+    @asynccontextmanager
+    async def _session(
+        self, websocket: WebSocket, caller: Caller, what: str
+    ) -> AsyncIterator[tuple[Session, list[str]]]:
+        """Begin and end a session, with events; the last text of the list says how it ended."""
+        reference, outcome = str(websocket.path_params["reference"]), ["its client left"]
+        session = await run_control(self._sessions.begin, caller, reference, what)
+        try:
+            yield session, outcome
+        except RunnerError as error:
+            outcome.append(str(error).partition("\n")[0])
+            raise
+        finally:
+            await asyncio.shield(run_control(self._sessions.end, session, outcome[-1]))
+
+    @property
+    def _sessions(self) -> SessionService:
+        return SessionService(self.service)
 
 
 def attach(app: FastAPI, service: JobService, executor: ExecPort) -> None:
     """Add the routes of sessions to an application."""
     routes = SessionRoutes(service, executor, app.state.admitted, app.state.audit)
-    app.router.routes.append(WebSocketRoute("/v1/jobs/{reference}/exec", routes.exec))
+    for verb, answer in (
+        ("exec", routes.exec),
+        ("attach", routes.attach),
+        ("forward", routes.forward),
+        ("connect", routes.connect),
+    ):
+        app.router.routes.append(WebSocketRoute(f"/v1/jobs/{{reference}}/{verb}", answer))
+
+
+async def _through(websocket: WebSocket, process: ExecProcess) -> str:
+    """Let a client use a command until one of them ends; return how the command ended."""
+    try:
+        return f"exit code {await _relay(websocket, process)}"
+    finally:
+        await process.close()
+
+
+async def _await_ready(process: ExecProcess, session: Session) -> None:
+    """Return when a program of the runner says that it is ready.
+
+    Raises:
+        Unavailable: it says something else, or nothing for too long.
+    """
+    said = bytearray()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HOLDER_S):
+            async for _, chunk in process.outputs():
+                said += chunk
+                if said.startswith(READY):
+                    return
+    last = said.decode(errors="replace").strip().rpartition("\n")[2]
+    raise Unavailable(f"job {session.row.job.id}: nothing was started: {last or 'no answer'}")
 
 
 async def _relay(websocket: WebSocket, process: ExecProcess) -> int:

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
-from jobs.contract import JOB_DIR, AttemptSpec, RunPaths
+from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.base.errors import Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
 from runner.core.job.attempt import Attempt
@@ -27,6 +27,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET
 from runner.files.job.model import checkpoint_plan
+from runner.services.attempts.inside import TERMINAL, install
 from runner.services.attempts.program import apply_program, locate_working_directory
 from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.services.submission.revision import Revision, parse_revision
@@ -117,6 +118,8 @@ class LaunchPreparer:
             for name, path in revision.job.secrets.items()
         }
         paths = directory.prepare(spec, secrets)
+        if isinstance(spec.workload, Program) and spec.workload.terminal:
+            install(directory, attempt.number, TERMINAL)
         pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
         mounts = _mounts(revision, paths, directory.secret, pin) if config.in_container else ()
         network = (

@@ -13,6 +13,7 @@ from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.core.ports.executor import LaunchRequest
+from runner.services.attempts.inside import MAIN, terminal_command
 
 
 def apply_program(request: LaunchRequest, spec: AttemptSpec, *, in_container: bool) -> LaunchRequest:
@@ -22,9 +23,12 @@ def apply_program(request: LaunchRequest, spec: AttemptSpec, *, in_container: bo
         return request
     paths = RunPaths(JOB_DIR if in_container else request.run_dir, spec.attempt, spec.lineage)
     places = {} if in_container else {"PATH": _path()}
+    argv = plan.command
+    if plan.terminal:
+        argv = terminal_command(paths, MAIN, argv, in_container=in_container, is_main=True)
     return replace(
         request,
-        argv=plan.command,
+        argv=argv,
         directory=None if plan.code is None else PurePosixPath(plan.code.path),
         environment={**request.environment, **places, **variables(spec, plan, paths)},
     )

@@ -6,16 +6,21 @@ before the first byte and after the last one.
 
 from dataclasses import dataclass
 from datetime import datetime
+from socket import socket
 from typing import Final
 
+from jobs.contract import JOB_DIR, RunPaths
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt
 from runner.core.job.describe import attempt_prefix
 from runner.core.job.states import Running, Stopping
+from runner.core.ports.exec import TerminalSize
 from runner.core.ports.executor import Key
 from runner.core.ports.store import JobRow
+from runner.services.attempts.inside import MAIN, RELAY, TERMINAL, install, relay_command, terminal_command
 from runner.services.context import Caller, ServiceContext
+from runner.services.ports import RunDirectory
 from runner.services.queries import JobQueries
 
 BEGUN: Final = "session_begun"
@@ -23,6 +28,9 @@ ENDED: Final = "session_ended"
 """Kinds of the events of sessions.  Everybody may read events, so they name no arguments of a command."""
 
 LONGEST_NAME: Final = 80
+
+MOST_TERMINALS: Final = 16
+"""Terminals that are held in one attempt at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,13 @@ class SessionService:
     context: ServiceContext
 
     def begin(self, caller: Caller, reference: str, what: str) -> Session:
-        """Return a new session in the running attempt of a job, and record that it begins.
+        """Return a new session in the running attempt of a job, and record that it begins; see ``find``."""
+        session = self.find(caller, reference, what)
+        self._note(session, BEGUN, f"{session.what}, begun by {session.user}")
+        return session
+
+    def find(self, caller: Caller, reference: str, what: str) -> Session:
+        """Return a new session in the running attempt of a job.
 
         Args:
             caller: who asks.
@@ -61,9 +75,63 @@ class SessionService:
         if not isinstance(state, Running | Stopping):
             raise Refused(f"job {row.job.id}: is {state.kind}; a session needs a running job")
         key = self.context.daemon.context.key(row.job.id, state.attempt.number)
-        session = Session(row, state.attempt, key, user, one_line(what)[:LONGEST_NAME], now)
-        self._note(session, BEGUN, f"{session.what}, begun by {user}")
-        return session
+        return Session(row, state.attempt, key, user, one_line(what)[:LONGEST_NAME], now)
+
+    def prepare_terminal(
+        self, session: Session, name: str, argv: tuple[str, ...], size: TerminalSize
+    ) -> tuple[str, ...]:
+        """Return the command that holds a new terminal in an attempt.
+
+        Raises:
+            Refused: the attempt has too many terminals.
+            Unavailable: the file system refuses it.
+        """
+        directory, paths = self._place(session)
+        held = directory.terminals(paths)
+        if len(held) >= MOST_TERMINALS:
+            raise Refused(
+                f"job {session.row.job.id}: has {len(held)} terminals already; end some: {held[0]}, ..."
+            )
+        install(directory, session.attempt.number, TERMINAL)
+        in_container = self.context.daemon.context.executor.kind == "docker"
+        return terminal_command(self._seen(session), name, argv, in_container=in_container, size=size)
+
+    def prepare_relay(self, session: Session, name: str, port: int) -> tuple[str, ...]:
+        """Return the command that connects a socket with a port of an attempt; may raise Unavailable."""
+        directory, _ = self._place(session)
+        install(directory, session.attempt.number, RELAY)
+        in_container = self.context.daemon.context.executor.kind == "docker"
+        return relay_command(self._seen(session), name, port, in_container=in_container)
+
+    def choose_terminal(self, session: Session, name: str | None) -> str:
+        """Return the name of the terminal to attach to: the named one, that of the program, or the newest.
+
+        Raises:
+            Refused: there is none.
+        """
+        directory, paths = self._place(session)
+        held = directory.terminals(paths)
+        if name is not None and name not in held:
+            raise Refused(f"{one_line(name)}: no such terminal; there {_are(held)}")
+        if not held:
+            fact = "has no terminal; runner exec -it makes one"
+            raise Refused(f"job {session.row.job.id}: {fact}")
+        return name or (MAIN if MAIN in held else held[-1])
+
+    def connect(self, session: Session, name: str) -> socket:
+        """Return a connection to a socket of an attempt; may raise Refused."""
+        directory, paths = self._place(session)
+        return directory.connect(paths, name)
+
+    def _place(self, session: Session) -> tuple[RunDirectory, RunPaths]:
+        directory = self.context.attempt_service.directory(session.row)
+        return directory, directory.paths(session.attempt.number, session.attempt.lineage)
+
+    def _seen(self, session: Session) -> RunPaths:
+        """Return the paths of an attempt as it sees them."""
+        if self.context.daemon.context.executor.kind == "docker":
+            return RunPaths(JOB_DIR, session.attempt.number, session.attempt.lineage)
+        return self._place(session)[1]
 
     def end(self, session: Session, outcome: str) -> None:
         """Record the end of a session."""
@@ -76,3 +144,7 @@ class SessionService:
         self.context.daemon.run_exclusively(
             lambda: self.context.store.note(session.row.job.id, now, kind, prefix + text)
         )
+
+
+def _are(names: tuple[str, ...]) -> str:
+    return f"are {', '.join(names)}" if names else "is none"

@@ -60,7 +60,7 @@ def test_processors_and_memory_that_no_host_has_are_refused() -> None:
 
 def test_an_unknown_class_is_refused_with_those_there_are() -> None:
     assert refused(waiting("1", priority_class="best")) == [
-        "there is no class best; there are idle, normal, urgent"
+        "there is no class best; there are idle, normal, interactive, urgent"
     ]
 
 

@@ -10,6 +10,7 @@ from runner.core.job.events import CancelRequested, Event, HoldRequested, Releas
 from runner.core.job.states import Finished, Stopping
 from runner.core.ports.attempts import Verification
 from runner.core.ports.store import JobRow
+from runner.services.attempts.checkpoints import read_saved
 from runner.services.context import Caller, ServiceContext
 from runner.services.queries import JobQueries
 
@@ -95,7 +96,7 @@ class JobControlService:
             raise Refused(f"job {row.job.id}: no lineage {wanted}; it has {all_of_them}; nothing was changed")
         directory = self.context.attempt_service.directory(row)
         paths = directory.paths(max(row.job.attempts, 1), wanted)
-        saved = directory.saved(paths, Verification.SIZES, also=step)
+        saved = read_saved(directory, paths, row, Verification.SIZES, also=step)
         if step is not None and step not in saved.steps:
             steps = ", ".join(map(str, sorted(saved.steps))) or "none"
             fact = f"no valid checkpoint of step {step}; lineage {wanted} has {steps}"

@@ -11,7 +11,13 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
 from runner.core.job.attempt import Attempt
-from runner.core.ports.attempts import Attempts, SavedCheckpoints, Verification
+from runner.core.ports.attempts import (
+    Attempts,
+    ProgramCheckpoint,
+    ProgramFiles,
+    SavedCheckpoints,
+    Verification,
+)
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.executor import LaunchRequest
 from runner.core.ports.network import NetworkState
@@ -93,6 +99,20 @@ class RunDirectory(Protocol):
 
         The content is verified unless ``how`` says otherwise: this takes minutes, and is for the threads of
         the verification queue alone.  May raise Unavailable.
+        """
+
+    def program_saved(
+        self, paths: RunPaths, wanted: ProgramFiles, how: Verification = ...
+    ) -> SavedCheckpoints:
+        """Return the checkpoints that a program has saved on its own; as ``saved``."""
+
+    def choose_program_checkpoint(
+        self, paths: RunPaths, wanted: ProgramFiles, step: int | None, *, is_first: bool
+    ) -> ProgramCheckpoint | None:
+        """Return the checkpoint of a step, or the newest whole one, put back if it is torn.
+
+        ``is_first``: the attempt is the first of its lineage, and what is there came with the code.
+        May raise Unavailable.
         """
 
     def copy_checkpoint(

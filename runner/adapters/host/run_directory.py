@@ -37,8 +37,9 @@ from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
+from runner.adapters.host.program_checkpoints import ProgramCheckpoints
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.attempts import SavedCheckpoints, Verification
+from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.users import Owner
 
@@ -90,6 +91,7 @@ class HostRunDirectory:
         self._owner = owner
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
+        self._program_checkpoints = ProgramCheckpoints(root, owner)
         self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
         self._log_times: LogTimes | None = None  # the same
 
@@ -340,6 +342,25 @@ class HostRunDirectory:
             Unavailable: the daemon leaves.
         """
         return self._verifier.saved(paths.lineage_dir, self._owner, how, also)
+
+    def program_saved(
+        self, paths: RunPaths, wanted: ProgramFiles, how: Verification = Verification.CONTENT
+    ) -> SavedCheckpoints:
+        """Return the checkpoints that a program has saved on its own."""
+        return self._program_checkpoints.saved(paths.lineage, wanted, how)
+
+    def choose_program_checkpoint(
+        self, paths: RunPaths, wanted: ProgramFiles, step: int | None, *, is_first: bool
+    ) -> ProgramCheckpoint | None:
+        """Return the checkpoint of a step, or the newest whole one; of a first attempt there is none.
+
+        Raises:
+            Unavailable: the file system refuses it.
+        """
+        if is_first:
+            self._program_checkpoints.ignore_present(paths.lineage, wanted)
+            return None
+        return self._program_checkpoints.choose(paths.lineage, wanted, step)
 
     def copy_checkpoint(
         self, paths: RunPaths, step: int, target: Path, check: Callable[[], None] = lambda: None

@@ -121,6 +121,23 @@ class Verification(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramFiles:
+    """Which files of a program are its checkpoints."""
+
+    pattern: str  # below the working directory, or below /job/home/
+    keep: int  # copies of a checkpoint without a number in its name
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCheckpoint:
+    """A checkpoint that a program has saved on its own."""
+
+    step: int  # the number in its name, or the number of the kept version
+    path: str  # below the working directory, or below the home directory
+    in_home: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SavedCheckpoints:
     """The checkpoints of one lineage."""
 

@@ -9,7 +9,8 @@ from runner.base import yaml
 from runner.base.textfile import Problem, quoted
 from runner.base.units import format_duration, format_size
 from runner.files.job.model import JobFile
-from runner.files.job.queue import find_contradictions
+from runner.files.job.program_files import HOME
+from runner.files.job.queue import FieldProblem, find_contradictions
 from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
 from runner.files.profiles.load import Accelerator, load_choice
 
@@ -37,6 +38,8 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     if job.progress.pattern is not None and not isinstance(job.workload, contract.Program):
         fact = f"is for kind: program; {job.workload.kind} reports its progress itself; remove it"
         yield problem(("progress", "pattern"), fact)
+    for path, fact in _own_checkpoints(job):
+        yield problem(path, fact)
     for path, fact in find_contradictions(
         gpus=resources.gpus,
         queueing=job.queue,
@@ -46,6 +49,22 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     ):
         yield problem(path, fact)
     yield from _overlaps(job)
+
+
+def _own_checkpoints(job: JobFile) -> Iterator[FieldProblem]:
+    """Yield the contradictions of the fields about checkpoints that a program saves on its own."""
+    plan, files = job.workload, job.checkpoint.files
+    if files is None:
+        if job.checkpoint.resume_args:
+            yield ("checkpoint", "resume_args"), "needs checkpoint.files, which says what to resume from"
+        return
+    if not isinstance(plan, contract.Program):
+        yield ("checkpoint", "files"), f"is for kind: program; {plan.kind} saves by itself; remove it"
+    elif not files.startswith(HOME) and (
+        plan.code is None or plan.code.live or plan.code.mode == "read_only"
+    ):
+        fact = "is relative to a writable working directory, which this job has not"
+        yield ("checkpoint", "files"), f"{fact}; set workload.code, or save below /job/home/"
 
 
 def _overlaps(job: JobFile) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Problem
 from runner.files.job.image import ImageChoice
+from runner.files.job.program_files import check_checkpoint_files, check_resume_args
 from runner.files.job.progress import LogProgress
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
 from runner.files.job.shorthand import check_kind, check_plan_paths, expand_image, expand_profile
@@ -84,6 +85,17 @@ class Checkpoints(contract.Spec):
     keep: int = Field(3, ge=2, le=1000, description="Newest checkpoints to keep; the last may be torn.")
     milestone_every: int | None = Field(
         None, ge=1, description="Steps between checkpoints that are never deleted."
+    )
+    files: Annotated[str, AfterValidator(check_checkpoint_files)] | None = Field(
+        None,
+        description="Pattern of the files or directories that a program saves on its own; relative to its"
+        " working directory, or below /job/home/; null: it saves none.",
+    )
+    resume_args: Annotated[tuple[Text, ...], AfterValidator(check_resume_args)] = Field(
+        (),
+        max_length=20,
+        description="Arguments that are appended to the command when a checkpoint of files is there; {newest}"
+        " is its path, and {step} the number in its name.",
     )
 
 

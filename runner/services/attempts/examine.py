@@ -29,6 +29,7 @@ from runner.core.ports.attempts import (
 )
 from runner.core.ports.executor import Gone
 from runner.services.attempts import facts as attempt_facts
+from runner.services.attempts.checkpoints import read_saved_of
 from runner.services.attempts.log_status import read_log_status
 from runner.services.ports import RunDirectory
 from runner.services.submission.revision import Revision
@@ -67,7 +68,12 @@ def examine_exit(
     """
     reports = _read_reports(run)
     unread = SavedCheckpoints(complete=False)
-    saved = _read(run, "checkpoints", partial(run.directory.saved, run.paths), unread)
+    saved = _read(
+        run,
+        "checkpoints",
+        partial(read_saved_of, run.directory, run.paths, run.revision.job, Verification.CONTENT),
+        unread,
+    )
     found = _read(run, "reports", partial(_findings, run, state, gone, pinned, now, reports, saved), None)
     return found or _findings(run, state, gone, pinned, now, attempt_facts.AttemptReports(), unread)
 
@@ -155,7 +161,9 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     settings = attempt_facts.of_settings(run.spec, profile, reports.effective)
     facts = {
         **_progress(run, reports),
-        **attempt_facts.of_checkpoints(directory.saved(paths, Verification.SIZES), run.attempt, now),
+        **attempt_facts.of_checkpoints(
+            read_saved_of(directory, paths, run.revision.job, Verification.SIZES), run.attempt, now
+        ),
         **settings,
     }
     if not run.is_program:

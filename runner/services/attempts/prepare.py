@@ -13,7 +13,7 @@ from typing import Final
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.base.errors import Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
-from runner.core.job.attempt import Attempt
+from runner.core.job.attempt import Attempt, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.ports.clock import Clock
@@ -27,6 +27,8 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET
 from runner.files.job.model import checkpoint_plan
+from runner.files.job.program_files import fill_resume_args
+from runner.services.attempts.checkpoints import program_files
 from runner.services.attempts.inside import TERMINAL, install
 from runner.services.attempts.program import apply_program, locate_working_directory
 from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
@@ -127,7 +129,35 @@ class LaunchPreparer:
         )
         request = self._request(row, paths, image, devices, mounts, attempt.turned, network)
         request = replace(request, owner=_with_present_group(row.owner, revision, who))
-        return apply_program(request, spec, in_container=config.in_container)
+        request = apply_program(request, spec, in_container=config.in_container)
+        return self._resume_program(request, revision, attempt, directory, paths)
+
+    def _resume_program(
+        self,
+        request: LaunchRequest,
+        revision: Revision,
+        attempt: Attempt,
+        directory: RunDirectory,
+        paths: RunPaths,
+    ) -> LaunchRequest:
+        """Return a request whose program is told which of its own checkpoints to resume from."""
+        wanted = program_files(revision.job)
+        if wanted is None:
+            return request
+        is_first = attempt.number == 1 or attempt.start.source is StartFrom.SCRATCH
+        step = attempt.start.step if attempt.start.source is StartFrom.STEP else None
+        chosen = directory.choose_program_checkpoint(paths, wanted, step, is_first=is_first)
+        if chosen is None:
+            return request
+        root, _ = self._visible_paths(paths)
+        place = str(root / "home" / chosen.path) if chosen.in_home else chosen.path
+        arguments = fill_resume_args(revision.job.checkpoint.resume_args, place, chosen.step)
+        variables = {"RUNNER_RESUME_FROM": place}
+        return replace(
+            request,
+            argv=(*request.argv, *arguments),
+            environment={**request.environment, **variables},
+        )
 
     def _mean_between_s(self, attempt: Attempt, directory: RunDirectory) -> float:
         """Return the mean time between interruptions that an attempt is told: the same at each launch."""

@@ -22,6 +22,7 @@ from runner.base.threads import run_to_future
 from runner.base.waiting import check_wanted
 from runner.core.ports.attempts import SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
+from runner.services.attempts.checkpoints import read_saved
 from runner.services.ports import RunDirectory, VerificationQueue
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class CheckpointVerifications:
         Raises:
             Unavailable: they are being verified.
         """
-        found = directory.saved(paths, Verification.KNOWN)
+        found = read_saved(directory, paths, row, Verification.KNOWN)
         if not found.pending or (not wait_s and self._is_fresh(paths.lineage_dir)):
             return found
         running = self._start(row, directory, paths)
@@ -64,7 +65,7 @@ class CheckpointVerifications:
                 "try again in a moment"
             )
         running.result()
-        return directory.saved(paths, Verification.KNOWN)
+        return read_saved(directory, paths, row, Verification.KNOWN)
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
         """Return what work returns, which is done on a thread of the verification queue.
@@ -93,7 +94,7 @@ class CheckpointVerifications:
             running = self._running[paths.lineage_dir] = Future()
 
         def verify() -> None:
-            run_to_future(running, partial(directory.saved, paths, Verification.CONTENT))
+            run_to_future(running, partial(read_saved, directory, paths, row, Verification.CONTENT))
             with self._lock:
                 now = self.monotonic()
                 del self._running[paths.lineage_dir]

@@ -1,0 +1,416 @@
+"""Checkpoints that a program saves on its own: files that a pattern of the job file names.
+
+If their names have numbers, the number is the step, and the program keeps and removes them as it likes.  If
+not, the program writes over one path again and again, and a kill in the middle would leave nothing: so the
+daemon keeps copies of whole versions beside the run directory, where the job cannot change them, numbers
+them from 1, and puts the newest one back before the next attempt if the present one is torn.
+
+A checkpoint is whole as far as that can be told from outside: no file is empty or broken off, it has every
+file that the one before has, and nothing was written to it while it was looked at.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import Final
+
+from runner.adapters.host.file_formats import find_damage
+from runner.adapters.host.program_files import (
+    MAX_FILES,
+    Fingerprint,
+    MatchedPath,
+    TooMany,
+    find_matches,
+    open_below,
+)
+from runner.base.errors import Unavailable
+from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
+from runner.core.ports.users import Owner
+
+HOME: Final = "/job/home/"
+"""The beginning of a pattern below the home directory of the lineage; others are below its code."""
+
+SETTLED_S: Final = 2.0
+"""What was written to within this time may not be complete yet."""
+
+SURE: Final = 2
+"""How many of the newest checkpoints are read; of older ones it is only known that they are there."""
+
+COPY_EVERY_S: Final = 60.0
+"""The least time between two copies of a large checkpoint while its program runs."""
+
+LARGE_BYTES: Final = 64 * 1024**2
+_FICLONE: Final = 0x40049409  # linux/fs.h: share the blocks of another file
+_DIGITS: Final = re.compile(r"[0-9]+")
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A kept copy of a checkpoint without a number in its name."""
+
+    number: int
+    path: PurePosixPath
+    files: Fingerprint
+
+
+class ProgramCheckpoints:
+    """The checkpoints of a program in one run directory."""
+
+    def __init__(self, root: Path, owner: Owner) -> None:
+        self._root = root
+        self._owner = owner
+        self._copied_s = 0.0
+        self._lock = Lock()
+
+    def saved(self, lineage: int, wanted: ProgramFiles, how: Verification) -> SavedCheckpoints:
+        """Return the checkpoints of a lineage; with ``CONTENT`` files are read, and versions kept."""
+        with self._lock:
+            try:
+                found = self._matches(lineage, wanted)
+            except TooMany:
+                return SavedCheckpoints(
+                    unverified=(f"{wanted.pattern}: there are too many files",), complete=False
+                )
+            if how is Verification.SIZES:
+                settled_ns = time.time_ns() - int(SETTLED_S * 1e9)
+                found = [each for each in found if each.written_ns <= settled_ns]
+            if any(each.number is not None for each in found):
+                return self._numbered(lineage, wanted, found, how)
+            return self._versioned(lineage, wanted, found, how)
+
+    def ignore_present(self, lineage: int, wanted: ProgramFiles) -> None:
+        """Leave out what is there now, before the first attempt of a lineage: it came with the code.
+
+        Raises:
+            Unavailable: the file system refuses it.
+        """
+        with self._lock, suppress(TooMany):
+            there = {str(each.path): each.files for each in self._matches(lineage, wanted)}
+            parent = self._kept(lineage)
+            if not there:
+                return
+            try:
+                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                draft = parent / ".ignored.json.draft"
+                draft.write_text(json.dumps(there), encoding="utf-8")
+                draft.rename(parent / "ignored.json")
+            except OSError as error:
+                raise Unavailable(f"{parent}: {error.strerror}") from error
+
+    def choose(self, lineage: int, wanted: ProgramFiles, step: int | None) -> ProgramCheckpoint | None:
+        """Return the checkpoint to resume from: that of a step, or the newest whole one.
+
+        A kept version takes the place of a torn one.
+
+        Raises:
+            Unavailable: the file system refuses it.
+        """
+        saved = self.saved(lineage, wanted, Verification.CONTENT)
+        chosen = step if step in saved.steps else saved.newest
+        if chosen is None:
+            return None
+        with self._lock:
+            versions = self._versions(lineage)
+            found = self._matches(lineage, wanted)
+            numbered = next((each for each in found if each.number == chosen), None)
+            if numbered is not None:
+                return ProgramCheckpoint(chosen, str(numbered.path), in_home=_in_home(wanted))
+            version = next(each for each in versions if each.number == chosen)
+            if not any(each.files == version.files for each in found):
+                self._restore(lineage, wanted, version)
+            return ProgramCheckpoint(chosen, str(version.path), in_home=_in_home(wanted))
+
+    # --- with numbers in their names
+
+    def _matches(self, lineage: int, wanted: ProgramFiles) -> list[MatchedPath]:
+        """Return what the pattern names, the newest first; nothing of another user."""
+        base, pattern = self._base(lineage, wanted)
+        strangers, ignored = os.geteuid() == 0, self._ignored(lineage)
+        found = [
+            each
+            for each in find_matches(base, pattern)
+            if each.files
+            and ignored.get(str(each.path)) != [list(file) for file in each.files]
+            and (not strangers or each.owners <= {self._owner.uid})
+        ]
+        if any(each.number is not None for each in found):
+            found = [each for each in found if each.number is not None]
+        return sorted(found, key=lambda each: (each.number or 0, each.written_ns), reverse=True)
+
+    def _ignored(self, lineage: int) -> Mapping[str, object]:
+        try:
+            found = json.loads((self._kept(lineage) / "ignored.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _base(self, lineage: int, wanted: ProgramFiles) -> tuple[Path, str]:
+        if _in_home(wanted):
+            return self._root / "homes" / str(lineage), wanted.pattern.removeprefix(HOME)
+        return self._root / "work" / str(lineage), wanted.pattern
+
+    def _numbered(
+        self, lineage: int, wanted: ProgramFiles, found: list[MatchedPath], how: Verification
+    ) -> SavedCheckpoints:
+        base, _ = self._base(lineage, wanted)
+        steps: list[int] = []
+        rejected: list[str] = []
+        newest: MatchedPath | None = None
+        for index, each in enumerate(found):
+            before = found[index + 1] if index + 1 < len(found) else None
+            fact = _missing(each, before) if not steps and not rejected else None
+            if fact is None and how is not Verification.SIZES and len(steps) < SURE:
+                fact = _damage(base, each)
+            if fact is not None:
+                rejected.append(f"{each.path}: {fact}")
+            elif each.number not in steps:
+                newest = newest or each
+                steps.append(each.number or 0)
+        return SavedCheckpoints(tuple(steps), tuple(rejected), _moment(newest))
+
+    # --- without
+
+    def _versioned(
+        self, lineage: int, wanted: ProgramFiles, found: list[MatchedPath], how: Verification
+    ) -> SavedCheckpoints:
+        versions, rejected = self._versions(lineage), []
+        live = max(found, key=lambda each: each.written_ns, default=None)
+        is_kept = live is not None and any(version.files == live.files for version in versions)
+        if live is not None and not is_kept and how is not Verification.KNOWN:
+            fact = _damage(self._base(lineage, wanted)[0], live)
+            if fact is not None:
+                rejected.append(f"{live.path}: {fact}")
+            elif how is Verification.CONTENT or self._may_copy(live):
+                versions = self._keep(lineage, wanted, live, versions)
+        numbers = tuple(version.number for version in reversed(versions))
+        return SavedCheckpoints(numbers, tuple(rejected), _moment(live) if numbers else None)
+
+    def _may_copy(self, live: MatchedPath) -> bool:
+        """Return whether to copy a version while its program runs: large ones not too often."""
+        now_s = time.monotonic()
+        if live.bytes > LARGE_BYTES and self._copied_s and now_s - self._copied_s < COPY_EVERY_S:
+            return False
+        self._copied_s = now_s
+        return True
+
+    def _kept(self, lineage: int) -> Path:
+        return self._root / "kept" / str(lineage)
+
+    def _versions(self, lineage: int) -> list[_Version]:
+        """Return the kept versions, the oldest first."""
+        try:
+            names = os.listdir(self._kept(lineage))  # noqa: PTH208
+        except OSError:
+            return []
+        found = (self._read_version(lineage, int(name)) for name in names if name.isdecimal())
+        return sorted((each for each in found if each is not None), key=lambda each: each.number)
+
+    def _highest(self, lineage: int) -> int:
+        """Return the highest number of a version, readable or not; 0 if there is none."""
+        try:
+            names = os.listdir(self._kept(lineage))  # noqa: PTH208
+        except OSError:
+            return 0
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
+    def _read_version(self, lineage: int, number: int) -> _Version | None:
+        try:
+            note = json.loads((self._kept(lineage) / str(number) / "version.json").read_bytes())
+            files = tuple(
+                (str(path), int(inode), int(size), int(ns)) for path, inode, size, ns in note["files"]
+            )
+            return _Version(number, PurePosixPath(note["path"]), files)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _keep(
+        self, lineage: int, wanted: ProgramFiles, live: MatchedPath, versions: list[_Version]
+    ) -> list[_Version]:
+        """Copy a version, and return all that are kept; without room or if it changes, those of before."""
+        parent, base = self._kept(lineage), self._base(lineage, wanted)[0]
+        number = self._highest(lineage) + 1
+        draft, place = parent / f".{number}.draft", parent / str(number)
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            (draft / "files").mkdir(mode=0o700, parents=True)
+            _copy_files(base, live, draft / "files")
+            note = {"path": str(live.path), "directory": live.is_directory, "files": live.files}
+            (draft / "version.json").write_text(json.dumps(note), encoding="utf-8")
+            is_same = self._state(base, live) == live.files
+            if is_same:
+                draft.rename(place)
+        except OSError:
+            is_same = False
+        if not is_same:
+            shutil.rmtree(draft, ignore_errors=True)
+            return versions
+        kept = [*versions, _Version(number, live.path, live.files)]
+        for old in kept[: -wanted.keep]:
+            shutil.rmtree(parent / str(old.number), ignore_errors=True)
+        return kept[-wanted.keep :]
+
+    @staticmethod
+    def _state(base: Path, live: MatchedPath) -> Fingerprint:
+        """Return the present fingerprint of a path."""
+        found = find_matches(base, re.sub(r"([*?[])", r"[\1]", str(live.path)))
+        return found[0].files if found else ()
+
+    def _restore(self, lineage: int, wanted: ProgramFiles, version: _Version) -> None:
+        """Put a kept version in the place of a torn one.
+
+        Raises:
+            Unavailable: the file system refuses it.
+        """
+        base, kept = self._base(lineage, wanted)[0], self._kept(lineage) / str(version.number)
+        try:
+            is_directory = json.loads((kept / "version.json").read_bytes())["directory"]
+            parent = _open_parents(base, version.path.parts[:-1], self._owner)
+            try:
+                self._write_back(parent, version, kept / "files", is_directory=bool(is_directory))
+            finally:
+                os.close(parent)
+            now = self._state(base, MatchedPath(version.path, (), bool(is_directory), frozenset()))
+            note = {"path": str(version.path), "directory": is_directory, "files": now}
+            draft = kept / ".version.json.draft"
+            draft.write_text(json.dumps(note), encoding="utf-8")
+            draft.rename(kept / "version.json")
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"{version.path}: the kept checkpoint cannot be put back: {error}") from error
+
+    def _write_back(self, parent: int, version: _Version, kept: Path, *, is_directory: bool) -> None:
+        """Write the files of a version below a directory of the job, and exchange it for the torn one."""
+        name = version.path.name
+        draft, torn = f".{name}.restored", f".{name}.torn"
+        for old in (draft, torn):
+            _remove(parent, old)
+        if is_directory:
+            os.mkdir(draft, 0o700, dir_fd=parent)
+            fd = os.open(draft, _DIRECTORY, dir_fd=parent)
+            try:
+                self._own(fd)
+                for path, *_ in version.files:
+                    inner = _open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
+                    try:
+                        self._write_file(inner, PurePosixPath(path).name, kept / path)
+                    finally:
+                        os.close(inner)
+            finally:
+                os.close(fd)
+        else:
+            self._write_file(parent, draft, kept / name)
+        with suppress(FileNotFoundError):
+            os.rename(name, torn, src_dir_fd=parent, dst_dir_fd=parent)
+        os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
+        _remove(parent, torn)
+
+    def _write_file(self, parent: int, name: str, source: Path) -> None:
+        fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
+        try:
+            self._own(fd)
+            with source.open("rb") as file:
+                _copy(file.fileno(), fd)
+        finally:
+            os.close(fd)
+
+    def _own(self, fd: int) -> None:
+        if os.geteuid() == 0:
+            os.fchown(fd, self._owner.uid, self._owner.gid)
+
+
+def _in_home(wanted: ProgramFiles) -> bool:
+    return wanted.pattern.startswith(HOME)
+
+
+def _file_path(match: MatchedPath, name: str) -> PurePosixPath:
+    return match.path / name if match.is_directory else match.path
+
+
+def _missing(newest: MatchedPath, before: MatchedPath | None) -> str | None:
+    """Return which file the newest checkpoint lacks that the one before has, apart from numbers in names."""
+    if before is None or not newest.is_directory:
+        return None
+    names = {_DIGITS.sub("#", each[0]) for each in newest.files}
+    lacking = next((each[0] for each in before.files if _DIGITS.sub("#", each[0]) not in names), None)
+    return f"lacks {lacking}, which {before.path.name} has" if lacking else None
+
+
+def _damage(base: Path, match: MatchedPath) -> str | None:
+    """Return what shows that a checkpoint is not whole, or None."""
+    if len(match.files) > MAX_FILES:
+        return f"has {len(match.files)} files, and the limit is {MAX_FILES}"
+    for name, *_ in match.files:
+        try:
+            with open_below(base, _file_path(match, name)) as fd:
+                fact = find_damage(fd, name)
+        except OSError as error:
+            fact = f"cannot be read: {error.strerror or error}"
+        if fact is not None:
+            return f"{name} {fact}" if match.is_directory else fact
+    return None
+
+
+def _moment(match: MatchedPath | None) -> datetime | None:
+    return None if match is None else datetime.fromtimestamp(match.written_ns / 1e9, UTC)
+
+
+def _copy_files(base: Path, match: MatchedPath, target: Path) -> None:
+    """Copy the files of a checkpoint into a directory of the daemon."""
+    for name, *_ in match.files:
+        place = target / name
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open_below(base, _file_path(match, name)) as source:
+            fd = os.open(place, _NEW_FILE, 0o600)
+            try:
+                _copy(source, fd)
+            finally:
+                os.close(fd)
+
+
+def _copy(source: int, target: int) -> None:
+    """Copy a file to an empty one, by sharing its blocks where the file system can."""
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:
+        offset, size = 0, os.fstat(source).st_size
+        while offset < size:
+            done = os.sendfile(target, source, offset, size - offset)
+            if not done:
+                break  # it has become shorter
+            offset += done
+
+
+def _open_parents(base: Path | int, parts: tuple[str, ...], owner: Owner) -> int:
+    """Return a descriptor of a directory, whose missing parts are made for its owner."""
+    fd = os.open(base, _DIRECTORY) if isinstance(base, Path) else os.dup(base)
+    for part in parts:
+        with suppress(FileExistsError):
+            os.mkdir(part, 0o700, dir_fd=fd)
+            if os.geteuid() == 0:
+                os.chown(part, owner.uid, owner.gid, dir_fd=fd, follow_symlinks=False)
+        try:
+            inner = os.open(part, _DIRECTORY, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
+
+
+def _remove(parent: int, name: str) -> None:
+    """Remove a file or a directory of an open directory, without following a link."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        shutil.rmtree(name, ignore_errors=True, dir_fd=parent)

@@ -53,6 +53,7 @@ demo-restart: venv
 
 test: check docs engine
 	rm -rf .coverage
+	scripts/test-tools
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch"; \

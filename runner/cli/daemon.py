@@ -22,6 +22,8 @@ Wants=docker.service
 [Service]
 Type=exec
 ExecStart={command} serve --socket {socket} --state-dir {state_dir}
+# "systemctl reload" reads the settings again.
+ExecReload=/bin/kill -HUP $MAINPID
 RuntimeDirectory=runner
 # The socket stays while the daemon is away: commands wait for it instead of starting one of their own.
 RuntimeDirectoryPreserve=yes

@@ -50,6 +50,8 @@ COMMANDS: Final = {
     "bench": "runner.cli.bench.command:bench",
     "usage": "runner.cli.usage:usage",
     "simulate": "runner.cli.simulate:simulate",
+    "prune": "runner.cli.prune:prune",
+    "settings": "runner.cli.settings:settings",
     "serve": "runner.cli.daemon:serve",
     "stop": "runner.cli.daemon:stop",
     "backup": "runner.cli.store:backup",
@@ -66,7 +68,7 @@ GROUPS: Final = {
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "usage", "images", "data"),
     "Measurements": ("bench", "simulate"),
-    "Daemon": ("serve", "stop", "backup", "restore", "version", "completion"),
+    "Daemon": ("serve", "stop", "settings", "prune", "backup", "restore", "version", "completion"),
 }  # fmt: skip
 """The commands below the headings of ``runner --help``."""
 

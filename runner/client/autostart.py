@@ -338,7 +338,8 @@ def _read_last_error(directory: str, before: int, code: int | None) -> str:
     path = os.path.join(directory, "daemon.log")
     with open(path, "rb") as log:
         size = log.seek(0, os.SEEK_END)
-        log.seek(max(before, size - MAX_ERROR_BYTES))
+        begin = before if before <= size else 0  # the daemon has rotated it meanwhile
+        log.seek(max(begin, size - MAX_ERROR_BYTES))
         lines = log.read().decode(errors="replace").split("\n")
     spoken = [line.strip() for line in lines if line.strip()]
     silent = f"it was killed by signal {-code}" if code is not None and code < 0 else "it said nothing"

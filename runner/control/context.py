@@ -63,9 +63,9 @@ class Instant:
         return self.at + timedelta(seconds=monotonic - self.monotonic)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SiteConfig:
-    """What the operator has decided about the queue."""
+    """What the operator has decided about the queue; a reload changes it between two rounds."""
 
     rules: SchedulerConfig = field(default_factory=SchedulerConfig)
     maintenance: tuple[Maintenance, ...] = ()

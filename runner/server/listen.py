@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,15 +41,23 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, stopping: Callable[[], None], asked_to_stop: Callable[[], bool]
+        self,
+        config: uvicorn.Config,
+        stopping: Callable[[], None],
+        asked_to_stop: Callable[[], bool],
+        reload: Callable[[], None],
     ) -> None:
         super().__init__(config)
+        self._reload = reload
         self._stopping = stopping
         self._asked_to_stop = asked_to_stop
 
     async def main_loop(self) -> None:
         """Serve, unless the daemon was asked to stop before the server could hear it."""
         if not self._asked_to_stop():
+            if signal.getsignal(signal.SIGHUP) is _ignore:
+                loop = asyncio.get_running_loop()
+                loop.add_signal_handler(signal.SIGHUP, loop.run_in_executor, None, self._reload)
             await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -61,8 +70,13 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
 
-def server_of(app: FastAPI, stopping: Callable[[], None], asked_to_stop: Callable[[], bool]) -> Server:
-    """Return the HTTP server of an application, not started yet."""
+def server_of(
+    app: FastAPI,
+    stopping: Callable[[], None],
+    asked_to_stop: Callable[[], bool],
+    reload: Callable[[], None],
+) -> Server:
+    """Return the HTTP server of an application, not started yet; ``reload`` is called after a SIGHUP."""
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
@@ -77,7 +91,7 @@ def server_of(app: FastAPI, stopping: Callable[[], None], asked_to_stop: Callabl
         proxy_headers=False,  # the caller is who the kernel says, whatever a header says
         timeout_graceful_shutdown=round(GRACE_S) + 1,
     )
-    return Server(config, stopping, asked_to_stop)
+    return Server(config, stopping, asked_to_stop, reload)
 
 
 def catch_stop_signals() -> Callable[[], bool]:
@@ -89,6 +103,17 @@ def catch_stop_signals() -> Callable[[], bool]:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: arrived.append(number))
     return lambda: bool(arrived)
+
+
+def keep_from_hangup() -> None:
+    """Ignore SIGHUP until the server reloads the settings on it; at a terminal, it still ends the daemon."""
+    if not sys.stderr.isatty():
+        signal.signal(signal.SIGHUP, _ignore)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing.  Unlike ``SIG_IGN``, programs that the daemon starts do not inherit this."""
+    del number, frame
 
 
 def ask_to_stop() -> None:

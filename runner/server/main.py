@@ -30,6 +30,7 @@ from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
 from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory, owners
 from runner.adapters.host.users import HostUsers
 from runner.adapters.process.exec import ProcessExec
@@ -54,14 +55,18 @@ from runner.core.ports.clock import Clock
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
 from runner.core.ports.users import UnknownUids, User
+from runner.files.settings.live import LiveSettings, OfferedImages
 from runner.files.settings.model import Settings, load_settings
 from runner.server.api import devices, rollouts, schedules, sessions, status
+from runner.server.api import retention as retention_api
+from runner.server.api import settings as settings_api
 from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.executor_choice import EngineEvidence, choose_executor
-from runner.server.listen import ask_to_stop, catch_stop_signals, listening, server_of
+from runner.server.listen import ask_to_stop, catch_stop_signals, keep_from_hangup, listening, server_of
 from runner.server.network import examine_at_start, make_network
 from runner.server.packages import make_packages
+from runner.server.reload import SettingsReload
 from runner.server.state_lock import hold_state
 from runner.services.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.services.attempts.service import AttemptService
@@ -69,6 +74,7 @@ from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
 from runner.services.notifications import make_notifications
 from runner.services.package_locks import PackageLocks
+from runner.services.retention import RetentionService
 
 if TYPE_CHECKING:
     from runner.core.ports.devices import DeviceHealth, DeviceProbe
@@ -99,14 +105,16 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
         UsageError: the settings are wrong.
         Unavailable: the state directory or the socket cannot be made.
     """
-    sys.stderr = logs.LossyStream(sys.stderr.buffer, errors="backslashreplace", line_buffering=True)
-    logs.configure(terminal=sys.stderr.isatty())
     directory = Path(state_dir or default_state_dir(os.environ, os.geteuid())).absolute()
+    sys.stderr = logs.standard_error(directory / "daemon.log")
+    logs.configure(terminal=sys.stderr.isatty())
+    keep_from_hangup()
     known = load_settings(Path(settings) if settings else None)
     sys.setswitchinterval(SWITCH_S)
     with hold_state(directory) as lock, closing(open_store(directory)) as store:
         service = build(directory, known, store)  # before the socket: a store that is refused takes no calls
-        run(service, Path(socket_path or directory / "runner.sock"), lock.mark_leaving)
+        reload = SettingsReload(service, Path(settings) if settings else None)
+        run(service, Path(socket_path or directory / "runner.sock"), lock.mark_leaving, reload)
     return 0
 
 
@@ -140,6 +148,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
             User(owner.uid, owner.gid, (owner.gid,), owner.name), directory, name
         ),
     )
+    live = LiveSettings(settings)
     network = make_network(settings, store.instance, executor)
     images = DockerImages(ImageStore(image_settings(directory, settings)))
     packages = make_packages(directory, settings, images) if executor.kind == "docker" else None
@@ -149,7 +158,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         in_container=executor.kind == "docker",
         images=images,
         packages=packages,
-        allowed_images=settings.allowed_images,
+        allowed_images=OfferedImages(live),
         network=network,
         log_quota_bytes=settings.log_quota_bytes,
         clock=clock,
@@ -199,7 +208,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         notification_feed=SqliteNotificationFeed(store),
         users=users,
         attempt_service=attempt_service,
-        settings=settings,
+        live=live,
         clock=clock,
         broadcast=broadcast,
         state_dir=directory,
@@ -336,7 +345,7 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
     return inventory
 
 
-def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> None:
+def run(service: JobService, path: Path, mark_leaving: Callable[[], None], reload: SettingsReload) -> None:
     """Serve at a path until asked to stop; all that can fail is made before a client is answered."""
 
     def stopping() -> None:
@@ -347,6 +356,10 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
     asked_to_stop = catch_stop_signals()
     app = application(service, leave=ask_to_stop)
     sessions.attach(app, service, _commands(service))
+    settings_api.attach(app, reload)
+    retention = retention_api.attach(
+        app, RetentionService(service, HostRunDirectories(service.state_dir / "jobs"))
+    )
     verifier = rollouts.attach(app, service)
     trigger = schedules.attach(app)
     notifications = make_notifications(service, notify.sender_for)
@@ -360,7 +373,8 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
         trigger.start()
         notifications.start()
         status_threads.start()
-        server = server_of(app, stopping, asked_to_stop)
+        retention.start()
+        server = server_of(app, stopping, asked_to_stop, reload.reload_and_log)
         gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
         gc.enable()
         try:
@@ -370,5 +384,6 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None]) -> No
             trigger.stop()
             verifier.stop()
             status_threads.stop()
+            retention.stop()
             service.daemon.stop()
     log.info("daemon.stopped")

@@ -1,12 +1,13 @@
 """What every service of a daemon is given: the control loop, and the ports of the host and of the store."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from runner.base.broadcast import ChangeBroadcast
-from runner.base.errors import RunnerError
+from runner.base.errors import Refused, RunnerError
 from runner.control.controller import Controller
 from runner.core.ports.clock import Clock
 from runner.core.ports.code import CodeSnapshots
@@ -15,6 +16,7 @@ from runner.core.ports.schedules import Schedules
 from runner.core.ports.store import JobStore
 from runner.core.ports.usage import UsageReport
 from runner.core.ports.users import User, Users
+from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.services.host_processes import HostProcesses
 from runner.services.package_locks import PackageLocks
@@ -35,6 +37,12 @@ class Caller:
     gid: int
 
 
+def check_operator(caller: Caller, action: str) -> None:
+    """Raise ``Refused`` unless a caller is root or the daemon's own user."""
+    if caller.uid not in {0, os.geteuid()}:
+        raise Refused(f"only root and the daemon's own user may {action}")
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
     """The control loop, the ports and the settings of one daemon; the composition root fills it in."""
@@ -46,7 +54,7 @@ class ServiceContext:
     notification_feed: NotificationFeed
     users: Users
     attempt_service: HostAttempts
-    settings: Settings
+    live: LiveSettings
     clock: Clock
     broadcast: ChangeBroadcast
     state_dir: Path
@@ -57,6 +65,11 @@ class ServiceContext:
         default_factory=dict
     )  # owners of run directories without a job
     package_locks: PackageLocks | None = None  # None: no packages are offered
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that are in force now."""
+        return self.live.value
 
     def user(self, caller: Caller) -> User:
         """Return the user of the host that a caller is."""

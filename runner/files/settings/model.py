@@ -21,6 +21,7 @@ from runner.files.settings.network import NetworkSettings, expand_network
 from runner.files.settings.notify import NotificationRule
 from runner.files.settings.packages import PackagesSettings
 from runner.files.settings.queue import QueueSettings
+from runner.files.settings.retention import RetentionSettings
 from runner.files.validation import describe_non_mapping, suggest_choice, validate_model
 
 HOST_PROGRAMS: Final = (
@@ -96,6 +97,13 @@ class Metrics(BaseModel):
 
     listen: Annotated[str, AfterValidator(_listen)] | None = None
     """``host:port`` for TCP; null: only the socket."""
+
+    per_user: bool = False
+    """Whether metrics name users: what each has running, waiting and allocated.  Whoever reads metrics sees
+    it: every user of the machine on the socket, and everybody who reaches the port."""
+
+    most_users: int = Field(50, ge=1, le=1000)
+    """Users who have a label of their own; the others are counted as ``(others)``."""
 
 
 class SilenceLimits(BaseModel):
@@ -231,6 +239,9 @@ class Settings(BaseModel):
 
     metrics: Metrics = Metrics()
     """Metrics over TCP, without encryption or authentication."""
+
+    retention: RetentionSettings = RetentionSettings()
+    """When run directories of ended jobs are removed."""
 
     shared_devices: tuple[str, ...] = ()
     """Devices that several jobs may share by memory: UUIDs, names (GPU-3), or parts of a model's name."""

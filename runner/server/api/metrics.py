@@ -5,7 +5,7 @@ settings say so, a TCP port (``metrics_port``).
 """
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from runner.core.job.states import Queued
+from runner.core.job.states import Allocated, Queued
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import DeviceState
 from runner.server.api.overview import OverviewCache
@@ -30,6 +30,10 @@ STATES: Final = ("preparing", "queued", "starting", "running", "stopping", "held
 
 MAX_CLASSES: Final = 32
 """Priority classes that have a label of their own; a site has a handful."""
+
+
+OTHER_USERS: Final = "(others)"
+"""The label of users beyond the limit; no account can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,11 @@ METRICS: Final = (
     Metric("runner_queue_jobs", "gauge", "waiting jobs by priority class", ("priority_class",)),
     Metric("runner_queue_oldest_seconds", "gauge", "for how long the oldest waiting job has waited"),
     Metric("runner_alarms", "gauge", "running jobs with a utilisation alarm"),
+    Metric("runner_user_jobs", "gauge", "unfinished jobs by user and state, with `metrics.per_user`",
+           ("user", "state")),
+    Metric("runner_user_devices", "gauge", "devices that a user's jobs have, with `metrics.per_user`",
+           ("user",)),
+    Metric("runner_user_cpus", "gauge", "CPUs that a user's jobs have, with `metrics.per_user`", ("user",)),
     Metric("runner_attempts_ended_total", "counter", "attempts that ended since the daemon started, by cause",
            ("cause",)),
     Metric("runner_decisions_total", "counter",
@@ -112,7 +121,10 @@ class MetricsCollector(Collector):
         for name, metric in (("cpus", "runner_cpus"), ("memory_bytes", "runner_memory_bytes")):
             for part in ("lent", "total"):
                 yield Sample(metric, overview[name][part], (part,))
-        yield from self._job_samples([entry.row for entry in list(service.daemon.tracked_jobs.values())])
+        rows = [entry.row for entry in list(service.daemon.tracked_jobs.values())]
+        yield from self._job_samples(rows)
+        if service.settings.metrics.per_user:
+            yield from self._user_samples(rows, service.settings.metrics.most_users)
         yield from self._monitor_samples()
         for name in STORE_FILES:
             yield Sample("runner_store_bytes", _size(service.state_dir / name), (name,))
@@ -130,6 +142,26 @@ class MetricsCollector(Collector):
         now = self.monitor.service.clock.now()
         ages = [(now - row.job.state.since).total_seconds() for row in queued]
         yield Sample("runner_queue_oldest_seconds", max(ages, default=0.0))
+
+    def _user_samples(self, rows: list[JobRow], most: int) -> Iterator[Sample]:
+        """Yield what users have; those with the most jobs have a label of their own."""
+        counts = Counter(row.owner.name for row in rows)
+        named = {name for name, _ in counts.most_common(most)}
+        jobs: Counter[tuple[str, str]] = Counter()
+        devices: Counter[str] = Counter()
+        cpus: defaultdict[str, float] = defaultdict(float)
+        needs = self.monitor.service.daemon.context.attempt_service.needs
+        for row in rows:
+            user, state = row.owner.name if row.owner.name in named else OTHER_USERS, row.job.state
+            jobs[user, state.kind] += 1
+            if isinstance(state, Allocated):
+                devices[user] += len(state.allocation.devices)
+                cpus[user] += needs(row).cpus
+        for user in sorted({user for user, _ in jobs}):
+            for kind in STATES:
+                yield Sample("runner_user_jobs", jobs[user, kind], (user, kind))
+            yield Sample("runner_user_devices", devices[user], (user,))
+            yield Sample("runner_user_cpus", cpus[user], (user,))
 
     def _monitor_samples(self) -> Iterator[Sample]:
         monitor = self.monitor

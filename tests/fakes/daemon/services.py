@@ -14,6 +14,7 @@ from runner.control.controller import Controller
 from runner.core.ports.clock import Clock
 from runner.core.ports.images import Images
 from runner.core.ports.packages import Packages
+from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.services.attempts.prepare import AttemptConfig
 from runner.services.attempts.service import AttemptService
@@ -62,7 +63,7 @@ def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
         notification_feed=SqliteNotificationFeed(store),
         users=USERS,
         attempt_service=attempt_service,
-        settings=settings,
+        live=LiveSettings(settings),
         clock=clock,
         broadcast=broadcast,
         state_dir=directory,

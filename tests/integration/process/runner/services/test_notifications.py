@@ -12,6 +12,7 @@ from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.core.job.events import HoldRequested
 from runner.core.notification import Notification
 from runner.core.ports.notifications import Undelivered
+from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import NotificationRule
 from runner.services.context import Caller
@@ -84,7 +85,7 @@ def post(tmp_path: Path) -> Post:
 def configured(post: Post, **rule: object) -> None:
     """Let the daemon have one rule."""
     service = post.site.service
-    post.site.service = replace(service, settings=Settings.model_validate({"notify": [rule]}))
+    post.site.service = replace(service, live=LiveSettings(Settings.model_validate({"notify": [rule]})))
 
 
 def test_each_rule_has_a_thread_that_ends(post: Post) -> None:

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from runner.base.errors import UsageError
+from runner.files.settings.live import LiveSettings
 from runner.server.api import metrics_port, status
 from runner.server.api.metrics_port import MetricsPort
 from runner.server.api.status import StatusThreads
@@ -51,9 +52,8 @@ def taken() -> Iterator[str]:
 
 def listening(service: JobService, listen: str) -> JobService:
     metrics = service.settings.metrics.model_copy(update={"listen": listen})
-    return replace(
-        service, settings=service.settings.model_copy(update={"metrics": metrics, "watch_every_s": 0.05})
-    )
+    settings = service.settings.model_copy(update={"metrics": metrics, "watch_every_s": 0.05})
+    return replace(service, live=LiveSettings(settings))
 
 
 def attach(place: Watched, listen: str) -> StatusThreads:

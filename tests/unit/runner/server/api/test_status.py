@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from runner.files.settings.model import Metrics as MetricsSettings
 from runner.server.api.metrics import CONTENT_TYPE, METRICS
 from tests.unit.runner.server.api.test_jobs import JOB
 from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
@@ -135,7 +137,36 @@ def test_ends_and_decisions_are_counted(place: Watched) -> None:
     assert found["runner_decisions_total", "exit", "done"] == 1
 
 
+def name_users(place: Watched, most: int = 50) -> None:
+    """Let metrics name users."""
+    live = place.service.live
+    metrics = MetricsSettings(per_user=True, most_users=most)
+    live.value = live.value.model_copy(update={"metrics": metrics})
+
+
+def test_users_are_named_where_the_operator_says_so_and_only_so_many(place: Watched) -> None:
+    place.submit(GPU_JOB)
+    place.until("running")
+    assert not any(name.startswith("runner_user_") for name, *_ in place.metrics())
+    name_users(place)
+    owner = place.service.store.find("1")
+    assert owner is not None
+    assert place.metrics()["runner_user_jobs", "running", owner.owner.name] == 1
+    assert place.metrics()["runner_user_devices", owner.owner.name] == 1
+    name_users(place, most=1)
+    entry = place.service.daemon.tracked_jobs["1"]
+    for number in range(3):
+        row = replace(entry.row, owner=replace(entry.row.owner, name=f"u{number}"))
+        place.service.daemon.tracked_jobs[f"{number + 7}"] = replace(entry, row=row)
+    users = {labels[0] for name, *labels in place.metrics() if name == "runner_user_cpus"}
+    assert len(users) == 2
+    assert "(others)" in users
+    for number in range(3):
+        del place.service.daemon.tracked_jobs[f"{number + 7}"]
+
+
 def test_every_figure_that_is_promised_is_given(place: Watched) -> None:
+    name_users(place)
     place.monitor.sample()
     place.more["GPU-a"] = {"temperature_c": 61, "power_w": 412.5}
     both = GPU_JOB.replace("gpus: 1", "gpus: 2")

@@ -14,6 +14,7 @@ from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.base.errors import Unavailable
 from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.store import DecisionRow
+from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Alarm, Settings
 from runner.services.monitor.alarms import ALARM
 from runner.services.monitor.counts import OTHER_RULE
@@ -30,7 +31,9 @@ class Looked(Place):
         super().__post_init__()
         self.time = FakeClock()
         self.service = replace(
-            self.service, clock=self.time, settings=Settings(alarm=Alarm(window_s=60, profiles={"quiet": 5}))
+            self.service,
+            clock=self.time,
+            live=LiveSettings(Settings(alarm=Alarm(window_s=60, profiles={"quiet": 5}))),
         )
         self.monitor = UtilizationMonitor(self.service)
         self.monitor.sample()
@@ -131,7 +134,7 @@ def test_a_profile_may_have_a_limit_of_its_own(place: Looked) -> None:
     settings = place.service.settings.model_copy(
         update={"alarm": Alarm(window_s=60, below_percent=70, profiles={"cpu": 10, "baseline": 10})}
     )
-    place.service = replace(place.service, settings=settings)
+    place.service = replace(place.service, live=LiveSettings(settings))
     place.monitor = UtilizationMonitor(place.service)
     place.submit(JOB + "profile: cpu\n")
     place.until("running")
@@ -141,7 +144,7 @@ def test_a_profile_may_have_a_limit_of_its_own(place: Looked) -> None:
 
 def test_a_silent_job_is_another_matter(place: Looked) -> None:
     settings = Settings(alarm=Alarm(window_s=120))
-    place.service = replace(place.service, settings=settings)
+    place.service = replace(place.service, live=LiveSettings(settings))
     place.monitor = UtilizationMonitor(place.service)
     place.submit(GPU_JOB)
     place.until("running")
@@ -160,7 +163,7 @@ def test_of_a_program_of_its_owners_own_the_setup_is_not_known(place: Looked) ->
 
 def test_no_limit_at_all_never_alarms(place: Looked) -> None:
     settings = Settings(alarm=Alarm(window_s=60, below_percent=0))
-    place.service = replace(place.service, settings=settings)
+    place.service = replace(place.service, live=LiveSettings(settings))
     place.monitor = UtilizationMonitor(place.service)
     place.submit(GPU_JOB)
     place.until("running")

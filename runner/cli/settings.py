@@ -1,0 +1,72 @@
+"""``runner settings``: check the operator's settings, and let the daemon read them again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from runner.cli.console import complain, complain_of, say, say_json
+from runner.cli.parameters import CommandGroup, as_json
+from runner.client.client import find
+
+FILE = click.Path(path_type=Path)
+
+
+@click.group(cls=CommandGroup)
+def settings() -> None:
+    """Check and reload the operator's settings."""
+
+
+@settings.command()
+@click.argument("file", required=False, type=FILE)
+@as_json
+def check(file: Path | None, *, as_json: bool) -> None:
+    """Check a settings file; each problem is a line FILE:LINE:COLUMN: KEY: FACT.
+
+    Without FILE, the file is checked that the daemon of this user reads. The values of the file are
+    printed, and on stderr a warning for each user, group, class and profile that does not exist here. The
+    exit code is 2 if there is a problem. No daemon is asked or started.
+    """
+    from runner.base.errors import UsageError  # noqa: PLC0415  only this command pays for it
+    from runner.base.textfile import FileError, one_line  # noqa: PLC0415  as above
+    from runner.files.settings.model import load_settings, settings_path  # noqa: PLC0415  as above
+
+    shown = one_line(str(file or settings_path()))
+    try:
+        known = load_settings(file)
+        known.seccomp_text()
+    except UsageError as error:
+        if as_json:
+            lines = error.lines if isinstance(error, FileError) else [str(error)]
+            say_json({"file": shown, "problems": list(lines), "warnings": [], "settings": None})
+        else:
+            complain_of(error)
+        click.get_current_context().exit(error.exit_code)
+    warnings = list(known.strangers())
+    said = known.model_dump(mode="json", exclude_unset=True)
+    if as_json:
+        say_json({"file": shown, "problems": [], "warnings": warnings, "settings": said})
+        return
+    for warning in warnings:
+        complain(f"warning: {warning}")
+    say(f"{shown}: valid; {len(said)} settings differ from nothing said")
+    for name, value in said.items():
+        say(f"{name}: {value}")
+
+
+@settings.command("reload")
+@as_json
+def reload_(*, as_json: bool) -> None:
+    """Let the daemon read its settings again, as "systemctl reload" and SIGHUP do.
+
+    Only root and the daemon's own user may. A file with a mistake changes nothing: exit code 2. Settings
+    that need a restart of the daemon are named, and keep their values.
+    """
+    answer = find(complain).post("/v1/settings/reload", {})
+    if as_json:
+        say_json(answer)
+        return
+    say(f"in force now: {', '.join(answer['changed']) or 'nothing new'}")
+    if answer["needs_restart"]:
+        complain(f"not before a restart of the daemon: {', '.join(answer['needs_restart'])}")

@@ -1,0 +1,80 @@
+"""The settings that are in force, and which of them change without a restart of the daemon."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from runner.files.settings.model import Settings
+
+RELOADABLE: Final[Mapping[str, frozenset[str] | None]] = {
+    "alarm": None,
+    "allowed_images": None,
+    "job_file_bytes_per_user": None,
+    "metrics": frozenset({"per_user", "most_users"}),
+    "network": frozenset({"default", "class_defaults", "outbound"}),
+    "queue": None,
+    "retention": None,
+    "root_jobs_run_as": None,
+    "sessions_per_user": None,
+    "submission_bytes": None,
+}
+"""Settings that a reload changes; None: the whole section, else these keys of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChange:
+    """What a reload comes to."""
+
+    settings: Settings
+    changed: tuple[str, ...]
+    """Keys that are in force now."""
+    needs_restart: tuple[str, ...]
+    """Keys that differ in the file, and keep their values until the daemon is started anew."""
+
+
+@dataclass(slots=True)
+class LiveSettings:
+    """The settings that are in force; a reload replaces them as a whole."""
+
+    value: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedImages(Mapping[str, str]):
+    """The images that the operator offers now."""
+
+    live: LiveSettings
+
+    def __getitem__(self, name: str) -> str:
+        return self.live.value.allowed_images[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.live.value.allowed_images)
+
+    def __len__(self) -> int:
+        return len(self.live.value.allowed_images)
+
+
+def merge_settings(present: Settings, written: Settings) -> SettingsChange:
+    """Return the present settings with what a reload may take from those in the file."""
+    merged = dict(present)
+    changed: list[str] = []
+    needs_restart: list[str] = []
+    for name, value in written:
+        if value == merged[name]:
+            continue
+        keys = RELOADABLE.get(name, frozenset())
+        if keys is None:
+            merged[name] = value
+            changed.append(name)
+            continue
+        for key, part in value if keys else ():
+            if part != getattr(merged[name], key):
+                (changed if key in keys else needs_restart).append(f"{name}.{key}")
+        if keys:
+            taken = {key: getattr(value, key) for key in keys}
+            merged[name] = merged[name].model_copy(update=taken)
+        else:
+            needs_restart.append(name)
+    settings = present.model_copy(update=merged)
+    return SettingsChange(settings, tuple(changed), tuple(needs_restart))

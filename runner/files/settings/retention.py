@@ -1,0 +1,27 @@
+"""What an operator may say about the run directories of jobs that have ended."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from runner.files.settings.queue import Days
+
+
+class RetentionSettings(BaseModel):
+    """When run directories of jobs that have ended are removed; all null: never."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    age: Days | None = None
+    """Removed so long after the end of the job."""
+
+    bytes_per_user: Annotated[int, Field(ge=0)] | None = None
+    """Size of the run directories of one user's ended jobs; the oldest are removed first."""
+
+    count_per_user: Annotated[int, Field(ge=0)] | None = None
+    """Number of run directories of one user's ended jobs; the oldest are removed first."""
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether nothing is ever removed."""
+        return self.age is None and self.bytes_per_user is None and self.count_per_user is None

@@ -1,0 +1,29 @@
+"""HTTP for the operator's settings."""
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from runner.server.api.deps import CallerDep, ServiceDep
+from runner.server.api.threads import SharedThreadsRoute
+from runner.server.reload import SettingsReload
+from runner.services.context import check_operator
+
+router: Final = APIRouter(route_class=SharedThreadsRoute)
+
+
+def attach(app: FastAPI, reload: SettingsReload) -> None:
+    """Add the route to an application."""
+    app.state.settings_reload = reload
+    app.include_router(router)
+
+
+@router.post("/v1/settings/reload")
+def reload_settings(request: Request, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Read the settings file again, for an operator, and answer with what has changed."""
+    del service
+    check_operator(caller, "reload the settings")
+    reload: SettingsReload = request.app.state.settings_reload
+    change = reload.reload()
+    return JSONResponse({"changed": change.changed, "needs_restart": change.needs_restart})

@@ -1,0 +1,143 @@
+"""Retention: removing the run directories of jobs that ended long ago, or of users who have too many.
+
+What the store knows about a job stays.  A job that has not ended keeps its directory, and so does one that
+has ended a moment ago, whatever the limits.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+import structlog
+
+from runner.base.threads import PeriodicThread
+from runner.base.units import format_duration, format_size
+from runner.core.job.states import Finished
+from runner.core.ports.store import JobRow
+from runner.files.settings.retention import RetentionSettings
+from runner.services.jobs import JobService
+
+log = structlog.get_logger()
+
+PERIOD_S: Final = 3600.0
+"""Seconds between two looks at the run directories."""
+
+GRACE: Final = timedelta(hours=1)
+"""A directory stays this long after the end of its job, so that its owner can look at it."""
+
+
+class RunDirectories(Protocol):
+    """All run directories of a daemon."""
+
+    def ids(self) -> Sequence[str]:
+        """Return the ids of the jobs that have a directory."""
+
+    def size(self, job_id: str) -> int:
+        """Return the bytes that a directory takes on the disk; 0 if it cannot be read."""
+
+    def remove(self, job_id: str) -> None:
+        """Remove a directory with all that is in it; may raise Unavailable."""
+
+    def sweep(self) -> None:
+        """Remove the rest of directories whose removal was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """The run directory of a job that has ended."""
+
+    job_id: str
+    name: str
+    owner: str
+    ended: datetime
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A run directory that the limits do not allow to stay, with the reason."""
+
+    run: EndedRun
+    why: str
+
+
+def choose(runs: Iterable[EndedRun], limits: RetentionSettings, now: datetime) -> list[Removal]:
+    """Return the run directories to remove, the oldest first."""
+    of_users: dict[str, list[EndedRun]] = defaultdict(list)
+    for run in runs:
+        of_users[run.owner].append(run)
+    found = [removal for of_one in of_users.values() for removal in _of_user(of_one, limits, now)]
+    return sorted(found, key=lambda removal: removal.run.ended)
+
+
+def _of_user(runs: list[EndedRun], limits: RetentionSettings, now: datetime) -> Iterator[Removal]:
+    """Yield what goes of one user's directories; the newest stay as long as there is room."""
+    count, size = 0, 0
+    for run in sorted(runs, key=lambda run: run.ended, reverse=True):
+        count, size = count + 1, size + run.size
+        why = _reason(run, limits, now, count, size)
+        if why and now - run.ended >= GRACE:
+            count, size = count - 1, size - run.size
+            yield Removal(run, why)
+
+
+def _reason(run: EndedRun, limits: RetentionSettings, now: datetime, count: int, size: int) -> str:
+    if limits.age is not None and now - run.ended >= limits.age:
+        return f"ended more than {format_duration(limits.age)} ago"
+    if limits.count_per_user is not None and count > limits.count_per_user:
+        return f"{run.owner} may have {limits.count_per_user} run directories"
+    if limits.bytes_per_user is not None and size > limits.bytes_per_user:
+        return f"{run.owner} may have {format_size(limits.bytes_per_user)} of run directories"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionService:
+    """Applies the limits in the settings."""
+
+    service: JobService
+    directories: RunDirectories
+
+    def thread(self) -> PeriodicThread:
+        """Return a thread that applies them every hour; it is not started yet."""
+        return PeriodicThread("retention", PERIOD_S, self.apply, begin_at_once=True)
+
+    def pending(self) -> list[Removal]:
+        """Return what would be removed now."""
+        limits = self.service.settings.retention
+        if limits.is_unlimited:
+            return []
+        measure = self.directories.size if limits.bytes_per_user is not None else _unmeasured
+        runs = [run for job_id in self.directories.ids() if (run := self._ended(job_id, measure)) is not None]
+        return choose(runs, limits, self.service.clock.now())
+
+    def apply(self) -> list[Removal]:
+        """Remove what the limits do not allow to stay, and return it.
+
+        Raises:
+            Unavailable: a directory cannot be removed; those before it are gone.
+        """
+        self.directories.sweep()
+        removals = self.pending()
+        for each in removals:
+            self.directories.remove(each.run.job_id)
+            log.info("run_directory.removed", job_id=each.run.job_id, owner=each.run.owner, why=each.why)
+        return removals
+
+    def _ended(self, job_id: str, measure: Callable[[str], int]) -> EndedRun | None:
+        row = self.service.store.find(job_id)
+        if row is None or not _has_ended(row) or job_id in self.service.daemon.tracked_jobs:
+            return None
+        return EndedRun(job_id, row.name, row.owner.name, row.job.state.since, measure(job_id))
+
+
+def _has_ended(row: JobRow) -> bool:
+    return isinstance(row.job.state, Finished)
+
+
+def _unmeasured(job_id: str) -> int:
+    """Return 0: measuring reads every directory, and no limit asks for it."""
+    del job_id
+    return 0

@@ -1,0 +1,60 @@
+"""Measuring and removing run directories, however a job has left them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.host.run_directories import HostRunDirectories
+from runner.base.errors import Unavailable
+
+
+def test_only_directories_of_jobs_are_listed_the_oldest_first(tmp_path: Path) -> None:
+    for name in ("10", "9", ".removed-3", "canary-1"):
+        (tmp_path / name).mkdir()
+    assert HostRunDirectories(tmp_path).ids() == ("9", "10")
+    assert HostRunDirectories(tmp_path / "absent").ids() == ()
+
+
+def test_a_file_with_two_names_counts_once_and_links_are_not_followed(tmp_path: Path) -> None:
+    directory = tmp_path / "1" / "lineages"
+    directory.mkdir(parents=True)
+    (directory / "a").write_bytes(b"x" * 100_000)
+    os.link(directory / "a", directory / "b")
+    (tmp_path / "large").write_bytes(b"x" * 1_000_000)
+    (directory / "c").symlink_to(tmp_path / "large")
+    assert 100_000 <= HostRunDirectories(tmp_path).size("1") < 200_000
+    assert HostRunDirectories(tmp_path).size("2") == 0
+
+
+def test_a_very_deep_directory_is_removed_and_what_links_name_is_not(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("x")
+    jobs = tmp_path / "jobs"
+    (jobs / "1").mkdir(parents=True)
+    (jobs / "1" / "link").symlink_to(outside)
+    here = os.open(jobs / "1", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    HostRunDirectories(jobs).remove("1")
+    HostRunDirectories(jobs).remove("1")  # it is gone already
+    assert not list(jobs.iterdir())
+    assert (outside / "kept").exists()
+
+
+def test_an_interrupted_removal_is_completed_by_the_next_sweep(tmp_path: Path) -> None:
+    (tmp_path / ".removed-4" / "rest").mkdir(parents=True)
+    HostRunDirectories(tmp_path).sweep()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / ".removed-1" / "rest").mkdir(parents=True)
+    with pytest.raises(Unavailable, match="/1: cannot be removed: Directory not empty"):
+        HostRunDirectories(tmp_path).remove("1")

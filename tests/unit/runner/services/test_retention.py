@@ -1,0 +1,48 @@
+"""Which run directories the limits do not allow to stay."""
+
+from datetime import UTC, datetime, timedelta
+
+from runner.files.settings.retention import RetentionSettings
+from runner.services.retention import EndedRun, choose
+
+NOW = datetime(2030, 1, 10, tzinfo=UTC)
+
+
+def run(job_id: int, hours: float, owner: str = "ann", size: int = 0) -> EndedRun:
+    return EndedRun(str(job_id), f"job-{job_id}", owner, NOW - timedelta(hours=hours), size)
+
+
+def removed(runs: list[EndedRun], **limits: object) -> list[str]:
+    return [each.run.job_id for each in choose(runs, RetentionSettings.model_validate(limits), NOW)]
+
+
+def test_without_limits_all_stay() -> None:
+    assert RetentionSettings().is_unlimited
+    assert removed([run(1, 9999, size=2**50)]) == []
+
+
+def test_the_old_ones_go_after_their_age() -> None:
+    assert removed([run(2, 47), run(1, 49)], age="2d") == ["1"]
+
+
+def test_the_oldest_of_each_user_go_when_there_are_too_many() -> None:
+    runs = [run(1, 5), run(2, 4), run(3, 3), run(4, 9, "bob")]
+    assert removed(runs, count_per_user=2) == ["1"]
+    [removal] = choose(runs, RetentionSettings(count_per_user=2), NOW)
+    assert removal.why == "ann may have 2 run directories"
+
+
+def test_the_oldest_go_when_they_take_too_much_and_small_ones_that_fit_stay() -> None:
+    gib = 2**30
+    runs = [run(1, 5, size=gib // 4), run(2, 4, size=2 * gib), run(3, 3, size=gib // 2)]
+    assert removed(runs, bytes_per_user=gib) == ["2"]
+    [removal] = choose(runs, RetentionSettings(bytes_per_user=gib), NOW)
+    assert removal.why == "ann may have 1GiB of run directories"
+
+
+def test_what_has_just_ended_stays_whatever_the_limits() -> None:
+    assert removed([run(1, 0.5), run(2, 2)], count_per_user=0) == ["2"]
+
+
+def test_the_oldest_are_removed_first() -> None:
+    assert removed([run(3, 60), run(1, 70, "bob"), run(2, 80)], age="1d") == ["2", "1", "3"]

@@ -49,7 +49,7 @@ def write_layer(root: Path, facts: PythonFacts, out: IO[bytes], *, isolated: boo
         for depth in range(1, len(parents) + 1):
             _add_directory(tar, "/".join(parents[:depth]))
         _add_directory(tar, place)
-        made = _environment(facts, isolated=isolated)
+        made = environment_files(facts, isolated=isolated)
         above = {str(parent) for name in made for parent in PurePosixPath(name).parents} - {"."}
         for name in sorted({*made, *above, *_names(root)}):
             if name in above:
@@ -59,7 +59,7 @@ def write_layer(root: Path, facts: PythonFacts, out: IO[bytes], *, isolated: boo
     return hashing.digest
 
 
-def _environment(facts: PythonFacts, *, isolated: bool) -> Mapping[str, str | bytes]:
+def environment_files(facts: PythonFacts, *, isolated: bool) -> Mapping[str, str | bytes]:
     """Return the files that make the packages a virtual environment; a text is the target of a link."""
     site = f"lib/python{facts.python}/site-packages"
     home = facts.executable.rpartition("/")[0]

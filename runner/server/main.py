@@ -151,7 +151,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
     live = LiveSettings(settings)
     network = make_network(settings, store.instance, executor)
     images = DockerImages(ImageStore(image_settings(directory, settings)))
-    packages = make_packages(directory, settings, images) if executor.kind == "docker" else None
+    packages = make_packages(directory, settings, images, in_container=executor.kind == "docker")
     config = AttemptConfig(
         instance=store.instance,
         jobs_dir=directory / "jobs",
@@ -171,10 +171,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
     )
     code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
     attempt_service = AttemptService(replace(config, code=code))
-    package_locks = None
-    if packages is not None:
-        queue = FairExecutor("packages")
-        package_locks = PackageLocks(packages, queue, directory / "images" / "packages")
+    package_locks = PackageLocks(packages, FairExecutor("packages"), directory / "images" / "packages")
     attempt_service.sweep()
     examine_at_start(settings, network)
     context = Context(

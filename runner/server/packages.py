@@ -3,29 +3,42 @@
 import os
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from images.packages.environment import EnvironmentStore, host_facts
+from images.packages.resolve import Resolver
 from images.packages.store import PackageSettings, PackageStore
 from images.packages.values import Account, Indexes, Limits
 from runner.adapters.docker.packages import DockerPackages
+from runner.adapters.process.packages import HostPackages
 from runner.core.ports.images import Images
+from runner.core.ports.packages import Packages
 from runner.files.settings.model import Settings
 
 if TYPE_CHECKING:
     from images.ports import Engine
 
 
-def make_packages(directory: Path, settings: Settings, images: Images) -> DockerPackages:
-    """Return the packages of jobs in containers."""
+UNPACKS: Final = 65531
+"""The uid and gid that unpack wheels for a daemon of root.
+
+No account and no job has them: jobs of root, which run as 65532, must not reach the wheels of others."""
+
+
+def make_packages(directory: Path, settings: Settings, images: Images, *, in_container: bool) -> Packages:
+    """Return the packages of jobs, as layers of images or as environments of this host."""
     run_as = settings.root_jobs_run_as
     account = Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None
-    store = PackageStore(package_settings(directory, settings), partial(image_engine, settings.engine))
-    return DockerPackages(store, images, account)
+    known = package_settings(directory, settings)
+    if in_container:
+        return DockerPackages(PackageStore(known, partial(image_engine, settings.engine)), images, account)
+    resolver = Resolver(known.cache_dir / "packages", known.indexes, known.limits)
+    return HostPackages(EnvironmentStore(known, cache(host_facts)), resolver, account)
 
 
 def package_settings(directory: Path, settings: Settings) -> PackageSettings:
     """Return how packages are resolved and unpacked below a state directory."""
-    run_as, asked = settings.root_jobs_run_as, settings.packages
+    asked = settings.packages
     return PackageSettings(
         cache_dir=directory / "images",
         indexes=Indexes(
@@ -36,7 +49,7 @@ def package_settings(directory: Path, settings: Settings) -> PackageSettings:
             netrc=None if asked.credentials is None else Path(asked.credentials),
             ca_file=settings.ca_file,
         ),
-        account=Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None,
+        account=Account(UNPACKS, UNPACKS) if os.geteuid() == 0 else None,
         limits=Limits(asked.time_limit_s, asked.memory_bytes),
     )
 

@@ -51,6 +51,9 @@ class Packages(Protocol):
             Unavailable: the index or the engine does not answer, or all who waited have left.
         """
 
+    def environment(self, lock: str) -> Path | None:
+        """Return the directory of a virtual environment of this host; None: the packages are in the image."""
+
     def leave(self, job_id: str) -> None:
         """Wait no longer; what nobody waits for is broken off.  Does not block."""
 

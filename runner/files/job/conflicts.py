@@ -25,6 +25,9 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
         yield problem(
             ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
         )
+    if job.image.has_packages and not isinstance(job.workload, contract.Program):
+        fact = f"packages are for programs; {job.workload.kind} brings all that it needs"
+        yield problem(("image",), fact)
     if resources.shm is not None and resources.shm > resources.memory:
         limit = format_size(resources.memory)
         fact = f"{format_size(resources.shm)} is larger than resources.memory, {limit}, which includes it"

@@ -129,7 +129,9 @@ class LaunchPreparer:
         )
         request = self._request(row, paths, image, devices, mounts, attempt.turned, network)
         request = replace(request, owner=_with_present_group(row.owner, revision, who))
-        request = apply_program(request, spec, in_container=config.in_container)
+        packages = config.packages
+        environment = packages.environment(revision.lock) if packages and revision.lock else None
+        request = apply_program(request, spec, in_container=config.in_container, environment=environment)
         return self._resume_program(request, revision, attempt, directory, paths)
 
     def _resume_program(

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
@@ -16,13 +16,18 @@ from runner.core.ports.executor import LaunchRequest
 from runner.services.attempts.inside import MAIN, terminal_command
 
 
-def apply_program(request: LaunchRequest, spec: AttemptSpec, *, in_container: bool) -> LaunchRequest:
-    """Return the request with the program's own command, place and variables; others as they are."""
+def apply_program(
+    request: LaunchRequest, spec: AttemptSpec, *, in_container: bool, environment: Path | None = None
+) -> LaunchRequest:
+    """Return the request with the program's own command, place and variables; others as they are.
+
+    ``environment`` is a virtual environment of this host with the packages of the job.
+    """
     plan = spec.workload
     if not isinstance(plan, Program):
         return request
     paths = RunPaths(JOB_DIR if in_container else request.run_dir, spec.attempt, spec.lineage)
-    places = {} if in_container else {"PATH": _path()}
+    places = {} if in_container else _places(environment)
     argv = plan.command
     if plan.terminal:
         argv = terminal_command(paths, MAIN, argv, in_container=in_container, is_main=True)
@@ -71,6 +76,9 @@ def variables(spec: AttemptSpec, plan: Program, paths: RunPaths) -> Mapping[str,
 _OWN: Final = str(PurePosixPath(sys.executable).parent)
 
 
-def _path() -> str:
+def _places(environment: Path | None) -> dict[str, str]:
     """Return where programs of this host are found; ``python`` is the one that has ``jobs``."""
-    return os.pathsep.join((_OWN, os.environ.get("PATH", os.defpath)))
+    path = os.pathsep.join((_OWN, os.environ.get("PATH", os.defpath)))
+    if environment is None:
+        return {"PATH": path}
+    return {"PATH": f"{environment}/bin{os.pathsep}{path}", "VIRTUAL_ENV": str(environment)}

@@ -18,6 +18,7 @@ from runner.core.policy.change_class import (
     workload_rules,
 )
 from runner.core.policy.digest import compute_digest
+from runner.files.package_lock import locked_versions
 from runner.files.policy.job_policy import deserialize_policy
 from runner.services.submission.revision import Revision
 
@@ -55,6 +56,9 @@ def _values(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     for name, value in job.items():
         if name not in _ELSEWHERE:
             yield from _flat(name, value)
+    if revision.lock is not None:
+        for name, version in locked_versions(revision.lock).items():
+            yield f"image.packages.{name}", version
     yield "accelerator", revision.accelerator
     yield "network", revision.network
     yield "policy", _policy(revision)

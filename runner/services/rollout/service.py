@@ -8,9 +8,10 @@ it cost nothing.  Otherwise nothing changes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from runner.base.errors import Refused, UsageError
+from runner.base.errors import Refused, RunnerError, UsageError
 from runner.base.textfile import FileError, one_line
 from runner.core.job.attempt import ExpectedSpeedup, Start, StartFrom
 from runner.core.job.events import RevisionApplied
@@ -184,7 +185,8 @@ class RolloutService:
 
     def _load_revisions(self, caller: Caller, request: RolloutRequest) -> tuple[JobRow, Revision, Revision]:
         """Return the job, its present revision, and the revision of the request."""
-        after = self.service.submission.resolve(caller, request.submission)
+        known = partial(self._known_lock, caller, request.reference)
+        after = self.service.submission.resolve(caller, request.submission, known)
         if after.job.schedule is not None:
             fact = "belongs to no change of one job; leave it out here, or make it with runner submit"
             raise FileError(after.job.origin.path, [after.job.origin.problem(("schedule",), fact)])
@@ -199,6 +201,14 @@ class RolloutService:
         if request.reference is not None:  # the job keeps its name, whatever the file is called
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after
+
+    def _known_lock(self, caller: Caller, reference: str | None, name: str) -> tuple[str | None, str | None]:
+        """Return the lock of the job that is changed, behind the digest of what it resolves."""
+        try:
+            before = parse_revision(self.service.queries.readable(caller, reference or name).revision)
+        except RunnerError:
+            return None, None  # which is told where the job is needed
+        return before.lock_request, before.lock
 
     def _make_event(self, evaluation: Evaluation, by: str, *, approved: bool) -> RevisionApplied:
         verb = Verb.KEEP if evaluation.outcome == "keep" else Verb(evaluation.outcome)
@@ -268,7 +278,8 @@ def _find_revision(job: Job, known: Sequence[RevisionRow], number: int | None) -
 
 
 def _other_image(before: Revision, after: Revision) -> bool:
-    return (before.accelerator, before.job.image) != (after.accelerator, after.job.image)
+    here, there = ((each.accelerator, each.job.image, each.lock) for each in (before, after))
+    return here != there
 
 
 def _expected_speedup(evaluation: Evaluation, verb: Verb) -> ExpectedSpeedup | None:

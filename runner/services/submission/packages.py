@@ -1,10 +1,12 @@
 """The packages that a job asks for: its requirements are read as its submitter, and resolved into a lock."""
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Problem, one_line, quoted
@@ -17,6 +19,15 @@ from runner.services.package_locks import PackageLocks
 
 MAX_FILES: Final = 20
 """Files that one file of requirements may include."""
+
+
+KnownLocks: TypeAlias = Callable[[str], tuple[str | None, str | None]]
+"""Returns the lock that a job of some name has, behind the digest of what it resolves."""
+
+
+def no_locks(_name: str) -> tuple[str | None, str | None]:
+    """Return that no lock is known."""
+    return None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +57,23 @@ class PackageResolver:
     base: Path
     """The directory of the job file."""
 
-    def resolve(self, job: JobFile, accelerator: Accelerator, reference: str | None) -> str | None:
-        """Return the lock of a job's packages, None if it asks for none.
+    def resolve(
+        self, job: JobFile, accelerator: Accelerator, reference: str | None, known: KnownLocks
+    ) -> tuple[str, str]:
+        """Return the lock of a job's packages, and the digest of what it resolves.
 
         Args:
-            job: The job.
+            job: The job, which asks for packages.
             accelerator: What it runs on.
             reference: The image that gets the packages; None: that of the accelerator.
+            known: The lock that a job of this name has.
 
         Raises:
             FileError: at the line of the requirement that cannot be had.
             PackagesPending: they are being resolved.
             Unavailable: the index or the engine does not answer.
         """
-        asked = job.image.requirements
-        if asked is None:
-            return None
+        asked = job.image.requirements or ()
         collected = _Collected()
         if isinstance(asked, str):
             self._read(self.base / asked, collected, constrains=False)
@@ -75,8 +87,11 @@ class PackageResolver:
             accelerator,
             reference,
         )
+        digest, (known_digest, known_lock) = _digest(request), known(job.name)
+        if known_lock is not None and digest == known_digest:
+            return known_lock, digest
         try:
-            return self.locks.find(request, self.who)
+            return self.locks.find(request, self.who), digest
         except Unresolvable as error:
             raise _at_its_line(job, collected, str(error)) from error
         except BuildFailed as error:
@@ -113,6 +128,11 @@ class PackageResolver:
     def _shown(self, path: Path) -> Path:
         """Return a path as a user would write it: relative to the job file if it is below its directory."""
         return path.relative_to(self.base) if path.is_relative_to(self.base) else path
+
+
+def _digest(request: PackageRequest) -> str:
+    """Return the digest of a request."""
+    return hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()
 
 
 def _option_fact(line: RequirementLine) -> str:

@@ -31,7 +31,7 @@ from runner.services.host_processes import HostProcesses
 from runner.services.package_locks import PackageLocks
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
-from runner.services.submission.packages import PackageResolver
+from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import (
     ArrayMembership,
@@ -65,7 +65,9 @@ class RevisionResolver:
     code: CodeSnapshots | None
     package_locks: PackageLocks | None = None
 
-    def resolve(self, who: User, owner: Owner, submission: Submission) -> Resolution:
+    def resolve(
+        self, who: User, owner: Owner, submission: Submission, known_locks: KnownLocks = no_locks
+    ) -> Resolution:
         """Return the revisions of a submission; the id of a matrix is not known yet.
 
         Raises:
@@ -78,7 +80,7 @@ class RevisionResolver:
         written = submission.read(named.problems)
         snapshot = self.daemon.exclusive.read(self.daemon.snapshot)
         gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
-        resolver = _JobResolver(self, who, owner, submission, gate, named)
+        resolver = _JobResolver(self, who, owner, submission, gate, named, known_locks)
         found: list[Revision] = []
         problems: list[Problem] = []
         for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
@@ -124,6 +126,7 @@ class _JobResolver:
     submission: Submission
     gate: Admission
     named: of_job.JobReferences
+    known_locks: KnownLocks
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
     _code_taken: dict[Path, CodeReference] = field(default_factory=dict)
@@ -174,7 +177,7 @@ class _JobResolver:
             raise FileError(job.origin.path, problems)
         lock = self._lock(job, accelerator)  # late: it may take long, and is begun for a valid job only
         profile = resolve_profile(job, accelerator)
-        resolved = {"after": after, "settings": profile, "lock": lock, "code": self._code(made)}
+        resolved = {"after": after, "settings": profile, "code": self._code(made), **lock}
         return made.model_copy(update=resolved)
 
     def _code(self, made: Revision) -> CodeReference | None:
@@ -196,18 +199,22 @@ class _JobResolver:
                 raise FileError(origin.path, problems) from error
         return self._code_taken[directory]
 
-    def _lock(self, job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> str | None:
-        """Return the lock of a job's packages; equal requirements of a matrix are resolved once."""
+    def _lock(self, job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> dict[str, str]:
+        """Return the lock of a job's packages, if it has any, and what it resolves, as fields of a revision.
+
+        Equal requirements of a matrix are resolved once.
+        """
         resolver = self.resolver
         if not job.image.has_packages:
-            return None
+            return {}
         if resolver.package_locks is None:
             fact = "this daemon offers no packages"
             raise FileError(job.origin.path, [job.origin.problem(("image",), fact)])
         packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self.named.base)
         offered = job.image.offered
         reference = None if offered == "auto" else resolver.settings.allowed_images[offered]
-        return packages.resolve(job, accelerator, reference)
+        lock, request = packages.resolve(job, accelerator, reference, self.known_locks)
+        return {"lock": lock, "lock_request": request}
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return the path of a job's data, and the problems with it."""

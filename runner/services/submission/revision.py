@@ -156,6 +156,8 @@ class Revision(BaseModel):
     """The snapshot that every attempt runs; None: the directory as it is then, if there is one."""
     lock: str | None = None
     """The packages of the job, in the format of PEP 751, as they were resolved on submission."""
+    lock_request: str | None = None
+    """The digest of what was resolved: a change that asks for the same keeps the lock."""
     settings: Profile | None = None
     """What the profile came to then; None in revisions that are older than this field."""
 

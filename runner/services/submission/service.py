@@ -22,6 +22,7 @@ from runner.services.context import Caller, ServiceContext
 from runner.services.package_locks import PackagesPending
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
+from runner.services.submission.packages import KnownLocks, no_locks
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import Resolution, RevisionResolver
 from runner.services.submission.revision import Revision
@@ -93,31 +94,38 @@ class SubmissionService:
             found.append(JobDraft(revision, text, revision.policy_in_force().ceilings.attempts))
         return tuple(found)
 
-    def resolve(self, caller: Caller, submission: Submission) -> Revision:
+    def resolve(self, caller: Caller, submission: Submission, known_locks: KnownLocks = no_locks) -> Revision:
         """Return the revision of a job file with one job.
+
+        ``known_locks`` returns the lock of a job by its name, with the digest of what it resolves: a change
+        that asks for the same packages keeps them, whatever the index says now.
 
         Raises:
             FileError: the file is wrong, or has a matrix.
         """
-        first, *others = self._resolve_patiently(caller, submission).revisions
+        first, *others = self._resolve_patiently(caller, submission, known_locks).revisions
         if first.sweep is not None:
             fact = f"stands for {len(others) + 1} jobs; write the values of one of them into the file"
             origin = first.job.origin
             raise FileError(origin.path, [origin.problem(("matrix",), fact)])
         return first
 
-    def _resolve_patiently(self, caller: Caller, submission: Submission) -> Resolution:
+    def _resolve_patiently(
+        self, caller: Caller, submission: Submission, known_locks: KnownLocks
+    ) -> Resolution:
         """Return the revisions of a job file, also if its packages have to be resolved first."""
         locks = self.context.package_locks
         while True:
             try:
-                return self.resolve_all(caller, submission)
+                return self.resolve_all(caller, submission, known_locks)
             except PackagesPending as error:
                 if locks is None:
                     raise
                 locks.wait(error.pending)
 
-    def resolve_all(self, caller: Caller, submission: Submission) -> Resolution:
+    def resolve_all(
+        self, caller: Caller, submission: Submission, known_locks: KnownLocks = no_locks
+    ) -> Resolution:
         """Return the revisions of a job file: one, or one for each job of its matrix."""
         context, user = self.context, self.context.user(caller)
         resolver = RevisionResolver(
@@ -131,7 +139,7 @@ class SubmissionService:
             context.package_locks,
         )
         with limit_cpu(CHECK_CPU_S, f"{one_line(submission.shown or submission.path)}: {TOO_MUCH_WORK}"):
-            return resolver.resolve(user, self._owner_of(user), submission)
+            return resolver.resolve(user, self._owner_of(user), submission, known_locks)
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
         """Return the result that a submission would have: the resolved job, its spec, the engine arguments.

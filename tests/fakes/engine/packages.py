@@ -9,8 +9,14 @@ from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User
 
 
+def lock_text(*names: str, version: str = "1.0") -> str:
+    """Return a lock with packages of one version."""
+    packages = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name in names)
+    return 'lock-version = "1.0"\n' + "".join(packages)
+
+
 class FakePackages:
-    """Satisfies ``runner.core.ports.packages.Packages``; a lock is its requirements, one a line."""
+    """Satisfies ``runner.core.ports.packages.Packages``; a lock has what the requirements name."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[PackageRequest, str]] = []
@@ -18,6 +24,7 @@ class FakePackages:
         self.left: list[str] = []
         self.missing: dict[str, str] = {}  # reasons by requirement
         self.broken: str | None = None  # why there is no image
+        self.version = "1.0"  # of all packages of the index
         self.gate = Event()
         self.gate.set()
 
@@ -32,12 +39,16 @@ class FakePackages:
         for line in request.lines:
             if line in self.missing:
                 raise Unresolvable(self.missing[line], f"details of {line}")
-        return "".join(f"{line}\n" for line in request.lines)
+        return lock_text(*request.lines, version=self.version)
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
         del accelerator, log, job_id
         self.built.append((lock, image))
         return f"{image}-with-packages"
+
+    def environment(self, lock: str) -> Path | None:
+        del lock
+        return None
 
     def leave(self, job_id: str) -> None:
         self.left.append(job_id)

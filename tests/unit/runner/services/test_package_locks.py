@@ -14,7 +14,7 @@ from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User
 from runner.services import package_locks
 from runner.services.package_locks import PackageLocks, PackagesPending, PendingLock
-from tests.fakes.engine.packages import FakePackages
+from tests.fakes.engine.packages import FakePackages, lock_text
 
 ME = User(1000, 1000, (1000,), "me")
 YOU = User(1001, 1001, (1001,), "you")
@@ -46,8 +46,8 @@ def found(locks: PackageLocks, request: PackageRequest = TQDM, who: User = ME) -
 
 
 def test_a_lock_is_there_when_it_is_resolved(locks: PackageLocks, packages: FakePackages) -> None:
-    assert found(locks) == "tqdm\n"
-    assert found(locks) == "tqdm\n"
+    assert found(locks) == lock_text("tqdm")
+    assert found(locks) == lock_text("tqdm")
     assert len(packages.asked) == 1
 
 

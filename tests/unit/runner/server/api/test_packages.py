@@ -1,13 +1,17 @@
 """Jobs with packages, over a real daemon and store; the resolver is a fake."""
 
+import base64
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.services.submission.revision import parse_revision
+from tests.fakes.engine.packages import lock_text
 from tests.unit.runner.server.api.test_jobs import Site
+from tests.unit.runner.server.api.test_rollouts import Place
 
 JOB = "workload: {kind: program, command: [python, train.py]}\n"
 
@@ -39,10 +43,10 @@ def test_a_job_keeps_the_lock_of_its_requirements_and_runs_with_them(site: Site)
     (site.directory / "limits.txt").write_text("idna<4\n")
     assert site.submit(f"{JOB}image: {{requirements: requirements.txt}}\n").status_code == 201
     site.until("running")
-    assert lock_of(site) == "tqdm>=4\nsix\n"
+    assert lock_of(site) == lock_text("tqdm>=4", "six")
     [(request, _)] = site.packages.asked
     assert request.constraints == ("idna<4",)
-    assert site.packages.built == [("tqdm>=4\nsix\n", "sha256:cpu")]
+    assert site.packages.built == [(lock_text("tqdm>=4", "six"), "sha256:cpu")]
     assert site.job()["image"] == "sha256:cpu-with-packages"
 
 
@@ -141,5 +145,36 @@ def test_other_submissions_are_answered_while_packages_are_resolved(site: Site) 
 
 def test_a_dry_run_shows_the_lock(site: Site) -> None:
     plan = site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n", dry_run=True).json()
-    assert plan["job"]["lock"] == "tqdm\n"
+    assert plan["job"]["lock"] == lock_text("tqdm")
     assert site.service.store.get("1") is None
+
+
+def test_packages_are_for_programs(site: Site) -> None:
+    text = "workload: {kind: causal_lm, data: stdlib}\nimage: {requirements: [tqdm]}\n"
+    [line] = site.submit(text, shown="job.yaml").json()["error"]["lines"]
+    assert line == "job.yaml:2:1: image: packages are for programs; causal_lm brings all that it needs"
+
+
+def applied(site: Site, image: str) -> dict[str, Any]:
+    text = f"name: job\n{JOB}image: {image}\n".encode()
+    body = {"path": str(site.directory / "job.yaml"), "text_b64": base64.b64encode(text).decode()}
+    answer: dict[str, Any] = site.ask("POST", "/apply", {**body, "approve": True}).json()
+    assert "error" not in answer, answer
+    return answer
+
+
+def test_a_change_that_asks_for_the_same_keeps_the_lock_whatever_the_index_says(tmp_path: Path) -> None:
+    site = Place(tmp_path)
+    try:
+        site.submit(f"name: job\n{JOB}image: {{requirements: [tqdm]}}\n")
+        site.until("running")
+        site.packages.version = "2.0"
+        changes = applied(site, "{requirements: [tqdm]}\npriority: 60")
+        assert [each["field"] for each in changes["changes"]] == ["priority"]
+        assert lock_of(site) == lock_text("tqdm")
+        changes = applied(site, "{requirements: [tqdm, six]}")["changes"]
+        found = {each["field"]: (each["before"], each["after"]) for each in changes}
+        assert found["image.packages.tqdm"] == ("1.0", "2.0")
+        assert found["image.packages.six"] == ("-", "2.0")
+    finally:
+        site.service.daemon.stop()

@@ -1,0 +1,42 @@
+"""Packages of jobs as virtual environments of this host: the environment store as a port of the daemon."""
+
+from pathlib import Path
+
+from images.packages.environment import EnvironmentStore
+from images.packages.resolve import Resolver
+from images.packages.values import Account
+from runner.adapters.package_errors import PackageTokens, as_build_log, find_requirements, translated
+from runner.core.ports.images import Accelerator
+from runner.core.ports.packages import PackageRequest
+from runner.core.ports.users import User
+
+
+class HostPackages:
+    """Satisfies ``runner.core.ports.packages.Packages``."""
+
+    def __init__(self, store: EnvironmentStore, resolver: Resolver, run_as: Account | None) -> None:
+        self._store = store
+        self._resolver = resolver
+        self._run_as = run_as
+        self._tokens = PackageTokens()
+
+    def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
+        del log
+        with self._tokens.token(job_id) as token, translated():
+            facts, account = self._store.facts(), self._tokens.account(who, self._run_as)
+            return self._resolver.resolve(find_requirements(request, facts), facts, account, token).text
+
+    def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        del accelerator
+        with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
+            self._store.ensure(lock, lines)
+            return image
+
+    def environment(self, lock: str) -> Path | None:
+        return self._store.place(lock)
+
+    def leave(self, job_id: str) -> None:
+        self._tokens.cancel(job_id)
+
+    def close(self) -> None:
+        self._tokens.close()

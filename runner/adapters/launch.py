@@ -32,11 +32,13 @@ n=0; while [ $((n += 1)) -lt 65 ]; do
 done
 while wait $!; status=$?; kill -0 $!; do :; done
 wait $!; last=$?; [ $last -eq 127 ] || status=$last
+killed=
 for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
   [ ! -r $file ] || while read -r name count; do
-    [ "$name" != oom_kill ] || [ "$count" -eq 0 ] || echo "oom_kill $count" >&3
+    [ "$name" != oom_kill ] || [ "$count" -eq 0 ] || killed=$count
   done <$file
 done
+[ -z "$killed" ] || { echo "oom_kill $killed" >&3; sleep 0.4 || sleep 1; }
 exit $status
 """
 """``ENTRY`` for a container: the shell stays as the parent of the program.
@@ -44,19 +46,17 @@ exit $status
 It runs the program once: a file beside the log, named after the container, says that the container was
 started before.  So ``docker restart`` ends the attempt, and no second program writes beside its successor.
 
-It forwards every signal that the container's init sends it.  When the program has ended, it reads how many
-processes the kernel has killed for memory, before the control group and its counters are removed, and
-writes ``oom_kill COUNT`` to the container's own output, which the engine keeps.  Its exit status is that
-of the program.  A shell starts background processes with SIGINT and SIGQUIT ignored.  Where ``env`` cannot
-reset them (coreutils before 8.31, busybox), the program replaces the shell, and an out-of-memory kill is
-known only if the engine reports it.
+It forwards every signal that the container's init sends it.  When the program has ended and the kernel has
+killed a process of the container for memory, it waits for a moment, in which the daemon reads the count of
+the cgroup (``runner.adapters.docker.memory_kills``) before that is removed with the container.  It also
+writes ``oom_kill COUNT`` to the container's own output, for people: a program can write that, too.  Its exit
+status is that of the program.  A shell starts background processes with SIGINT and SIGQUIT ignored.  Where
+``env`` cannot reset them (coreutils before 8.31, busybox), the program replaces the shell, and nothing waits
+for the daemon to read the count.
 """
 
 INSIDE: Final = 'umask 077; cd "$1" || exit 126; shift; exec "$@"'
 """A shell script that a command inside of a running attempt begins with; its output goes to whoever asked."""
-
-OOM_MARKER: Final = re.compile(r"oom_kill [0-9]+")
-"""What ``SUPERVISED_ENTRY`` writes when the kernel has killed a process of the container for memory."""
 
 FORBIDDEN_VARIABLES: Final = re.compile(
     r"LD_.*|NVIDIA_.*|DOCKER_.*|(AMD|ROCR|HIP|CUDA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"

@@ -8,12 +8,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from signal import SIGKILL, SIGTERM, SIGUSR1
+from typing import Any
 
 import docker
 import pytest
 
+from runner.adapters.docker.executor import end_observation
 from runner.adapters.launch import attempt_name
-from runner.core.ports.executor import Created, Gone, ImageGone, LaunchRefused, LaunchRequest
+from runner.core.ports.executor import Created, Gone, ImageGone, Key, LaunchRefused, LaunchRequest
 from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine
@@ -76,22 +78,42 @@ def test_the_container_says_itself_what_the_kernel_counted(place: Place, engine:
     assert re.fullmatch("oom_kill [1-9]\n", _words(engine, request))
 
 
-FORGE = 'for file in /proc/1/fd/2 /proc/$PPID/fd/3; do echo "oom_kill 3" >$file; done; exit 1'
+FORGE = """
+for file in /proc/1/fd/2 /proc/$PPID/fd/3; do echo "oom_kill 3" >$file; done
+until [ -e /job/go ]; do sleep 0.05; done
+kill -9 $$
+"""
 
 
-@pytest.mark.parametrize("kernel_kills", [0, 1])
-def test_a_kill_for_memory_is_believed_only_beside_the_kernels_own_count(
-    place: Place, engine: str, monkeypatch: pytest.MonkeyPatch, kernel_kills: int
-) -> None:
-    """A program has the uid of the shell that reports, and can write where that writes."""
-    counts = iter([7, *[7 + kernel_kills] * 100])
-    monkeypatch.setattr("runner.adapters.docker.executor.oom_kills", lambda: next(counts))
-    request = place.request("/bin/sh", "-c", FORGE, job=f"forged-{kernel_kills}")
+def test_a_kill_for_memory_is_that_of_the_attempts_own_container(place: Place, engine: str) -> None:
+    """One program is killed for memory; beside it, another one claims the same, and dies of signal 9 itself.
+
+    A program has the uid of the shell that reports, and can write where that writes.
+    """
+    forging = place.request("/bin/sh", "-c", FORGE, job="forges")
+    hog = place.request("/bin/sh", "-c", 'python3 -c "$1"', "sh", HOG, job="hogs")
+    hog = replace(hog, limits=replace(LIMITS, memory_bytes=48 * 1024**2))
     executor = place.executor()
-    executor.launch(request)
-    gone = end(executor, request.key)
-    assert _words(engine, request).splitlines()[-1] == "oom_kill 3"
-    assert (gone.exit_code, gone.oom_seen) == (1, kernel_kills == 1)
+    executor.launch(forging)
+    executor.launch(hog)
+    assert end(executor, hog.key).oom_seen
+    go_on = forging.run_dir / "go"
+    go_on.touch()
+    gone = end(executor, forging.key)
+    assert _words(engine, forging).splitlines()[-1] == "oom_kill 3"
+    assert (gone.exit_code, gone.oom_seen) == (137, False)
+
+
+def test_the_cgroup_is_believed_where_the_engine_missed_the_kill(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missed(key: Key, inspected: dict[str, Any], boot_id: str, boot_time_s: float) -> Gone:
+        return replace(end_observation(key, inspected, boot_id, boot_time_s), oom_seen=False)
+
+    monkeypatch.setattr("runner.adapters.docker.executor.end_observation", missed)
+    gone = _run(place, "missed", "/bin/sh", "-c", 'python3 -c "$1"; exit 3', "sh", HOG)
+    assert (gone.exit_code, gone.oom_seen) == (3, True)
+    assert not _run(place, "missed-none", "/bin/sh", "-c", "exit 3").oom_seen
 
 
 def test_an_env_that_is_older_costs_the_second_source_and_nothing_else(place: Place, engine: str) -> None:

@@ -34,7 +34,8 @@ from runner.adapters.docker.hardening import (
     find_differences,
     key_of,
 )
-from runner.adapters.launch import OOM_MARKER, attempt_name
+from runner.adapters.docker.memory_kills import MemoryKills
+from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
@@ -104,7 +105,7 @@ class DockerExecutor:
         self._connection = EngineConnection(settings.url, settings.timeout_s)
         self._guard = threading.Lock()
         self._launch_locks: WeakValueDictionary[str, _LaunchLock] = WeakValueDictionary()
-        self._oom_kills_before: dict[Key, int] = {}  # on this host, when an attempt was launched
+        self._memory_kills = MemoryKills()
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
@@ -120,8 +121,8 @@ class DockerExecutor:
             if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):
                 raise _name_taken(name)
             if inspected["State"]["Status"] == "created":
-                self._oom_kills_before[request.key] = oom_kills() or 0
                 self._start(arguments, inspected)
+                self._memory_kills.watch(inspected["Id"])
 
     def _arguments(self, request: LaunchRequest) -> Json:
         return engine_arguments(request, self.settings.hardening, _device_gids(request.devices))
@@ -157,9 +158,9 @@ class DockerExecutor:
             Unavailable: it still runs, and is left as it is; ``signal`` it first.
         """
         name = attempt_name(key)
-        self._oom_kills_before.pop(key, None)
         with engine_errors(f"remove {name}"):
             for container in self._find(key):
+                self._memory_kills.forget(container)
                 try:
                     self._connection.client().remove_container(container, v=True, force=False)
                 except NotFound:
@@ -279,6 +280,7 @@ class DockerExecutor:
             case "removing":
                 return None  # the runner removes it, so its end is recorded already
             case _:
+                self._watch_memory(entry["Id"])
                 return Alive(key, container=entry["Id"])
 
     def _ended(self, key: Key, container: str) -> Observation | None:
@@ -298,23 +300,25 @@ class DockerExecutor:
 
     def _gone(self, key: Key, container: str, inspected: Json) -> Gone:
         end = end_observation(key, inspected, self.settings.hardening.boot_id, _boot_time_s())
-        output = "" if end.oom_seen else self._last_output(container)
-        if OOM_MARKER.fullmatch(output):  # the engine misses up to one in twenty
-            return replace(end, oom_seen=self._kernel_killed_since(key))
-        return replace(end, error=output) if end.exit_code in SHELL_FAILED and not end.error else end
+        if not end.oom_seen and self._memory_kills.kills(container):  # the engine misses up to one in twenty
+            end = replace(end, oom_seen=True)
+        if end.oom_seen or end.error or end.exit_code not in SHELL_FAILED:
+            return end
+        return replace(end, error=self._last_output(container))
 
-    def _kernel_killed_since(self, key: Key) -> bool:
-        """Return whether the kernel has killed any process for memory since the launch of an attempt.
+    def _watch_memory(self, container: str) -> None:
+        """Count the kills for memory in a container that runs."""
 
-        A program can write the marker itself: it has the same uid as the shell that writes it.  So the marker
-        counts only beside the kernel's own count, which no job can change.  The count at the launch of an
-        attempt is unknown to a later daemon, which takes the count since the boot.
-        """
-        count = oom_kills()
-        return count is None or count > self._oom_kills_before.get(key, 0)
+        def pid() -> int:
+            try:
+                return int(self._connection.client().inspect_container(container)["State"]["Pid"])
+            except (APIError, ReadTimeout):
+                return 0
+
+        self._memory_kills.watch(container, pid)
 
     def _last_output(self, container: str) -> str:
-        """Return the last line of the container's own output: the OOM marker, or why nothing started."""
+        """Return the last line of the container's own output: why nothing started."""
         try:
             output = self._connection.client().logs(container, stdout=False, stderr=True, tail=1)
         except APIError as error:
@@ -336,15 +340,6 @@ def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float)
     if boot != boot_id and boot_id and at.timestamp() > boot_time_s:
         return Gone(key, None, bool(state["OOMKilled"]), "the machine was restarted while it ran", at)
     return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), shortened(state["Error"]), at, started)
-
-
-def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:
-    """Return how many processes the kernel has killed for memory since the boot; None if it counts none."""
-    try:
-        lines = vmstat.read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
 
 
 def _name_taken(name: str) -> LaunchRefused:

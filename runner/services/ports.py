@@ -40,16 +40,26 @@ class RunDirectory(Protocol):
     def create(self) -> None:
         """Make the directory of the job; may raise Refused, Unavailable."""
 
-    def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes]) -> RunPaths:
-        """Make the directories of one attempt, with its spec in place; may raise Refused, Unavailable."""
+    def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes], said: str = "") -> RunPaths:
+        """Make the directories of one attempt, with its spec in place; may raise Refused, Unavailable.
+
+        ``said`` is what its log begins with.
+        """
 
     def highest_numbers(self) -> tuple[int, int]:
         """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
 
-    def make_work(self, lineage: int, wanted: WorkingDirectory, fill: Callable[[Path], None]) -> None:
-        """Make the working directory of a lineage with what ``fill`` writes; leave one that there is.
+    def make_work(
+        self,
+        lineage: int,
+        wanted: WorkingDirectory,
+        fill: Callable[[Path], None],
+        update: Callable[[str, Path], tuple[str, ...]],
+    ) -> tuple[str, ...]:
+        """Make the working directory of a lineage with what ``fill`` writes.
 
-        May raise Refused, Unavailable.
+        One that was made of another snapshot is given to ``update`` with that snapshot; the answer is what
+        that returns: the paths that the program keeps.  May raise Refused, Unavailable.
         """
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:

@@ -9,8 +9,9 @@ A request is one packet: JSON with ``uid``, ``gid``, ``groups``, ``path`` and ``
 socket pair.  The child answers on it: JSON with ``problem`` (a line, or null), and the descriptor if
 there is none.  A request of the kind ``beneath`` comes with an open directory, too, and ``path`` is a name
 below it.  A request of the kind ``code`` comes with a stream, to which the child writes what a code directory
-holds, and with the listing of the last time if there is one.  The process ends when the daemon closes the
-socket, also by dying.
+holds, and with the listing of the last time if there is one.  A request of the kind ``update`` comes with a
+stream of changes and the working directory that they are made in.  The process ends when the daemon closes
+the socket, also by dying.
 """
 
 import codecs
@@ -25,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from runner.adapters.host.code_snapshot.frames import read_frames
+from runner.adapters.host.code_snapshot.update import apply_changes
 from runner.adapters.host.code_snapshot.walk import WalkLimits, send_tree
 from runner.adapters.host.paths import PathRefusedError, open_beneath, open_path
 
@@ -34,6 +37,9 @@ MAX_PACKET_BYTES: Final = 64 * 1024
 CPU_S: Final = 10
 CODE_CPU_S: Final = 120
 """Reading a code directory of the operator's own limit may take longer than opening a file."""
+MAX_KEPT: Final = 20
+"""Paths that an answer names at most."""
+MAX_PATH_SHOWN: Final = 100
 MAX_DESCRIPTORS: Final = 4
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_DUMPABLE: Final = 4
@@ -99,6 +105,9 @@ def _answer_as_user(request: dict[str, Any], directory: list[int], answers: sock
     if request["kind"] == "code":
         _answer(answers, {"problem": _send_code(request, *directory)})
         return
+    if request["kind"] == "update":
+        _answer(answers, {"problem": None, "kept": _update(request, *directory)})
+        return
     try:
         descriptor = _open(request, directory)
     except PathRefusedError as error:
@@ -129,8 +138,17 @@ def _send_code(request: dict[str, Any], stream: int, *known: int) -> str | None:
             file.readline()  # about the snapshot, which is the daemon's business
             listing = json.load(file)
     with suppress(BrokenPipeError, ConnectionResetError), os.fdopen(os.dup(stream), "wb", 1024**2) as out:
-        send_tree(out, listing, limits, skipped, None)
+        send_tree(out, listing, limits, skipped)
     return None
+
+
+def _update(request: dict[str, Any], stream: int, directory: int) -> list[str]:
+    """Make the changes that come in on a stream; return the first paths that were left as they were."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CODE_CPU_S, CODE_CPU_S))
+    os.fchdir(directory)
+    with os.fdopen(os.dup(stream), "rb", 1024**2) as changes:
+        kept = apply_changes(read_frames(changes), read_only=request["read_only"])
+    return [path[:MAX_PATH_SHOWN] for path in kept[:MAX_KEPT]]
 
 
 def become(uid: int, gid: int, groups: list[int]) -> None:

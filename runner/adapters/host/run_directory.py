@@ -115,8 +115,8 @@ class HostRunDirectory:
         except OSError as error:
             raise Unavailable(f"{self.root}: {error.strerror}") from error
 
-    def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes]) -> RunPaths:
-        """Make the leaves of one attempt with its spec; idempotent.
+    def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes], said: str = "") -> RunPaths:
+        """Make the leaves of one attempt with its spec; idempotent.  ``said`` is what its log begins with.
 
         Raises:
             Refused: a leaf exists and belongs to another user.
@@ -127,7 +127,9 @@ class HostRunDirectory:
             self._leaf(paths.cache, {})
             self._select_home(spec.lineage)
             self._leaf(paths.lineage_dir, {})
-            self._leaf(paths.attempt_dir, {paths.spec.name: dump(spec).encode(), paths.log.name: b""})
+            self._leaf(
+                paths.attempt_dir, {paths.spec.name: dump(spec).encode(), paths.log.name: said.encode()}
+            )
             for name, content in secrets.items():
                 self._secret(self.secret(name), content)
         except OSError as error:
@@ -183,10 +185,17 @@ class HostRunDirectory:
         """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
         return highest(f"{self.root}/attempts"), highest(f"{self.root}/lineages")
 
-    def make_work(self, lineage: int, wanted: WorkingDirectory, fill: Callable[[Path], None]) -> None:
-        """Make the working directory of a lineage atomically; leave one that there is.
+    def make_work(
+        self,
+        lineage: int,
+        wanted: WorkingDirectory,
+        fill: Callable[[Path], None],
+        update: Callable[[str, Path], tuple[str, ...]],
+    ) -> tuple[str, ...]:
+        """Make the working directory of a lineage atomically, or bring one to the wanted snapshot.
 
-        ``fill`` writes the code where the job cannot reach it yet.
+        ``fill`` writes the code where the job cannot reach it yet.  ``update`` gets the snapshot that a
+        directory was made of; what it returns is the answer: the paths that the program keeps.
 
         Raises:
             Refused: there is no such code, or the directory belongs to another user.
@@ -198,7 +207,12 @@ class HostRunDirectory:
             parent.mkdir(mode=0o755, exist_ok=True)
             if place.is_dir():
                 self._check_owner(str(place))
-                return
+                before = self._noted_work(lineage)
+                if before == wanted.snapshot:
+                    return ()
+                kept = update(before, place)
+                self._note_work(lineage, wanted.snapshot)
+                return kept
             _make_empty(draft)
             fill(draft)
             self._note_work(lineage, wanted.snapshot)
@@ -206,6 +220,12 @@ class HostRunDirectory:
             draft.rename(place)
         except OSError as error:
             raise Unavailable(f"{error.filename or place}: {error.strerror}") from error
+        return ()
+
+    def _noted_work(self, lineage: int) -> str:
+        """Return the snapshot that a working directory was made of."""
+        found = json.loads((self.root / "work" / f"{lineage}.json").read_bytes())
+        return str(found["snapshot"])
 
     def _note_work(self, lineage: int, snapshot: str) -> None:
         """Write beside a working directory which snapshot it was made of."""

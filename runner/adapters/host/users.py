@@ -11,10 +11,11 @@ import pwd
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from weakref import finalize
 
 from runner.adapters.host.accounts import SubordinateIds, has_account
@@ -23,7 +24,7 @@ from runner.adapters.host.code_snapshot.walk import LAST
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath, open_path
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
-from runner.core.ports.users import PathKind, UnknownUids, User
+from runner.core.ports.users import Owner, PathKind, UnknownUids, User
 
 ANSWER_S: Final = 10.0
 """Longest wait for a file system."""
@@ -145,6 +146,36 @@ class HostUsers:
             self._send(json.dumps(request).encode(), theirs.fileno(), far.fileno(), *known)
         return CodeStream(mine, stream, one_line(str(directory)))
 
+    def update_as_owner(
+        self, owner: Owner, directory: Path, send: Callable[[BinaryIO], None], *, read_only: bool
+    ) -> list[str]:
+        """Make the changes that ``send`` writes in a working directory, with the rights of its owner.
+
+        Returns the first paths that were left as the program has made them.
+
+        Raises:
+            OSError: the directory is not there.
+            Unavailable: the file system does not answer.
+        """
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        who = User(owner.uid, owner.gid, (owner.gid,), owner.name)
+        request = {**_request(who, "", "update"), "read_only": read_only}
+        shown = one_line(str(directory))
+        with mine, near:
+            with theirs, far:
+                place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    self._send(json.dumps(request).encode(), theirs.fileno(), far.fileno(), place)
+                finally:
+                    os.close(place)
+            near.settimeout(ANSWER_S)
+            with suppress(ConnectionError), near.makefile("wb", buffering=READ_BYTES) as stream:
+                send(stream)  # type: ignore[arg-type]  # typeshed calls every file of a socket IOBase
+            near.close()
+            kept: list[str] = _answer(mine, shown)[0]["kept"]
+            return kept
+
     def close(self) -> None:
         """End the process; the next request starts another one."""
         with self._starting:
@@ -167,7 +198,7 @@ class HostUsers:
         with mine:
             with theirs:
                 self._send(json.dumps(request).encode(), theirs.fileno(), *directory)
-            return _answer(mine, one_line(path))
+            return _answer(mine, one_line(path))[1][0]
 
     def _send(self, packet: bytes, *descriptors: int) -> None:
         broker = self._running()
@@ -215,7 +246,7 @@ class CodeStream:
         except (EOFError, ConnectionError) as error:
             raise Unavailable(f"{self._shown}: the process that reads it as its user has ended") from error
         if not complete:
-            _answer(self._answers, self._shown, descriptors=0)
+            _answer(self._answers, self._shown)
             raise Unavailable(f"{self._shown}: the process that reads it as its user has ended")
 
     def close(self) -> None:
@@ -261,8 +292,8 @@ def _start(requests: socket.socket) -> subprocess.Popen[bytes]:
     )
 
 
-def _answer(answers: socket.socket, shown: str, descriptors: int = 1) -> int:
-    """Return the descriptor of an answer, 0 if it has none.
+def _answer(answers: socket.socket, shown: str) -> tuple[dict[str, Any], list[int]]:
+    """Return an answer and its descriptors.
 
     Raises:
         PathRefusedError: the user may not have it.
@@ -280,4 +311,4 @@ def _answer(answers: socket.socket, shown: str, descriptors: int = 1) -> int:
         raise Unavailable(f"{shown}: too many files of this user are being opened; try again")
     if message["problem"] is not None:
         raise PathRefusedError(message["problem"])
-    return received[0] if descriptors else 0
+    return message, received

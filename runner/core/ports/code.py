@@ -84,3 +84,16 @@ class CodeSnapshots(Protocol):
             Refused: there is no such snapshot, or it is damaged.
             OSError: the file system refuses it.
         """
+
+    def update(
+        self, uid: int, before: str, wanted: WorkingDirectory, place: Path, owner: Owner
+    ) -> tuple[str, ...]:
+        """Bring a working directory from one snapshot to another; return the first paths that it keeps.
+
+        What the program has changed stays as it is.
+
+        Raises:
+            Refused: there is no such snapshot, or it is damaged.
+            Unavailable: the file system does not answer.
+            OSError: the file system refuses it.
+        """

@@ -13,6 +13,7 @@ from typing import Final
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.base.errors import Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
+from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
@@ -114,12 +115,12 @@ class LaunchPreparer:
         plan = checkpoint_plan(revision.job, self._mean_between_s(attempt, directory))
         spec = self.spec(row, attempt).model_copy(update={"checkpoint": plan})
         spec = limit_device_memory(spec, revision.job.devices.memory, devices)
-        self._make_working_directory(revision, attempt, directory, row.owner)
+        said = self._make_working_directory(revision, attempt, directory, row.owner)
         secrets = {
             name: config.users.read_as_user(who, revision.base / path)
             for name, path in revision.job.secrets.items()
         }
-        paths = directory.prepare(spec, secrets)
+        paths = directory.prepare(spec, secrets, said)
         if isinstance(spec.workload, Program) and spec.workload.terminal:
             install(directory, attempt.number, TERMINAL)
         pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
@@ -178,14 +179,22 @@ class LaunchPreparer:
 
     def _make_working_directory(
         self, revision: Revision, attempt: Attempt, directory: RunDirectory, owner: Owner
-    ) -> None:
-        """Make the working directory of the lineage, or leave the one that earlier attempts worked in."""
+    ) -> str:
+        """Make the working directory of the lineage, or bring that of earlier attempts to the code of now.
+
+        Returns what the log of the attempt begins with.
+        """
         wanted, snapshots = revision.working_directory(), self.config.code
         if wanted is None or snapshots is None:
-            return
-        directory.make_work(
-            attempt.lineage, wanted, lambda place: snapshots.fill(revision.uid, wanted, place, owner)
+            return ""
+        kept = directory.make_work(
+            attempt.lineage,
+            wanted,
+            lambda place: snapshots.fill(revision.uid, wanted, place, owner),
+            lambda before, place: snapshots.update(revision.uid, before, wanted, place, owner),
         )
+        said = "the code was changed; the program had changed this itself, and keeps it"
+        return f"runner: {said}: {', '.join(map(one_line, kept))}\n" if kept else ""
 
     def release(self, prefix: str) -> None:
         """Unpin the mount sources whose names have a prefix; running containers keep them."""

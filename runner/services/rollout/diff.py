@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobs.contract import Program, ProgramCode, TrainingPlan, thread_count
+from jobs.contract import Program, TrainingPlan, thread_count
 from runner.core.policy.change_class import (
     FieldRule,
     JsonValue,
@@ -20,18 +20,23 @@ from runner.core.policy.change_class import (
 from runner.core.policy.digest import compute_digest
 from runner.files.package_lock import locked_versions
 from runner.files.policy.job_policy import deserialize_policy
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import CodeReference, Revision
 
 _ELSEWHERE = frozenset({"workload", "profile", "mounts", "network", "accelerator", "policy"})
 """Parts of the job file that are shown in another form."""
 
 
-def compare_revisions(before: Revision, after: Revision) -> RevisionChange:
-    """Return the differences of two revisions, field by field."""
-    there = fields(after)
+def compare_revisions(before: Revision, after: Revision, *, same_code: bool = False) -> RevisionChange:
+    """Return the differences of two revisions, field by field.
+
+    ``same_code``: their snapshots hold the same program.
+    """
+    here, there = fields(before), fields(after)
+    if same_code and before.code is not None:
+        there = replace(there, values={**there.values, "workload.code": _code_of(after, before.code)})
     if _digest(before) == _digest(after):  # however the names of its files are spelt
         there = replace(there, values={**there.values, "policy": _policy(before)})
-    return classify_change(fields(before), there)
+    return classify_change(here, there)
 
 
 def fields(revision: Revision) -> RevisionFields:
@@ -94,15 +99,15 @@ def _workload(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
         if name == "data" and revision.data is not None:
             yield "workload.data", revision.data.path
         elif name == "code" and isinstance(plan, Program) and plan.code is not None:
-            yield "workload.code", _code(revision, plan.code)
+            yield "workload.code", _code_of(revision, revision.code)
         else:
             yield f"workload.{name}", value
 
 
-def _code(revision: Revision, code: ProgramCode) -> str:
+def _code_of(revision: Revision, kept: CodeReference | None) -> str:
     """Return what a program runs: a directory as it was, by the snapshot, or as it is then."""
-    place = str(revision.base / code.path)
-    return place if revision.code is None else f"{place} ({revision.code.snapshot[:12]})"
+    place = str(revision.code_directory())
+    return place if kept is None else f"{place} ({kept.snapshot[:12]})"
 
 
 def _profile(revision: Revision) -> Iterator[tuple[str, JsonValue]]:

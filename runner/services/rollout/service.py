@@ -17,7 +17,7 @@ from runner.core.job.attempt import ExpectedSpeedup, Start, StartFrom
 from runner.core.job.events import RevisionApplied
 from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Starting, Stopping
-from runner.core.policy.change_class import ChangeClass
+from runner.core.policy.change_class import ChangeClass, RevisionChange
 from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.store import DecisionRow, JobRow, RevisionRow
@@ -28,6 +28,7 @@ from runner.services.rollout.diff import compare_revisions
 from runner.services.rollout.evaluate import Evaluation, RolloutEvaluator, finished_by, steps
 from runner.services.rollout.trial import Trial, saves_on_stop
 from runner.services.submission import dependencies as predecessors
+from runner.services.submission.code_changes import has_same_code
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import Revision, parse_revision
 
@@ -57,7 +58,7 @@ class RolloutService:
             Refused: the policy declines the change whatever a canary shows, or the job cannot be compared.
         """
         row, before, after = self._load_revisions(caller, request)
-        found = compare_revisions(before, after)
+        found = self._compare(before, after)
         self.canaries.check(row, request.steps)
         evaluator = RolloutEvaluator(self.service, row, before, after, found, None, request.approved)
         if why := evaluator.unconditional_decline():
@@ -68,7 +69,7 @@ class RolloutService:
     def evaluate(self, caller: Caller, request: RolloutRequest) -> Evaluation:
         """Return the differences of a change and the policy's decision about it; changes nothing."""
         row, before, after = self._load_revisions(caller, request)
-        found = compare_revisions(before, after)
+        found = self._compare(before, after)
         trial = self._find_trial(row, request.canary) if request.canary else None
         return RolloutEvaluator(self.service, row, before, after, found, trial, request.approved).evaluate()
 
@@ -107,12 +108,12 @@ class RolloutService:
         found = _find_revision(row.job, revisions, number)
         wanted, there = found.number, parse_revision(found.text)
         lineage = found.lineage if found.lineage is not None else row.job.lineage
-        if lineage == row.job.lineage and not compare_revisions(parse_revision(row.revision), there).changes:
+        if lineage == row.job.lineage and not self._compare(parse_revision(row.revision), there).changes:
             return wanted, None, "nothing differs"
         saved = self.service.attempt_service.verified(row, lineage)
         self._check_steps(row, found, there, saved)
         runs = isinstance(row.job.state, Allocated)
-        stays = runs and lineage == row.job.lineage and _runs_revision(row.job, revisions, there)
+        stays = runs and lineage == row.job.lineage and self._runs_revision(row.job, revisions, there)
         event = RevisionApplied(
             at=self.service.clock.now(),
             by=by,
@@ -168,6 +169,16 @@ class RolloutService:
     def owner_name(self, caller: Caller) -> str:
         """Return the name of the user whose jobs a caller steers."""
         return self.service.submission.owner(caller).name
+
+    def _compare(self, before: Revision, after: Revision) -> RevisionChange:
+        """Return the differences of two revisions; their code is compared by content, job files apart."""
+        return compare_revisions(before, after, same_code=has_same_code(self.service.code, before, after))
+
+    def _runs_revision(self, job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:
+        """Return whether the running attempt was started with what the wanted revision says."""
+        begun = job.state.attempt.revision if isinstance(job.state, Allocated) else job.revision
+        texts = [each.text for each in known if each.number == begun]
+        return any(self._compare(parse_revision(text), wanted).kind is ChangeClass.A for text in texts)
 
     def _find_trial(self, row: JobRow, canary: str) -> Trial:
         """Return the trial whose result the decision uses.
@@ -250,13 +261,6 @@ class RolloutService:
             "time_limit": revision.job.resources.time_limit,
             "attempts_max": revision.policy_in_force().ceilings.attempts,
         }
-
-
-def _runs_revision(job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:
-    """Return whether the running attempt was started with what the wanted revision says."""
-    begun = job.state.attempt.revision if isinstance(job.state, Allocated) else job.revision
-    texts = [each.text for each in known if each.number == begun]
-    return any(compare_revisions(parse_revision(text), wanted).kind is ChangeClass.A for text in texts)
 
 
 def _find_revision(job: Job, known: Sequence[RevisionRow], number: int | None) -> RevisionRow:

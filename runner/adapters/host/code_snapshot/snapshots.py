@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-from runner.adapters.host.code_snapshot import walk
+from runner.adapters.host.code_snapshot import update, walk
 from runner.adapters.host.code_snapshot.store import CodeStore, make_manifest, write_whole
 from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.host.users import CodeStream, HostUsers
@@ -134,7 +134,7 @@ class HostCodeSnapshots:
         store = self._store(uid)
         entries = store.manifest(wanted.snapshot)
         if entries is None:
-            raise Refused(f"the code of this job (snapshot {wanted.snapshot[:12]}) is gone; submit it again")
+            raise _gone(wanted.snapshot)
         give = (owner.uid, owner.gid) if os.geteuid() == 0 else None
         for path, entry in entries.items():
             _check_place(path, entries)
@@ -143,6 +143,28 @@ class HostCodeSnapshots:
             except FileNotFoundError as error:
                 fact = f"{one_line(path)} of snapshot {wanted.snapshot[:12]} is gone"
                 raise Refused(f"the code of this job is damaged: {fact}; submit it again") from error
+
+    def update(
+        self, uid: int, before: str, wanted: WorkingDirectory, place: Path, owner: Owner
+    ) -> tuple[str, ...]:
+        """Bring a working directory from one snapshot to another; return the first paths that it keeps.
+
+        What the program has changed stays as it is.
+
+        Raises:
+            Refused: there is no such snapshot, or it is damaged.
+            Unavailable: the file system does not answer.
+            OSError: the file system refuses it.
+        """
+        store = self._store(uid)
+        entries = store.manifest(wanted.snapshot)
+        if entries is None:
+            raise _gone(wanted.snapshot)
+        todo = tuple(update.changes(store.manifest(before) or {}, entries))
+        kept = self._users.update_as_owner(
+            owner, place, lambda out: _send_changes(store, todo, out), read_only=wanted.read_only
+        )
+        return tuple(kept)
 
     # --- room
 
@@ -154,6 +176,17 @@ class HostCodeSnapshots:
                 uid = int(place.name)
                 freed += self._store(uid).sweep(lambda name, uid=uid: needed(uid, name))  # type: ignore[misc]  # the default binds the uid of this round
         return freed
+
+
+def _gone(snapshot: str) -> Refused:
+    return Refused(f"the code of this job (snapshot {snapshot[:12]}) is gone; submit it again")
+
+
+def _send_changes(store: CodeStore, todo: Iterable[update.Change], out: BinaryIO) -> None:
+    for change in todo:
+        new = change[2]
+        is_file = new is not None and new.kind == "file"
+        update.send_change(out, change, store.parts(new.digest) if is_file and new is not None else ())
 
 
 def _lost(directory: Path) -> CodeSnapshot:

@@ -18,6 +18,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
+from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES
+from runner.base.errors import Refused
 from runner.core.ports.code import CodeEntry
 
 SINGLE_SYNCS: Final = 64
@@ -25,10 +27,6 @@ SINGLE_SYNCS: Final = 64
 
 YOUNG_S: Final = 3600.0
 """A file or a manifest that is younger may belong to a submission that is not in the job store yet."""
-
-
-class SnapshotDamaged(Exception):
-    """A manifest or a file of a snapshot is not there, or not what it was; one line."""
 
 
 class CodeStore:
@@ -58,6 +56,20 @@ class CodeStore:
     def missing(self, digests: Iterable[str]) -> frozenset[str]:
         """Return the digests of files that are not here."""
         return frozenset(digest for digest in digests if not os.access(self.path(digest), os.F_OK))
+
+    def parts(self, digest: str) -> Iterator[bytes]:
+        """Yield the content of a file.
+
+        Raises:
+            Refused: it is gone.
+        """
+        try:
+            with self.path(digest).open("rb") as file:
+                while part := file.read(CHUNK_BYTES):
+                    yield part
+        except FileNotFoundError as error:
+            fact = f"its file {digest[:12]} is gone"
+            raise Refused(f"the code of this job is damaged: {fact}; submit it again") from error
 
     def put(self, parts: Iterable[bytes]) -> tuple[str, Path | None]:
         """Keep the content of a file; return its digest, and its path if it is new."""

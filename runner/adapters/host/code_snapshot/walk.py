@@ -21,7 +21,8 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
 
 from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES, write_frame
-from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IGNORE_FILES, IgnoreRules
+from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, find_repository, stamp
+from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IGNORE_FILES, IgnoreRules, Repository
 from runner.adapters.host.paths import PSEUDO_FILE_SYSTEMS, file_system_type
 from runner.base.textfile import one_line
 from runner.base.units import format_size
@@ -91,23 +92,29 @@ def send_tree(
     known: dict[str, Any],
     limits: WalkLimits,
     skipped: frozenset[tuple[int, int]],
-    git: dict[str, Any] | None,
 ) -> None:
-    """Write what the current directory holds, as frames.
-
-    ``known`` is the last listing, empty if there is none; ``git`` what git says about the directory.
-    """
+    """Write what the current directory holds, as frames; ``known`` is the last listing, or empty."""
     before = {each[0]: each for each in known.get("directories", ())}
     walk = _Walk(limits, before, skipped, time.time_ns())
     walk.device = os.lstat(".").st_dev
-    _walk_all(out, walk)
+    place = find_repository()
+    repository = Repository(place)
+    above = [[path, _key_of(path)] for path, _ in repository.above()]
+    reusable = above == known.get("above")
+    _walk_all(out, walk, IgnoreRules("", repository), reusable=reusable)
     problems = walk.problems or list(_excess(walk))
     if problems:
         write_frame(out, PROBLEMS, json.dumps(problems[:MOST_PROBLEMS]).encode())
         return
-    if not walk.changed and not walk.unread and len(before) == len(walk.directories):
-        write_frame(out, SAME, json.dumps(git).encode())
+    stamped = [] if place is None else stamp(place)
+    same = reusable and not walk.changed and not walk.unread and len(before) == len(walk.directories)
+    if same and stamped is not None and stamped == known["stamp"]:
+        write_frame(out, SAME, json.dumps(known["git"]).encode())
         return
+    _show_life(out)
+    git = None if place is None else _ask_git()
+    if stamped and any(key is not None and _is_fresh(walk, key) for key in stamped):
+        stamped = None
     for path, file in walk.unread:
         if (problem := _send_file(out, walk, path, file)) is not None:
             write_frame(out, PROBLEMS, json.dumps([problem]).encode())
@@ -116,7 +123,9 @@ def send_tree(
         "version": LISTING_VERSION,
         "taken_ns": walk.taken_ns,
         "directories": walk.directories,
+        "above": above,
         "git": git,
+        "stamp": stamped,
     }
     write_frame(out, LISTING, json.dumps(listing).encode())
 
@@ -125,8 +134,27 @@ def send_tree(
 # a link [name, target].  A key is what must be equal for content to be known; null if it proves nothing.
 
 
-def _walk_all(out: BinaryIO, walk: _Walk) -> None:
-    pending = [("", IgnoreRules(""), True)]
+def _show_life(out: BinaryIO) -> None:
+    write_frame(out, WORKING, b"")
+    out.flush()
+
+
+def _ask_git() -> dict[str, Any]:
+    try:
+        return ask_state()
+    except GitSilentError:
+        return {}
+
+
+def _key_of(path: str) -> list[int] | None:
+    try:
+        return _file_key(os.lstat(path))
+    except OSError:
+        return None
+
+
+def _walk_all(out: BinaryIO, walk: _Walk, rules: IgnoreRules, *, reusable: bool) -> None:
+    pending = [("", rules, reusable)]
     signed = time.monotonic()
     while pending and len(walk.problems) < MOST_PROBLEMS and walk.files <= walk.limits.max_files:
         path, rules, reusable = pending.pop()
@@ -140,8 +168,7 @@ def _walk_all(out: BinaryIO, walk: _Walk) -> None:
         pending += [(prefix + name, rules.below(prefix + name), reusable) for name in reversed(found[4])]
         if time.monotonic() - signed > SIGN_OF_LIFE_S:
             signed = time.monotonic()
-            write_frame(out, WORKING, b"")
-            out.flush()
+            _show_life(out)
 
 
 def _known_directory(walk: _Walk, path: str) -> list[Any] | None:

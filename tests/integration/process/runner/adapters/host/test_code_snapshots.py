@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,7 @@ import pytest
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
 from runner.adapters.host.users import HostUsers
 from runner.base.errors import Refused
-from runner.core.ports.code import CodeRefused, CodeSnapshot, WorkingDirectory
+from runner.core.ports.code import CodeRefused, CodeSnapshot, GitState, WorkingDirectory
 from runner.core.ports.users import Owner, User
 
 ROOT = os.geteuid() == 0
@@ -209,3 +210,144 @@ def test_what_no_job_needs_is_swept_and_what_is_young_is_not(place: Path) -> Non
     assert kept.sweep(lambda *_: False) == len("print(2)\n")
     assert names(kept, kept.take(ME, place / "code")) == ["train.py"]
     assert (filled(kept, kept.take(ME, place / "code"), place / "made") / "train.py").exists()
+
+
+def test_new_code_leaves_to_a_program_what_it_has_changed(place: Path) -> None:
+    code, kept = place / "code", snapshots(place)
+    for name in ("same", "edited", "gone", "written", "src/inner", "old/file"):
+        (code / name).parent.mkdir(exist_ok=True)
+        (code / name).write_text(f"{name} 1")
+    (code / "link").symlink_to("same")
+    before = kept.take(ME, code)
+    made = filled(kept, before, place / "made")
+    os.chown(made, OWNER.uid, OWNER.gid)
+    (made / "written").write_text("by the program")
+    (made / "output").write_text("of the program")
+    (made / "old" / "more").write_text("of the program")
+    for name in ("edited", "written", "src/inner"):
+        (code / name).write_text(f"{name} 2")
+    (code / "edited").chmod(0o755)
+    (code / "gone").unlink()
+    (code / "old" / "file").unlink()
+    (code / "old").rmdir()
+    (code / "link").unlink()
+    (code / "link").symlink_to("src")
+    (code / "added" / "deep").mkdir(parents=True)
+    (code / "added" / "deep" / "x").write_text("x 2")
+    (code / "output").write_text("as code")
+    after = WorkingDirectory(kept.take(ME, code).id)
+    told = kept.update(ME.uid, before.id, after, made, OWNER)
+    assert set(told) == {"written", "output", "old"}
+    texts = {
+        path.name: path.read_text() for path in made.rglob("*") if path.is_file() and not path.is_symlink()
+    }
+    assert texts == {
+        "same": "same 1",
+        "edited": "edited 2",
+        "written": "by the program",
+        "inner": "src/inner 2",
+        "output": "of the program",
+        "more": "of the program",
+        "x": "x 2",
+        "train.py": "print(1)\n",
+    }
+    assert ((made / "link").readlink(), (made / "edited").stat().st_mode & 0o777) == (Path("src"), 0o755)
+    assert set(kept.update(ME.uid, before.id, after, made, OWNER)) == set(told)
+
+
+def test_new_code_follows_no_link_that_a_program_has_made(place: Path) -> None:
+    code, kept = place / "code", snapshots(place)
+    (code / "src").mkdir()
+    (code / "src" / "a").write_text("1")
+    before = kept.take(ME, code)
+    made, elsewhere = filled(kept, before, place / "made"), place / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "a").write_text("1")
+    for path in (made, elsewhere, elsewhere / "a"):
+        os.chown(path, OWNER.uid, OWNER.gid)
+    (made / "src" / "a").unlink()
+    (made / "src").rmdir()
+    (made / "src").symlink_to(elsewhere)
+    (code / "src" / "a").write_text("2")
+    told = kept.update(ME.uid, before.id, WorkingDirectory(kept.take(ME, code).id), made, OWNER)
+    assert (told, (elsewhere / "a").read_text()) == (("src/a",), "1")
+
+
+def git(place: Path, *arguments: str) -> str:
+    named = ("-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *named, *arguments], cwd=place, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def repository(place: Path) -> Path:
+    code = place / "code"
+    git(code, "init", "-q", "-b", "trunk")
+    git(code, "add", ".")
+    git(code, "commit", "-qm", "first")
+    return code
+
+
+def test_a_snapshot_knows_commit_branch_remote_and_whether_something_differs(place: Path) -> None:
+    code, kept = repository(place), snapshots(place)
+    first = git(code, "rev-parse", "HEAD")
+    assert kept.take(ME, code).git == GitState(first, "trunk", None, dirty=False)
+    git(code, "remote", "add", "upstream", "https://ann:secret@example.org/x")
+    (code / "train.py").write_text("print(2)")
+    assert kept.take(ME, code).git == GitState(first, "trunk", "upstream", dirty=True)
+    git(code, "commit", "-qam", "second")
+    second = git(code, "rev-parse", "HEAD")
+    assert kept.take(ME, code).git == GitState(second, "trunk", "upstream", dirty=False)
+    git(code, "checkout", "-q", "--detach")
+    assert kept.take(ME, code).git == GitState(second, None, "upstream", dirty=False)
+    (code / "new.py").touch()
+    assert kept.take(ME, code).git == GitState(second, None, "upstream", dirty=True)
+    assert kept.take(ME, code).git == GitState(second, None, "upstream", dirty=True)
+
+
+def test_no_program_of_a_repository_is_run(place: Path) -> None:
+    code, kept = repository(place), snapshots(place)
+    trap = f"touch {place}/trapped; cat"
+    (code / ".gitattributes").write_text("*.py filter=trap\n")
+    for name in ("filter.trap.clean", "filter.trap.process", "core.fsmonitor"):
+        git(code, "config", name, trap)
+    git(code, "config", "filter.trap.required", "true")
+    (code / "train.py").write_text("print(3)")
+    found = kept.take(ME, code).git
+    assert found is not None
+    assert (found.dirty, (place / "trapped").exists()) == (True, False)
+
+
+def test_what_git_tracks_is_kept_although_it_is_ignored_unless_the_runner_is_told(place: Path) -> None:
+    code = place / "code"
+    (code / "data").mkdir()
+    for name in ("data/vocabulary", "data/big", "notes.log"):
+        (code / name).write_text(name)
+    (code / ".gitignore").write_text("data/\n*.log\n")
+    git(repository(place), "add", "-f", "data/vocabulary", "notes.log")
+    kept = snapshots(place)
+    assert names(kept, kept.take(ME, code)) == [
+        ".gitignore", "data", "data/vocabulary", "notes.log", "train.py",
+    ]  # fmt: skip
+    (code / ".runnerignore").write_text("data\n")
+    assert names(kept, kept.take(ME, code)) == [".gitignore", ".runnerignore", "notes.log", "train.py"]
+
+
+def test_a_part_of_a_repository_has_the_patterns_of_the_whole(place: Path) -> None:
+    code, kept = repository(place), snapshots(place)
+    (code / "part" / "out").mkdir(parents=True)
+    for name in ("a.log", "b.tmp", "c.py", "out/x"):
+        (code / "part" / name).touch()
+    (code / ".gitignore").write_text("*.log\n/part/out\n")
+    (code / ".git" / "info" / "exclude").write_text("*.tmp\n")
+    assert names(kept, kept.take(ME, code / "part")) == ["c.py"]
+    (code / ".gitignore").write_text("*.py\n")
+    assert names(kept, kept.take(ME, code / "part")) == ["a.log", "out", "out/x"]
+
+
+@needs_root
+def test_of_a_repository_of_somebody_else_nothing_is_known(place: Path) -> None:
+    code, kept = repository(place), snapshots(place)
+    for path in (code, *code.rglob("*")):
+        os.chown(path, 1234, 1234)
+    assert kept.take(ME, code).git == GitState()
+    assert kept.take(NOBODY, code).git == GitState()

@@ -1,0 +1,136 @@
+"""What git says about a code directory, asked with the rights of the current process.
+
+A repository can name programs that git runs: hooks, a file system monitor, filters of file contents.  None of
+them is run: they are switched off by name, nothing is fetched, and no configuration but that of the
+repository is read.  git itself refuses a repository that belongs to another user.  Without git, or without an
+answer in time, nothing is known.
+"""
+
+import os
+import stat
+import subprocess
+from typing import Any, Final
+
+ANSWER_S: Final = 3.0
+"""Longest wait for git; a repository on a slow file system is then one of which nothing is known."""
+
+_ENVIRONMENT: Final = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LC_ALL": "C",
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_OPTIONAL_LOCKS": "0",  # the index of the user stays as it is
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ATTR_NOSYSTEM": "1",
+}
+_COMMAND: Final = (
+    "git",
+    "-c", "core.fsmonitor=false",
+    "-c", "core.hooksPath=/dev/null",
+    "-c", "core.sshCommand=false",
+    "-c", "protocol.allow=never",
+)  # fmt: skip
+_STAMPED: Final = ("HEAD", "index", "config", "packed-refs")
+
+
+class GitSilentError(Exception):
+    """git is not there, refuses, or does not answer."""
+
+
+def find_repository() -> str | None:
+    """Return the directory that has the repository of the current one, None if there is none."""
+    place = os.getcwd()  # noqa: PTH109
+    while not os.path.lexists(os.path.join(place, ".git")):  # noqa: PTH118
+        parent = os.path.dirname(place)  # noqa: PTH120
+        if parent == place:
+            return None
+        place = parent
+    return place
+
+
+def stamp(repository: str) -> list[Any] | None:
+    """Return what changes whenever the answer of git does while no file does; None if that is unknown."""
+    if repository != os.getcwd():  # noqa: PTH109  files elsewhere belong to the answer, too
+        return None
+    directory = f"{repository}/.git"
+    try:
+        if not stat.S_ISDIR(os.lstat(directory).st_mode):
+            return None
+        with open(f"{directory}/HEAD", "rb") as file:  # noqa: PTH123
+            head = os.fsdecode(file.read(4096)).strip()
+    except OSError:
+        return None
+    names = [*_STAMPED, head.removeprefix("ref: ")] if head.startswith("ref: refs/") else [*_STAMPED]
+    return [_key(f"{directory}/{name}") for name in names]
+
+
+def _key(path: str) -> list[int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def ask_state() -> dict[str, Any]:
+    """Return commit, branch, remote and dirty, as ``core.ports.code.GitState`` has them.
+
+    Raises:
+        GitSilentError: git does not say.
+    """
+    options = ("--porcelain=v2", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty", "-z")
+    lines = _ask("status", *options).split("\0")
+    heads = dict(
+        line.removeprefix("# branch.").split(" ", 1) for line in lines if line.startswith("# branch.")
+    )
+    commit, branch = heads.get("oid"), heads.get("head")
+    upstream = heads.get("upstream", "").partition("/")[0]
+    return {
+        "commit": None if commit == "(initial)" else commit,
+        "branch": None if branch == "(detached)" else branch,
+        "remote": upstream or next(iter(_ask("remote").split()), None),
+        "dirty": any(line and not line.startswith("# ") for line in lines),
+    }
+
+
+def ask_tracked() -> frozenset[str]:
+    """Return the paths below the current directory that git has in its index; nothing if git does not say."""
+    try:
+        return frozenset(_ask("ls-files", "-z").split("\0"))
+    except GitSilentError:
+        return frozenset()
+
+
+def _ask(*arguments: str) -> str:
+    filters = () if arguments[0] == "ls-files" else _without_filters()
+    return _run(*filters, *arguments)
+
+
+def _without_filters() -> tuple[str, ...]:
+    """Return options that switch every filter of the repository off."""
+    try:
+        named = _run("config", "--name-only", "-z", "--get-regexp", r"^filter\..*\.(clean|process)$")
+    except GitSilentError:  # 1: there is none
+        return ()
+    names = [name for name in named.split("\0") if name]
+    drivers = dict.fromkeys(name.rpartition(".")[0] for name in names)
+    options = [f"{name}=" for name in names] + [f"{driver}.required=false" for driver in drivers]
+    return tuple(part for option in options for part in ("-c", option))
+
+
+def _run(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            [*_COMMAND, *arguments],
+            env=_ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ANSWER_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise GitSilentError from error
+    return os.fsdecode(done.stdout)

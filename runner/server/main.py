@@ -36,6 +36,7 @@ from runner.adapters.host.users import HostUsers
 from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.sqlite.accounting import SqliteAccounting
+from runner.adapters.sqlite.code_use import needed_snapshots
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
@@ -44,6 +45,7 @@ from runner.base import logging as logs
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
+from runner.base.threads import PeriodicThread
 from runner.client.autostart import state_dir as default_state_dir
 from runner.control.context import Capacity, Context, SiteConfig
 from runner.control.controller import Controller
@@ -92,6 +94,9 @@ MOST_NAMED: Final = 100
 
 SWITCH_S: Final = 0.0002
 """How long a thread may keep the others waiting; with CPython's 5 ms an answer waits for a whole plan."""
+
+CODE_SWEEP_S: Final = 3600.0
+"""Between two looks for snapshots of code that no job needs."""
 
 DRIVERS_S: Final = 10.0
 """Longest wait of a start for the first look at the devices; they may also come later."""
@@ -170,6 +175,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         pins=PinnedMounts(directory / "pins", users) if _may_pin(settings, executor) else None,
     )
     code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
+    code.in_use = partial(_snapshots_in_use, directory, store)
     attempt_service = AttemptService(replace(config, code=code))
     package_locks = PackageLocks(packages, FairExecutor("packages"), directory / "images" / "packages")
     attempt_service.sweep()
@@ -224,6 +230,18 @@ def _unrecorded(directory: Path, store: SqliteStore) -> Mapping[str, int | None]
     if found:
         log.warning("jobs.not_in_store", count=len(found), jobs=",".join(list(found)[:MOST_NAMED]))
     return found
+
+
+def _snapshots_in_use(directory: Path, store: SqliteStore, *, finished: bool) -> frozenset[str]:
+    """Return the snapshots of unfinished jobs; with ``finished`` of those, too, that have a run directory."""
+    there = set(os.listdir(directory / "jobs")) if finished and (directory / "jobs").exists() else set()  # noqa: PTH208
+    return needed_snapshots(store, there.__contains__)
+
+
+def _sweep_code(service: JobService) -> None:
+    freed = 0 if service.code is None else service.code.sweep()
+    if freed:
+        log.info("code.swept", freed_bytes=freed)
 
 
 def _code_limits(settings: Settings) -> CodeLimits:
@@ -363,6 +381,7 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None], reloa
     status_threads = status.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
+    code_sweep = PeriodicThread("code-sweep", CODE_SWEEP_S, partial(_sweep_code, service))
     with listening(path, system_wide=_is_system_wide(service.settings)) as listener:
         service.daemon.start()
         verifier.rollouts.canaries.cancel_orphans()
@@ -370,6 +389,7 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None], reloa
         trigger.start()
         notifications.start()
         status_threads.start()
+        code_sweep.start()
         retention.start()
         server = server_of(app, stopping, asked_to_stop, reload.reload_and_log)
         gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
@@ -382,5 +402,6 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None], reloa
             verifier.stop()
             status_threads.stop()
             retention.stop()
+            code_sweep.stop()
             service.daemon.stop()
     log.info("daemon.stopped")

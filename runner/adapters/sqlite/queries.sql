@@ -319,6 +319,10 @@ UPDATE jobs SET priority = :priority, labels = :labels WHERE id = :job_id;
 -- name: revisions_of
 SELECT * FROM revisions WHERE job_id = :job_id ORDER BY number;
 
+-- name: revisions_with_states
+SELECT revisions.job_id AS job_id, jobs.state AS state, revisions.text_id AS text_id, revisions.edits AS edits
+FROM revisions JOIN jobs ON jobs.id = revisions.job_id;
+
 -- name: revision_text
 SELECT text_id, edits FROM revisions WHERE job_id = :job_id AND number = :number;
 

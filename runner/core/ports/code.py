@@ -77,6 +77,9 @@ class CodeSnapshots(Protocol):
     def read(self, uid: int, digest: str, limit: int) -> bytes:
         """Return the first ``limit`` bytes of a file."""
 
+    def sweep(self) -> int:
+        """Remove the snapshots that no job needs, and the files of no other; return the bytes freed."""
+
     def fill(self, uid: int, wanted: WorkingDirectory, target: Path, owner: Owner) -> None:
         """Write a snapshot into an empty directory that only the daemon can reach, and give it to its owner.
 

@@ -87,7 +87,7 @@ class IgnoreRules:
         return IgnoreRules(directory, self._repository, self)
 
     def is_ignored(self, path: str, *, is_directory: bool) -> bool:
-        """Return whether an entry of this directory is left out; ``.gitignore`` leaves out nothing tracked."""
+        """Return whether an entry of this directory is left out; ``.gitignore`` spares what git tracks."""
         if path == NEVER or path.endswith(f"/{NEVER}"):
             return True
         name = f"{path}/" if is_directory else path

@@ -9,19 +9,19 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 from runner.adapters.host.code_snapshot import update, walk
 from runner.adapters.host.code_snapshot.store import CodeStore, make_manifest, write_whole
 from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.host.users import CodeStream, HostUsers
-from runner.base.errors import Refused, Unavailable
+from runner.base.errors import Refused, RunnerError, Unavailable
 from runner.base.textfile import one_line
 from runner.base.units import format_size
 from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshot, GitState, WorkingDirectory
@@ -39,6 +39,13 @@ class CodeLimits:
     bytes_per_user: int | None = None
 
 
+class SnapshotUse(Protocol):
+    """Tells which snapshots are needed."""
+
+    def __call__(self, *, finished: bool) -> frozenset[str]:
+        """Return the snapshots of unfinished jobs; with ``finished`` of those that can be restarted, too."""
+
+
 class HostCodeSnapshots:
     """Satisfies ``runner.core.ports.code.CodeSnapshots``; one for a daemon."""
 
@@ -46,6 +53,7 @@ class HostCodeSnapshots:
         self, root: Path, users: HostUsers, limits: CodeLimits, skipped: tuple[Path, ...] = ()
     ) -> None:
         self._root, self._users, self._limits = root, users, limits
+        self.in_use: SnapshotUse | None = None  # set once the jobs are known; None: all are
         self._skipped = skipped
         self._stores: dict[int, CodeStore] = {}
         self._making = Lock()
@@ -78,12 +86,33 @@ class HostCodeSnapshots:
         with suppress(FileNotFoundError):
             if last is None:
                 place.unlink()
-        look = _Look(store, self._limits, last)
-        with closing(self._stream(who, directory, place if last else None)) as stream:
-            look.receive(stream.frames())
-        if look.listing is None:
-            return None if last is None else _snapshot(last["snapshot"], look.git)
-        return look.publish(place)
+        look = _Look(store, last)
+        try:
+            with closing(self._stream(who, directory, place if last else None)) as stream:
+                look.receive(stream.frames())
+            if look.listing is None:
+                return None if last is None else _snapshot(last["snapshot"], look.git)
+            self._make_room(store, bool(look.new))
+            return look.publish(place)
+        except RunnerError:
+            store.discard(look.new)
+            raise
+
+    def _make_room(self, store: CodeStore, more: bool) -> None:  # noqa: FBT001
+        """Keep a user within his quota, if need be without the code of jobs that have finished.
+
+        Raises:
+            Refused: the code of his other jobs takes too much.
+        """
+        limit = self._limits.bytes_per_user
+        if limit is None or not more or store.used_bytes <= limit:
+            return
+        if self.in_use is not None:
+            store.sweep(self.in_use(finished=False).__contains__)
+        if store.used_bytes > limit:
+            fact = f"that of your jobs takes {format_size(store.used_bytes)}, and {format_size(limit)} may be"
+            step = "cancel jobs that you do not need, or list files in .runnerignore"
+            raise Refused(f"workload.code: {fact} (code_bytes_per_user); {step}")
 
     def _stream(self, who: User, directory: Path, place: Path | None) -> CodeStream:
         skipped = [(found.st_dev, found.st_ino) for found in map(Path.stat, self._skipped)]
@@ -168,13 +197,14 @@ class HostCodeSnapshots:
 
     # --- room
 
-    def sweep(self, needed: Callable[[int, str], bool]) -> int:
+    def sweep(self) -> int:
         """Remove the snapshots that no job needs, and the files of no other; return the bytes freed."""
-        freed = 0
+        if self.in_use is None:
+            return 0
+        needed, freed = self.in_use(finished=True), 0
         for place in tuple(self._root.iterdir()) if self._root.exists() else ():
             if place.name.isdecimal():
-                uid = int(place.name)
-                freed += self._store(uid).sweep(lambda name, uid=uid: needed(uid, name))  # type: ignore[misc]  # the default binds the uid of this round
+                freed += self._store(int(place.name)).sweep(needed.__contains__)
         return freed
 
 
@@ -213,7 +243,6 @@ class _Look:
     """What one look at a directory brings."""
 
     store: CodeStore
-    limits: CodeLimits
     last: Mapping[str, Any] | None
     digests: dict[str, str] = field(default_factory=dict)
     """Of the files that were read, by path."""
@@ -264,7 +293,6 @@ class _Look:
         assert self.listing is not None  # noqa: S101  (the caller has looked)
         entries = dict(_entries(self.listing, self.digests))
         size = sum(entry.size for entry in entries.values())
-        self._check_room(size)
         with self.store.lock:
             if self.store.missing(self._doubtful(entries)):
                 return None
@@ -279,20 +307,6 @@ class _Look:
         if self.last is not None and self.store.has(self.last["snapshot"]["id"]):
             return self.digests.values()
         return (entry.digest for entry in entries.values() if entry.kind == "file")
-
-    def _check_room(self, size: int) -> None:
-        """Check what the snapshots of a user take together.
-
-        Raises:
-            Refused: it is too much.
-        """
-        limit, used = self.limits.bytes_per_user, self.store.used_bytes
-        if limit is not None and used > limit and self.new:
-            fact = f"your snapshots take {format_size(used)}, and {format_size(limit)} may be"
-            raise Refused(
-                f"code: {fact} (this one has {format_size(size)}); cancel jobs that you do not need, "
-                "or list files in .runnerignore"
-            )
 
 
 class _Rest:

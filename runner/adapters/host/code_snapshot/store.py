@@ -94,6 +94,15 @@ class CodeStore:
         name = hashlib.sha256(content).hexdigest()
         return (name, None) if self.path(name).exists() else self.put([content])
 
+    def discard(self, paths: Iterable[Path]) -> None:
+        """Remove files that were put here for a snapshot that does not come about."""
+        with self.lock:
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    size = path.stat().st_size
+                    path.unlink()
+                    self._used = None if self._used is None else self._used - size
+
     @contextmanager
     def _draft(self) -> Iterator[tuple[int, Path]]:
         descriptor, name = tempfile.mkstemp(dir=self._drafts)

@@ -197,17 +197,25 @@ def test_the_daemons_own_directory_in_the_code_is_left_out(place: Path) -> None:
     assert names(kept, kept.take(ME, place / "code")) == ["train.py"]
 
 
+def unneeded(*, finished: bool) -> frozenset[str]:
+    del finished
+    return frozenset()
+
+
 def test_what_no_job_needs_is_swept_and_what_is_young_is_not(place: Path) -> None:
     kept = snapshots(place)
     old = kept.take(ME, place / "code")
     (place / "code" / "train.py").write_text("print(2)\n")
     new = kept.take(ME, place / "code")
-    assert kept.sweep(lambda *_: False) == 0
+    kept.in_use = unneeded
+    assert kept.sweep() == 0
     for path in (place / "store").rglob("*"):
         os.utime(path, (1, 1))
-    assert kept.sweep(lambda uid, name: (uid, name) == (ME.uid, new.id)) == len("print(1)\n")
+    kept.in_use = lambda *, finished: frozenset({new.id} if finished else ())
+    assert kept.sweep() == len("print(1)\n")
     assert (kept.entries(ME.uid, old.id), names(kept, new)) == (None, ["train.py"])
-    assert kept.sweep(lambda *_: False) == len("print(2)\n")
+    kept.in_use = unneeded
+    assert kept.sweep() == len("print(2)\n")
     assert names(kept, kept.take(ME, place / "code")) == ["train.py"]
     assert (filled(kept, kept.take(ME, place / "code"), place / "made") / "train.py").exists()
 
@@ -351,3 +359,19 @@ def test_of_a_repository_of_somebody_else_nothing_is_known(place: Path) -> None:
         os.chown(path, 1234, 1234)
     assert kept.take(ME, code).git == GitState()
     assert kept.take(NOBODY, code).git == GitState()
+
+
+def test_a_user_who_has_used_up_his_room_loses_the_code_of_jobs_that_have_finished(place: Path) -> None:
+    kept = snapshots(place, CodeLimits(bytes_per_user=20_000))
+    (place / "code" / "a").write_bytes(os.urandom(12_000))
+    first = kept.take(ME, place / "code")
+    for path in (place / "store").rglob("*"):
+        os.utime(path, (1, 1))
+    (place / "code" / "a").write_bytes(os.urandom(12_000))
+    kept.in_use = lambda *, finished: frozenset({first.id, str(finished)})
+    with pytest.raises(Refused, match=r"takes 24009B, and 20000B may be \(code_bytes_per_user\)"):
+        kept.take(ME, place / "code")
+    kept.in_use = lambda *, finished: frozenset({first.id} if finished else ())
+    second = kept.take(ME, place / "code")
+    assert kept.entries(ME.uid, first.id) is None
+    assert names(kept, second) == ["a", "train.py"]

@@ -91,7 +91,8 @@ class HostCodeSnapshots:
             with closing(self._stream(who, directory, place if last else None)) as stream:
                 look.receive(stream.frames())
             if look.listing is None:
-                return None if last is None else _snapshot(last["snapshot"], look.git)
+                is_kept = last is not None and store.keep(last["snapshot"]["id"])
+                return _snapshot(last["snapshot"], look.git) if last is not None and is_kept else None
             self._make_room(store, bool(look.new))
             return look.publish(place)
         except RunnerError:

@@ -130,7 +130,11 @@ class CodeStore:
         return name
 
     def has(self, snapshot: str) -> bool:
-        """Return whether there is such a snapshot, which is not swept within the next hour."""
+        """Return whether there is such a snapshot now."""
+        return (self._snapshots / f"{snapshot}.json").exists()
+
+    def keep(self, snapshot: str) -> bool:
+        """Return whether there is such a snapshot, which then is not swept within the next hour."""
         return touched(self._snapshots / f"{snapshot}.json")
 
     def manifest(self, snapshot: str) -> Mapping[str, CodeEntry] | None:

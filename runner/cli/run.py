@@ -24,6 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 SHOWN: Final = "runner run"
 """The name of the generated job file in messages."""
 
+REQUIREMENTS: Final = "requirements.txt"
+
 MODES: Final = {"rw": False, "ro": True}
 """The last part of ``--mount``, and whether the mount is read-only."""
 
@@ -63,6 +65,11 @@ def variables(
     return tuple(found.items())
 
 
+def texts(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return texts that are valid UTF-8."""
+    return tuple(str(check_text(ctx, param, one)) for one in given)
+
+
 def labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Return ``KEY=VALUE`` pairs."""
     for one in given:
@@ -82,6 +89,21 @@ line_options: Final = (
     click.option(
         "-t", "--time", callback=check_text, metavar="DURATION", help="Time limit, for example 2h30m."
     ),
+    click.option(
+        "--with",
+        "packages",
+        multiple=True,
+        callback=texts,
+        metavar="PKG",
+        help="A Python package, for example 'transformers>=5'; may be repeated.",
+    ),
+    click.option(
+        "--requirements",
+        callback=check_text,
+        metavar="FILE",
+        help="A file with Python packages.  [default: requirements.txt, if there is one]",
+    ),
+    click.option("--no-requirements", is_flag=True, help="Take no notice of requirements.txt."),
     click.option("--image", callback=check_text, metavar="NAME", help="An image that the operator offers."),
     click.option(
         "--mount",
@@ -150,6 +172,35 @@ def with_line_options(command: F) -> F:
     return command
 
 
+def make_line(  # noqa: PLR0913  one per option that is not a field
+    command: tuple[str, ...],
+    *,
+    code: str,
+    no_code: bool,
+    requirements: str | None,
+    no_requirements: bool,
+    image: str | None,
+    **fields: Any,  # noqa: ANN401  values of click
+) -> CommandLine:
+    """Return a command line with the values of its options; a ``requirements.txt`` of the code is taken."""
+    if requirements is not None and no_requirements:
+        raise click.UsageError("--requirements and --no-requirements exclude each other")
+    if requirements is None and not (no_requirements or no_code or image):
+        requirements = find_requirements(code)
+    return CommandLine(
+        command=command, code=None if no_code else code, requirements=requirements, image=image, **fields
+    )
+
+
+def find_requirements(code: str) -> str | None:
+    """Return the ``requirements.txt`` of a code directory and say so; None if there is none."""
+    found = REQUIREMENTS if code == "." else os.path.join(code, REQUIREMENTS)  # noqa: PTH118  pathlib takes 5 ms
+    if not os.path.isfile(found):  # noqa: PTH113  as above
+        return None
+    complain(f"packages: {found}; --no-requirements leaves them out")
+    return found
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, metavar="COMMAND...", type=click.UNPROCESSED)
 @with_line_options
@@ -161,15 +212,13 @@ def with_line_options(command: F) -> F:
     "--save", callback=check_text, metavar="FILE", help="Also write the job file that says the same."
 )
 @as_json
-def run(  # noqa: PLR0913  one per option
+def run(
     *,
     command: tuple[str, ...],
     detach: bool,
     dry_run: bool,
     save: str | None,
     as_json: bool,
-    code: str,
-    no_code: bool,
     **options: Any,  # noqa: ANN401  values of click
 ) -> None:
     """Run a COMMAND as a job, in a copy of the current directory, and print its output until it ends.
@@ -185,7 +234,7 @@ def run(  # noqa: PLR0913  one per option
         )
     for word in command:
         check_text(click.get_current_context(), click.Argument(["command"]), word)
-    line = CommandLine(command=command, code=None if no_code else code, **options)
+    line = make_line(command, **options)
     client = find_or_start(complain)
     answer = submit_line(client, line, save, dry_run=dry_run)
     if dry_run or detach:

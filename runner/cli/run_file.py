@@ -72,7 +72,9 @@ class CommandLine:
     cpus: float | None = None
     memory: str | None = None
     time: str | None = None
-    image: Value | None = None
+    image: str | None = None
+    requirements: str | None = None  # a file
+    packages: tuple[str, ...] = ()
     mounts: tuple[Mapping[str, Value], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -110,7 +112,7 @@ class CommandLine:
             ),
             "profile": self.profile,
             "resources": _given(resources),
-            "image": self.image,
+            "image": self._image(),
             "network": self.network,
             "mounts": self.mounts,
             "environment": dict(self.environment),
@@ -120,6 +122,15 @@ class CommandLine:
             "retry": _given({"max_attempts": self.attempts}),
         }
         return _given(found)
+
+    def _image(self) -> Value | None:
+        """Return the field ``image``: a name, or packages on the image of a name."""
+        file = self.requirements
+        if not self.packages:
+            asked: Value | None = file
+        else:
+            asked = [*([f"-r {file}"] if file else []), *self.packages]
+        return self.image if asked is None else _given({"base": self.image, "requirements": asked})
 
 
 def _given(values: Mapping[str, Value | None]) -> dict[str, Value]:

@@ -52,5 +52,7 @@ def relocate(line: CommandLine, here: Path, file: Path) -> CommandLine:
         absolute = path.startswith(("/", "~", "$"))  # the last two are refused with the job file
         return path if absolute else os.path.relpath(here / path, there)
 
+    requirements = None if line.requirements is None else moved(line.requirements)
     mounts = tuple({**mount, "source": moved(str(mount["source"]))} for mount in line.mounts)
-    return replace(line, code=None if line.code is None else moved(line.code), mounts=mounts)
+    code = None if line.code is None else moved(line.code)
+    return replace(line, code=code, mounts=mounts, requirements=requirements)

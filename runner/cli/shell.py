@@ -10,8 +10,7 @@ import click
 from runner.base.errors import UsageError
 from runner.cli.console import INTERRUPTED, complain
 from runner.cli.logs import Chosen, pieces
-from runner.cli.run import submit_line, with_line_options
-from runner.cli.run_file import CommandLine
+from runner.cli.run import make_line, submit_line, with_line_options
 from runner.cli.terminal import check_terminal, use
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse
@@ -36,8 +35,6 @@ ATTACH_S: Final = 30.0
 def shell(
     *,
     command: tuple[str, ...],
-    code: str,
-    no_code: bool,
     **options: Any,  # noqa: ANN401  values of click
 ) -> None:
     """Run a shell, or COMMAND, as a job with this terminal, on lent devices.
@@ -53,9 +50,8 @@ def shell(
     check_terminal("runner run needs none")
     options["name"] = options["name"] or "shell"
     options["priority_class"] = options["priority_class"] or CLASS
-    line = CommandLine(
-        command=command or SHELL,
-        code=None if no_code else code,
+    line = make_line(
+        command or SHELL,
         terminal=True,
         attempts=1,
         **{

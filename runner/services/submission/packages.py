@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -78,9 +78,7 @@ class PackageResolver:
         if isinstance(asked, str):
             self._read(self.base / asked, collected, constrains=False)
         else:
-            collected.lines += [
-                PlacedLine(RequirementLine(text.strip(), number), None) for number, text in enumerate(asked)
-            ]
+            self._collect(asked, collected)
         request = PackageRequest(
             tuple(each.line.text for each in collected.lines),
             tuple(each.line.text for each in collected.constraints),
@@ -97,6 +95,16 @@ class PackageResolver:
         except BuildFailed as error:
             last = str(error).splitlines()[-1] if str(error) else "no image"
             raise FileError(job.origin.path, [job.origin.problem(("image",), one_line(last))]) from error
+
+    def _collect(self, asked: Sequence[str], collected: _Collected) -> None:
+        """Add the requirements of a list; an entry such as ``-r FILE`` stands for those of the file."""
+        for number, text in enumerate(asked):
+            line = RequirementLine(text.strip(), number)
+            if line.include is None:
+                collected.lines.append(PlacedLine(line, None))
+            else:
+                constrains, inner = line.include
+                self._read(self.base / inner, collected, constrains=constrains)
 
     def _read(self, path: Path, collected: _Collected, *, constrains: bool) -> None:
         if path in collected.files:

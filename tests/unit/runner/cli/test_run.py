@@ -147,6 +147,43 @@ def test_as_json_each_change_is_one_object(api: FakeApi, invoke: Invoke) -> None
     assert [json.loads(line)["state"] for line in result.stdout.splitlines()] == ["queued", "finished"]
 
 
+@pytest.mark.parametrize(
+    ("args", "image"),
+    [
+        (
+            ("--with", "tqdm>=4", "--with", "x"),
+            'image:\n  requirements: ["-r requirements.txt", "tqdm>=4", x]\n',
+        ),
+        (("--no-requirements", "--with", "x"), "image:\n  requirements: [x]\n"),
+        (("--requirements", "r.txt"), "image:\n  requirements: r.txt\n"),
+        (("--requirements", "r.txt", "--with", "x"), 'image:\n  requirements: ["-r r.txt", x]\n'),
+        (("--image", "lab", "--with", "x"), "image:\n  base: lab\n  requirements: [x]\n"),
+        (("--image", "lab"), "image: lab\n"),
+        ((), "image:\n  requirements: requirements.txt\n"),
+        (("--code", "sub"), "image:\n  requirements: sub/requirements.txt\n"),
+        (("--no-requirements",), ""),
+        (("--no-code",), ""),
+    ],
+)
+def test_packages_become_the_image(
+    api: FakeApi, invoke: Invoke, here: Path, args: tuple[str, ...], image: str
+) -> None:
+    (here / "sub").mkdir()
+    for path in (here, here / "sub"):
+        (path / "requirements.txt").write_text("tqdm\n")
+    become(api, ended())
+    result = invoke("run", *args, "true")
+    text = api.submitted[0].decode()
+    assert image in text
+    assert ("image" in text) == bool(image)
+    assert ("packages: " in result.stderr) == ("requirements.txt" in image)
+
+
+def test_requirements_and_none_exclude_each_other(invoke: Invoke) -> None:
+    result = invoke("run", "--requirements", "x", "--no-requirements", "true")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
 # --- --save
 
 

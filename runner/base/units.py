@@ -74,11 +74,14 @@ def parse_duration(value: object) -> timedelta:
 
 
 def format_size(size: int) -> str:
-    """Return a size as a user would write it: the largest binary unit that divides it."""
-    for letter, power in reversed(_POWER.items()):
-        if size and size % 1024**power == 0:
-            return f"{size // 1024**power}{letter.upper()}iB"
-    return f"{size}B"
+    """Return a size as a user would write it: the shortest whole number of a unit, binary before decimal."""
+    found = [(size, "B")]
+    for ending, base in (("iB", 1024), ("B", 1000)):
+        for letter, power in _POWER.items():
+            if size and size % base**power == 0:
+                found.append((size // base**power, letter.upper() + ending))
+    number, unit = min(found, key=lambda each: each[0])
+    return f"{number}{unit}"
 
 
 def format_duration(duration: timedelta) -> str:

@@ -35,6 +35,9 @@ _NULL: Final = re.compile(r"|~|null|Null|NULL")
 _TRUE: Final = re.compile(r"true|True|TRUE")
 _FALSE: Final = re.compile(r"false|False|FALSE")
 _INT: Final = re.compile(r"[-+]?[0-9]{1,40}|0o[0-7]{1,40}|0x[0-9a-fA-F]{1,40}")
+_WHOLE: Final = re.compile(r"[-+]?[0-9]{1,4}(\.[0-9]{1,15})?[eE]\+?[0-9]{1,2}")
+"""A large count as people write it, such as ``1e9``."""
+
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]{1,40}|[0-9]{1,40}(\.[0-9]{0,40})?)([eE][-+]?[0-9]{1,9})?")
 
 
@@ -147,7 +150,7 @@ def resolve_scalar(text: str) -> str | float | bool | None:
     if _INT.fullmatch(text):
         return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
     if _FLOAT.fullmatch(text) and math.isfinite(value := float(text)):
-        return value
+        return int(value) if _WHOLE.fullmatch(text) and value.is_integer() else value
     return text
 
 

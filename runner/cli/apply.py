@@ -149,7 +149,7 @@ def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
         yield f"{answer['job']['name']}: nothing differs"
         return
     yield from _format_rows(("FIELD", "NOW", "THEN", "CLASS", "WHY"), map(_cells, answer["changes"]))
-    same = "the same bits come out" if answer["same_bits"] else "other bits come out"
+    same = "the same bits come out" if answer["same_bits"] else "other bits may come out"
     yield f"class {answer['class']}: {same}"
     yield ""
     yield f"checkpoint {_checkpoint(answer['facts'])}"

@@ -88,10 +88,10 @@ def steps(progress: ProgressResponse | None) -> str:
     return f"{progress.get('step', 0)}" + (f"/{total}" if total is not None else "")
 
 
-def progress_share(job: JobSummary) -> str:
+def progress_share(job: Mapping[str, Any] | JobSummary) -> str:
     """Return the step that a job has reached: the reported one, else the saved one."""
-    saved = job.get("saved_step")
-    return steps(job["progress"]) if job["progress"] or saved is None else str(saved)
+    saved, progress = job.get("saved_step"), job.get("progress")
+    return steps(progress) if progress or saved is None else str(saved)
 
 
 def progress_line(progress: ProgressResponse, eta_s: float | None) -> str:

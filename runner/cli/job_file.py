@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from runner.cli.console import complain, complain_of, say, say_json
 from runner.cli.parameters import as_json
 
 if TYPE_CHECKING:
+    from runner.client.http import ErrorResponse
     from runner.files.job.model import JobFile
 
 TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yaml"
@@ -25,7 +27,8 @@ TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yam
 def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     """Check job files and the paths in them; submit nothing.
 
-    Paths are checked as the current user. A FILE of "-" is read from standard input; its paths are
+    If a daemon answers, it also checks what this machine can run; none is started. Paths are checked as the
+    current user. A FILE of "-" is read from standard input; its paths are
     relative to the current directory. Each problem is a line FILE:LINE:COLUMN: FIELD: FACT. The exit
     code is 2 if there is a problem.
     """
@@ -73,12 +76,19 @@ def _validate(file: str, *, as_json: bool) -> int:
     """Validate one file, print the result, and return the exit code."""
     path = Path(file or "''")  # an empty path would be the current directory
     try:
-        jobs, warnings = _checked(path, _read(file))
+        text = _read(file)
+        jobs, warnings = _checked(path, text)
     except FileError as error:
         if as_json:
             say_json({"file": file, "ok": False, "problems": [_entry(each) for each in error.problems]})
             return error.exit_code
         return complain_of(error)
+    asked, refusal = _asked(file, text)
+    if refusal is not None:
+        if as_json:
+            say_json({"file": file, "ok": False, "problems": [_parsed(line) for line in refusal.lines]})
+            return refusal.code
+        return complain_of(refusal)
     if as_json:
         found = {"name": jobs[0].name, "jobs": len(jobs), "warnings": warnings, "problems": []}
         say_json({"file": file, "ok": True, **found})
@@ -86,11 +96,44 @@ def _validate(file: str, *, as_json: bool) -> int:
     name = one_line(str(path))
     complain(*(f"warning: {name}: {each}" for each in warnings))
     say(f"{name}: ok{f', {len(jobs)} jobs' if len(jobs) > 1 else ''}")
-    if any(map(_leaves_open, jobs)):
+    if not asked and any(map(_leaves_open, jobs)):
         complain(
             f"{name}: users, jobs that it waits for, devices and data are looked at when it is submitted"
         )
     return 0
+
+
+def _asked(file: str, text: bytes) -> tuple[bool, ErrorResponse | None]:
+    """Return whether a daemon has looked at a job file, and what it has against it; none is started."""
+    from runner.base.errors import Unavailable  # noqa: PLC0415  the client: only this command pays for it
+    from runner.client.client import find  # noqa: PLC0415  the same
+    from runner.client.http import ErrorResponse as Refusal  # noqa: PLC0415  the same
+
+    try:
+        find(complain).submit(file, text, None, dry_run=True)
+    except Refusal as error:
+        return True, error
+    except Unavailable:
+        return False, None
+    return True, None
+
+
+_PLACED: Final = re.compile(
+    r"(?:.*?):(?P<line>[0-9]+):(?P<column>[0-9]+): (?:(?P<field>[^ :]+): )?(?P<fact>.*)"
+)
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """Return a problem that a daemon has written as a line."""
+    match = _PLACED.fullmatch(line)
+    if match is None:
+        return {"line": None, "column": None, "field": "", "fact": line}
+    return {
+        "line": int(match["line"]),
+        "column": int(match["column"]),
+        "field": match["field"] or "",
+        "fact": match["fact"],
+    }
 
 
 def _leaves_open(job: JobFile) -> bool:

@@ -12,6 +12,7 @@ from runner.cli.table import (
     BOLD,
     PLAIN,
     STATE_COLOURS,
+    UNLIMITED,
     Cell,
     Style,
     Table,
@@ -25,9 +26,12 @@ from runner.cli.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from runner.client.types import JobDetail, JobSummary
+
+NARROWEST_VERDICT: Final = 30
+"""Characters of a column of verdicts; where there are fewer, verdicts are below the rows."""
 
 COLUMNS: Final = ("JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE", "WHY")
 SPARE: Final = ("TRY", "STEP", "SINCE", "OWNER", "NAME")
@@ -64,13 +68,26 @@ def format_job(job: JobDetail, now: float, width: int, style: Style = PLAIN) -> 
             lines.append(format_line((name_cell, Cell(part, colour)), width, style, (indent, 0)))
             name_cell = Cell("")
     if job["attempts"]:
-        lines += ["", *format_table(make_attempt_table(job), width, style, wrap=True)]
+        lines += ["", *_format_attempts(job, width, style)]
     return lines
 
 
-def make_attempt_table(job: JobDetail) -> Table:
-    """Return a table with one row per attempt, without the placement time."""
-    kept = [number for number, name in enumerate(formatting.ATTEMPT_COLUMNS) if name != "placed"]
+def _format_attempts(job: JobDetail, width: int, style: Style) -> list[str]:
+    """Return the table of a job's attempts; where it is narrow, each verdict has lines of its own."""
+    short = make_attempt_table(job, without={"placed", "verdict"})
+    if max(map(len, format_table(short, UNLIMITED))) + 2 + NARROWEST_VERDICT <= width:
+        return format_table(make_attempt_table(job), width, style, wrap=True)
+    head, *rows = format_table(short, width, style)
+    lines = [head]
+    for row, attempt in zip(rows, job["attempts"], strict=True):
+        verdict = wrap_text(harmless(attempt["verdict"] or ""), max(width - 2, 1))
+        lines += [row, *(f"  {part}" for part in verdict if part)]
+    return lines
+
+
+def make_attempt_table(job: JobDetail, without: Collection[str] = ("placed",)) -> Table:
+    """Return a table with one row per attempt, by default without the placement time."""
+    kept = [number for number, name in enumerate(formatting.ATTEMPT_COLUMNS) if name not in without]
     columns = [formatting.ATTEMPT_COLUMNS[number].replace("_", " ").upper() for number in kept]
     attempts = [formatting.attempt_cells(attempt) for attempt in job["attempts"]]
     return make_table(columns, [[cells[number] for number in kept] for cells in attempts])

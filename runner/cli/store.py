@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner.base.errors import UsageError
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json
 from runner.client.autostart import NoDaemon, state_dir
@@ -71,6 +72,13 @@ def restore(*, file: str, as_json: bool) -> None:
 
 
 def _absolute(path: str) -> Path:
+    """Return a path from the root.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    if not path:
+        raise UsageError("'': no file has an empty name; give FILE a name")
     from pathlib import Path as AnyPath  # noqa: PLC0415  pathlib takes 5 ms to import
 
     return AnyPath(path).absolute()

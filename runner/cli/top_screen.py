@@ -154,7 +154,7 @@ def _job(job: Json, now: float, etas: Mapping[str, float], names: Mapping[str, s
         Cell(_text(job["owner"])),
         Cell(state, colour),
         Cell(_text(job["attempt"]), right=True),
-        Cell(formatting.steps(job.get("progress")), right=True),
+        Cell(formatting.progress_share(job), right=True),
         Cell("-" if rate is None else formatting.count(rate), right=True),
         Cell("-" if wait is None else f"{wait:.0%}", _high(wait), right=True),
         Cell("-" if util is None else f"{util:.0f}%", _low(None if util is None else util / 100), right=True),

@@ -55,7 +55,13 @@ class Endpoint(NamedTuple):
 
 
 def state_dir(environ: Mapping[str, str], uid: int) -> str:
-    """Return the state directory of the user's own daemon."""
+    """Return the state directory of the user's own daemon.
+
+    Raises:
+        UsageError: the variable for it is empty, or there is no home directory.
+    """
+    if environ.get("RUNNER_STATE_DIR") == "":
+        raise UsageError("RUNNER_STATE_DIR is empty; unset it for the usual directory, or name one")
     if chosen := environ.get("RUNNER_STATE_DIR"):
         return os.path.abspath(chosen)
     if uid == 0:

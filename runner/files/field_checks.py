@@ -6,6 +6,7 @@ variables is a security boundary: some of them reach code that runs as root on t
 """
 
 import re
+import unicodedata
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -89,9 +90,32 @@ def is_number(value: str) -> bool:
     return _NUMBER.fullmatch(value) is not None
 
 
+_LETTERS: Final = str.maketrans(
+    {
+        "ß": "ss",
+        "æ": "ae",
+        "Æ": "AE",
+        "œ": "oe",
+        "Œ": "OE",
+        "ø": "o",
+        "Ø": "O",
+        "đ": "d",
+        "Đ": "D",
+        "ł": "l",
+        "Ł": "L",
+    }
+)
+"""Letters of the Latin alphabet that Unicode does not take apart."""
+
+
 def make_job_name(stem: str) -> str:
-    """Return the default name of a job whose file has this stem; never fails."""
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
+    """Return the default name of a job whose file has this stem; never fails.
+
+    Letters with marks become the letters below the marks: ``größe`` is ``grosse``.
+    """
+    plain = unicodedata.normalize("NFKD", stem.translate(_LETTERS))
+    bare = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", bare).strip("-._")
     return (f"job-{safe}" if is_number(safe) else safe)[:63] or "job"
 
 

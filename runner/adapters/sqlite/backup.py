@@ -18,7 +18,8 @@ from runner.adapters.sqlite.session import SESSION_KEY, session_file
 from runner.adapters.sqlite.store import SQL, VERSION, file_version, log_files, refuse_newer
 from runner.base.errors import Refused, Unavailable
 
-NO_STORE: Final = "{}: is a database, but not a job store; give a file that runner backup has made"
+GIVE_BACKUP: Final = "give a file that runner backup has made"
+NOTHING_KEPT: Final = "there is nothing to back up; RUNNER_STATE_DIR names another state directory"
 
 WAIT_S: Final = 10.0
 """Longest wait for a lock of the store that is copied."""
@@ -33,9 +34,11 @@ def back_up(store: Path, target: Path) -> int:
         Refused: there is no store, it is not readable or damaged, or ``target`` exists.
         Unavailable: the disk refuses it.
     """
-    _check_store(store)
+    _check_store(store, NOTHING_KEPT)
     if os.path.lexists(target):
         raise Refused(f"{target}: exists; give a new file")
+    if not target.parent.is_dir():
+        raise Refused(f"{target.parent}: no such directory; make it, or give a file in another")
     draft = _copy(store, target.with_name(f".{target.name}.draft"))
     try:
         os.link(draft, target)  # fails, unlike a rename, if somebody else has made the file meanwhile
@@ -60,7 +63,7 @@ def restore(backup: Path, store: Path, at: datetime) -> tuple[Path, ...]:
         Refused: the file is no store, is damaged, or was written by a newer runner.
         Unavailable: the disk refuses it.
     """
-    _check_store(backup)
+    _check_store(backup, GIVE_BACKUP)
     draft = _copy(backup, store.with_name(f".{store.name}.draft"))
     kept = []
     try:
@@ -94,16 +97,24 @@ def _unused(path: Path, suffix: str) -> Path:
     raise Refused(f"{path}: too many files of this name; move them away")
 
 
-def _check_store(path: Path) -> None:
-    """Raise ``Refused`` unless a file is a store that this version knows."""
+def _check_store(path: Path, remedy: str) -> None:
+    """Raise ``Refused`` with a remedy unless a file is a store that this version knows."""
+    if not path.exists():
+        raise Refused(f"{path}: no such file; {remedy}")
+    if not path.is_file():
+        raise Refused(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}; {remedy}")
     try:
         version = file_version(path)
+    except PermissionError as error:
+        raise Refused(f"{path}: {error.strerror}; ask the user to whom it belongs, or root") from error
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}; read it as the user to whom it belongs") from error
+        raise Unavailable(f"{path}: {error.strerror}") from error
+    except Refused as error:
+        raise Refused(f"{path}: is not a job store; {remedy}") from error
     if version is None:
-        raise Refused(f"{path}: is missing or empty; give a file that runner backup has made")
+        raise Refused(f"{path}: is empty; {remedy}")
     if version == 0:
-        raise Refused(NO_STORE.format(path))
+        raise Refused(f"{path}: is a database, but not a job store; {remedy}")
     if version > VERSION:
         refuse_newer(path, version)
 
@@ -139,7 +150,7 @@ def _check_copy(copy: sqlite3.Connection, source: Path) -> None:
     except sqlite3.OperationalError:  # such a table does not exist
         known = None
     if known is None:
-        raise Refused(NO_STORE.format(source))
+        raise Refused(f"{source}: is a database, but not a job store; {GIVE_BACKUP}")
 
 
 @contextmanager

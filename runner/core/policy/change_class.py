@@ -113,10 +113,12 @@ def classify_field(name: str, fields: RevisionFields) -> FieldRule:
         return FieldRule(ChangeClass.E, "nobody knows what this field does to a checkpoint")
     if name == "profile.micro_batch" and fields.dropout:
         return FieldRule(ChangeClass.C, "dropout draws other masks in batches of another size")
-    if fields.kind == PROGRAM and entry.kind in {ChangeClass.B, ChangeClass.E}:
+    if fields.kind == PROGRAM and entry.kind is ChangeClass.E:
         return FieldRule(
             ChangeClass.C, f"{entry.why}; only its author knows whether its checkpoints still fit"
         )
+    if fields.kind == PROGRAM and entry.kind is ChangeClass.B:  # its reason is that of a training
+        return FieldRule(ChangeClass.C, "only the program's author knows whether its bits stay the same")
     return entry
 
 

@@ -123,6 +123,14 @@ def test_a_size_survives_writing_and_reading(size: int) -> None:
     assert parse_size(format_size(size)) == size
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [("2TB", "2TB"), ("1.5GB", "1500MB"), ("64MiB", "64MiB"), ("2G", "2GiB"), ("0B", "0B"), ("17B", "17B")],
+)
+def test_a_size_is_shown_in_the_unit_in_which_it_was_written(written: str, shown: str) -> None:
+    assert format_size(parse_size(written)) == shown
+
+
 @given(st.timedeltas(timedelta(), timedelta(days=9999)))
 def test_a_duration_survives_writing_and_reading(duration: timedelta) -> None:
     whole = timedelta(milliseconds=duration // timedelta(milliseconds=1))

@@ -8,6 +8,7 @@ from runner.base.yaml import (
     compose,
     find_key_position,
     find_position,
+    resolve_scalar,
     to_plain,
 )
 
@@ -149,3 +150,14 @@ def test_any_broken_text_has_a_place_and_a_fact(text: str) -> None:
     assert node is None
     assert problems[-1].at is not None
     assert problems[-1].fact.startswith("not valid YAML: ")
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e9", 10**9), ("2.5e3", 2500), ("1E+2", 100)])
+def test_a_large_count_may_be_written_with_an_exponent(text: str, value: int) -> None:
+    found = resolve_scalar(text)
+    assert (type(found), found) == (int, value)
+
+
+@pytest.mark.parametrize("text", ["1e-3", "2.55e1", "1.0", "1e300"])
+def test_what_is_no_whole_number_stays_a_number(text: str) -> None:
+    assert isinstance(resolve_scalar(text), float)

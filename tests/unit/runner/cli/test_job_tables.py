@@ -79,3 +79,14 @@ def test_the_page_of_a_job_tells_its_attempts_with_cause_verdict_and_checkpoints
 def test_a_job_without_attempts_has_no_table_of_them() -> None:
     lines = format_job(cast("JobDetail", {**a_job(), "attempts": []}), NOW, 160)
     assert "CAUSE" not in "\n".join(lines)
+
+
+def test_on_a_narrow_screen_verdicts_stand_below_their_attempts() -> None:
+    verdict = "restart with the same HOME; the runner knows of no checkpoint: exception"
+    job = {**a_job(), "attempts": [an_attempt(1, verdict=verdict), an_attempt(2)]}
+    lines = format_job(cast("JobDetail", job), NOW, 80)
+    head = next(number for number, line in enumerate(lines) if line.startswith("ATTEMPT"))
+    assert "VERDICT" not in lines[head]
+    assert lines[head + 2] == f"  {verdict}"
+    assert lines[head + 3].startswith("2 ")
+    assert max(map(len, lines)) <= 80

@@ -243,3 +243,8 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_somebody_elses_daemon_is_not_started() -> None:
     with pytest.raises(NoDaemon):
         start(Endpoint("/nowhere/runner.sock", None), quiet)
+
+
+def test_an_empty_state_directory_is_not_taken_for_none_at_all() -> None:
+    with pytest.raises(UsageError, match="RUNNER_STATE_DIR is empty; unset it"):
+        autostart.endpoints({"RUNNER_STATE_DIR": ""}, 0)

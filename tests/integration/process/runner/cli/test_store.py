@@ -5,7 +5,9 @@ import re
 import shlex
 import shutil
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -101,18 +103,36 @@ def test_a_lost_store_beside_run_directories_is_refused_with_the_next_step(daemo
     assert names(daemon) == {"kept"}
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"notes\n" * 100, "is not a job store"), (b"", "is missing or empty")],
-    ids=["notes", "nothing"],
-)
-def test_a_file_that_is_no_store_is_not_restored(daemon: Service, content: bytes, said: str) -> None:
+def test_a_file_that_is_no_store_is_not_restored(daemon: Service) -> None:
     daemon.runner("stop")
     before = (daemon.state / "store.db").read_bytes()
-    (daemon.root / "wrong.db").write_bytes(content)
-    assert said in daemon.runner("restore", "wrong.db", code=3)
+    (daemon.root / "notes").write_bytes(b"notes\n" * 100)
+    (daemon.root / "empty").touch()
+    with closing(sqlite3.connect(daemon.root / "other.db")) as other:
+        other.execute("CREATE TABLE notes (text)")
+    wrong = {
+        "notes": "is not a job store",
+        "empty": "is empty",
+        "other.db": "is a database, but not a job store",
+        "missing": "no such file",
+        "state": "is a directory",
+        "/dev/null": "is no regular file",
+    }
+    for name, fact in wrong.items():
+        said = daemon.runner("restore", name, code=3)
+        assert said == f"{daemon.root / name}: {fact}; give a file that runner backup has made\n"
+    assert "no file has an empty name" in daemon.runner("restore", "", code=2)
     assert (daemon.state / "store.db").read_bytes() == before
     assert files(daemon) == {"store.db"}
+
+
+def test_a_backup_that_cannot_be_made_says_why(daemon: Service) -> None:
+    assert "no such directory; make it" in daemon.runner("backup", "missing/copy.db", code=3)
+    assert "no file has an empty name" in daemon.runner("backup", "", code=2)
+    daemon.runner("stop")
+    (daemon.state / "store.db").unlink()
+    assert "no such file; there is nothing to back up" in daemon.runner("backup", "copy.db", code=3)
+    assert not (daemon.root / "copy.db").exists()
 
 
 def test_a_backup_does_not_replace_a_file(daemon: Service) -> None:

@@ -136,6 +136,13 @@ def test_what_a_program_makes_of_a_change_only_its_author_knows() -> None:
     assert "author" in classify_field("environment.A", RevisionFields({}, "program")).why
 
 
+@pytest.mark.parametrize("kind", sorted(RULES))
+def test_no_reason_contradicts_what_is_said_of_the_bits(kind: str) -> None:
+    for name in FIELDS:
+        rule = classify_field(name.replace("*", "any"), RevisionFields({}, kind))
+        assert rule.bits or "same bits" not in rule.why, (name, rule)
+
+
 # --- The whole
 
 
@@ -178,7 +185,7 @@ def test_sizes_are_shown_as_people_write_them() -> None:
     found = RevisionChange((change("resources.memory", 128 * 1024**2, 256 * 1024**2),))
     assert [row[:3] for row in change_rows(found)] == [("resources.memory", "128MiB", "256MiB")]
     unset = RevisionChange((change("devices.memory", None, 3000),))
-    assert [row[:3] for row in change_rows(unset)] == [("devices.memory", "-", "3000B")]
+    assert [row[:3] for row in change_rows(unset)] == [("devices.memory", "-", "3KB")]
 
 
 def test_values_are_shown_in_short() -> None:

@@ -301,6 +301,7 @@ def start(command: list[str], rows: int, columns: int) -> tuple[int, int]:
         os.set_blocking(master, False)
         return master, child
     try:
+        signal.set_wakeup_fd(-1)
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
         for number in range(3):

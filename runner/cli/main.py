@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "exec": "runner.cli.exec:exec_",
     "shell": "runner.cli.shell:shell",
     "attach": "runner.cli.terminal:attach",
+    "forward": "runner.cli.forward:forward",
     "cancel": "runner.cli.job_control:cancel",
     "kill": "runner.cli.job_control:kill",
     "restart": "runner.cli.job_control:restart",
@@ -63,7 +64,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill",
              "restart", "hold", "release"),
-    "In a job": ("shell", "exec", "attach"),
+    "In a job": ("shell", "exec", "attach", "forward"),
     "Changes": ("apply", "rollback", "revisions"),
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "usage", "images", "data"),

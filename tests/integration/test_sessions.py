@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fakes.daemon.ports import SERVER, fetch, forwarding, sockets
 from tests.fakes.daemon.service import RUNNER, Service, service, until
 from tests.fakes.daemon.terminals import code_of, show_two, typing
 from tests.fakes.workloads.counter_image import counter_image
@@ -72,6 +73,24 @@ def test_a_terminal_has_the_walls_of_its_job(daemon: Service, job: str) -> None:
         seen = screen.before.replace("\r\n", "\n")
     walls = daemon.log(job).removesuffix("ready\n")
     assert seen == walls
+
+
+def test_a_port_is_forwarded_out_of_a_container_without_a_network(daemon: Service) -> None:
+    file = daemon.file(
+        "server",
+        workload={"kind": "program", "command": ["python3", "-c", SERVER, "6006"]},
+        image="counter",
+        network="none",
+        resources={"memory": "1GiB"},
+    )
+    job_id = daemon.submit(file, end="cancelled")
+    daemon.prints(job_id, "ready")
+    with forwarding(daemon, job_id, "6006:0") as (_, port):
+        for number in range(5):
+            assert fetch(port, f"/{number}") == f"inside /{number}".encode() + b"x" * 300000
+    until(lambda: not sockets(daemon.paths(job_id).terminals), "the relay has ended")
+    daemon.runner("cancel", job_id)
+    daemon.ends(job_id)
 
 
 def test_a_session_dies_with_its_container(daemon: Service) -> None:

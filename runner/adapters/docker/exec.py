@@ -11,7 +11,7 @@ import json
 import os
 import re
 import signal as signals
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,7 +184,7 @@ class DockerExecProcess:
     outlives: bool
     _ended: bool = field(default=False, init=False)
 
-    async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
+    async def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
         reader = self.stream.reader
         with suppress(OSError, asyncio.IncompleteReadError):  # the engine died; exit_code tells
             while True:

@@ -10,7 +10,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,7 +102,7 @@ class HeldTerminal:
         await terminal._send(b"h", struct.pack("!HH?", size.rows, size.columns, repeat))
         return terminal
 
-    async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
+    async def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
         with suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 kind, size = HEAD.unpack(await self.reader.readexactly(HEAD.size))
@@ -161,7 +161,7 @@ class RelayedConnection:
             raise Refused(f"nothing answers at this port of the job ({reason or 'the relay has ended'})")
         return relayed
 
-    async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
+    async def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
         with suppress(OSError):
             while chunk := await self.reader.read(CHUNK_BYTES):
                 yield STDOUT, chunk

@@ -10,7 +10,7 @@ import asyncio
 import os
 import resource
 import signal as signals
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,7 +87,7 @@ class HostExecProcess:
     watch: asyncio.Task[None] | None = None  # kills it when the attempt ends
     _code: int | None = field(default=None, init=False)
 
-    async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
+    async def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
         pieces: _Pieces = asyncio.Queue(4)
         pumps = [asyncio.create_task(_pump(number, stream, pieces)) for number, stream in self.streams]
         try:
@@ -101,6 +101,7 @@ class HostExecProcess:
         finally:
             for pump in pumps:
                 pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
 
     async def write(self, content: bytes) -> None:
         if self.input is not None:

@@ -4,7 +4,7 @@ A command gets exactly the walls of the attempt: its user, capabilities, limits,
 control group.  It is no attempt: it has no record, and the executor forgets it when it ends.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -38,7 +38,7 @@ class ExecRequest:
 class ExecProcess(Protocol):
     """A command that was started inside of an attempt.  Whoever has it closes it."""
 
-    def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
+    def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
         """Yield what the command writes, with ``STDOUT`` or ``STDERR``, until both are closed."""
 
     async def write(self, content: bytes) -> None:

@@ -14,7 +14,7 @@ import secrets
 import signal as signals
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
@@ -235,7 +235,7 @@ class SessionRoutes:
         async with self._session(websocket, caller, f"port {body.port} forwarded") as (session, outcome):
             argv = await run_control(self._sessions.prepare_relay, session, name, body.port)
             process = await self.executor.start(
-                session.key, ExecRequest(argv, session.row.owner, has_input=True)
+                session.key, ExecRequest(argv, session.row.owner, has_input=True, outlives=True)
             )
             try:
                 await _await_ready(process, session)
@@ -303,8 +303,8 @@ async def _await_ready(process: ExecProcess, session: Session) -> None:
     """
     said = bytearray()
     with suppress(TimeoutError):
-        async with asyncio.timeout(HOLDER_S):
-            async for _, chunk in process.outputs():
+        async with asyncio.timeout(HOLDER_S), aclosing(process.outputs()) as outputs:
+            async for _, chunk in outputs:
                 said += chunk
                 if said.startswith(READY):
                     return

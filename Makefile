@@ -15,11 +15,12 @@ OTHERS := $(BY_FILE) -n 4 --ignore=$(PROCESSES) tests/chaos tests/integration te
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart test check fix unit bench docs docs-reference graph venv engine clean
+.PHONY: help demo demo-restart demo-share test check fix unit bench docs docs-reference graph venv engine clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
 	@echo "make demo-restart  change a running job: restart, keep or resume, by estimate and by measurement"
+	@echo "make demo-share    short trainings take turns with a long one, beside first come, first served"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
 	@echo "make check         the static checks, in seconds"
 	@echo "make unit          the unit tests"
@@ -50,6 +51,11 @@ demo-restart: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_restart.py
+
+demo-share: venv
+	@mkdir -p .make
+	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_share.py
 
 test: check docs engine
 	rm -rf .coverage

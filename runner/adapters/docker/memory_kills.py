@@ -50,8 +50,8 @@ class MemoryKills:
     def watch(self, container: str, pid: Callable[[], int] | None = None) -> None:
         """Count for a container from now on.
 
-        If its cgroup is not where engines usually put it, ``pid`` is asked for the process id of its init, once.
-        Without ``pid``, a later call may find it.
+        If its cgroup is not where engines usually put it, ``pid`` is asked for the process id of its init,
+        once.  Without ``pid``, a later call may find it.
         """
         with self._lock:
             if container in self._counters or container in self._unseen:

@@ -302,9 +302,10 @@ def _preemption_reason(job: PendingJob, candidate: PreemptionCandidate, placemen
 
 def _displacement_reason(job: PendingJob, candidate: PreemptionCandidate, placement: Placement) -> str:
     spared = format_duration(placement.at_s - candidate.placement.at_s)
-    devices = f"{job.request.gpus} GPU{'s' if job.request.gpus != 1 else ''}"
+    count, unit = (job.request.gpus, "GPU") if job.request.gpus else (job.request.cpus, "CPU")
+    needs = f"{count:g} {unit}{'s' if count != 1 else ''}"
     had = format_duration(job.ran_s) if job.ran_s else "none"
     return (
-        f"gave way to job {job.job_id} (service so far: {had}; needs {devices}), which would wait {spared} "
+        f"gave way to job {job.job_id} (service so far: {had}; needs {needs}), which would wait {spared} "
         f"longer; cost about {candidate.lost_device_s:.0f} device-seconds"
     )

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from runner.base.errors import UsageError
+from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.textfile import FileError, Problem, one_line, open_target, read_source
 from runner.cli.console import complain, complain_of, say, say_json
 from runner.cli.parameters import as_json
+from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
-    from runner.client.http import ErrorResponse
+    from runner.client.client import Client
     from runner.files.job.model import JobFile
 
 TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yaml"
@@ -23,17 +24,29 @@ TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yam
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option("--offline", is_flag=True, help="Ask no daemon about images, users, devices and jobs.")
 @as_json
-def validate(files: tuple[str, ...], *, as_json: bool) -> None:
+def validate(files: tuple[str, ...], *, offline: bool, as_json: bool) -> None:
     """Check job files and the paths in them; submit nothing.
 
-    If a daemon answers, it also checks what this machine can run; none is started. Paths are checked as the
-    current user. A FILE of "-" is read from standard input; its paths are
-    relative to the current directory. Each problem is a line FILE:LINE:COLUMN: FIELD: FACT. The exit
-    code is 2 if there is a problem.
+    Paths are checked as the current user. A FILE of "-" is read from standard input; its paths are
+    relative to the current directory. If a daemon runs, it is asked what "submit" would say; none is
+    started. Each problem is a line FILE:LINE:COLUMN: FIELD: FACT. The exit code is 2 if there is a
+    problem, and 3 if the job would be refused.
     """
-    codes = [_validate(file, as_json=as_json) for file in files]
+    client = None if offline else _running_daemon()
+    codes = [_validate(file, client, as_json=as_json) for file in files]
     click.get_current_context().exit(max(codes))
+
+
+def _running_daemon() -> Client | None:
+    """Return a client of the daemon that would get a submission, None if none answers."""
+    from runner.client.client import find  # noqa: PLC0415  sockets: only this command of the three needs them
+
+    try:
+        return find(complain)
+    except Unavailable:
+        return None
 
 
 @click.command()
@@ -72,23 +85,25 @@ def init(file: Path, *, force: bool) -> None:
 commands: Final = (validate, schema, init)
 
 
-def _validate(file: str, *, as_json: bool) -> int:
+def _validate(file: str, client: Client | None, *, as_json: bool) -> int:
     """Validate one file, print the result, and return the exit code."""
     path = Path(file or "''")  # an empty path would be the current directory
     try:
         text = _read(file)
         jobs, warnings = _checked(path, text)
+        asked = None if client is None else _ask(client, file, text)
     except FileError as error:
         if as_json:
             say_json({"file": file, "ok": False, "problems": [_entry(each) for each in error.problems]})
             return error.exit_code
         return complain_of(error)
-    asked, refusal = _asked(file, text)
-    if refusal is not None:
+    except ErrorResponse as error:  # what submit would say
         if as_json:
-            say_json({"file": file, "ok": False, "problems": [_parsed(line) for line in refusal.lines]})
-            return refusal.code
-        return complain_of(refusal)
+            told = [_told(file, line) for line in error.lines]
+            say_json({"file": file, "ok": False, "problems": told})
+            return error.code
+        return complain_of(error)
+    warnings = list(dict.fromkeys((*warnings, *(asked or ()))))
     if as_json:
         found = {"name": jobs[0].name, "jobs": len(jobs), "warnings": warnings, "problems": []}
         say_json({"file": file, "ok": True, **found})
@@ -96,44 +111,40 @@ def _validate(file: str, *, as_json: bool) -> int:
     name = one_line(str(path))
     complain(*(f"warning: {name}: {each}" for each in warnings))
     say(f"{name}: ok{f', {len(jobs)} jobs' if len(jobs) > 1 else ''}")
-    if not asked and any(map(_leaves_open, jobs)):
+    if asked is None and any(map(_leaves_open, jobs)):
         complain(
             f"{name}: users, jobs that it waits for, devices and data are looked at when it is submitted"
         )
     return 0
 
 
-def _asked(file: str, text: bytes) -> tuple[bool, ErrorResponse | None]:
-    """Return whether a daemon has looked at a job file, and what it has against it; none is started."""
-    from runner.base.errors import Unavailable  # noqa: PLC0415  the client: only this command pays for it
-    from runner.client.client import find  # noqa: PLC0415  the same
-    from runner.client.http import ErrorResponse as Refusal  # noqa: PLC0415  the same
+def _ask(client: Client, file: str, text: bytes) -> tuple[str, ...] | None:
+    """Return what a daemon warns of, None if it does not answer in time or at all.
 
+    Raises:
+        ErrorResponse: it would not accept the job.
+    """
     try:
-        find(complain).submit(file, text, None, dry_run=True)
-    except Refusal as error:
-        return True, error
+        return tuple(client.submit(file, text, None, dry_run=True).get("warnings", ()))
+    except ErrorResponse as error:
+        if error.code in {UsageError.exit_code, Refused.exit_code}:
+            raise
+        return None
     except Unavailable:
-        return False, None
-    return True, None
+        return None
 
 
-_PLACED: Final = re.compile(
-    r"(?:.*?):(?P<line>[0-9]+):(?P<column>[0-9]+): (?:(?P<field>[^ :]+): )?(?P<fact>.*)"
-)
+_PLACE: Final = re.compile(r"(?::(\d+):(\d+))?: (?:([A-Za-z_.\[\]0-9]+): )?(.*)", re.DOTALL)
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    """Return a problem that a daemon has written as a line."""
-    match = _PLACED.fullmatch(line)
+def _told(file: str, line: str) -> dict[str, Any]:
+    """Return a line of the daemon as an entry, with its position if it has one."""
+    match = _PLACE.fullmatch(line.removeprefix(file)) if line.startswith(file) else None
     if match is None:
         return {"line": None, "column": None, "field": "", "fact": line}
-    return {
-        "line": int(match["line"]),
-        "column": int(match["column"]),
-        "field": match["field"] or "",
-        "fact": match["fact"],
-    }
+    row, column, field, fact = match.groups()
+    at = {"line": int(row), "column": int(column)} if row else {"line": None, "column": None}
+    return {**at, "field": field or "", "fact": fact}
 
 
 def _leaves_open(job: JobFile) -> bool:

@@ -200,8 +200,13 @@ def _stands_somewhere() -> bool:
 
 
 def _meant(name: str) -> str:
+    """Return the command that a word stands for: by its meaning in other tools, else by its letters."""
     import difflib  # noqa: PLC0415  only a mistake pays for it
 
+    from runner.cli.other_words import MEANINGS  # noqa: PLC0415  as above
+
+    if (meant := MEANINGS.get(name.lower())) is not None:
+        return f'; did you mean "{meant}"?'
     near = difflib.get_close_matches(name, COMMANDS, n=1)
     return f'; did you mean "{near[0]}"?' if near else ""
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from runner.base.cpu_limit import check_cpu
 from runner.base.errors import Refused, UsageError
-from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line
+from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
 from runner.control.controller import Controller
 from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
@@ -27,6 +27,7 @@ from runner.files.job.model import JobFile, resolve_profile
 from runner.files.policy import job_policy as of_job
 from runner.files.settings.model import Settings
 from runner.files.settings.network import OutboundUsers
+from runner.files.validation import did_you_mean
 from runner.services.host_processes import HostProcesses
 from runner.services.package_locks import PackageLocks
 from runner.services.submission import dependencies as predecessors
@@ -171,6 +172,7 @@ class _JobResolver:
             *self._image_problems(job),
             *self._torch_problems(job),
             *self._network_problems(job),
+            *self._code_problems(made),
             *self._conflicts(job, accelerator),
         )
         if problems:
@@ -239,10 +241,27 @@ class _JobResolver:
             fact = f"none: {NOT_SEPARATED}; leave the line out, or give the daemon a container engine"
             yield job.origin.problem(("network",), fact)
 
+    def _code_problems(self, made: Revision) -> Iterator[Problem]:
+        """Yield that the user of the job cannot enter a directory that it starts in as it is.
+
+        A snapshot belongs to that user, and a job that runs as its submitter was checked as such.
+        """
+        directory, code, owner = made.code_directory(), made.program_code, self.owner
+        if directory is None or code is None or not code.live or owner.uid == self.who.uid:
+            return
+        runs_as = User(owner.uid, owner.gid, (owner.gid,), f"uid {owner.uid}")
+        if self.resolver.users.path_problem(runs_as, directory, "directory") is not None:
+            fact = f"the job runs as uid {owner.uid}, which cannot enter {one_line(str(directory))}"
+            step = "let it (chmod o+rx), submit as another user, or leave out live: true"
+            yield made.job.origin.problem(("workload", "code"), f"{fact}; {step}")
+
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
         offered = job.image.offered
         if offered not in {"auto", *self.resolver.settings.allowed_images}:
-            fact = f"{offered!r} is not offered here; ask the operator (allowed_images)"
+            names = sorted(self.resolver.settings.allowed_images)
+            there = f"there are auto, {', '.join(names)}" if names else "there is only auto"
+            hint = did_you_mean(offered, ("auto", *names)) or "; ask the operator (allowed_images)"
+            fact = f"{quoted(offered)} is not offered here; {there}{hint}"
             yield job.origin.problem(("image", "name" if job.image.base is None else "base"), fact)
 
 

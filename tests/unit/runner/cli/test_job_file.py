@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from runner.cli.main import cli
 from runner.files.job.load import read_job
+from tests.fakes.daemon.api import FakeApi, Problem
 
 GOOD = "workload: {kind: causal_lm, data: stdlib}\n"
 BAD = "workload: {kind: causal_lm, data: stdlib}\nresources:\n  gpu: 1\n"
@@ -16,6 +17,7 @@ BAD = "workload: {kind: causal_lm, data: stdlib}\nresources:\n  gpu: 1\n"
 @pytest.fixture(autouse=True)
 def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNNER_SOCKET", str(tmp_path / "nobody.sock"))
 
 
 def call(*arguments: str) -> Result:
@@ -273,6 +275,39 @@ def test_what_only_the_daemon_knows_is_said_to_be_open(text: str, told: str) -> 
     Path("job.yaml").write_text(text)
     result = call("validate", "job.yaml")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "job.yaml: ok\n", told)
+
+
+def test_where_a_daemon_answers_it_is_asked_what_submit_would_say(api: FakeApi) -> None:
+    Path("job.yaml").write_text(GOOD)
+    api.problem = Problem(422, "usage", 2, "job.yaml:1:11: image.name: is not offered here")
+    result = call("validate", "job.yaml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "job.yaml:1:11: image.name: is not offered here\n"
+    assert api.asked[-1][2] is not None
+    assert api.asked[-1][2]["dry_run"] is True
+    api.problem = Problem(
+        422, "usage", 2, "job.yaml:1:11: image.name: is not offered here", "job.yaml: too large"
+    )
+    (said,) = call("validate", "--json", "job.yaml").stdout.splitlines()
+    assert json.loads(said)["problems"] == [
+        {"line": 1, "column": 11, "field": "image.name", "fact": "is not offered here"},
+        {"line": None, "column": None, "field": "", "fact": "too large"},
+    ]
+    result = call("validate", "job.yaml")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "job.yaml: ok\n", "")
+    assert not api.jobs
+
+
+def test_a_refusal_has_its_own_exit_code_and_a_daemon_in_trouble_is_not_asked_again(api: FakeApi) -> None:
+    Path("job.yaml").write_text(f"{GOOD}queue: {{after: [nobody]}}\n")
+    api.problem = Problem(403, "refused", 3, "job.yaml: the quota is used up")
+    assert call("validate", "job.yaml").exit_code == 3
+    api.problem = Problem(503, "unavailable", 4, "the disk is full")
+    result = call("validate", "job.yaml")
+    assert (result.exit_code, result.stderr) == (0, f"job.yaml: {LATER}\n")
+    asked = len(api.asked)
+    assert call("validate", "--offline", "job.yaml").exit_code == 0
+    assert len(api.asked) == asked
 
 
 def test_a_retry_that_its_policy_does_not_allow_is_warned_about() -> None:

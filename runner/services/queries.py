@@ -45,7 +45,7 @@ class JobQueries:
         """
         context = self.context
         user = None if caller is None else context.user(caller)
-        row = context.store.find(reference, None if user is None else user.name)
+        row = self._found(reference, caller, None if user is None else user.name)
         if row is not None:
             return row
         fact = "there is no job of that id or name; runner list --all"
@@ -58,10 +58,31 @@ class JobQueries:
             fact = other or fact
         raise NotFound(f"{one_line(reference)}: {fact}")
 
+    def _found(self, reference: str, caller: Caller | None, user: str | None) -> JobRow | None:
+        """Return a job by its id or its name; where jobs are private, no other user's by its name.
+
+        Raises:
+            Refused: it is the name of several users' jobs, or the id of a private one.
+        """
+        store = self.context.store
+        private = self.context.settings.private_jobs
+        if caller is None or user is None or not private or self.sees_all(caller):
+            return store.find(reference, user)
+        row = store.get(reference) if reference.isascii() and reference.isdecimal() else None
+        if row is None:
+            return store.newest_of(user, reference)
+        if self.is_hidden(caller, row):
+            raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; jobs are private here")
+        return row
+
+    def is_hidden(self, caller: Caller, row: JobRow) -> bool:
+        """Return whether a caller may not see the name of a job and what it does."""
+        return self.context.settings.private_jobs and not self.has_permission(caller, row)
+
     def unrecorded(self, caller: Caller) -> tuple[str, ...]:
         """Return the ids with a run directory of the caller that the store does not know."""
-        sees_all = caller.uid in {0, os.geteuid()}
-        mine = (job for job, uid in self.context.unrecorded.items() if sees_all or uid == caller.uid)
+        every = self.sees_all(caller)
+        mine = (job for job, uid in self.context.unrecorded.items() if every or uid == caller.uid)
         jobs = self.context.state_dir / "jobs"
         return tuple(job for job in islice(mine, MOST_UNRECORDED) if (jobs / job).exists())
 
@@ -101,7 +122,10 @@ class JobQueries:
             NotFound: there is no such job, or it belongs to no matrix.
         """
         store, owner = self.context.store, self.context.user(caller).name
-        row = store.get(reference) or store.find(f"{reference}-1", owner) or self.find(reference, caller)
+        if self.context.settings.private_jobs:
+            row = store.newest_of(owner, f"{reference}-1") or self.find(reference, caller)
+        else:
+            row = store.get(reference) or store.find(f"{reference}-1", owner) or self.find(reference, caller)
         found = dependencies.members(row, store)
         if not found:
             raise NotFound(f"{one_line(reference)}: is no job of a matrix")
@@ -121,6 +145,11 @@ class JobQueries:
         """Raise ``Refused`` unless a caller may read and steer a job."""
         if not self.has_permission(caller, row):
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they and root may do that")
+
+    @staticmethod
+    def sees_all(caller: Caller) -> bool:
+        """Return whether a caller is root or the daemon's own user."""
+        return caller.uid in {0, os.geteuid()}
 
     @staticmethod
     def has_permission(caller: Caller, row: JobRow) -> bool:

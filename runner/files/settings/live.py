@@ -12,6 +12,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str] | None]] = {
     "job_file_bytes_per_user": None,
     "metrics": frozenset({"per_user", "most_users"}),
     "network": frozenset({"default", "class_defaults", "outbound"}),
+    "private_jobs": None,
     "queue": None,
     "retention": None,
     "root_jobs_run_as": None,

@@ -146,6 +146,10 @@ class Settings(BaseModel):
     root_jobs_run_as: RunAs = RunAs()
     """The user that root's jobs run as.  Containers refuse uid 0 in any case."""
 
+    private_jobs: bool = False
+    """Whether users other than the owner, root and the daemon's own see no names, labels, reasons, programs
+    and events of a job: only its id, owner, state and what it holds."""
+
     system_wide: bool | None = None
     """Whether every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
 

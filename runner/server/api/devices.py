@@ -13,6 +13,7 @@ from runner.control.inventory_types import DeviceView
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.store import JobRow
 from runner.server.api.deps import Body, CallerDep, ServiceDep
+from runner.server.api.privacy import hide_holders
 from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.server.api.views import moment
 from runner.services.context import Caller
@@ -42,9 +43,11 @@ def inventory_of(service: JobService) -> Inventory:
 
 
 @router.get("/devices")
-async def list_devices(service: ServiceDep) -> dict[str, Any]:
+async def list_devices(service: ServiceDep, caller: CallerDep) -> dict[str, Any]:
     """Answer with all devices."""
-    return await run_in_share(_list, service)
+    found = await run_in_share(_list, service)
+    shown = await run_in_share(hide_holders, service, caller, found["devices"])
+    return {**found, "devices": shown}
 
 
 @router.post("/devices/{reference}/drain")

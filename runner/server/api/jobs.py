@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal as signals
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -18,7 +19,7 @@ from runner.base.waiting import is_wanted
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import describe_start
 from runner.core.job.states import Running, Stopping
-from runner.core.ports.store import JobRow
+from runner.core.ports.store import EventRow, JobRow
 from runner.server.api import logs, views
 from runner.server.api.deps import (
     LARGEST,
@@ -32,6 +33,7 @@ from runner.server.api.deps import (
 )
 from runner.server.api.log_start import LogStart, find_start
 from runner.server.api.packages import pending_json, with_packages
+from runner.server.api.privacy import hide_summary
 from runner.server.api.schedules import schedule_json
 from runner.server.api.threads import SharedThreadsRoute, run_check, run_control, run_in_share
 from runner.server.api.why import reason
@@ -232,7 +234,9 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     uid = service.submission.owner(caller).uid if mine else None
     rows = service.queries.recent(uid, known, every=every, label=label, before=cursor)
     following = int(rows[-1].job.id) if len(rows) == known else None
-    jobs = [_summary(service, row) for row in rows]
+    if label is not None:  # it would tell who has it
+        rows = tuple(row for row in rows if not service.queries.is_hidden(caller, row))
+    jobs = [hide_summary(service, caller, row, _summary(service, row)) for row in rows]
     unrecorded = service.queries.unrecorded(caller) if cursor is None else ()
     return JSONResponse({"jobs": jobs, "next": following, "unrecorded": unrecorded})
 
@@ -410,7 +414,20 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
         await service.broadcast.wait(min(remaining_s, 1.0), job_id)
         found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
     newest = found[-1][0].seq if found else after
+    if service.settings.private_jobs and job_id is None:
+        found = await run_in_share(_own_events, service, caller, found)
     return JSONResponse({"events": [views.event(row, name) for row, name in found], "next": newest})
+
+
+def _own_events(
+    service: JobService, caller: Caller, found: Sequence[tuple[EventRow, str]]
+) -> tuple[tuple[EventRow, str], ...]:
+    """Return the events of the jobs that a caller may see."""
+    rows = {job: service.store.get(job) for job in {event.job_id for event, _ in found}}
+    seen = {
+        job for job, row in rows.items() if row is not None and not service.queries.is_hidden(caller, row)
+    }
+    return tuple((event, name) for event, name in found if event.job_id in seen)
 
 
 @router.post("/stop")

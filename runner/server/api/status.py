@@ -1,5 +1,6 @@
 """HTTP for the state of the whole machine: its overview, usage, and metrics."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -7,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from runner.core.accounting.usage import GroupBy, total_usage, usage_by
-from runner.server.api.deps import LONGEST_WAIT_S, ServiceDep
+from runner.core.accounting.usage import GroupBy, UsageSpan, total_usage, usage_by
+from runner.server.api.deps import LONGEST_WAIT_S, CallerDep, ServiceDep
 from runner.server.api.metrics import CONTENT_TYPE, MetricsCollector
 from runner.server.api.overview import DeviceFields, OverviewCache, StartEstimate
+from runner.server.api.privacy import hide_jobs, hide_overview
 from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
@@ -25,28 +27,32 @@ LONGEST_SPAN_S: Final = 10 * 366 * 86400.0
 
 
 @router.get("/v1/overview")
-async def get_overview(request: Request, service: ServiceDep, wait: float = 0) -> Any:  # noqa: ANN401
+async def get_overview(request: Request, service: ServiceDep, caller: CallerDep, wait: float = 0) -> Any:  # noqa: ANN401
     """Answer with the whole machine, when something has changed or after ``wait`` seconds."""
     overviews: OverviewCache = request.app.state.overviews
     if wait > 0:
         await service.broadcast.wait(min(wait, LONGEST_WAIT_S))
-    return JSONResponse(await run_in_share(overviews.now))
+    found = await run_in_share(overviews.now)
+    return JSONResponse(await run_in_share(hide_overview, service, caller, found))
 
 
 @router.get("/v1/usage")
 def get_usage(
     service: ServiceDep,
+    caller: CallerDep,
     by: GroupBy = GroupBy.USER,
     since_s: Annotated[float, Query(gt=0, le=LONGEST_SPAN_S)] = 7 * 86400.0,
 ) -> Any:  # noqa: ANN401
     """Answer with the usage of the last ``since_s`` seconds by user, team or job."""
     until = service.clock.now()
     since = until - timedelta(seconds=since_s)
-    return JSONResponse(_usage_json(service, since, until, by))
+    spans = hide_jobs(service, caller, service.usage_report.between(since, until))
+    return JSONResponse(_usage_json(service, spans, since, until, by))
 
 
-def _usage_json(service: JobService, since: datetime, until: datetime, by: GroupBy) -> dict[str, Any]:
-    spans = service.usage_report.between(since, until)
+def _usage_json(
+    service: JobService, spans: Sequence[UsageSpan], since: datetime, until: datetime, by: GroupBy
+) -> dict[str, Any]:
     span, capacity = (since.timestamp(), until.timestamp()), service.daemon.context.capacity
     return {
         "since": moment(since),

@@ -1,0 +1,84 @@
+"""What a caller does not see of other users' jobs where ``private_jobs`` is set.
+
+The id, the owner, the state, the resources and the times of a job stay visible: who waits may know for what.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from runner.core.accounting.usage import UsageSpan
+from runner.core.ports.store import JobRow
+from runner.server.api.views import Json
+from runner.services.context import Caller
+from runner.services.jobs import JobService
+
+HIDDEN: Final = "(private)"
+"""What stands for the name of a job that a caller may not see."""
+
+_SECRET: Final[Mapping[str, Any]] = {"name": HIDDEN, "labels": {}, "why": "", "progress": None, "alarm": None}
+"""The fields of a listed job that are hidden, with what stands in their place."""
+
+
+def hide_summary(service: JobService, caller: Caller, row: JobRow, shown: Json) -> Json:
+    """Return a job of a list as a caller may see it."""
+    return _hide(shown) if service.queries.is_hidden(caller, row) else shown
+
+
+def hide_overview(service: JobService, caller: Caller, overview: Json) -> Json:
+    """Return the overview of the machine as a caller may see it."""
+    if not service.settings.private_jobs:
+        return overview
+    return {
+        **overview,
+        "jobs": [_listed(service, caller, each) for each in overview["jobs"]],
+        "queue": [_listed(service, caller, each) for each in overview["queue"]],
+        "devices": hide_holders(service, caller, overview["devices"]),
+    }
+
+
+def hide_holders(service: JobService, caller: Caller, devices: Iterable[Json]) -> list[Json]:
+    """Return devices as a caller may see them: without the names of others' jobs and programs."""
+    if not service.settings.private_jobs:
+        return list(devices)
+    return [
+        {
+            **device,
+            "jobs": [_listed(service, caller, job) for job in device["jobs"]],
+            **_processes(service, caller, device),
+        }
+        for device in devices
+    ]
+
+
+def hide_jobs(service: JobService, caller: Caller, spans: Iterable[UsageSpan]) -> tuple[UsageSpan, ...]:
+    """Return usage as a caller may see it: others' jobs by their ids alone."""
+    if not service.settings.private_jobs or service.queries.sees_all(caller):
+        return tuple(spans)
+    own = service.user(caller).name
+    return tuple(each if each.user == own else _nameless(each) for each in spans)
+
+
+def _nameless(span: UsageSpan) -> UsageSpan:
+    return replace(span, job=f"{span.job.partition(' ')[0]} {HIDDEN}")
+
+
+def _processes(service: JobService, caller: Caller, device: Json) -> Json:
+    if not device.get("processes"):
+        return {}
+    shown = []
+    for process in device["processes"]:
+        others = process["uid"] != caller.uid and not service.queries.sees_all(caller)
+        shown.append({**process, "program": None} if others else process)
+    return {"processes": shown}
+
+
+def _listed(service: JobService, caller: Caller, shown: Json) -> Json:
+    """Return a job that is named by its id as a caller may see it; one that is gone is hidden."""
+    entry = service.daemon.tracked_jobs.get(shown["id"])
+    row = service.store.get(shown["id"]) if entry is None else entry.row
+    return _hide(shown) if row is None or service.queries.is_hidden(caller, row) else shown
+
+
+def _hide(shown: Json) -> Json:
+    return {name: _SECRET.get(name, value) for name, value in shown.items()}

@@ -183,11 +183,46 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("lineage", lineage_text(job)),
         ("image", job["image"]),
         ("network", network_text(job)),
+        ("code", code_text(job)),
+        ("git", git_text(job)),
         ("run_dir", job["run_dir"]),
+        ("work_dir", work_dir(job)),
         ("final_step", result.get("step")),
         ("weights_sha256", result.get("weights_sha256")),
     ]
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def code_text(job: JobDetail) -> str:
+    """Return which code a program runs; nothing of a job without code, or of somebody else's."""
+    revision = job["revision"] or {}
+    code = revision.get("job", {}).get("workload", {}).get("code")
+    if code is None:
+        return ""
+    place = code if isinstance(code, str) else code["path"]
+    kept = revision.get("code")
+    if kept is None:
+        return f"{place}, as it is when an attempt starts; nothing promises that it stays the same"
+    size = f"{kept['files']} files, {kept['bytes']} bytes"
+    return f"{place}, as submitted: snapshot {kept['snapshot'][:12]}, {size}"
+
+
+def git_text(job: JobDetail) -> str:
+    """Return where in git the code of a job was when it was submitted."""
+    kept = (job["revision"] or {}).get("code") or {}
+    if not kept.get("commit"):
+        return ""
+    branch = f" on {kept['branch']}" if kept["branch"] else ""
+    remote = f" of {kept['remote']}" if branch and kept["remote"] else ""
+    state = {True: ", with changes", False: "", None: ", changes unknown"}[kept["dirty"]]
+    return f"commit {kept['commit'][:12]}{branch}{remote}{state}"
+
+
+def work_dir(job: JobDetail) -> str:
+    """Return where a program with kept code works, and leaves its output."""
+    if not (job["revision"] or {}).get("code"):
+        return ""
+    return f"{job['run_dir']}/work/{job.get('lineage', 1)}"
 
 
 def lineage_text(job: JobDetail) -> str:

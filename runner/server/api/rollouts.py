@@ -6,6 +6,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from runner.server.api import diff
 from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64
 from runner.server.api.threads import SharedThreadsRoute, run_in_share, run_rollout
 from runner.server.api.views import moment
@@ -80,4 +81,5 @@ def attach(app: FastAPI, service: JobService) -> RolloutVerifier:
     """Add these routes to an application, and return the verifier of its rollouts."""
     app.state.rollouts = RolloutService(service, CanaryService(service))
     app.include_router(router)
+    app.include_router(diff.router)
     return RolloutVerifier(app.state.rollouts)

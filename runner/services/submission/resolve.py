@@ -130,7 +130,7 @@ class _JobResolver:
     known_locks: KnownLocks
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
-    _code_taken: dict[Path, CodeReference] = field(default_factory=dict)
+    _code_taken: dict[Path, CodeReference | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
@@ -189,12 +189,12 @@ class _JobResolver:
             FileError: the directory cannot be kept, with all its problems.
             Refused: the submitter's snapshots are too large together.
         """
-        snapshots, directory, code = self.resolver.code, made.code_directory(), made.program_code
-        if snapshots is None or directory is None or code is None or code.live or self.refused:
+        directory = made.code_directory()
+        if directory is None or self.refused:
             return None
         if directory not in self._code_taken:
             try:
-                self._code_taken[directory] = code_reference(snapshots.take(self.who, directory))
+                self._code_taken[directory] = keep_code(self.resolver.code, self.who, made)
             except CodeRefused as error:
                 origin = made.job.origin
                 problems = [origin.problem(CODE_FIELD, fact.removeprefix(".: ")) for fact in error.facts]
@@ -263,6 +263,19 @@ class _JobResolver:
             hint = did_you_mean(offered, ("auto", *names)) or "; ask the operator (allowed_images)"
             fact = f"{quoted(offered)} is not offered here; {there}{hint}"
             yield job.origin.problem(("image", "name" if job.image.base is None else "base"), fact)
+
+
+def keep_code(snapshots: CodeSnapshots | None, who: User, revision: Revision) -> CodeReference | None:
+    """Return the snapshot of a revision's code as it is now, None if none is kept.
+
+    Raises:
+        CodeRefused: the directory cannot be kept.
+        Refused: the snapshots of the user are too large together.
+    """
+    directory, code = revision.code_directory(), revision.program_code
+    if snapshots is None or directory is None or code is None or code.live:
+        return None
+    return code_reference(snapshots.take(who, directory))
 
 
 def accelerator_of(job: JobFile, devices: Sequence[Device]) -> Literal["cuda", "rocm", "cpu"]:

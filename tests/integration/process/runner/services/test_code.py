@@ -1,0 +1,128 @@
+"""The code of a program: what was submitted is what runs, and what differs is told."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.daemon.service import Service, service, until
+
+SCRIPT = """\
+import os, time
+print("version 1 finds", sorted(os.listdir()), flush=True)
+open(f"output {os.environ['RUNNER_ATTEMPT']}", "w").close()
+while os.environ["RUNNER_ATTEMPT"] == os.environ.get("WAIT", "1"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Service]:
+    with service(executor="process") as made:
+        yield made.start()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def submit(daemon: Service, name: str, code: Any = None, *, wait: str = "1") -> tuple[str, Path, Path]:  # noqa: ANN401
+    """Submit a program with its code beside its job file; return its id, its code and its file."""
+    place = daemon.root / f"code of {name}"
+    place.mkdir()
+    place.chmod(0o777)  # live code is written by the job's own user
+    (place / "train.py").write_text(SCRIPT)
+    file = daemon.file(
+        name,
+        workload={"kind": "program", "command": ["python3", "train.py"], "code": code or str(place)},
+        resources={"cpus": 0.1, "memory": "64MiB"},
+        environment={"WAIT": wait},
+        retry={"backoff": "0s"},
+    )
+    return daemon.submit(file), place, file
+
+
+def test_a_resumed_attempt_runs_what_was_submitted_where_the_last_one_worked(daemon: Service) -> None:
+    job_id, place, _ = submit(daemon, "kept")
+    until(lambda: "version 1" in daemon.log(job_id), "the first attempt has begun")
+    (place / "train.py").write_text(SCRIPT.replace("version 1", "version 2"))
+    daemon.runner("kill", job_id, "--signal", "KILL")
+    assert daemon.ends(job_id)["outcome"] == "succeeded"
+    assert "version 1 finds ['output 1', 'train.py']" in daemon.log(job_id, 2)
+    assert names(daemon.paths(job_id).work_dir) == ["output 1", "output 2", "train.py"]
+    told = daemon.runner("diff", job_id)
+    assert '-print("version 1 finds", sorted(os.listdir()), flush=True)' in told.splitlines()
+    assert '+print("version 2 finds", sorted(os.listdir()), flush=True)' in told.splitlines()
+
+
+def test_from_scratch_begins_in_a_fresh_directory(daemon: Service) -> None:
+    job_id, _, _ = submit(daemon, "scratch", wait="none")
+    daemon.ends(job_id)
+    daemon.runner("restart", job_id, "--from", "scratch")
+    until(lambda: len(daemon.job(job_id)["attempts"]) == 2, "the second attempt")
+    daemon.ends(job_id)
+    assert "version 1 finds ['train.py']" in daemon.log(job_id, 2)
+    assert names(daemon.paths(job_id, 2, 2).work_dir) == ["output 2", "train.py"]
+
+
+def test_live_code_is_as_it_is_when_an_attempt_starts_and_show_says_so(daemon: Service) -> None:
+    place = daemon.root / "code of live"
+    job_id, _, _ = submit(daemon, "live", {"path": str(place), "live": True})
+    until(lambda: "version 1" in daemon.log(job_id), "the first attempt has begun")
+    (place / "train.py").write_text(SCRIPT.replace("version 1", "version 2"))
+    daemon.runner("kill", job_id, "--signal", "KILL")
+    daemon.ends(job_id)
+    assert "version 2" in daemon.log(job_id, 2)
+    assert "nothing promises that it stays the same" in daemon.runner("show", job_id)
+    assert not daemon.paths(job_id).work_dir.exists()
+
+
+def test_new_code_is_applied_and_an_edited_job_file_beside_it_is_no_new_code(daemon: Service) -> None:
+    job_id, place, _ = submit(daemon, "applied")
+    until(lambda: "version 1" in daemon.log(job_id), "the first attempt has begun")
+    inside = shutil.copy(daemon.root / "applied.yaml", place)
+    answer = daemon.answer("apply", str(inside), "--job", job_id, "--dry-run", "--json")
+    assert answer["changes"] == []
+    (place / "train.py").write_text(SCRIPT.replace("version 1", "version 3"))
+    text = (daemon.root / "applied.yaml").read_text()
+    (daemon.root / "applied.yaml").write_text(
+        text.replace('"name": ', '"allow": ["changed_training"], "name": ')
+    )
+    assert "workload.code" in daemon.runner("apply", str(daemon.root / "applied.yaml"), "--job", job_id)
+    daemon.runner("kill", job_id, "--signal", "KILL")
+    daemon.ends(job_id)
+    assert "version 3 finds ['applied.yaml', 'output 1', 'train.py']" in daemon.log(job_id, 2)
+
+
+def test_two_jobs_two_revisions_and_a_file_are_compared(daemon: Service) -> None:
+    first, place, file = submit(daemon, "first", wait="none")
+    second, other, _ = submit(daemon, "second", wait="none")
+    for job_id in (first, second):
+        daemon.ends(job_id)
+    (place / "added.txt").write_text("one\n")
+    (place / "train.py").unlink()
+    (place / "blob").write_bytes(b"\0\1")
+    told = daemon.runner("diff", first, str(file)).splitlines()
+    assert "+++ b/added.txt" in told
+    assert "+++ /dev/null" in told
+    assert "blob: absent -> file of 2 bytes; not compared line by line" in told
+    assert f"{other}" in daemon.runner("diff", first, second)
+    assert daemon.runner("diff", f"{second}@1", second).strip().endswith("nothing differs")
+    assert "has no revision 7; it has 1" in daemon.runner("diff", f"{second}@7", second, code=3)
+    answer = daemon.answer("diff", first, str(file), "--json")
+    assert [each["path"] for each in answer["code"]] == ["added.txt", "blob", "train.py"]
+
+
+def test_code_that_cannot_be_kept_is_refused_at_its_place_and_leaves_nothing(daemon: Service) -> None:
+    place = daemon.root / "code of refused"
+    place.mkdir()
+    os.mkfifo(place / "pipe")
+    (place / "out").symlink_to("/etc/passwd")
+    file = daemon.file("refused", workload={"kind": "program", "command": ["true"], "code": str(place)})
+    told = daemon.runner("submit", str(file), code=2)
+    assert "workload.code: pipe: is a named pipe, which cannot be kept; list it in .runnerignore" in told
+    assert "workload.code: out: leads out of the code, to /etc/passwd" in told
+    assert told.count("\n") == 2

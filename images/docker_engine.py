@@ -93,16 +93,25 @@ class DockerEngine:
             raise BuildFailed(f"import {tag}: the engine has accepted it and does not have it")
         return found.id
 
-    def step(self, step: Step) -> StepEnd:
+    def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
+        token = token or CancellationToken()
         with self._client("run a command") as api:
             try:
                 container = api.create_container(**_step_arguments(api, step))["Id"]
             except APIError as error:
                 raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
             try:
-                return _finish_step(api, container, step)
+                with token.on_cancel(partial(self._kill, container)):
+                    end = _finish_step(api, container, step)
+                token.check()
+                return end
             finally:
                 api.remove_container(container, v=True, force=True)
+
+    def _kill(self, container: str) -> None:
+        """Kill a container from another thread; one that has ended, or that the engine forgot, is dead."""
+        with suppress(EngineUnavailable), self._client("kill") as api:
+            api.kill(container)
 
     def builders(self) -> Iterator[BuilderKind]:
         if buildx.is_available():
@@ -211,7 +220,12 @@ def _finish_step(api: docker.APIClient, container: str, step: Step) -> StepEnd:
         api.start(container)
     except APIError as error:
         raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
-    code = api.wait(container, timeout=None)["StatusCode"]
+    try:
+        code = api.wait(container, timeout=None if step.seconds is None else int(step.seconds))["StatusCode"]
+    except requests.RequestException as error:
+        if step.seconds is None:
+            raise
+        raise BuildFailed(f"{step.argv[0]}: took longer than {step.seconds:g} s and was ended") from error
     output = api.logs(container).decode(errors="replace")
     if step.commit is None or code != 0:
         return StepEnd(code, output)
@@ -268,11 +282,16 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
     mounts = [
         Mount(target, str(source), type="bind", read_only=True) for target, source in step.files.items()
     ]
+    mounts += [Mount(target, str(source), type="bind") for target, source in step.writable.items()]
+    build = step.user is not None
     host = api.create_host_config(
         network_mode="default" if step.network else "none",
         mounts=mounts,
         # A tmpfs for the mounts, so that their empty mount points are not committed.
-        tmpfs={"/run": "mode=755"},
+        tmpfs={"/run": "mode=755"} | ({"/tmp": "rw,exec,nosuid,nodev,size=4g,mode=1777"} if build else {}),  # noqa: S108
+        read_only=build,
+        mem_limit=step.memory_bytes,
+        pids_limit=1024 if build else None,
         cap_drop=None if step.root else ["ALL"],
         security_opt=["no-new-privileges:true"],
     )
@@ -280,9 +299,17 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         "image": step.image,
         "entrypoint": [],  # that of the image is not used, and a commit keeps none
         "command": list(step.argv),
-        "user": "0:0" if step.root else "65532:65532",
+        "user": _step_user(step),
+        "working_dir": "/tmp" if build else None,  # noqa: S108  (in the container)
+        "environment": {"HOME": "/tmp"} if build else None,  # noqa: S108
         "host_config": host,
     }
+
+
+def _step_user(step: Step) -> str:
+    if step.user is not None:
+        return "{}:{}".format(*step.user)
+    return "0:0" if step.root else "65532:65532"
 
 
 def _build_params(request: BuildRequest, version: str) -> dict[str, str]:

@@ -32,6 +32,10 @@ class Step:
     network: bool = False
     root: bool = False
     files: Mapping[str, Path] = field(default_factory=dict)  # path in the container: on the host; read-only
+    writable: Mapping[str, Path] = field(default_factory=dict)  # directories, likewise
+    user: tuple[int, int] | None = None  # uid and gid; None: nobody's, or root's
+    memory_bytes: int | None = None
+    seconds: float | None = None  # after which it is killed
     commit: str | None = None  # tag of the image that the container is committed to if the command succeeds
 
 
@@ -88,8 +92,8 @@ class Engine(Protocol):
     def load_root(self, archive: IO[bytes], tag: str) -> str:
         """Import the tar of a root directory as an image of one layer, and return its id."""
 
-    def step(self, step: Step) -> StepEnd:
-        """Run a command in a temporary container, and return how it ended.
+    def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
+        """Run a command in a temporary container, and return how it ended; ``token`` kills it.
 
         Raises:
             BuildFailed: it could not be started.

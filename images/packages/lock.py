@@ -41,6 +41,8 @@ class Lock:
     packages: tuple[Package, ...]
     base: Mapping[str, str] = field(default_factory=dict)
     """Packages that the image holds, with their versions."""
+    built: Mapping[str, str] = field(default_factory=dict)
+    """Packages whose wheels this user has built, with the addresses of their sources."""
     isolated: bool = False
     """Whether a job sees no package of the image: it asks for another torch, and gets all of its own."""
 
@@ -80,7 +82,8 @@ def parse_lock(text: str) -> Lock:
         Package(each["name"], each["version"], _wheel(each["wheels"][0]))
         for each in found.get("packages", ())
     )
-    return Lock(own["python"], own["machine"], packages, own.get("base", {}), own.get("isolated", False))
+    isolated = own.get("isolated", False)
+    return Lock(own["python"], own["machine"], packages, own.get("base", {}), own.get("built", {}), isolated)
 
 
 def _wheel(found: Mapping[str, Any]) -> Wheel:
@@ -102,6 +105,10 @@ def _lines(lock: Lock) -> Iterator[str]:
     yield ""
     yield "[tool.runner.base]"
     yield from (f"{_quoted(name)} = {_quoted(version)}" for name, version in sorted(lock.base.items()))
+    if lock.built:
+        yield ""
+        yield "[tool.runner.built]"
+        yield from (f"{_quoted(name)} = {_quoted(url)}" for name, url in sorted(lock.built.items()))
 
 
 def _package_lines(package: Package) -> Iterator[str]:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -62,12 +63,33 @@ def find_python(account: Account | None) -> str:
     raise BuildFailed("no python3 that every user may start; install the runner, or Python, outside of /root")
 
 
-def uv_environment(directory: Path, indexes: Indexes) -> dict[str, str]:
-    """Return the environment of ``uv``: nothing of the daemon's own but its way to the network."""
+def uv_environment(directory: Path, indexes: Indexes, account: Account | None) -> dict[str, str]:
+    """Return the environment of ``uv``: nothing of the daemon's own but its way to the network.
+
+    The credentials are copied into the directory, which only the account can enter: the file of the operator
+    may be readable for this process alone.
+
+    Raises:
+        BuildFailed: the credentials cannot be read.
+    """
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     trust = {} if indexes.ca_file is None else {"SSL_CERT_FILE": str(indexes.ca_file)}
-    secret = {} if indexes.netrc is None else {"NETRC": str(indexes.netrc)}
+    secret = {} if indexes.netrc is None else {"NETRC": str(_copy_secret(indexes.netrc, directory, account))}
     return {"PATH": os.defpath, **passed, **trust, **secret, "HOME": str(directory), "TMPDIR": str(directory)}
+
+
+def _copy_secret(source: Path, directory: Path, account: Account | None) -> Path:
+    target = directory / "netrc"
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise BuildFailed(f"packages.credentials: {source}: {error.strerror}") from error
+    with tempfile.NamedTemporaryFile(dir=directory, delete=False) as partial:  # made with mode 0600
+        partial.write(content)
+    if account is not None:
+        os.chown(partial.name, account.uid, account.gid)
+    Path(partial.name).replace(target)
+    return target
 
 
 def index_arguments(indexes: Indexes) -> list[str]:

@@ -7,11 +7,12 @@ A local part of their version tells them from the packages of the index.
 
 import os
 import re
+import shutil
 import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -20,7 +21,17 @@ from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.packages.lock import Lock, Package, Wheel
 from images.packages.program import find_uv, index_arguments, run, uv_environment
-from images.packages.values import FAMILY, Account, Indexes, Installed, Limits, PythonFacts, Requirements
+from images.packages.values import (
+    FAMILY,
+    Account,
+    Built,
+    Indexes,
+    Installed,
+    Limits,
+    PythonFacts,
+    Requirements,
+    Source,
+)
 
 LOCAL: Final = "image"
 """The local part of the version of a package that the image holds."""
@@ -35,10 +46,10 @@ _UNSATISFIABLE: Final = 1
 class Unresolvable(BuildFailed):
     """The requirements have no solution; the text is the reason in one line."""
 
-    def __init__(self, reason: str, details: str, *, needs_builds: bool = False) -> None:
+    def __init__(self, reason: str, details: str, *, without_wheel: str | None = None) -> None:
         super().__init__(reason)
         self.details = details
-        self.needs_builds = needs_builds  # a package has no wheel, and builds were not allowed
+        self.without_wheel = without_wheel  # a package that would have to be built
 
 
 class IndexUnavailable(BuildFailed):
@@ -53,11 +64,18 @@ class Resolver:
     """Has a directory for each account below it."""
     indexes: Indexes
     limits: Limits = field(default_factory=Limits)
+    trusted: Account | None = None
+    """Who resolves where the indexes have credentials: a user could read those of a process of their own."""
 
     def resolve(
-        self, wanted: Requirements, facts: PythonFacts, account: Account | None, token: CancellationToken
+        self,
+        wanted: Requirements,
+        facts: PythonFacts,
+        account: Account | None,
+        token: CancellationToken,
+        built: tuple[Built, ...] = (),
     ) -> Lock:
-        """Return the lock of requirements for the Python of an image.
+        """Return the lock of requirements for the Python of an image; ``built`` are wheels beside the index.
 
         Raises:
             Unresolvable: they have no solution.
@@ -65,22 +83,62 @@ class Resolver:
             BuildFailed: the resolver cannot be started, or takes too long.
             BuildCancelled: ``token`` was cancelled.
         """
+        found = self._compile(wanted, facts, account, token, built, ["--no-config", "--no-build"])
+        return _read_lock(found, wanted, facts, built)
+
+    def find_sources(  # noqa: PLR0913, PLR0917  (one value per part of the question)
+        self,
+        wanted: Requirements,
+        facts: PythonFacts,
+        account: Account | None,
+        token: CancellationToken,
+        built: tuple[Built, ...],
+        unbuilt: frozenset[str],
+    ) -> tuple[Source, ...]:
+        """Return the source distributions of packages without a wheel that fit all requirements.
+
+        What they need themselves is not known before they are built, so they are taken to need nothing.
+
+        Raises:
+            Unresolvable: there is none.
+        """
+        exempt = [f"--no-binary={name}" for name in sorted(unbuilt)]
+        options = ["--config-file=sources.toml", "--only-binary=:all:", *exempt]
+        found = self._compile(wanted, facts, account, token, built, options, unbuilt)
+        return tuple(_source(each) for each in found["packages"] if each["name"] in unbuilt)
+
+    def _compile(  # noqa: PLR0913, PLR0917  (one value per part of the question)
+        self,
+        wanted: Requirements,
+        facts: PythonFacts,
+        account: Account | None,
+        token: CancellationToken,
+        built: tuple[Built, ...],
+        options: list[str],
+        unbuilt: frozenset[str] = frozenset(),
+    ) -> dict[str, Any]:
+        if self.indexes.netrc is not None and account is not None:
+            account = self.trusted
         home = own_directory(self.cache_dir / "uv", account)
         with tempfile.TemporaryDirectory(dir=home, prefix="resolve-", ignore_cleanup_errors=True) as made:
             work = Path(made)
             _write_inputs(work, wanted, facts)
+            for each in built:
+                shutil.copyfile(each.wheel, work / "held" / each.wheel.name)
+            static = (f'[[dependency-metadata]]\nname = "{name}"\nrequires-dist = []\n' for name in unbuilt)
+            (work / "sources.toml").write_text("".join(static))
             hand_over(work, account)
-            argv = [find_uv(), "pip", "compile", *self._arguments(work, home, facts)]
-            environment = uv_environment(home, self.indexes)
+            argv = [find_uv(), "pip", "compile", *options, *self._arguments(work, home, facts)]
+            environment = uv_environment(home, self.indexes, account)
             outcome = run(argv, work, environment, account, self.limits, token)
             if outcome.exit_code != 0:
                 raise _failure(outcome.exit_code, outcome.output, facts)
-            return _read_lock(tomllib.loads((work / "pylock.toml").read_text()), wanted, facts)
+            return tomllib.loads((work / "pylock.toml").read_text())
 
     def _arguments(self, work: Path, home: Path, facts: PythonFacts) -> list[str]:
         return [
-            *["--quiet", "--no-config", "--color=never", f"--cache-dir={home / 'cache'}"],
-            *["--no-python-downloads", "--no-build", "--generate-hashes", "--format=pylock.toml"],
+            *["--quiet", "--color=never", f"--cache-dir={home / 'cache'}"],
+            *["--no-python-downloads", "--generate-hashes", "--format=pylock.toml"],
             *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
             *index_arguments(self.indexes),
             *[f"--find-links={work / 'held'}", f"--constraints={work / 'constraints.txt'}"],
@@ -96,6 +154,14 @@ def own_directory(parent: Path, account: Account | None) -> Path:
     if account is not None:
         _give(home, account)
     return home
+
+
+def make_private(directory: Path, account: Account | None) -> None:
+    """Make a directory that only an account can enter, and root."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    if account is not None:
+        _give(directory, account)
 
 
 def hand_over(directory: Path, account: Account | None) -> None:
@@ -124,7 +190,8 @@ def _write_inputs(work: Path, wanted: Requirements, facts: PythonFacts) -> None:
     held = () if wanted.own_family else facts.installed
     fixed = [f"{each.name}=={_version(each)}" for each in held if each.name in FAMILY]
     (work / "constraints.txt").write_text("".join(f"{line}\n" for line in (*wanted.constraints, *fixed)))
-    (work / "pylock.toml").write_text("".join(_preferences(held, facts)))
+    if held:
+        (work / "pylock.toml").write_text("".join(_preferences(held, facts)))
     (work / "held").mkdir()
     for each in held:
         _write_stub(work / "held", each)
@@ -157,7 +224,11 @@ def _write_stub(directory: Path, package: Installed) -> None:
 # --- what the resolver answers
 
 
-def _read_lock(found: dict[str, Any], wanted: Requirements, facts: PythonFacts) -> Lock:
+def _read_lock(
+    found: dict[str, Any], wanted: Requirements, facts: PythonFacts, built: tuple[Built, ...] = ()
+) -> Lock:
+    made = {each.wheel.name: each for each in built}
+    sources = {}
     held = {} if wanted.own_family else {each.name: each for each in facts.installed}
     base, packages = {}, []
     for each in found.get("packages", ()):
@@ -165,8 +236,23 @@ def _read_lock(found: dict[str, Any], wanted: Requirements, facts: PythonFacts) 
         if name in held and version == _version(held[name]):
             base[name] = held[name].version
         else:
-            packages.append(Package(name, version, _wheel(each)))
-    return Lock(facts.python, facts.machine, tuple(packages), base, isolated=bool(wanted.own_family))
+            wheel = _wheel(each)
+            if wheel.name in made:
+                wheel = replace(wheel, url=made[wheel.name].wheel.as_uri())
+                sources[name] = f"{made[wheel.name].source.url}#sha256={made[wheel.name].source.sha256}"
+            packages.append(Package(name, version, wheel))
+    return Lock(facts.python, facts.machine, tuple(packages), base, sources, bool(wanted.own_family))
+
+
+def _source(package: dict[str, Any]) -> Source:
+    try:
+        found = package["sdist"]
+        name = found.get("name") or unquote(urlsplit(found["url"]).path.rpartition("/")[2])
+        hashes, size = found["hashes"], found.get("size")
+        return Source(package["name"], package["version"], name, found["url"], hashes["sha256"], size)
+    except KeyError as error:
+        fact = f"{package['name']}: has no wheel, and no source distribution with a sha256"
+        raise Unresolvable(fact, "") from error
 
 
 def _wheel(package: dict[str, Any]) -> Wheel:
@@ -183,10 +269,16 @@ def _failure(exit_code: int, output: str, facts: PythonFacts) -> BuildFailed:
     """Return the error that the output of a failed resolution means."""
     reason = _reason(output, facts)
     if exit_code == _UNSATISFIABLE and "No solution found" in output:
-        return Unresolvable(reason, output.strip(), needs_builds="--no-build" in output)
+        return Unresolvable(reason, output.strip(), without_wheel=_without_wheel(output))
     if "Failed to fetch" in output or "error sending request" in output:
         return IndexUnavailable(reason)
     return Unresolvable(reason, output.strip())
+
+
+def _without_wheel(output: str) -> str | None:
+    """Return the package that the resolver would have to build."""
+    found = re.search(r"Wheels are required for `([A-Za-z0-9._-]+)`", output)
+    return None if found is None else re.sub(r"[-_.]+", "-", found[1]).lower()
 
 
 def _reason(output: str, facts: PythonFacts) -> str:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from images.cancellation import CancellationToken
 from images.digest import LABEL, tag
 from images.errors import BuildFailed
 from images.file_lock import locked
@@ -19,6 +18,7 @@ from images.packages.layer import ImageBelow, write_archive
 from images.packages.lock import Lock, parse_lock
 from images.packages.probe import probe_image
 from images.packages.resolve import Resolver
+from images.packages.sdist import SourceBuilder
 from images.packages.unpack import Unpacker
 from images.packages.values import Account, Indexes, Limits, PythonFacts, Requirements
 from images.ports import Engine
@@ -56,13 +56,31 @@ class PackageStore:
         """
         return probe_image(self.engine(), image, self.settings.cache_dir)
 
-    def resolve(
-        self, wanted: Requirements, facts: PythonFacts, account: Account | None, token: CancellationToken
-    ) -> Lock:
-        """Return the lock of requirements; see ``Resolver.resolve``."""
+    def resolve(self, wanted: Requirements, below: str, account: Account | None, log: BuildLog) -> Lock:
+        """Return the lock of requirements for an image; packages without a wheel are built.
+
+        Raises:
+            Unresolvable: the requirements have no solution, or a build failed.
+            IndexUnavailable: the index does not answer.
+            EngineUnavailable: the engine does not answer.
+            BuildCancelled: the token of the log was cancelled.
+        """
+        settings, place = self.settings, self.settings.cache_dir / "packages"
+        builder = SourceBuilder(
+            engine=self.engine,
+            resolver=Resolver(place, settings.indexes, settings.limits, settings.account),
+            unpacker=self._unpacker(),
+            image=below,
+            facts=self.facts(below),
+            account=account,
+            directory=place / "built" / ("own" if account is None else str(account.uid)),
+            limits=settings.limits,
+        )
+        return builder.resolve(wanted, log)
+
+    def _unpacker(self) -> Unpacker:
         settings = self.settings
-        resolver = Resolver(settings.cache_dir / "packages", settings.indexes, settings.limits)
-        return resolver.resolve(wanted, facts, account, token)
+        return Unpacker(settings.cache_dir / "packages", settings.indexes, settings.account, settings.limits)
 
     def ensure(self, text: str, below: str, accelerator: Accelerator, log: BuildLog) -> str:
         """Return the id of the image with the packages of a lock, on an image that is in the engine.
@@ -107,11 +125,8 @@ class PackageStore:
         address: str,
         log: BuildLog,
     ) -> str:
-        settings, name = self.settings, tag("packages", accelerator, address)
+        name = tag("packages", accelerator, address)
         log.line(f"packages: {len(lock.packages)} packages, {_mib(lock.size_bytes)} of wheels")
-        unpacker = Unpacker(
-            settings.cache_dir / "packages", settings.indexes, settings.account, settings.limits
-        )
         labels = {
             LABEL: address,
             "runner.accelerator": accelerator,
@@ -119,8 +134,8 @@ class PackageStore:
             "runner.below": below,
         }
         with (
-            unpacker.unpacked(lock, facts, log) as root,
-            tempfile.TemporaryFile(dir=settings.cache_dir) as archive,
+            self._unpacker().unpacked(lock, facts, log) as root,
+            tempfile.TemporaryFile(dir=self.settings.cache_dir) as archive,
         ):
             base = self._below(below, facts, labels)
             write_archive(root, base, name, archive, isolated=lock.isolated)

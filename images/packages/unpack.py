@@ -56,7 +56,7 @@ class Unpacker:
             (work / "pylock.toml").write_text(lock.text)
             hand_over(work, self.account)
             argv = [find_uv(), "pip", "install", *self._arguments(work, home, facts)]
-            environment = uv_environment(home, self.indexes)
+            environment = uv_environment(home, self.indexes, self.account)
             outcome = run(argv, work, environment, self.account, self.limits, log.token)
             log.lines(outcome.output.splitlines())
             if outcome.exit_code != 0:

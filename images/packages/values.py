@@ -54,6 +54,26 @@ class Requirements:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """A source distribution that an index offers."""
+
+    package: str
+    version: str
+    name: str  # of the file
+    url: str
+    sha256: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A wheel that was made of a source distribution."""
+
+    source: Source
+    wheel: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Indexes:
     """Where packages come from; the operator decides."""
 

@@ -32,7 +32,7 @@ def make_packages(directory: Path, settings: Settings, images: Images, *, in_con
     known = package_settings(directory, settings)
     if in_container:
         return DockerPackages(PackageStore(known, partial(image_engine, settings.engine)), images, account)
-    resolver = Resolver(known.cache_dir / "packages", known.indexes, known.limits)
+    resolver = Resolver(known.cache_dir / "packages", known.indexes, known.limits, known.account)
     return HostPackages(EnvironmentStore(known, cache(host_facts)), resolver, account)
 
 

@@ -23,10 +23,10 @@ class DockerPackages:
         self._tokens = PackageTokens()
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
-        with self._tokens.token(job_id) as token, translated():
-            facts = self._store.facts(self._below(request, log, job_id))
-            account = self._tokens.account(who, self._run_as)
-            return self._store.resolve(find_requirements(request, facts), facts, account, token).text
+        with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
+            below = self._below(request, log, job_id)
+            wanted = find_requirements(request, self._store.facts(below))
+            return self._store.resolve(wanted, below, self._tokens.account(who, self._run_as), lines).text
 
     def _below(self, request: PackageRequest, log: Path, job_id: str) -> str:
         """Return the id of the image that gets the packages."""

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from images.packages.environment import EnvironmentStore
 from images.packages.resolve import Resolver
+from images.packages.resolve import Unresolvable as ImageUnresolvable
+from images.packages.sdist import require_no_builds
 from images.packages.values import Account
 from runner.adapters.package_errors import PackageTokens, as_build_log, find_requirements, translated
 from runner.core.ports.images import Accelerator
@@ -24,7 +26,10 @@ class HostPackages:
         del log
         with self._tokens.token(job_id) as token, translated():
             facts, account = self._store.facts(), self._tokens.account(who, self._run_as)
-            return self._resolver.resolve(find_requirements(request, facts), facts, account, token).text
+            try:
+                return self._resolver.resolve(find_requirements(request, facts), facts, account, token).text
+            except ImageUnresolvable as error:
+                raise (error if error.without_wheel is None else require_no_builds(error)) from error
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
         del accelerator

@@ -104,7 +104,8 @@ class FakeEngine:
         archive.read()
         return self.add(tag).id
 
-    def step(self, step: Step) -> StepEnd:
+    def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
+        del token
         self.steps.append(step)
         if step.commit is None:
             return StepEnd(0, json.dumps(self.facts))

@@ -118,10 +118,10 @@ def test_a_failure_in_other_words_is_told_as_it_is() -> None:
 
 
 def test_a_package_that_would_have_to_be_built_is_known() -> None:
-    text = f"{NO_SOLUTION}Because a has no usable wheels\n\nhint: Wheels are (i.e., with `--no-build`)"
+    text = f"{NO_SOLUTION}Because a has no usable wheels\n\nhint: Wheels are required for `A_b` because"
     found = resolve._failure(1, text, FACTS)
     assert isinstance(found, Unresolvable)
-    assert found.needs_builds
+    assert found.without_wheel == "a-b"
 
 
 def test_an_index_that_does_not_answer_is_no_fault_of_the_requirements() -> None:

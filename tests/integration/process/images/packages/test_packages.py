@@ -4,12 +4,14 @@ import hashlib
 import io
 import json
 import tarfile
+from base64 import b64encode
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from images.cancellation import CancellationToken
 from images.errors import BuildCancelled, BuildFailed
 from images.log import BuildLog
 from images.packages.resolve import IndexUnavailable, Unresolvable
@@ -50,7 +52,7 @@ class Site:
         return self.store.facts(self.image)
 
     def lock(self, *lines: str) -> str:
-        return self.store.resolve(Requirements(lines), self.facts(), None, CancellationToken()).text
+        return self.store.resolve(Requirements(lines), self.image, None, self.log).text
 
     def ensure(self, lock: str) -> str:
         return self.store.ensure(lock, self.image, "cpu", self.log)
@@ -139,7 +141,7 @@ def test_an_index_that_is_away_is_told_as_such(site: Site) -> None:
     indexes = Indexes(index_url="http://127.0.0.1:9/simple")
     store = PackageStore(PackageSettings(site.settings.cache_dir, indexes), lambda: site.engine)
     with pytest.raises(IndexUnavailable, match=r"127\.0\.0\.1:9"):
-        store.resolve(Requirements(("bar",)), site.facts(), None, CancellationToken())
+        store.resolve(Requirements(("bar",)), site.image, None, site.log)
 
 
 def test_a_wheel_with_another_hash_is_refused(site: Site) -> None:
@@ -165,10 +167,10 @@ def test_a_wheel_that_has_vanished_is_named_unless_it_is_kept(site: Site) -> Non
 
 
 def test_a_cancelled_resolution_ends(site: Site) -> None:
-    token = CancellationToken()
-    token.cancel()
+    site.facts()
+    site.log.token.cancel()
     with pytest.raises(BuildCancelled):
-        site.store.resolve(Requirements(("bar",)), site.facts(), None, token)
+        site.lock("bar")
 
 
 def test_a_resolution_that_takes_too_long_is_ended(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +180,7 @@ def test_a_resolution_that_takes_too_long_is_ended(site: Site, monkeypatch: pyte
     monkeypatch.setattr("images.packages.resolve.find_uv", lambda: str(sleeper))
     store = PackageStore(PackageSettings(site.settings.cache_dir, limits=Limits(0.2)), lambda: site.engine)
     with pytest.raises(BuildFailed, match=r"took longer than 0\.2 s"):
-        store.resolve(Requirements(("bar",)), site.facts(), None, CancellationToken())
+        store.resolve(Requirements(("bar",)), site.image, None, site.log)
 
 
 def test_nothing_is_left_behind_but_what_is_kept(site: Site) -> None:
@@ -210,3 +212,62 @@ def test_no_file_of_the_cache_is_writable_for_others(site: Site) -> None:
     homes = [*(site.settings.cache_dir / "packages").glob("*/own")]
     assert homes
     assert all(not home.stat().st_mode & 0o077 for home in homes)
+
+
+class PrivateIndex(BaseHTTPRequestHandler):
+    """An index of one package, which asks for a password."""
+
+    wheel: Path
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if self.headers["Authorization"] != "Basic " + b64encode(b"me:secret").decode():
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Basic")
+            body = b""
+        elif self.path.endswith(".whl"):
+            body = self.wheel.read_bytes()
+            self.send_response(200)
+        else:
+            digest = hashlib.sha256(self.wheel.read_bytes()).hexdigest()
+            link = f'<a href="/{self.wheel.name}#sha256={digest}">{self.wheel.name}</a>'
+            body = link.encode() if self.path == "/simple/baz/" else b""
+            self.send_response(200 if body else 404)
+            self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body)
+
+    do_HEAD = do_GET  # noqa: N815  (of the base class)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_the_password_of_an_index_is_in_no_lock_layer_or_log(site: Site, tmp_path: Path) -> None:
+    handler = type(
+        "Handler", (PrivateIndex,), {"wheel": site.wheels / "baz-2.0-py3-none-any.whl", "asked": []}
+    )
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1\nlogin me\npassword secret\n")
+    netrc.chmod(0o600)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/simple"
+        settings = PackageSettings(tmp_path / "other", Indexes(index_url=url, netrc=netrc), limits=Limits(60))
+        store = PackageStore(settings, lambda: site.engine)
+        text = store.resolve(Requirements(("baz",)), site.image, None, site.log).text
+        store.ensure(text, site.image, "cpu", site.log)
+        refused = PackageStore(
+            PackageSettings(tmp_path / "third", Indexes(index_url=url)), lambda: site.engine
+        )
+        with pytest.raises(BuildFailed):
+            refused.resolve(Requirements(("baz",)), site.image, None, site.log)
+        server.shutdown()
+        thread.join()
+    [layer] = site.engine.loaded.values()
+    log = (tmp_path / "log.txt").read_bytes()
+    assert b"baz==2.0" in log
+    assert not any(b"secret" in each for each in (text.encode(), layer, log))

@@ -1,0 +1,144 @@
+"""Packages of jobs through a real daemon, engine and resolver; a folder of wheels is the index."""
+
+import io
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from images.store import ImageStore
+from tests.fakes.daemon.service import Service, service
+from tests.fakes.engine.wheel_folder import make_wheel
+from tests.fakes.workloads.counter_image import counter_image
+
+pytestmark = pytest.mark.engine
+
+SHOW = "import bar, baz, torch; print('bar', bar.VERSION, bar.__file__); print('torch', torch.__version__)"
+
+
+@pytest.fixture(scope="module")
+def wheels() -> Iterator[Path]:
+    """A folder that every user can read; the directories of pytest are private."""
+    with tempfile.TemporaryDirectory(prefix="wheels of ours ") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        fill(folder)
+        yield folder
+
+
+def fill(folder: Path) -> None:
+    make_wheel(folder, "bar", "1.0", requires=("baz>=2", "torch"), scripts={"bar": "bar:main"})
+    make_wheel(folder, "baz", "2.0")
+    make_wheel(folder, "setuptools", "99.0", files={"setuptools/build_meta.py": BACKEND})
+    make_wheel(folder, "wheel", "99.0")
+
+
+BACKEND = '''\
+import os, zipfile
+
+INFO = "sourced-3.0.dist-info"
+
+
+def build_wheel(out, settings):
+    status = open("/proc/self/status").read()
+    walls = [line.split()[1] for line in status.splitlines() if line.startswith(("CapEff", "NoNewPrivs"))]
+    seen = f"{os.getuid()} {os.listdir('/sys/class/net')} {walls}"
+    with zipfile.ZipFile(out + "/sourced-3.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("sourced.py", f"SEEN = {seen!r}")
+        wheel.writestr(INFO + "/METADATA", """Metadata-Version: 2.1
+Name: sourced
+Version: 3.0
+""")
+        wheel.writestr(INFO + "/WHEEL", """Wheel-Version: 1.0
+Root-Is-Purelib: true
+Tag: py3-none-any
+""")
+        wheel.writestr(INFO + "/RECORD", "")
+    return "sourced-3.0-py3-none-any.whl"
+'''
+
+
+def make_source(folder: Path, name: str, version: str, pyproject: str = "") -> None:
+    """Write a source distribution that the backend above builds, whatever it contains."""
+    with tarfile.open(folder / f"{name}-{version}.tar.gz", "w:gz") as tar:
+        about = f"Metadata-Version: 1.0\nName: {name}\nVersion: {version}\n"
+        for path, text in (("PKG-INFO", about), ("pyproject.toml", pyproject), ("setup.py", "")):
+            member = tarfile.TarInfo(f"{name}-{version}/{path}")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+
+
+@pytest.fixture(scope="module")
+def daemon(
+    engine: str, base_image: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    ImageStore().ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
+    packages = {"find_links": [str(wheels)], "no_index": True}
+    with (
+        counter_image(engine, base_image) as counter,
+        service(executor="docker", packages=packages, allowed_images={"counter": counter}) as made,
+    ):
+        made.root.chmod(0o755)  # as the parents of a state directory are
+        yield made.start()
+        made.assert_whole()
+
+
+def job(daemon: Service, name: str, image: dict[str, object], *command: str) -> Path:
+    return daemon.file(
+        name,
+        workload={"kind": "program", "command": list(command)},
+        image=image,
+        resources={"cpus": 1, "memory": "1GiB"},
+        retry={"max_attempts": 1},
+    )
+
+
+def test_a_program_imports_the_packages_of_its_requirements_and_the_torch_of_the_image(
+    daemon: Service,
+) -> None:
+    (daemon.root / "requirements.txt").write_text("# ours\nbar\n")
+    file = job(daemon, "imports", {"requirements": "requirements.txt"}, "python", "-c", SHOW)
+    job_id = daemon.submit(file)
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    log = daemon.log(job_id)
+    assert "bar 1.0 /opt/packages/lib/python3" in log
+    assert "torch 2." in log
+
+
+def test_scripts_of_packages_are_found(daemon: Service) -> None:
+    job_id = daemon.submit(job(daemon, "script", {"requirements": ["bar"]}, "bar"))
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    assert daemon.log(job_id).strip() == "1.0"
+
+
+def test_jobs_with_the_same_packages_share_an_image(daemon: Service) -> None:
+    ids = [
+        daemon.submit(job(daemon, f"same{number}", {"requirements": wanted}, "true"))
+        for number, wanted in enumerate((["bar"], ["baz", "bar>=1"]))
+    ]
+    images = {daemon.ends(job_id)["image"] for job_id in ids}
+    assert len(images) == 1
+
+
+def test_a_source_distribution_is_built_as_its_submitter_without_a_network(
+    daemon: Service, wheels: Path
+) -> None:
+    about = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+    make_source(wheels, "sourced", "3.0", about)
+    show = "import sourced; print(sourced.SEEN)"
+    job_id = daemon.submit(job(daemon, "sourced", {"requirements": ["sourced"]}, "python", "-c", show))
+    found = daemon.ends(job_id)
+    assert found["outcome"] == "succeeded", daemon.log(job_id)
+    assert daemon.log(job_id).split(maxsplit=1)[1].strip() == "['lo'] ['0000000000000000', '1']"
+    assert "[tool.runner.built]" in daemon.job(job_id)["revision"]["lock"]
+
+
+def test_a_build_that_fails_is_told_at_its_requirement(daemon: Service, wheels: Path) -> None:
+    make_source(
+        wheels, "broken", "1.0", '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "nothing"\n'
+    )
+    file = job(daemon, "broken", {"requirements": ["bar", "broken"]}, "true")
+    said = daemon.runner("submit", str(file), code=2)
+    assert 'image.requirements[1]: "broken": broken-1.0.tar.gz: its build fails: ModuleNotFoundError' in said

@@ -41,6 +41,7 @@ from jobs.contract.profile import thread_count as thread_count
 from jobs.contract.reading import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
 from jobs.contract.reading import MAX_REPORT_BYTES as MAX_REPORT_BYTES
 from jobs.contract.reading import CheckpointInvalid as CheckpointInvalid
+from jobs.contract.reading import OpenFile as OpenFile
 from jobs.contract.reading import checkpoints as checkpoints
 from jobs.contract.reading import dump as dump
 from jobs.contract.reading import file_sha256 as file_sha256

@@ -9,11 +9,11 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,6 +25,10 @@ MAX_REPORT_BYTES: Final = 64 * 1024
 """A status or result file larger than this is not read."""
 
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
+
+
+OpenFile: TypeAlias = Callable[[Path | str, int | None], BufferedReader]
+"""Opens a regular file as ``open_regular`` does: by its path, or by its name in an open directory."""
 
 
 class CheckpointInvalid(Exception):
@@ -92,14 +96,16 @@ def _open_checkpoint(directory: Path | str, dir_fd: int | None) -> Iterator[int]
         yield fd
 
 
-def read_manifest_in(fd: int, name: str) -> Manifest:
+def read_manifest_in(fd: int, name: str, open_file: OpenFile | None = None) -> Manifest:
     """Return the manifest in an open checkpoint directory; ``name`` is the name of the directory.
+
+    ``open_file`` opens it instead of ``open_regular``.
 
     Raises:
         CheckpointInvalid: It is missing, too large, no JSON, of a newer contract, or for another step.
     """
     try:
-        manifest = Manifest.model_validate_json(read_limited(MANIFEST, MAX_MANIFEST_BYTES, fd))
+        manifest = Manifest.model_validate_json(read_limited(MANIFEST, MAX_MANIFEST_BYTES, fd, open_file))
     except FileNotFoundError as error:
         raise CheckpointInvalid("no manifest: the save did not finish") from error
     except OSError as error:
@@ -143,8 +149,12 @@ def file_sha256(path: Path | str, dir_fd: int | None = None) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_verified_size(fd: int, name: str, expected: FileDigest) -> BufferedReader:
+def open_verified_size(
+    fd: int, name: str, expected: FileDigest, open_file: OpenFile | None = None
+) -> BufferedReader:
     """Open a file of an open checkpoint directory, after comparing its size with the manifest.
+
+    ``open_file`` opens it instead of ``open_regular``.
 
     Raises:
         CheckpointInvalid: The file is missing, not regular, of another size, or not in this directory.
@@ -152,7 +162,7 @@ def open_verified_size(fd: int, name: str, expected: FileDigest) -> BufferedRead
     if "/" in name or name in {"", ".", ".."}:
         raise CheckpointInvalid(f"manifest names a file outside the checkpoint: {name!r}")
     try:
-        file = open_regular(name, fd)
+        file = (open_file or open_regular)(name, fd)
     except (OSError, ValueError) as error:
         raise CheckpointInvalid(f"{name}: {getattr(error, 'strerror', None) or error}") from error
     size = os.fstat(file.fileno()).st_size
@@ -177,13 +187,15 @@ def verify_file(fd: int, name: str, expected: FileDigest) -> None:
         raise CheckpointInvalid(f"{name}: content differs from its sha256")
 
 
-def read_limited(path: Path | str, limit: int, dir_fd: int | None = None) -> bytes:
-    """Return the content of a small regular file.
+def read_limited(
+    path: Path | str, limit: int, dir_fd: int | None = None, open_file: OpenFile | None = None
+) -> bytes:
+    """Return the content of a small regular file; ``open_file`` opens it instead of ``open_regular``.
 
     Raises:
         OSError: The file is missing, not regular, or larger than ``limit`` bytes.
     """
-    with open_regular(path, dir_fd) as file:
+    with (open_file or open_regular)(path, dir_fd) as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes")

@@ -5,6 +5,7 @@ core does not know.
 """
 
 from collections.abc import Callable, Mapping
+from io import BufferedReader
 from pathlib import Path
 from socket import socket
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -64,6 +65,12 @@ class RunDirectory(Protocol):
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
         """Return whether a process holds the lock of a lineage."""
+
+    def move(self, name: str) -> None:
+        """Give the directory another name, that of its job; nothing happens if it was never made."""
+
+    def remove(self) -> None:
+        """Remove the directory, which no job has; nothing happens if there is none."""
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         """Publish a lineage with what ``fill`` writes into a directory that the job cannot reach yet."""
@@ -135,6 +142,9 @@ class RunDirectory(Protocol):
 
     def tail(self, path: Path, limit: int) -> bytes:
         """Return the end of a file that the job may have written; nothing if it cannot be read."""
+
+    def open(self, path: Path) -> BufferedReader:
+        """Open a file that the job may have written, for reading; may raise OSError."""
 
     def limit_log(self, paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
         """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from jobs.contract import MANIFEST, MAX_MANIFEST_BYTES, open_verified_size, read_limited, read_manifest_in
 from runner.adapters.host.checkpoints import check_sizes
+from runner.adapters.host.run_files import RunFiles
 
 _BLOCK_BYTES = 1024**2
 
 
-def copy_checkpoint(source: int, target: Path, check: Callable[[], None]) -> None:
+def copy_checkpoint(source: int, target: Path, check: Callable[[], None], opener: RunFiles) -> None:
     """Copy an open checkpoint directory to a new directory; ``check`` is called now and then, and may raise.
 
     The content is not verified.
@@ -24,8 +25,8 @@ def copy_checkpoint(source: int, target: Path, check: Callable[[], None]) -> Non
         CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of another user.
         OSError: the file system refuses it.
     """
-    manifest = read_manifest_in(source, target.name)
-    files = check_sizes(source, manifest)
+    manifest = read_manifest_in(source, target.name, opener.open_file)
+    files = check_sizes(source, manifest, opener)
     target.mkdir(mode=0o700)
     copied: dict[tuple[int, int], Path] = {}
     for name, expected in manifest.files.items():
@@ -34,11 +35,14 @@ def copy_checkpoint(source: int, target: Path, check: Callable[[], None]) -> Non
             (target / name).hardlink_to(copied[inode])
             continue
         copied[inode] = target / name
-        with open_verified_size(source, name, expected) as old, (target / name).open("xb") as new:
+        with (
+            open_verified_size(source, name, expected, opener.open_file) as old,
+            (target / name).open("xb") as new,
+        ):
             new.truncate(expected.bytes)
             for start, end in _data_ranges(old.fileno(), expected.bytes):
                 _copy_range(old.fileno(), new.fileno(), start, end, check)
-    (target / MANIFEST).write_bytes(read_limited(MANIFEST, MAX_MANIFEST_BYTES, source))
+    (target / MANIFEST).write_bytes(read_limited(MANIFEST, MAX_MANIFEST_BYTES, source, opener.open_file))
 
 
 def _data_ranges(file: int, size: int) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,10 +24,10 @@ from jobs.contract import (
     FileDigest,
     Manifest,
     checkpoints,
-    open_directory,
     open_verified_size,
     read_manifest_in,
 )
+from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.base.errors import Unavailable, UsageError
 from runner.base.units import format_size
 from runner.core.ports.attempts import SavedCheckpoints, Verification
@@ -68,6 +68,7 @@ class CheckpointVerifier:
 
     within_s: float = WITHIN_S
     open_beneath: OpenBeneath | None = None  # None: with the daemon's rights
+    files: RunFiles = field(default_factory=OwnRights)
     monotonic: Callable[[], float] = time.monotonic
     _leaving: Event = field(default_factory=Event)
     _known: "OrderedDict[Fingerprint, CheckpointInvalid | NotVerified | None]" = field(
@@ -88,7 +89,7 @@ class CheckpointVerifier:
             Unavailable: the daemon leaves.
         """
         try:
-            with open_directory(lineage_dir) as lineage:
+            with self.files.open_directory(lineage_dir) as lineage:
                 return _Look(self, lineage, owner, how, self.monotonic() + self.within_s).saved(also)
         except OSError:
             return SavedCheckpoints()
@@ -102,18 +103,16 @@ class CheckpointVerifier:
         Raises:
             CheckpointInvalid: it cannot be opened.
         """
-        try:
-            if self.open_beneath is None or how is not Verification.CONTENT:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                fd = os.open(name, flags, dir_fd=lineage)
-            else:
-                fd = self.open_beneath(owner, lineage, name)
-        except (OSError, UsageError) as error:
-            raise CheckpointInvalid(f"cannot be read: {getattr(error, 'strerror', error)}") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                if self.open_beneath is None or how is not Verification.CONTENT:
+                    fd = stack.enter_context(self.files.open_directory(name, lineage))
+                else:
+                    fd = self.open_beneath(owner, lineage, name)
+                    stack.callback(os.close, fd)
+            except (OSError, UsageError) as error:
+                raise CheckpointInvalid(f"cannot be read: {getattr(error, 'strerror', error)}") from error
             yield fd
-        finally:
-            os.close(fd)
 
     def check_time(self, deadline: float) -> None:
         """Raise ``NotVerified`` after a deadline, and ``Unavailable`` when the daemon leaves."""
@@ -157,18 +156,18 @@ class _Look:
     _manifests_bytes: int = 0
 
     def saved(self, also: int | None) -> SavedCheckpoints:
-        valid: list[tuple[Manifest, datetime | None]] = []
+        valid: list[tuple[Manifest, datetime]] = []
         rejected, unverified, pending = [], [], False
         for directory in self._candidates(also):
             try:
-                manifest, is_known = self._validate(directory.name, content=len(valid) < SURE)
+                manifest, changed, is_known = self._validate(directory.name, content=len(valid) < SURE)
             except CheckpointInvalid as error:
                 rejected.append(f"{directory.name}: {error}")
             except NotVerified as error:
                 unverified.append(f"{directory.name}: {error}")
             else:
                 if is_known:
-                    valid.append((manifest, None if valid else _changed(directory, self.lineage)))
+                    valid.append((manifest, changed))
                 else:
                     pending = True
                     unverified.append(f"{directory.name}: not verified yet")
@@ -186,8 +185,8 @@ class _Look:
             if (number < NEWEST and self._manifests_bytes < MAX_MANIFESTS_BYTES) or step == also:
                 yield directory
 
-    def _validate(self, name: str, *, content: bool) -> tuple[Manifest, bool]:
-        """Return the manifest of a checkpoint, and whether it is known to be valid.
+    def _validate(self, name: str, *, content: bool) -> tuple[Manifest, datetime, bool]:
+        """Return the manifest of a checkpoint, when it was put there, and whether it is known to be valid.
 
         Raises:
             CheckpointInvalid: a file is missing or differs.
@@ -195,16 +194,17 @@ class _Look:
             Unavailable: the daemon leaves.
         """
         with self.verifier.open(self.owner, self.lineage, name, self.how) as fd:
-            manifest, status = _read_manifest(fd, name)
+            manifest, status = _read_manifest(fd, name, self.verifier.files)
+            changed = datetime.fromtimestamp(os.fstat(fd).st_ctime, UTC)
             self._manifests_bytes += status.st_size
-            files = check_sizes(fd, manifest)
+            files = check_sizes(fd, manifest, self.verifier.files)
             if not content or self.how is Verification.SIZES:
-                return manifest, True
+                return manifest, changed, True
             fingerprint = _fingerprint((status, *files.values()))
             if self.verifier.is_known(fingerprint):
-                return manifest, True
+                return manifest, changed, True
             if self.how is Verification.KNOWN:
-                return manifest, False
+                return manifest, changed, False
             self.verifier.check_time(self.deadline)
             try:
                 self._verify_content(fd, manifest, files)
@@ -212,7 +212,7 @@ class _Look:
                 self.verifier.remember(fingerprint, problem)
                 raise
             self.verifier.remember(fingerprint, None)
-            return manifest, True
+            return manifest, changed, True
 
     def _verify_content(self, fd: int, manifest: Manifest, files: Mapping[str, os.stat_result]) -> None:
         """Compare the content of every file with the manifest; one with several names is read once."""
@@ -227,7 +227,7 @@ class _Look:
 
     def _digest(self, fd: int, name: str, expected: FileDigest, before: os.stat_result) -> str:
         digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK_BYTES))
-        with open_verified_size(fd, name, expected) as file:
+        with open_verified_size(fd, name, expected, self.verifier.files.open_file) as file:
             try:
                 while size := file.readinto(block):
                     self.verifier.check_time(self.deadline)
@@ -239,15 +239,16 @@ class _Look:
         return digest.hexdigest()
 
 
-def _read_manifest(fd: int, name: str) -> tuple[Manifest, os.stat_result]:
-    manifest = read_manifest_in(fd, name)
+def _read_manifest(fd: int, name: str, opener: RunFiles) -> tuple[Manifest, os.stat_result]:
+    manifest = read_manifest_in(fd, name, opener.open_file)
     try:
-        return manifest, os.stat(MANIFEST, dir_fd=fd, follow_symlinks=False)
+        with opener.open_file(MANIFEST, fd) as file:
+            return manifest, os.fstat(file.fileno())
     except OSError as error:
         raise CheckpointInvalid(f"manifest cannot be read: {error.strerror}") from error
 
 
-def check_sizes(fd: int, manifest: Manifest) -> dict[str, os.stat_result]:
+def check_sizes(fd: int, manifest: Manifest, opener: RunFiles) -> dict[str, os.stat_result]:
     """Return the status of each file, after comparing its size and its owner.
 
     Raises:
@@ -256,7 +257,7 @@ def check_sizes(fd: int, manifest: Manifest) -> dict[str, os.stat_result]:
     found: dict[str, os.stat_result] = {}
     owner = os.fstat(fd).st_uid
     for name, expected in manifest.files.items():
-        with open_verified_size(fd, name, expected) as file:
+        with open_verified_size(fd, name, expected, opener.open_file) as file:
             found[name] = os.fstat(file.fileno())
         if found[name].st_uid != owner:
             raise CheckpointInvalid(f"{name}: belongs to another user than the checkpoint")
@@ -275,11 +276,3 @@ def _fingerprint(files: Iterable[os.stat_result]) -> Fingerprint:
     """Return what differs when a file was replaced or written to; a job cannot set the time of a change."""
     seen = [(each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in files]
     return hashlib.sha256(repr(seen).encode()).digest()
-
-
-def _changed(directory: Path, lineage: int) -> datetime | None:
-    try:
-        changed = os.stat(directory, dir_fd=lineage, follow_symlinks=False).st_ctime
-    except OSError:
-        return None
-    return datetime.fromtimestamp(changed, UTC)

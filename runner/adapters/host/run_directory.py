@@ -12,24 +12,22 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from socket import socket
 from typing import Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from jobs.contract import (
     MAX_REPORT_BYTES,
     AttemptSpec,
     Effective,
-    Report,
     Result,
     RunPaths,
     Status,
     checkpoint_name,
     dump,
-    open_directory,
-    open_regular,
     read_limited,
 )
 from runner.adapters.host import log_quota, terminal
@@ -43,7 +41,7 @@ from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedChe
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.users import Owner
 
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=BaseModel)
 
 LINEAGE_LOCK: Final = ".lock"
 """The file that an attempt keeps locked as long as it writes to its lineage."""
@@ -90,6 +88,7 @@ class HostRunDirectory:
         self.root = root
         self._owner = owner
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
+        self._files = self._verifier.files
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
         self._program_checkpoints = ProgramCheckpoints(root, owner)
         self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
@@ -234,12 +233,11 @@ class HostRunDirectory:
         _write_new(draft, json.dumps({"snapshot": snapshot}).encode(), 0o644, os.geteuid(), os.getegid())
         draft.rename(note)
 
-    @staticmethod
-    def is_lineage_locked(paths: RunPaths) -> bool:
+    def is_lineage_locked(self, paths: RunPaths) -> bool:
         """Return whether a process holds the lock of a lineage: an attempt that has not died."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            with open_directory(paths.lineage_dir) as lineage:
+            with self._files.open_directory(paths.lineage_dir) as lineage:
                 descriptor = os.open(LINEAGE_LOCK, flags, dir_fd=lineage)
         except OSError:
             return False  # nobody has written there yet
@@ -250,6 +248,15 @@ class HostRunDirectory:
         finally:
             os.close(descriptor)
         return False
+
+    def move(self, name: str) -> None:
+        """Give a run directory another name, that of its job; nothing happens if it was never made."""
+        with suppress(FileNotFoundError):
+            self.root.rename(self.root.with_name(name))
+
+    def remove(self) -> None:
+        """Remove a run directory that no job has; nothing happens if there is none."""
+        shutil.rmtree(self.root, ignore_errors=True)
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         """Make a lineage atomically; ``fill`` writes its content where the job cannot reach it yet."""
@@ -302,8 +309,7 @@ class HostRunDirectory:
         parent = self.root / "attempts"
         return (parent / f"{attempt}.{name}").exists() or not parent.exists()
 
-    @staticmethod
-    def there(paths: RunPaths) -> frozenset[str]:
+    def there(self, paths: RunPaths) -> frozenset[str]:
         """Return the names of the reports that an attempt has written; most programs write none.
 
         Each is looked up by its name: a job may have written any number of other files.
@@ -311,17 +317,13 @@ class HostRunDirectory:
         place = str(paths.attempt_dir)
         return frozenset(name for name in paths.REPORTS if os.access(f"{place}/{name}", os.F_OK))
 
-    @staticmethod
-    def spec(paths: RunPaths) -> AttemptSpec | None:
+    def spec(self, paths: RunPaths) -> AttemptSpec | None:
         """Return the spec that an attempt was given, None if it is not prepared yet or unreadable."""
-        try:
-            return AttemptSpec.model_validate_json(read_limited(paths.spec, MAX_REPORT_BYTES))
-        except (OSError, ValidationError):
-            return None
+        return self._report(paths.spec, AttemptSpec)
 
     def status(self, paths: RunPaths) -> Status | None:
         """Return the last heartbeat, None if there is no readable one."""
-        return read_report(paths.status, Status)
+        return self._report(paths.status, Status)
 
     def log_status(self, paths: RunPaths, pattern: str | None) -> Status | None:
         """Return the progress that the log of an attempt tells, None if it tells none."""
@@ -342,16 +344,15 @@ class HostRunDirectory:
         times.note(now_s)
 
     def result(self, paths: RunPaths) -> Result | None:
-        return read_report(paths.result, Result)
+        return self._report(paths.result, Result)
 
     def effective(self, paths: RunPaths) -> Effective | None:
         """Return the effective settings that an attempt has reported."""
-        return read_report(paths.effective, Effective)
+        return self._report(paths.effective, Effective)
 
-    @staticmethod
-    def rates(paths: RunPaths) -> tuple[float, ...]:
+    def rates(self, paths: RunPaths) -> tuple[float, ...]:
         """Return the rates that an attempt has measured, in items per second, the latest last."""
-        return tuple(_rates(tail(paths.metrics, METRICS_TAIL_BYTES)))
+        return tuple(_rates(self.tail(paths.metrics, METRICS_TAIL_BYTES)))
 
     def saved(
         self, paths: RunPaths, how: Verification = Verification.CONTENT, also: int | None = None
@@ -393,18 +394,37 @@ class HostRunDirectory:
         """
         name = checkpoint_name(step)
         with (
-            open_directory(paths.lineage_dir) as lineage,
+            self._files.open_directory(paths.lineage_dir) as lineage,
             self._verifier.open(self._owner, lineage, name) as source,
         ):
-            copy_checkpoint(source, target / name, check)
+            copy_checkpoint(source, target / name, check, self._files)
 
-    @staticmethod
-    def tail(path: Path, limit: int) -> bytes:
+    def tail(self, path: Path, limit: int) -> bytes:
         """Return the end of a file that the job may have written; nothing if it cannot be read."""
-        return tail(path, limit)
+        try:
+            with self._files.open_file(path) as file:
+                file.seek(max(os.fstat(file.fileno()).st_size - limit, 0))
+                return file.read(limit)
+        except OSError:
+            return b""
 
-    @staticmethod
-    def limit_log(paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
+    def open(self, path: Path) -> BufferedReader:
+        """Open a file that the job may have written, for reading.
+
+        Raises:
+            OSError: it is missing, a link, or not a regular file.
+        """
+        return self._files.open_file(path)
+
+    def _report(self, path: Path, model: type[R]) -> R | None:
+        """Return what is in a JSON file of a job, None if it is missing, too large or malformed."""
+        try:
+            raw = read_limited(path, MAX_REPORT_BYTES, open_file=self._files.open_file)
+            return model.model_validate_json(raw)
+        except (OSError, ValidationError):
+            return None
+
+    def limit_log(self, paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
         """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""
         return log_quota.enforce(paths.log, quota_bytes, keep_head, keep_tail)
 
@@ -467,16 +487,6 @@ def _write_new(path: str | Path, content: bytes, mode: int, uid: int, gid: int) 
         os.close(fd)
 
 
-def tail(path: Path, limit: int) -> bytes:
-    """Return the end of a file that a job may have written; nothing if it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - limit, 0))
-            return file.read(limit)
-    except OSError:
-        return b""
-
-
 def _rates(text: bytes) -> Iterator[float]:
     for line in text.splitlines():
         try:
@@ -486,15 +496,3 @@ def _rates(text: bytes) -> Iterator[float]:
             continue
         if 0 < rate < float("inf"):
             yield rate
-
-
-def read_report(path: Path, model: type[R]) -> R | None:
-    """Return a report that the job wrote, None if it is missing, too large or malformed."""
-    try:
-        return _parse(model, read_limited(path, MAX_REPORT_BYTES))
-    except (OSError, ValidationError):
-        return None
-
-
-def _parse(model: type[R], raw: bytes) -> R:
-    return model.model_validate_json(raw)

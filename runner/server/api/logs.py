@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jobs.contract import open_regular
 from runner.adapters.host import log_quota
 from runner.core.job.states import Finished, Held
 from runner.core.ports.store import AttemptRow, JobRow
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
+from runner.services.ports import RunDirectory
 
 MAX_CHUNK_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
@@ -79,6 +79,7 @@ def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None,
     if part == "build":
         over = row.job.state.kind != "preparing"
         return _read_file(
+            service.attempt_service.directory(row),
             service.attempt_service.directory(row).root / "build.log",
             offset,
             LogChunk(b"", offset, 0, over, None, over),
@@ -99,13 +100,14 @@ def _read_attempt(
     number = chosen.number
     following = number + 1 if number + 1 in attempts else None
     blank = LogChunk(b"", offset, number, chosen.ended_at is not None, following, _settled(row))
-    return _read_file(service.attempt_service.paths(row, number, chosen.lineage).log, offset, blank)
+    directory = service.attempt_service.directory(row)
+    return _read_file(directory, directory.paths(number, chosen.lineage).log, offset, blank)
 
 
-def _read_file(path: Path, offset: int, blank: LogChunk) -> LogChunk:
+def _read_file(directory: RunDirectory, path: Path, offset: int, blank: LogChunk) -> LogChunk:
     """Return ``blank`` with what the file holds from ``offset`` on, up to the next hole."""
     try:
-        file = open_regular(path)
+        file = directory.open(path)
     except OSError:
         return blank
     with file:

@@ -10,7 +10,6 @@ somebody has decided.  The time that it is held counts as a cost of the trial.
 """
 
 import os
-import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,6 +29,7 @@ from runner.core.policy.change_class import ChangeClass
 from runner.core.ports.store import JobRow
 from runner.services.context import Caller
 from runner.services.jobs import JobService
+from runner.services.ports import RunDirectory
 from runner.services.rollout.measurement import MAX_WAIT_S, TrialMeasurer
 from runner.services.rollout.throughput import parse_metrics
 from runner.services.rollout.trial import MIN_STEPS, Trial, canary_revision, is_canary, saves_on_stop
@@ -157,13 +157,13 @@ class CanaryService:
     ) -> tuple[str, int]:
         """Submit a canary; return its id and the step that it starts from."""
         service = self.service
-        staged = service.state_dir / "jobs" / f".canary-{os.urandom(8).hex()}"
+        root = service.state_dir / "jobs" / f".canary-{os.urandom(8).hex()}"
+        staged = service.attempt_service.open_directory(root, row.owner)
 
         def submit() -> JobRow:
             owner = service.submission.owner(caller)
             own = service.submission.draft(owner, revision, service.store.next_id())
-            if staged.exists():
-                staged.rename(staged.with_name(own.job.id))
+            staged.move(own.job.id)
             service.daemon.submit((own,), (f"canary of job {row.job.id} ({row.name}), {steps} steps",))
             return own
 
@@ -171,10 +171,10 @@ class CanaryService:
             first = self._stage_checkpoint(staged, row) if kind not in {ChangeClass.D, ChangeClass.E} else 0
             own = service.daemon.run_exclusively(submit)
         finally:
-            shutil.rmtree(staged, ignore_errors=True)
+            staged.remove()
         return own.job.id, first
 
-    def _stage_checkpoint(self, staged: Path, row: JobRow) -> int:
+    def _stage_checkpoint(self, staged: RunDirectory, row: JobRow) -> int:
         """Copy the newest valid checkpoint into a staged run directory; return its step, 0 for none."""
         attempt_service, lineage = self.service.attempt_service, row.job.lineage
         newest = attempt_service.verified(row, lineage).newest
@@ -182,14 +182,13 @@ class CanaryService:
             return 0
         own = attempt_service.directory(row)
         paths = own.paths(max(row.job.attempts, 1), lineage)
-        directory = attempt_service.open_directory(staged, row.owner)
-        directory.create()
+        staged.create()
 
         def fill(draft: Path) -> None:
             own.copy_checkpoint(paths, newest, draft, check_wanted)
 
         try:
-            attempt_service.run_in_turn(row, lambda: directory.seed(1, fill))
+            attempt_service.run_in_turn(row, lambda: staged.seed(1, fill))
         except (OSError, CheckpointInvalid) as error:
             raise Refused(
                 f"job {row.job.id}: checkpoint of step {newest} cannot be copied: {error}"

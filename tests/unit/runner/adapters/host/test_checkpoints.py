@@ -11,6 +11,7 @@ from runner.adapters.host import checkpoints as module
 from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import NEWEST, CheckpointVerifier
 from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.host.run_files import OwnRights
 from runner.base.errors import Unavailable
 from runner.core.ports.attempts import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
@@ -202,7 +203,7 @@ def test_a_copy_keeps_holes_and_names(lineage: Lineage, tmp_path: Path) -> None:
     lineage.manifest(where, dict.fromkeys(("state", "again"), FileDigest(bytes=size, sha256=ZEROS)))
     target, steps = tmp_path / checkpoint_name(10), []
     source = os.open(where, os.O_RDONLY)
-    copy_checkpoint(source, target, lambda: steps.append(1))
+    copy_checkpoint(source, target, lambda: steps.append(1), OwnRights())
     os.close(source)
     copied = (target / "state").stat()
     assert (copied.st_size, copied.st_ino) == (size, (target / "again").stat().st_ino)

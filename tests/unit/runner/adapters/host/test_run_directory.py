@@ -8,7 +8,7 @@ import pytest
 
 from jobs.contract import AttemptSpec, Cause, FileDigest, Manifest, Phase, Result, Status, dump, file_sha256
 from jobs.contract.plans.causal_lm import CausalLm
-from runner.adapters.host.run_directory import HostRunDirectory, highest, read_report
+from runner.adapters.host.run_directory import HostRunDirectory, highest
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.users import Owner
@@ -146,7 +146,8 @@ def test_which_reports_there_are_is_asked_by_their_names(directory: HostRunDirec
 
 @pytest.mark.parametrize("trick", ["missing", "garbage", "huge", "link", "pipe", "directory", "wrong"])
 def test_a_hostile_report_is_no_report(directory: HostRunDirectory, tmp_path: Path, trick: str) -> None:
-    path = directory.prepare(SPEC, {}).status
+    paths = directory.prepare(SPEC, {})
+    path = paths.status
     (tmp_path / "secret").write_text(dump(Status(phase=Phase.TRAIN, time=1.0)))
     match trick:
         case "garbage":
@@ -163,7 +164,7 @@ def test_a_hostile_report_is_no_report(directory: HostRunDirectory, tmp_path: Pa
             path.write_text('{"phase": "lunch"}')
         case _:
             assert not path.exists()
-    assert read_report(path, Status) is None
+    assert directory.status(paths) is None
 
 
 def checkpoint(lineage: Path, step: int, content: bytes = b"weights") -> Path:

@@ -37,9 +37,10 @@ LimitNOFILE=65536
 UMask=0022
 # What the daemon does as root: files and processes of users, the mounts that pin their paths, and the
 # firewall of jobs with a network (CAP_NET_ADMIN; remove it where no job may have one).  It looks into no
-# other process (CAP_SYS_PTRACE) and needs no kernel log that is closed to users (CAP_SYSLOG).
+# other process (CAP_SYS_PTRACE) and needs no kernel log that is closed to users (CAP_SYSLOG).  With a system
+# user "runner", only a helper has them; the part that answers users gives all of them up (CAP_SETPCAP).
 CapabilityBoundingSet=CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_FSETID CAP_KILL
-CapabilityBoundingSet=CAP_SETGID CAP_SETUID CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_MKNOD CAP_NET_ADMIN
+CapabilityBoundingSet=CAP_SETGID CAP_SETUID CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_MKNOD CAP_NET_ADMIN CAP_SETPCAP
 NoNewPrivileges=yes
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
 LockPersonality=yes

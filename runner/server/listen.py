@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -122,30 +122,30 @@ def ask_to_stop() -> None:
 
 
 @contextmanager
-def listening(path: Path, *, system_wide: bool) -> Iterator[socket.socket]:
-    """Listen on a socket, for all users or for this one; a stale one is replaced.
+def bound(path: Path, *, system_wide: bool) -> Iterator[socket.socket]:
+    """Make a socket, for all users or for this one, where nobody is answered yet; a stale one is replaced.
 
     The caller holds the lock of the state directory, so no other daemon listens there.
 
     Raises:
         Unavailable: the socket cannot be made.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        _bind(listener, path)
+        _bind(made, path)
         path.chmod(0o666 if system_wide else 0o600)
-        listener.listen(BACKLOG)
     except OSError as error:
-        listener.close()
+        made.close()
         raise Unavailable(f"{path}: cannot listen: {error.strerror or error}") from error
-    with listener:
+    with made:
         try:
-            yield listener
+            yield made
         finally:
             if str(path) != SYSTEM_SOCKET:  # its presence says that there is a daemon of all users
-                path.unlink(missing_ok=True)
+                with suppress(PermissionError):  # the helper of this process made it, and removes it
+                    path.unlink(missing_ok=True)
 
 
 def _bind(listener: socket.socket, path: Path) -> None:

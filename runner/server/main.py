@@ -6,10 +6,11 @@ directory, builds the daemon, and runs it until it is asked to stop.
 
 import gc
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,21 @@ from runner.adapters.gpu import amd, nvidia
 from runner.adapters.gpu.health import DeviceHealthMonitor
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
+from runner.adapters.helper.checks import Walls
+from runner.adapters.helper.connection import HelperConnection
+from runner.adapters.helper.messages import ExecutorKind, ReloadSettings
+from runner.adapters.helper.remote import (
+    RemoteExecutor,
+    RemoteFiles,
+    RemoteImages,
+    RemoteNetwork,
+    RemotePackages,
+    RemotePins,
+    RemoteRunDirectories,
+    RemoteRunDirectory,
+)
+from runner.adapters.helper.remote_exec import RemoteExec
+from runner.adapters.helper.service import Helper
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
@@ -42,6 +58,7 @@ from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore, refuse_lost
 from runner.base import logging as logs
+from runner.base import privileges
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
@@ -56,7 +73,9 @@ from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
-from runner.core.ports.users import UnknownUids, User
+from runner.core.ports.images import Images
+from runner.core.ports.packages import Packages
+from runner.core.ports.users import MountPins, UnknownUids, User
 from runner.files.settings.live import LiveSettings, OfferedImages
 from runner.files.settings.model import Settings, load_settings
 from runner.server.api import devices, rollouts, schedules, sessions, status
@@ -65,18 +84,19 @@ from runner.server.api import settings as settings_api
 from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.executor_choice import EngineEvidence, choose_executor
-from runner.server.listen import ask_to_stop, catch_stop_signals, keep_from_hangup, listening, server_of
+from runner.server.listen import BACKLOG, ask_to_stop, bound, catch_stop_signals, keep_from_hangup, server_of
 from runner.server.network import examine_at_start, make_network
 from runner.server.packages import make_packages
-from runner.server.reload import SettingsReload
-from runner.server.state_lock import hold_state
+from runner.server.reload import SettingsReload, reload_helper
+from runner.server.split import daemon_user, split
+from runner.server.state_lock import StateLock, hold_state
 from runner.services.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.services.attempts.service import AttemptService
 from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
 from runner.services.notifications import make_notifications
 from runner.services.package_locks import PackageLocks
-from runner.services.retention import RetentionService
+from runner.services.retention import RetentionService, RunDirectories
 
 if TYPE_CHECKING:
     from runner.core.ports.devices import DeviceHealth, DeviceProbe
@@ -116,11 +136,87 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     keep_from_hangup()
     known = load_settings(Path(settings) if settings else None)
     sys.setswitchinterval(SWITCH_S)
-    with hold_state(directory) as lock, closing(open_store(directory)) as store:
-        service = build(directory, known, store)  # before the socket: a store that is refused takes no calls
-        reload = SettingsReload(service, Path(settings) if settings else None)
-        run(service, Path(socket_path or directory / "runner.sock"), lock.mark_leaving, reload)
+    place, file = Path(socket_path or directory / "runner.sock"), Path(settings) if settings else None
+    user = daemon_user(known)
+    with hold_state(directory) as lock:
+        daemon = Start(directory, known, file, place, lock)
+        if user is None:
+            return _serve(daemon)
+        kernel_log = KernelLog()
+        kernel_log.open()  # which may take root's rights
+        with bound(place, system_wide=_is_system_wide(known)) as made:
+            part = split(directory, user, partial(_make_helper, daemon, user.pw_uid))
+            if isinstance(part, int):
+                return part
+            lock.write()
+            return _serve(daemon, Parts(part, kernel_log, made))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a daemon is started with."""
+
+    directory: Path
+    settings: Settings
+    settings_file: Path | None
+    socket: Path
+    lock: StateLock
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a daemon that has given up root was given before."""
+
+    helper: HelperConnection
+    kernel_log: KernelLog
+    socket: socket.socket
+
+
+def _serve(start: Start, parts: Parts | None = None) -> int:
+    directory, settings = start.directory, start.settings
+    with closing(open_store(directory)) as store, ExitStack() as stack:
+        # before the socket: a store that is refused takes no calls
+        service = build(directory, settings, store, parts)
+        made = (
+            parts.socket
+            if parts
+            else stack.enter_context(bound(start.socket, system_wide=_is_system_wide(settings)))
+        )
+        reload = SettingsReload(service, start.settings_file)
+        if parts:
+            reload.after = lambda: parts.helper.ask(ReloadSettings())
+        commands = (
+            RemoteExec(parts.helper)
+            if parts
+            else _commands(directory, settings, service.daemon.context.executor.kind)
+        )
+        directories = RemoteRunDirectories(parts.helper, directory / "jobs") if parts else None
+        ends = Ends(commands, directories or HostRunDirectories(directory / "jobs"), start.lock.mark_leaving)
+        run(service, made, ends, reload)
     return 0
+
+
+def _make_helper(start: Start, daemon_uid: int) -> Helper:
+    """Return the helper, which acts with root's rights for the rest of the daemon."""
+    directory, settings = start.directory, start.settings
+    run_as = settings.root_jobs_run_as
+    users = HostUsers(_unknown_uids(settings), instead_of_root=(run_as.uid, run_as.gid))
+    walls = Walls(directory, daemon_uid, (run_as.uid, run_as.gid), users.account_problem)
+    images = _images(directory, settings)
+    return Helper(
+        walls=walls,
+        executor_setting=settings.executor,
+        allowed_images=settings.allowed_images,
+        make_executor=partial(_local_executor, directory, settings),
+        images=images,
+        make_packages=lambda kind: make_packages(directory, settings, images, in_container=kind == "docker"),
+        image_records=image_settings(directory, settings).cache_dir,
+        users=users,
+        pins=PinnedMounts(directory / "pins", users),
+        make_network=partial(make_network, settings),
+        make_commands=partial(_commands, directory, settings),
+        reload=partial(reload_helper, LiveSettings(settings), start.settings_file),
+    )
 
 
 def open_store(directory: Path) -> SqliteStore:
@@ -140,23 +236,20 @@ def open_store(directory: Path) -> SqliteStore:
     return store
 
 
-def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService:
+def build(directory: Path, settings: Settings, store: SqliteStore, parts: Parts | None = None) -> JobService:
     """Return the service of one state directory, not started yet."""
-    executor, engine_problem = _executor(directory, settings, store)
+    helper = parts.helper if parts else None
+    executor, engine_problem = _executor(directory, settings, store, helper)
     store.remember_executor(executor.kind)
-    clock, broadcast, users = SystemClock(), ChangeBroadcast(), HostUsers(_unknown_uids(settings))
-    inventory = _inventory(settings, store, executor, clock)
+    clock, broadcast = SystemClock(), ChangeBroadcast()
+    users = _users(directory, settings, helper)
+    inventory = _inventory(settings, store, executor, clock, parts.kernel_log if parts else KernelLog())
     verification_queue = FairExecutor("verification")
-    verifier = CheckpointVerifier(
-        settings.verify_within_s,
-        lambda owner, directory, name: users.open_beneath_as_user(
-            User(owner.uid, owner.gid, (owner.gid,), owner.name), directory, name
-        ),
-    )
+    verifier = _verifier(directory, settings, users, helper)
     live = LiveSettings(settings)
-    network = make_network(settings, store.instance, executor)
-    images = DockerImages(ImageStore(image_settings(directory, settings)))
-    packages = make_packages(directory, settings, images, in_container=executor.kind == "docker")
+    network = RemoteNetwork.of(helper) if helper else make_network(settings, store.instance, executor)
+    images = RemoteImages(helper) if helper else _images(directory, settings)
+    packages = _packages(directory, settings, images, executor, helper)
     config = AttemptConfig(
         instance=store.instance,
         jobs_dir=directory / "jobs",
@@ -168,11 +261,13 @@ def build(directory: Path, settings: Settings, store: SqliteStore) -> JobService
         log_quota_bytes=settings.log_quota_bytes,
         clock=clock,
         users=users,
-        open_directory=partial(HostRunDirectory, verifier=verifier),
+        open_directory=partial(RemoteRunDirectory, verifier=verifier, helper=helper)
+        if helper
+        else partial(HostRunDirectory, verifier=verifier),
         stop_verifying=verifier.close,
         verification_queue=verification_queue,
         mean_between_s=lambda: estimate_mtbf_s(*store.interruptions()),
-        pins=PinnedMounts(directory / "pins", users) if _may_pin(settings, executor) else None,
+        pins=_pins(directory, settings, executor, users, helper),
     )
     code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
     code.in_use = partial(_snapshots_in_use, directory, store)
@@ -248,6 +343,38 @@ def _code_limits(settings: Settings) -> CodeLimits:
     return CodeLimits(settings.code_bytes, settings.code_files, settings.code_bytes_per_user)
 
 
+def _users(directory: Path, settings: Settings, helper: HelperConnection | None) -> HostUsers:
+    if helper is None:
+        return HostUsers(_unknown_uids(settings))
+    files = RemoteFiles(helper, directory / "jobs")
+    return HostUsers(_unknown_uids(settings), connect=helper.open_broker, open_directory=files.open_directory)
+
+
+def _verifier(
+    directory: Path, settings: Settings, users: HostUsers, helper: HelperConnection | None
+) -> CheckpointVerifier:
+    if helper is not None:
+        return CheckpointVerifier(settings.verify_within_s, files=RemoteFiles(helper, directory / "jobs"))
+    return CheckpointVerifier(
+        settings.verify_within_s,
+        lambda owner, parent, name: users.open_beneath_as_user(
+            User(owner.uid, owner.gid, (owner.gid,), owner.name), parent, name
+        ),
+    )
+
+
+def _pins(
+    directory: Path,
+    settings: Settings,
+    executor: Executor,
+    users: HostUsers,
+    helper: HelperConnection | None,
+) -> MountPins | None:
+    if not (settings.pin_mounts and executor.kind == "docker" and privileges.acts_for_root()):
+        return None
+    return RemotePins(helper) if helper else PinnedMounts(directory / "pins", users)
+
+
 def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:
     if executor.kind == "docker":
         return None
@@ -255,7 +382,7 @@ def _host_processes(executor: Executor, engine_problem: str | None) -> HostProce
 
 
 def _is_system_wide(settings: Settings) -> bool:
-    return os.geteuid() == 0 if settings.system_wide is None else settings.system_wide
+    return privileges.acts_for_root() if settings.system_wide is None else settings.system_wide
 
 
 def _unknown_uids(settings: Settings) -> UnknownUids:
@@ -270,6 +397,18 @@ def _site(settings: Settings) -> SiteConfig:
     return SiteConfig(queue.rules(), queue.windows(), queue.utc_offset_s, os.uname().nodename)
 
 
+def _packages(
+    directory: Path, settings: Settings, images: Images, executor: Executor, helper: HelperConnection | None
+) -> Packages:
+    if helper is not None:
+        return RemotePackages(helper)
+    return make_packages(directory, settings, images, in_container=executor.kind == "docker")
+
+
+def _images(directory: Path, settings: Settings) -> DockerImages:
+    return DockerImages(ImageStore(image_settings(directory, settings)))
+
+
 def image_settings(directory: Path, settings: Settings) -> ImageSettings:
     """Return the settings of the image store."""
     return ImageSettings(
@@ -282,43 +421,48 @@ def image_settings(directory: Path, settings: Settings) -> ImageSettings:
     )
 
 
-def _may_pin(settings: Settings, executor: Executor) -> bool:
-    return settings.pin_mounts and executor.kind == "docker" and os.geteuid() == 0
-
-
-def _executor(directory: Path, settings: Settings, store: SqliteStore) -> tuple[Executor, str | None]:
+def _executor(
+    directory: Path, settings: Settings, store: SqliteStore, helper: HelperConnection | None
+) -> tuple[Executor, str | None]:
     """Return where attempts run, and why not in containers unless the settings say so.
 
     An engine that is down now still has the attempts it was given.
     """
-    docker = _docker(directory, settings, store)
+
+    def make(kind: ExecutorKind) -> Executor:
+        if helper is not None:
+            return RemoteExecutor(helper, kind, store.instance)
+        return _local_executor(directory, settings, kind, store.instance)
+
     evidence = EngineEvidence(
         unfinished=store.executor if store.unfinished() else None,
         used=store.has_run_in(other_than=NO_IMAGE),
         named=bool(settings.engine or os.environ.get("DOCKER_HOST")),
     )
-    choice = choose_executor(settings.executor, evidence, docker.observe)
-    if choice.kind == docker.kind:
-        return docker, None
+    choice = choose_executor(settings.executor, evidence, lambda: make("docker").observe())
+    if choice.kind == "docker":
+        return make("docker"), None
     if choice.engine_problem:
         log.warning("executor.fallback", chosen=choice.kind, problem=choice.engine_problem)
-    return ProcessExecutor(ProcessSettings(store.instance, directory / "processes")), choice.engine_problem
+    return make("process"), choice.engine_problem
 
 
-def _docker(directory: Path, settings: Settings, store: SqliteStore) -> Executor:
+def _local_executor(directory: Path, settings: Settings, kind: str, instance: str) -> Executor:
+    if kind == "process":
+        return ProcessExecutor(ProcessSettings(instance, directory / "processes"))
     from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
 
-    hardened = replace(_hardened(settings, store.instance), hosts_file=write_hosts_file(directory))
+    hardened = replace(_hardened(settings, instance), hosts_file=write_hosts_file(directory))
     return DockerExecutor(DockerExecutorSettings(hardened, settings.engine))
 
 
-def _commands(service: JobService) -> ExecPort:
+def _commands(directory: Path, settings: Settings, kind: str) -> ExecPort:
     """Return what runs commands inside of attempts."""
-    if service.daemon.context.executor.kind == "process":
-        return ProcessExec(service.state_dir / "processes")
+    if kind == "process":
+        return ProcessExec(directory / "processes")
     from runner.adapters.docker.exec import DockerExec  # noqa: PLC0415  loads the SDK
 
-    return DockerExec(service.settings.engine)
+    return DockerExec(settings.engine)
 
 
 def _hardened(settings: Settings, instance: str) -> HardeningSettings:
@@ -340,11 +484,13 @@ def _capacity(settings: Settings, inventory: Inventory) -> Capacity:
     return Capacity(cpus, memory, PresentDevices(inventory.present))
 
 
-def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock: Clock) -> Inventory:
+def _inventory(
+    settings: Settings, store: SqliteStore, executor: Executor, clock: Clock, kernel_log: KernelLog
+) -> Inventory:
     """Return the devices of this machine, looked at from now on; a driver that hangs does not keep us."""
     counts: dict[str, DeviceProbe] = {"nvidia": nvidia.NvidiaProbe(), "amd": amd.AmdProbe()}
     probes: dict[str, DeviceHealth] = {"nvidia": nvidia.NvidiaHealth(), "amd": amd.AmdHealth()}
-    watch = DeviceHealthMonitor((), probes, clock, KernelLog(), counts=counts)
+    watch = DeviceHealthMonitor((), probes, clock, kernel_log, counts=counts)
     watch.start()
     if not watch.await_first(DRIVERS_S):
         log.warning("devices.drivers_silent", waited_s=DRIVERS_S)
@@ -360,21 +506,28 @@ def _inventory(settings: Settings, store: SqliteStore, executor: Executor, clock
     return inventory
 
 
-def run(service: JobService, path: Path, mark_leaving: Callable[[], None], reload: SettingsReload) -> None:
-    """Serve at a path until asked to stop; all that can fail is made before a client is answered."""
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What the server is given besides the services: adapters, and what it does first when it stops."""
+
+    commands: ExecPort
+    directories: RunDirectories
+    mark_leaving: Callable[[], None]
+
+
+def run(service: JobService, listener: socket.socket, ends: Ends, reload: SettingsReload) -> None:
+    """Serve at a socket until asked to stop; all that can fail is made before a client is answered."""
 
     def stopping() -> None:
-        mark_leaving()  # first: a client that finds no socket looks for it
+        ends.mark_leaving()  # first: a client that finds no socket looks for it
         service.broadcast.leave()
         service.attempt_service.stop_verifying()
 
     asked_to_stop = catch_stop_signals()
     app = application(service, leave=ask_to_stop)
-    sessions.attach(app, service, _commands(service))
+    sessions.attach(app, service, ends.commands)
     settings_api.attach(app, reload)
-    retention = retention_api.attach(
-        app, RetentionService(service, HostRunDirectories(service.state_dir / "jobs"))
-    )
+    retention = retention_api.attach(app, RetentionService(service, ends.directories))
     verifier = rollouts.attach(app, service)
     trigger = schedules.attach(app)
     notifications = make_notifications(service, notify.sender_for)
@@ -382,26 +535,26 @@ def run(service: JobService, path: Path, mark_leaving: Callable[[], None], reloa
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
     code_sweep = PeriodicThread("code-sweep", CODE_SWEEP_S, partial(_sweep_code, service))
-    with listening(path, system_wide=_is_system_wide(service.settings)) as listener:
-        service.daemon.start()
-        verifier.rollouts.canaries.cancel_orphans()
-        verifier.start()
-        trigger.start()
-        notifications.start()
-        status_threads.start()
-        code_sweep.start()
-        retention.start()
-        server = server_of(app, stopping, asked_to_stop, reload.reload_and_log)
-        gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
-        gc.enable()
-        try:
-            server.run(sockets=[listener])
-        finally:
-            notifications.stop()
-            trigger.stop()
-            verifier.stop()
-            status_threads.stop()
-            retention.stop()
-            code_sweep.stop()
-            service.daemon.stop()
+    listener.listen(BACKLOG)
+    service.daemon.start()
+    verifier.rollouts.canaries.cancel_orphans()
+    verifier.start()
+    trigger.start()
+    notifications.start()
+    status_threads.start()
+    code_sweep.start()
+    retention.start()
+    server = server_of(app, stopping, asked_to_stop, reload.reload_and_log)
+    gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
+    gc.enable()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        notifications.stop()
+        trigger.stop()
+        verifier.stop()
+        status_threads.stop()
+        retention.stop()
+        code_sweep.stop()
+        service.daemon.stop()
     log.info("daemon.stopped")

@@ -1,5 +1,6 @@
 """Reloading the settings: by SIGHUP, as ``systemctl reload`` sends it, and by ``runner settings reload``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -7,19 +8,21 @@ from threading import Lock
 import structlog
 
 from runner.base.errors import RunnerError
-from runner.files.settings.live import SettingsChange, merge_settings
-from runner.files.settings.model import load_settings
+from runner.files.settings.live import LiveSettings, SettingsChange, merge_settings
+from runner.files.settings.model import Settings, load_settings
 from runner.services.jobs import JobService
 
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SettingsReload:
     """Reads the settings file again; a file with a mistake changes nothing."""
 
     service: JobService
     path: Path | None
+    after: Callable[[], object] = lambda: None
+    """Called when the settings are in force: the helper of a daemon in two parts reads the file itself."""
     _lock: Lock = field(default_factory=Lock)
 
     def reload(self) -> SettingsChange:
@@ -41,6 +44,7 @@ class SettingsReload:
                 site.rules, site.maintenance, site.utc_offset_s = rules, windows, queue.utc_offset_s
 
             self.service.daemon.run_exclusively(put_in_force)
+            self.after()
         log.info("settings.reloaded", changed=change.changed, needs_restart=change.needs_restart)
         self.service.daemon.wake()
         return change
@@ -51,3 +55,13 @@ class SettingsReload:
             self.reload()
         except RunnerError as error:
             log.warning("settings.not_reloaded", problem=str(error))
+
+
+def reload_helper(live: LiveSettings, path: Path | None) -> Settings:
+    """Read the settings file again for the helper of a daemon, and return the settings in force.
+
+    Raises:
+        UsageError: the file is wrong; the present settings stay in force.
+    """
+    live.value = merge_settings(live.value, load_settings(path)).settings
+    return live.value

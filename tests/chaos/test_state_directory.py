@@ -31,12 +31,12 @@ def test_a_stale_socket_gives_way(quiet: Service) -> None:
     quiet.start().kill()
     assert quiet.socket.is_socket()
     quiet.runner("list")
-    assert quiet.client.version()["pid"] == quiet.daemon_pid()
+    assert quiet.client.version()["pid"] == quiet.told_pid()
 
 
 def test_a_second_daemon_on_the_same_state_is_refused_and_disturbs_nothing(quiet: Service) -> None:
     quiet.start()
-    pid = quiet.daemon_pid()
+    pid = quiet.told_pid()
     said = serve(quiet, code=3)
     assert f"{quiet.state}: another daemon (pid {pid}) has this state; runner stop ends it" in said
     assert quiet.client.version()["pid"] == pid

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -68,13 +69,17 @@ class KernelLog:
     _rest: bytes = b""
     _found: list[Xid] = field(default_factory=list)
 
+    def open(self) -> None:
+        """Open the log, if this process may; the log stays readable without the right to open it."""
+        if self._descriptor is None:
+            with suppress(OSError):
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
     def xids(self) -> tuple[Xid, ...] | None:
         """Return every Xid of the log so far; None if it cannot be read."""
+        self.open()
         if self._descriptor is None:
-            try:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:
-                return None
+            return None
         return tuple(self._found) if self._read_new(self._descriptor) else None
 
     def _read_new(self, descriptor: int) -> bool:

@@ -12,12 +12,17 @@ below it.  A request of the kind ``code`` comes with a stream, to which the chil
 holds, and with the listing of the last time if there is one.  A request of the kind ``update`` comes with a
 stream of changes and the working directory that they are made in.  The process ends when the daemon closes
 the socket, also by dying.
+
+With ``UID:GID`` as a second argument it does not trust the daemon: it looks up the groups of a user itself,
+and opens what root asks for as this user.  So nothing is ever opened as root.
 """
 
 import codecs
 import ctypes
+import grp
 import json
 import os
+import pwd
 import resource
 import signal
 import socket
@@ -41,6 +46,7 @@ MAX_KEPT: Final = 20
 """Paths that an answer names at most."""
 MAX_PATH_SHOWN: Final = 100
 MAX_DESCRIPTORS: Final = 4
+NOBODY: Final = 65534
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_DUMPABLE: Final = 4
 
@@ -49,10 +55,11 @@ def main() -> None:
     """Serve requests until the other end of the socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon decides when this ends
     codecs.lookup("unicode_escape")  # for messages; a child may lack the right to load it
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    instead_of_root = tuple(map(int, sys.argv[2].split(":"))) if len(sys.argv) > 2 else None
+    serve(socket.socket(fileno=int(sys.argv[1])), instead_of_root)
 
 
-def serve(requests: socket.socket) -> None:
+def serve(requests: socket.socket, instead_of_root: tuple[int, ...] | None = None) -> None:
     """Answer each request in a child of its own."""
     children: dict[int, int] = {}
     while True:
@@ -61,7 +68,7 @@ def serve(requests: socket.socket) -> None:
             return
         _reap(children)
         try:
-            _begin(packet, descriptors, children, requests)
+            _begin(packet, descriptors, children, requests, instead_of_root)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -79,11 +86,22 @@ def _reap(children: dict[int, int]) -> None:
         children.pop(pid, None)
 
 
-def _begin(packet: bytes, descriptors: list[int], children: dict[int, int], requests: socket.socket) -> None:
+def _begin(
+    packet: bytes,
+    descriptors: list[int],
+    children: dict[int, int],
+    requests: socket.socket,
+    instead_of_root: tuple[int, ...] | None,
+) -> None:
+    if not descriptors:
+        return
     answers = socket.socket(fileno=os.dup(descriptors[0]))
     with answers:
-        request: dict[str, Any] = json.loads(packet)
-        uid = int(request["uid"])
+        try:
+            request: dict[str, Any] = dict(json.loads(packet))
+            uid = int(request["uid"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return  # whoever asks gets no answer
         if list(children.values()).count(uid) >= MAX_CHILDREN_PER_USER:
             _answer(answers, {"busy": True})
             return
@@ -94,6 +112,8 @@ def _begin(packet: bytes, descriptors: list[int], children: dict[int, int], requ
         status = 1
         try:
             requests.close()
+            if instead_of_root is not None:
+                request |= rights_of(uid, int(request["gid"]), instead_of_root)
             _answer_as_user(request, descriptors[1:], answers)
             status = 0
         finally:
@@ -149,6 +169,28 @@ def _update(request: dict[str, Any], stream: int, directory: int) -> list[str]:
     with os.fdopen(os.dup(stream), "rb", 1024**2) as changes:
         kept = apply_changes(read_frames(changes), read_only=request["read_only"])
     return [path[:MAX_PATH_SHOWN] for path in kept[:MAX_KEPT]]
+
+
+def rights_of(uid: int, gid: int, instead_of_root: tuple[int, ...]) -> dict[str, Any]:
+    """Return the ids with which something is opened for a user, from the host's own records."""
+    if uid == 0:
+        uid, gid = instead_of_root
+        return {"uid": uid, "gid": gid, "groups": [gid]}
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        gid = NOBODY if gid == 0 or _is_group(gid) else gid
+        return {"uid": uid, "gid": gid, "groups": [gid]}
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return {"uid": uid, "gid": entry.pw_gid, "groups": groups}
+
+
+def _is_group(gid: int) -> bool:
+    try:
+        grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return True
 
 
 def become(uid: int, gid: int, groups: list[int]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
-from jobs.contract import Phase, Status, open_regular
+from jobs.contract import OpenFile, Phase, Status, open_regular
 from runner.files.job.progress import FIELDS, compile_pattern
 
 LOOK_BYTES: Final = 256 * 1024
@@ -63,6 +63,7 @@ class LogProgressReader:
 
     path: Path
     pattern: str | None
+    open_file: OpenFile = open_regular
     _offset: int = 0
     _rest: bytes = b""
     _known: dict[str, float] = field(default_factory=dict)
@@ -79,7 +80,7 @@ class LogProgressReader:
     def _read(self) -> None:
         """Take in what the log has gained since the last look."""
         try:
-            file = open_regular(self.path)
+            file = self.open_file(self.path, None)
         except OSError:
             return
         with file:

@@ -7,13 +7,18 @@ change. Each note has a fixed length, so that a reader searches it without readi
 import os
 import struct
 from bisect import bisect_right
+from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from jobs.contract import open_regular
 
 EVERY_S: Final = 10.0
 """The least time between two notes, and so the precision of ``--since``."""
+
+Open: TypeAlias = Callable[[Path], BufferedReader]
+"""Opens a regular file for reading, as ``open_regular`` does."""
 
 _NOTE: Final = struct.Struct("<dQ")
 
@@ -49,10 +54,10 @@ class LogTimes:
             os.close(descriptor)
 
 
-def size_at(notes: Path, when_s: float) -> int:
+def size_at(notes: Path, when_s: float, open_file: Open = open_regular) -> int:
     """Return the size that a log had at a time, at most; 0 if nothing is known of that time or before."""
     try:
-        with open_regular(notes) as file:
+        with open_file(notes) as file:
             text = file.read()
     except OSError:
         return 0

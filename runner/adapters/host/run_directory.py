@@ -86,7 +86,7 @@ class HostRunDirectory:
 
     def __init__(self, root: Path, owner: Owner, verifier: CheckpointVerifier | None = None) -> None:
         self.root = root
-        self._owner = owner
+        self.owner = owner
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
         self._files = self._verifier.files
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
@@ -169,16 +169,16 @@ class HostRunDirectory:
         draft = f"{parent}/.{name}.draft"
         _make_empty(draft)
         for file, content in files.items():
-            _write_new(f"{draft}/{file}", content, 0o600, self._owner.uid, self._owner.gid)
+            _write_new(f"{draft}/{file}", content, 0o600, self.owner.uid, self.owner.gid)
         if os.geteuid() == 0:
-            os.chown(draft, self._owner.uid, self._owner.gid, follow_symlinks=False)
+            os.chown(draft, self.owner.uid, self.owner.gid, follow_symlinks=False)
         os.rename(draft, place)  # noqa: PTH104
 
     def _check_owner(self, place: str) -> None:
         """Raise ``Refused`` if a leaf belongs to another user; no job gets it, whatever the store says."""
         uid = os.stat(place, follow_symlinks=False).st_uid  # noqa: PTH116
-        if os.geteuid() == 0 and uid != self._owner.uid:
-            raise Refused(f"{place}: belongs to uid {uid}, not to {self._owner.name}; move it away")
+        if os.geteuid() == 0 and uid != self.owner.uid:
+            raise Refused(f"{place}: belongs to uid {uid}, not to {self.owner.name}; move it away")
 
     def highest_numbers(self) -> tuple[int, int]:
         """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
@@ -200,33 +200,57 @@ class HostRunDirectory:
             Refused: there is no such code, or the directory belongs to another user.
             Unavailable: the file system refuses it, for instance because it is full.
         """
-        parent = self.root / "work"
-        place, draft = parent / str(lineage), parent / f".{lineage}.draft"
+        draft = self.work_draft(lineage)
+        place = draft.with_name(str(lineage))
         try:
-            parent.mkdir(mode=0o755, exist_ok=True)
-            if place.is_dir():
-                self._check_owner(str(place))
-                before = self._noted_work(lineage)
-                if before == wanted.snapshot:
-                    return ()
+            before = self.begin_work(lineage)
+            if before == wanted.snapshot:
+                return ()
+            if before is not None:
                 kept = update(before, place)
-                self._note_work(lineage, wanted.snapshot)
+                self.note_work(lineage, wanted.snapshot)
                 return kept
-            _make_empty(draft)
             fill(draft)
-            self._note_work(lineage, wanted.snapshot)
             self._give(draft, 0o700)
-            draft.rename(place)
+            self.publish_work(lineage, wanted.snapshot)
         except OSError as error:
             raise Unavailable(f"{error.filename or place}: {error.strerror}") from error
         return ()
+
+    def work_draft(self, lineage: int) -> Path:
+        """Return where a working directory is written before the job can reach it."""
+        return self.root / "work" / f".{lineage}.draft"
+
+    def begin_work(self, lineage: int, writer: int | None = None) -> str | None:
+        """Return the snapshot of a working directory that is there; else make a draft for ``writer``, a uid.
+
+        Raises:
+            Refused: the directory belongs to another user.
+            OSError: the file system refuses it.
+        """
+        draft = self.work_draft(lineage)
+        draft.parent.mkdir(mode=0o755, exist_ok=True)
+        place = draft.with_name(str(lineage))
+        if place.is_dir():
+            self._check_owner(str(place))
+            return self._noted_work(lineage)
+        _make_empty(draft)
+        if writer is not None:
+            os.chown(draft, writer, 0, follow_symlinks=False)
+        return None
+
+    def publish_work(self, lineage: int, snapshot: str) -> None:
+        """Put the draft of a working directory in its place."""
+        self.note_work(lineage, snapshot)
+        draft = self.work_draft(lineage)
+        draft.rename(draft.with_name(str(lineage)))
 
     def _noted_work(self, lineage: int) -> str:
         """Return the snapshot that a working directory was made of."""
         found = json.loads((self.root / "work" / f"{lineage}.json").read_bytes())
         return str(found["snapshot"])
 
-    def _note_work(self, lineage: int, snapshot: str) -> None:
+    def note_work(self, lineage: int, snapshot: str) -> None:
         """Write beside a working directory which snapshot it was made of."""
         note, draft = self.root / "work" / f"{lineage}.json", self.root / "work" / f".{lineage}.json.draft"
         draft.unlink(missing_ok=True)
@@ -278,12 +302,12 @@ class HostRunDirectory:
         path.parent.mkdir(mode=0o711, exist_ok=True)
         path.parent.chmod(0o711)  # nobody else lists the names; an older runner made it 0755
         path.unlink(missing_ok=True)
-        _write_new(path, content, 0o400, self._owner.uid, self._owner.gid)
+        _write_new(path, content, 0o400, self.owner.uid, self.owner.gid)
 
     def _give(self, path: Path, mode: int) -> None:
         path.chmod(mode)
         if os.geteuid() == 0:
-            os.chown(path, self._owner.uid, self._owner.gid, follow_symlinks=False)
+            os.chown(path, self.owner.uid, self.owner.gid, follow_symlinks=False)
 
     def forget_secrets(self) -> None:
         """Remove the copies of the job's secrets, after its end."""
@@ -329,7 +353,7 @@ class HostRunDirectory:
         """Return the progress that the log of an attempt tells, None if it tells none."""
         reader = self._log_progress
         if reader is None or (reader.path, reader.pattern) != (paths.log, pattern):
-            reader = self._log_progress = LogProgressReader(paths.log, pattern)
+            reader = self._log_progress = LogProgressReader(paths.log, pattern, self._files.open_file)
         return reader.status()
 
     def log_times(self, attempt: int) -> Path:
@@ -362,7 +386,7 @@ class HostRunDirectory:
         Raises:
             Unavailable: the daemon leaves.
         """
-        return self._verifier.saved(paths.lineage_dir, self._owner, how, also)
+        return self._verifier.saved(paths.lineage_dir, self.owner, how, also)
 
     def program_saved(
         self, paths: RunPaths, wanted: ProgramFiles, how: Verification = Verification.CONTENT
@@ -395,7 +419,7 @@ class HostRunDirectory:
         name = checkpoint_name(step)
         with (
             self._files.open_directory(paths.lineage_dir) as lineage,
-            self._verifier.open(self._owner, lineage, name) as source,
+            self._verifier.open(self.owner, lineage, name) as source,
         ):
             copy_checkpoint(source, target / name, check, self._files)
 
@@ -428,13 +452,11 @@ class HostRunDirectory:
         """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""
         return log_quota.enforce(paths.log, quota_bytes, keep_head, keep_tail)
 
-    @staticmethod
-    def terminals(paths: RunPaths) -> tuple[str, ...]:
+    def terminals(self, paths: RunPaths) -> tuple[str, ...]:
         """Return the names of the terminals that are held in an attempt, the oldest first."""
         return terminal.names(paths.terminals)
 
-    @staticmethod
-    def terminal_touched(paths: RunPaths) -> float | None:
+    def terminal_touched(self, paths: RunPaths) -> float | None:
         """Return when a terminal of an attempt was last used, in seconds since the epoch."""
         return terminal.touched(paths.terminals)
 
@@ -444,7 +466,7 @@ class HostRunDirectory:
         Raises:
             Refused: there is none, or another user is at its other end.
         """
-        return terminal.connect(paths.terminals, name, self._owner.uid)
+        return terminal.connect(paths.terminals, name, self.owner.uid)
 
     def keep(self, attempt: int, name: str, text: str) -> None:
         """Write a text beside an attempt, which its owner can read and the job cannot change.
@@ -457,7 +479,7 @@ class HostRunDirectory:
         try:
             with suppress(FileNotFoundError):
                 os.unlink(draft)  # noqa: PTH108  of a daemon that was killed over it
-            _write_new(draft, text.encode(), 0o640, 0, self._owner.gid)
+            _write_new(draft, text.encode(), 0o640, 0, self.owner.gid)
             os.rename(draft, path)  # noqa: PTH104
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}") from error

@@ -2,7 +2,8 @@
 
 A daemon that runs as root asks a process of its own (``file_broker_process``), which forks a child for each
 request.  The child becomes the user entirely, opens the path and hands the descriptor back.  A daemon that is
-not root has no rights that its user lacks, and opens files itself.
+not root has no rights that its user lacks, and opens files itself.  A daemon that has given up root gets the
+socket to such a process from its helper.
 """
 
 import json
@@ -12,12 +13,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Final
 from weakref import finalize
 
+from jobs.contract import open_directory
 from runner.adapters.host.accounts import SubordinateIds, has_account
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.walk import LAST
@@ -40,9 +42,28 @@ class HostUsers:
     """Satisfies ``runner.core.ports.users.Users``; one for a daemon."""
 
     def __init__(
-        self, unknown: UnknownUids = "accept", subordinate: SubordinateIds = SUBORDINATE_IDS
+        self,
+        unknown: UnknownUids = "accept",
+        subordinate: SubordinateIds = SUBORDINATE_IDS,
+        *,
+        instead_of_root: tuple[int, int] | None = None,
+        connect: Callable[[], socket.socket] | None = None,
+        open_directory: Callable[[Path], AbstractContextManager[int]] = open_directory,
     ) -> None:
+        """Start nothing yet.
+
+        Args:
+            unknown: what is done with uids that have no account.
+            subordinate: the ranges of ids that belong to users.
+            instead_of_root: uid and gid with which root's files are opened, and the groups of users are
+                looked up anew; None: whoever asks is trusted.
+            connect: returns a socket to a process that opens files; None: one is started here.
+            open_directory: opens a directory of a job.
+        """
         self._unknown = unknown
+        self.instead_of_root, self._connect = instead_of_root, connect
+        self._open_directory = open_directory
+        self._given: list[subprocess.Popen[bytes]] = []  # for other processes
         self._subordinate = subordinate
         self._broker: _Broker | None = None
         self._starting = Lock()
@@ -112,7 +133,7 @@ class HostUsers:
             Unavailable: the file system does not answer.
         """
         try:
-            if not _needs_other_rights(who):
+            if not self._needs_other_rights(who):
                 return open_beneath(directory, name)
             return self._ask(who, name, "beneath", directory)
         except PathRefusedError as error:
@@ -163,12 +184,8 @@ class HostUsers:
         request = {**_request(who, "", "update"), "read_only": read_only}
         shown = one_line(str(directory))
         with mine, near:
-            with theirs, far:
-                place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    self._send(json.dumps(request).encode(), theirs.fileno(), far.fileno(), place)
-                finally:
-                    os.close(place)
+            with theirs, far, self._open_directory(directory) as place:
+                self._send(json.dumps(request).encode(), theirs.fileno(), far.fileno(), place)
             near.settimeout(ANSWER_S)
             with suppress(ConnectionError), near.makefile("wb", buffering=READ_BYTES) as stream:
                 send(stream)  # type: ignore[arg-type]  # typeshed calls every file of a socket IOBase
@@ -176,15 +193,30 @@ class HostUsers:
             kept: list[str] = _answer(mine, shown)[0]["kept"]
             return kept
 
+    def open_broker(self) -> int:
+        """Start a process that opens files for another process; return the socket to it.
+
+        The process ends when the socket is closed.
+        """
+        requests, process = _start_with(self.instead_of_root)
+        with self._starting:
+            self._given = [each for each in self._given if each.poll() is None]
+            self._given.append(process)
+        return requests.detach()
+
     def close(self) -> None:
-        """End the process; the next request starts another one."""
+        """End the processes; the next request starts another one."""
         with self._starting:
             broker, self._broker = self._broker, None
+            given, self._given = self._given, []
+        for process in given:
+            process.kill()
+            process.wait()
         if broker is not None:
             broker.end()
 
     def _open(self, who: User, path: Path, kind: PathKind) -> int:
-        if _needs_other_rights(who):
+        if self._needs_other_rights(who):
             return self._ask(who, str(path), kind)
         opened = open_path(path, kind)
         try:
@@ -212,8 +244,17 @@ class HostUsers:
         """Return the process, which is started if it is not running."""
         with self._starting:
             if self._broker is None:
-                self._broker = _Broker()
+                connect = self._connect
+                self._broker = _Broker(
+                    (connect(), None) if connect is not None else _start_with(self.instead_of_root)
+                )
             return self._broker
+
+    def _needs_other_rights(self, who: User) -> bool:
+        """Return whether a user has other rights than this process."""
+        if self._connect is not None or self.instead_of_root is not None:
+            return True
+        return os.geteuid() == 0 and who.uid != 0
 
 
 def _request(who: User, path: str, kind: str) -> dict[str, object]:
@@ -256,23 +297,26 @@ class CodeStream:
         self._stream.close()
 
 
-def _needs_other_rights(who: User) -> bool:
-    """Return whether a user has other rights than this process."""
-    return os.geteuid() == 0 and who.uid != 0
-
-
 class _Broker:
-    """The running process and the socket to it; both end with this object."""
+    """The socket to a process, and the process if it was started here; both end with this object."""
 
-    def __init__(self) -> None:
-        self.requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self.process = _start(theirs)
+    def __init__(self, made: "tuple[socket.socket, subprocess.Popen[bytes] | None]") -> None:
+        self.requests, self.process = made
         self.end = finalize(self, _end, self.requests, self.process)
 
 
-def _end(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
+def _start_with(
+    instead_of_root: tuple[int, int] | None,
+) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
+    requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        return requests, _start(theirs, instead_of_root)
+
+
+def _end(requests: socket.socket, process: subprocess.Popen[bytes] | None) -> None:
     requests.close()  # which is what the process ends at
+    if process is None:
+        return
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:
@@ -280,10 +324,18 @@ def _end(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _start(requests: socket.socket) -> subprocess.Popen[bytes]:
+def _start(requests: socket.socket, instead_of_root: tuple[int, int] | None) -> subprocess.Popen[bytes]:
     """Start the process with an environment of its own, in a directory that nobody else writes to."""
+    rights = [] if instead_of_root is None else ["{}:{}".format(*instead_of_root)]
     return subprocess.Popen(
-        [sys.executable, "-I", "-m", "runner.adapters.host.file_broker_process", str(requests.fileno())],
+        [
+            sys.executable,
+            "-I",
+            "-m",
+            "runner.adapters.host.file_broker_process",
+            str(requests.fileno()),
+            *rights,
+        ],
         pass_fds=[requests.fileno()],
         cwd="/",
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},

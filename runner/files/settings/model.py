@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from jobs.contract import profiles_dir
-from runner.base import yaml
+from runner.base import privileges, yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
 from runner.files.profiles.load import profile_names
@@ -153,6 +153,10 @@ class Settings(BaseModel):
     system_wide: bool | None = None
     """Whether every user may submit (socket mode 0666).  None: yes exactly when the daemon is root."""
 
+    daemon_user: str | None = None
+    """The user of the part of root's daemon that parses, stores, answers and plans; a helper stays root.
+    ``root``: no such part.  None: the system user ``runner`` if there is one, else no such part."""
+
     unknown_uids: Literal["refuse", "owner", "accept"] | None = None
     """Uids without an account: refused, counted as the owner of their range in ``/etc/subuid`` (the others
     refused), or taken for users.  None: refused by a daemon of root for all users, else accepted."""
@@ -259,7 +263,7 @@ class Settings(BaseModel):
     @property
     def serves_all_users(self) -> bool:
         """Whether the daemon is root's and everybody may submit."""
-        return os.geteuid() == 0 and self.system_wide is not False
+        return privileges.acts_for_root() and self.system_wide is not False
 
     @property
     def requires_firewall(self) -> bool:

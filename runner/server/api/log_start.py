@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.contract import open_regular
-from runner.adapters.host.log_times import size_at
+from runner.adapters.host.log_times import Open, size_at
 from runner.core.ports.store import JobRow
 from runner.services.jobs import JobService
 
@@ -32,17 +32,20 @@ def find_start(service: JobService, row: JobRow, attempt: int | None, start: Log
     chosen = attempts.get(attempt or max(attempts, default=0))
     if chosen is None:
         return 0  # there is no log, and reading it says so
-    path = service.attempt_service.paths(row, chosen.number, chosen.lineage).log
-    notes = service.attempt_service.directory(row).log_times(chosen.number)
-    since = 0 if start.since_s is None else line_start(path, size_at(notes, start.since_s))
-    tail = 0 if start.tail is None else tail_start(path, start.tail)
+    directory = service.attempt_service.directory(row)
+    path, notes = directory.paths(chosen.number, chosen.lineage).log, directory.log_times(chosen.number)
+    since = tail = 0
+    if start.since_s is not None:
+        since = line_start(path, size_at(notes, start.since_s, directory.open), directory.open)
+    if start.tail is not None:
+        tail = tail_start(path, start.tail, directory.open)
     return max(since, tail)
 
 
-def tail_start(path: Path, lines: int) -> int:
+def tail_start(path: Path, lines: int, open_file: Open = open_regular) -> int:
     """Return the offset of the last lines of a file; of all of its last ``LOOK_BYTES`` if they are longer."""
     try:
-        with open_regular(path) as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             begin = max(size - LOOK_BYTES, 0)
             text = os.pread(file.fileno(), size - begin, begin)
@@ -58,12 +61,12 @@ def tail_start(path: Path, lines: int) -> int:
     return begin + end + 1
 
 
-def line_start(path: Path, offset: int) -> int:
+def line_start(path: Path, offset: int, open_file: Open = open_regular) -> int:
     """Return the offset of the first line that begins at an offset or behind it."""
     if offset <= 0:
         return 0
     try:
-        with open_regular(path) as file:
+        with open_file(path) as file:
             text = os.pread(file.fileno(), LOOK_BYTES, offset - 1)
     except OSError:
         return offset

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from runner.base import privileges
 from runner.base.cpu_limit import limit_cpu
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, one_line
@@ -195,7 +196,7 @@ class SubmissionService:
         return JobRow(job, revision.job.name, owner, now, revision.job.priority, draft.text, labels)
 
     def _owner_of(self, user: User) -> Owner:
-        if os.geteuid() != 0:
+        if not privileges.acts_for_root():
             return Owner(os.getuid(), os.getgid(), user.name)
         if user.uid == 0:
             run_as = self.context.settings.root_jobs_run_as

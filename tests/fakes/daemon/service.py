@@ -130,6 +130,9 @@ class Service(JobFiles):
     def start(self) -> "Service":
         """Start the daemon as a process of ours and return when it answers."""
         self.state.mkdir(exist_ok=True)
+        if self.settings.get("daemon_user", "root") != "root":
+            for name in {"RUNNER_FAKE_NVML", "LD_LIBRARY_PATH"} & self.env.keys():
+                _let_others_pass(Path(self.env[name]))
         self._child = nursery.born(
             "runner.cli.main", "serve", "--state-dir", str(self.state),
             environ=self.environ, log=self.state / "daemon.log",
@@ -158,6 +161,10 @@ class Service(JobFiles):
             if (kind, file.rpartition(":")[2]) == ("FLOCK", str(inode))
         ]
         return owners[0] if owners else None
+
+    def told_pid(self) -> int:
+        """Return the pid that the daemon tells others: of a daemon in two parts, not that of its helper."""
+        return int((self.state / "lock").read_text().split()[0])
 
     def daemon_pid(self) -> int:
         """Return the pid of the daemon, waiting for one that is just starting."""
@@ -386,6 +393,12 @@ class Service(JobFiles):
         until(lambda: not self.containers(), "the last container is removed")
 
 
+def _let_others_pass(path: Path) -> None:
+    """Let a daemon that is not root reach what it takes for a driver; pytest closes its directories."""
+    for place in (path, *path.parents[:-2]):
+        place.chmod(place.stat().st_mode | (0o055 if place.is_dir() else 0o044))
+
+
 def _remove(client: docker.DockerClient, container: str) -> None:
     """Remove a container that may be going already: the engine ends what a daemon asked for that is gone."""
     with suppress(docker.errors.NotFound):
@@ -417,6 +430,7 @@ def service(**settings: object) -> Iterator[Service]:
         "memory_bytes": LENDABLE_BYTES,
         "pull": None,
         "unknown_uids": "accept",  # the users of tests are made up
+        "daemon_user": os.environ.get("TEST_DAEMON_USER", "root"),  # another: the daemon is split in two
     }
     made = Service(root, {**known, **settings})
     try:

@@ -14,7 +14,7 @@ import uvicorn
 from runner.base.broadcast import ChangeBroadcast
 from runner.server import listen
 from runner.server.api.peer import PeerProtocol
-from runner.server.listen import Server, listening
+from runner.server.listen import Server, bound
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -29,7 +29,7 @@ def test_only_a_daemon_of_all_users_leaves_its_socket_behind(
     if of_all:
         monkeypatch.setattr(listen, "SYSTEM_SOCKET", str(path))
     for _ in range(2):  # the one that was left gives way
-        with listening(path, system_wide=False):
+        with bound(path, system_wide=False):
             assert path.is_socket()
         assert path.exists() is of_all
 

@@ -149,12 +149,16 @@ def test_a_file_system_that_does_not_answer_is_not_waited_for_without_end(
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.001)
     monkeypatch.setattr(
-        module, "_start", lambda requests: subprocess.Popen(["sleep", "60"], pass_fds=[requests.fileno()])
+        module,
+        "_start",
+        lambda requests, _rights: subprocess.Popen(["sleep", "60"], pass_fds=[requests.fileno()]),
     )
     users = HostUsers()
     with pytest.raises(Unavailable, match="no answer from the file system"):
         users.open_as_user(NOBODY, Path("/"))
-    users._running().process.kill()
+    process = users._running().process
+    assert process is not None
+    process.kill()
     users.close()
 
 
@@ -168,6 +172,7 @@ def test_a_process_that_was_killed_is_started_again(open_path: Path) -> None:
     users = HostUsers()
     assert users.path_problem(NOBODY, open_path, "directory") is None
     process = users._running().process
+    assert process is not None
     process.kill()
     process.wait()
     with pytest.raises(Unavailable, match="has ended"):

@@ -1,0 +1,113 @@
+"""Opens what lies in run directories for a daemon that has no rights of its own.
+
+The kernel keeps a path below its directory: no link is followed, and no mount is crossed.  A file must belong
+to the user of its directory, so a hard link to a file of another user is refused.  Secrets are not opened:
+they belong to a user in a directory of root.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import Final
+
+from runner.adapters.helper.messages import is_run_name
+
+LEAVES: Final = frozenset({"attempts", "lineages", "homes", "cache", "work"})
+
+_OPENAT2: Final = 437  # the same number on every architecture since Linux 5.6
+_BELOW: Final = 0x01 | 0x02 | 0x04 | 0x08  # RESOLVE_NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
+_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class RunFileOpener:
+    """Opens files and directories below the run directories of one state directory."""
+
+    def __init__(self, jobs: Path) -> None:
+        self._root = os.open(jobs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._real = Path(f"/proc/self/fd/{self._root}").readlink()
+        self._mount = mount_id(self._root)
+
+    def in_run(self, run: str, path: str, *, directory: bool) -> int:
+        """Return a descriptor of what a path below a run directory leads to; the caller closes it.
+
+        Raises:
+            OSError: it is not there, leads elsewhere, or belongs to another user than its directory.
+        """
+        top = _open_below(self._root, run, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            parent, _, name = path.rpartition("/")
+            if not parent:
+                return self._checked(top, name, directory=directory)
+            inner = _open_below(top, parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return self._checked(inner, name, directory=directory)
+            finally:
+                os.close(inner)
+        finally:
+            os.close(top)
+
+    def in_directory(self, parent: int, name: str, *, directory: bool) -> int:
+        """Return a descriptor of an entry of an open directory of a run directory; the caller closes it.
+
+        Raises:
+            OSError: the directory is none of those, or the entry is not there or belongs to another user.
+        """
+        if not stat.S_ISDIR(os.fstat(parent).st_mode) or mount_id(parent) != self._mount:
+            raise OSError(errno.EXDEV, "not a directory of a job")
+        real = Path(f"/proc/self/fd/{parent}").readlink()
+        below = real.parts[len(self._real.parts) :] if real.is_relative_to(self._real) else ()
+        if len(below) < 2 or not is_run_name(below[0]) or below[1] not in LEAVES:
+            raise OSError(errno.EXDEV, "not a directory of a job")
+        return self._checked(parent, name, directory=directory)
+
+    @staticmethod
+    def _checked(parent: int, name: str, *, directory: bool) -> int:
+        if "/" in name or name in {"", ".", ".."}:
+            raise OSError(errno.EINVAL, "not a name")
+        descriptor = _open_below(parent, name, _FLAGS | (os.O_DIRECTORY if directory else 0))
+        found = os.fstat(descriptor)
+        problem = None
+        if not (stat.S_ISDIR if directory else stat.S_ISREG)(found.st_mode):
+            problem = "not a directory" if directory else "not a regular file"
+        elif not directory and found.st_uid != os.fstat(parent).st_uid:
+            problem = "belongs to another user than its directory"
+        if problem is not None:
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, problem)
+        return descriptor
+
+
+def is_openat2_there() -> bool:
+    """Return whether the kernel can keep a path below a directory (Linux 5.6)."""
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.close(_open_below(root, ".", os.O_PATH | os.O_CLOEXEC))
+    except OSError:
+        return False
+    finally:
+        os.close(root)
+    return True
+
+
+def mount_id(descriptor: int) -> int:
+    """Return the number of the mount that an open file was reached through, unique on this host."""
+    for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines():
+        if line.startswith("mnt_id:"):
+            return int(line.split()[1])
+    raise OSError(errno.ENOSYS, "the kernel does not say the mount of a file")
+
+
+def _open_below(parent: int, path: str, flags: int) -> int:
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise OSError(errno.EINVAL, "embedded null byte")
+    how = struct.pack("QQQ", flags, 0, _BELOW)  # struct open_how
+    descriptor = int(_libc.syscall(_OPENAT2, parent, name, how, len(how)))
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return descriptor

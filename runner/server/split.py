@@ -1,0 +1,126 @@
+"""A daemon in two parts: one parses, stores, answers and plans, and has no rights; its helper stays root.
+
+The helper is the process that was started, which systemd watches.  It forks the other part before either has
+a thread, passes on the signals to stop, and ends with it.  If the helper ends first, the kernel ends the
+other part.  What the helper does for the other part is in ``runner.adapters.helper``.
+"""
+
+import codecs
+import os
+import pwd
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import structlog
+
+from runner.adapters.helper.connection import HelperConnection
+from runner.adapters.helper.opening import is_openat2_there
+from runner.adapters.helper.service import Helper
+from runner.adapters.helper.state_files import share_state
+from runner.adapters.helper.unprivileged import give_up_root
+from runner.base import privileges
+from runner.base.errors import Unavailable, UsageError
+from runner.files.settings.model import Settings
+
+log = structlog.get_logger()
+
+USUAL_USER: Final = "runner"
+FIRST_PERSON: Final = 1000
+"""Users with a smaller uid are no people."""
+
+
+def daemon_user(settings: Settings) -> pwd.struct_passwd | None:
+    """Return the user of the part without rights, None for a daemon in one process.
+
+    Raises:
+        UsageError: the settings name a user that cannot be it.
+    """
+    if os.geteuid() != 0 or not settings.serves_all_users or settings.daemon_user == "root":
+        return None
+    user = _usual_user() if settings.daemon_user is None else _named_user(settings.daemon_user)
+    if user is None:
+        log.info("daemon.whole", why=f"there is no system user {USUAL_USER}; all of the daemon is root's")
+        return None
+    problem = _problem(settings)
+    if problem is None:
+        return user
+    if settings.daemon_user is not None:
+        raise UsageError(f"daemon_user: {problem}")
+    log.info("daemon.whole", why=f"{problem}; all of the daemon is root's")
+    return None
+
+
+def _usual_user() -> pwd.struct_passwd | None:
+    try:
+        user = pwd.getpwnam(USUAL_USER)
+    except KeyError:
+        return None
+    return user if 0 < user.pw_uid < FIRST_PERSON else None
+
+
+def _named_user(name: str) -> pwd.struct_passwd:
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError as error:
+        raise UsageError(f"daemon_user: there is no user {name!r}; useradd --system {name}") from error
+    if user.pw_uid == 0 or user.pw_gid == 0:
+        raise UsageError(f"daemon_user: {name} is root, or in root's group; name a user without rights")
+    return user
+
+
+def _problem(settings: Settings) -> str | None:
+    """Return why a daemon with these settings cannot be in two parts."""
+    if not settings.pin_mounts and settings.executor != "process":
+        return "with pin_mounts: false, a helper could not tell what is mounted"
+    if not is_openat2_there():
+        return "the kernel has no openat2 (Linux 5.6)"
+    return None
+
+
+def split(
+    directory: Path, user: pwd.struct_passwd, make_helper: Callable[[], Helper]
+) -> "HelperConnection | int":
+    """Return the connection to the helper in the part without rights, and the exit code in the helper.
+
+    Raises:
+        Unavailable: the state directory cannot be given to the user.
+    """
+    share_state(directory, user)
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent, child = os.getpid(), os.fork()
+    if child:
+        mine.close()
+        return _help(child, make_helper, theirs)
+    theirs.close()
+    for name in ("unicode_escape", "idna"):
+        codecs.lookup(name)  # while this Python can be read in any case
+    try:
+        give_up_root(user, parent)
+    except OSError as error:
+        raise Unavailable(f"cannot give up root's rights: {error.strerror}; daemon_user: root") from error
+    privileges.note_given_up()
+    if not os.access(os.__file__, os.R_OK):
+        log.warning("daemon.python_unreadable", user=user.pw_name, python=os.__file__)
+    if not os.access(Path(__file__), os.R_OK):
+        fact = f"user {user.pw_name} cannot read {Path(__file__).parent}"
+        raise Unavailable(f"{fact}; install the runner where all users can read it, or daemon_user: root")
+    return HelperConnection(mine)
+
+
+def _help(child: int, make_helper: Callable[[], Helper], control: socket.socket) -> int:
+    """Act for the other part until it has ended; return its exit code."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: os.kill(child, signal.SIGTERM))
+    if callable(signal.getsignal(signal.SIGHUP)):  # not at a terminal: it reloads the settings
+        signal.signal(signal.SIGHUP, lambda _number, _frame: os.kill(child, signal.SIGHUP))
+    helper = make_helper()
+    Thread(target=helper.accept, args=(control,), name="helper-accept", daemon=True).start()
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        log.error("daemon.killed", signal=-code)
+    return code if code >= 0 else 128 - code

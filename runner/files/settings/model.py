@@ -100,7 +100,8 @@ class Metrics(BaseModel):
 
     per_user: bool = False
     """Whether metrics name users: what each has running, waiting and allocated.  Whoever reads metrics sees
-    it: every user of the machine on the socket, and everybody who reaches the port."""
+    it: every user of the machine on the socket, and everybody who reaches the port.  With ``private_jobs``
+    only root and the daemon's own user, on the socket."""
 
     most_users: int = Field(50, ge=1, le=1000)
     """Users who have a label of their own; the others are counted as ``(others)``."""

@@ -7,7 +7,7 @@ settings say so, a TCP port (``metrics_port``).
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -100,10 +100,11 @@ class MetricsCollector(Collector):
 
     overviews: OverviewCache
     monitor: UtilizationMonitor
+    trusted: bool = False  # whether the reader is root or the daemon's own user
 
-    def text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self)
+    def text(self, *, trusted: bool = False) -> bytes:
+        """Return the metrics in the text format of Prometheus; ``trusted`` as in the field."""
+        return generate_latest(replace(self, trusted=trusted))
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         """Return the metrics that have a value."""
@@ -123,7 +124,7 @@ class MetricsCollector(Collector):
                 yield Sample(metric, overview[name][part], (part,))
         rows = [entry.row for entry in list(service.daemon.tracked_jobs.values())]
         yield from self._job_samples(rows)
-        if service.settings.metrics.per_user:
+        if service.settings.metrics.per_user and (self.trusted or not service.settings.private_jobs):
             yield from self._user_samples(rows, service.settings.metrics.most_users)
         yield from self._monitor_samples()
         for name in STORE_FILES:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
@@ -17,6 +18,7 @@ from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
 from runner.services.monitor.monitor import UtilizationMonitor
+from runner.services.queries import JobQueries
 
 if TYPE_CHECKING:
     from runner.server.api.metrics_port import MetricsPort
@@ -68,10 +70,13 @@ def _usage_json(
 
 
 @router.get("/metrics")
-async def get_metrics(request: Request) -> Response:
+async def get_metrics(request: Request, caller: CallerDep) -> Response:
     """Answer with the metrics in the text format of Prometheus."""
     metrics: MetricsCollector = request.app.state.metrics
-    return Response(await run_in_share(metrics.text), media_type=CONTENT_TYPE)
+    return Response(
+        await run_in_share(partial(metrics.text, trusted=JobQueries.sees_all(caller))),
+        media_type=CONTENT_TYPE,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,15 @@ def test_metrics_name_no_job(place: Place) -> None:
     assert not any(secret.encode() in place.app.state.metrics.text() for secret in SECRETS)
 
 
+def test_metrics_name_users_to_root_alone(place: Place) -> None:
+    live, metrics = place.service.live, place.app.state.metrics
+    named = live.value.metrics.model_copy(update={"per_user": True})
+    live.value = live.value.model_copy(update={"metrics": named})
+    assert live.value.private_jobs
+    assert b"runner_user_jobs" not in metrics.text()
+    assert b"runner_user_jobs" in metrics.text(trusted=True)
+
+
 def test_programs_of_others_on_a_device_are_not_named(place: Place) -> None:
     process: dict[str, Any] = {"pid": 7, "uid": OWNER, "program": "python secret.py"}
     devices = [{"uuid": "GPU-a", "jobs": [{"id": "1", "name": "topsecret"}], "processes": [process]}]

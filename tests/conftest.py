@@ -21,6 +21,7 @@ from images.settings import ImageSettings
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = (
+    "integration/test_scripts.py",
     "integration/test_applying_live.py",
     "integration/test_gpu_report.py",
     "integration/test_compile.py",

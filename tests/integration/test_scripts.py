@@ -1,0 +1,122 @@
+"""Scripts of the world, as people write them, in real containers: killed in the middle, they end as if they
+had not been.
+
+Each directory of ``examples/scripts`` is one, with its requirements and its job file.  None of them imports
+anything of the runner.
+"""
+
+import re
+import signal
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+
+from images.store import ImageStore
+from tests.fakes.daemon.service import Service, service, until
+
+pytestmark = pytest.mark.engine
+
+SCRIPTS: Final = Path(__file__).parents[2] / "examples" / "scripts"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script, and when to kill it."""
+
+    name: str
+    kill_at: str
+    """What it has printed when it is killed; by then it has a checkpoint."""
+    final: str = "out/final.pt"
+    """Its weights, below the directory that it runs in."""
+
+
+LOADER: Final = Script("loader", r"^epoch 4/")
+PLAIN: Final = Script("plain", r"^.*step 30 ")
+HUGGING_FACE: Final = Script("huggingface", r"\D12/40 ", "out/final/model.safetensors")
+LIGHTNING: Final = Script("lightning", r"^epoch 3 is over")
+TRACKED: Final = Script("tracked", r"^step 20 ")
+
+
+@pytest.fixture(scope="module")
+def daemon(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    del engine
+    ImageStore().ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
+    with service(executor="docker") as made:
+        yield made.start()
+
+
+def submit(daemon: Service, script: Script, name: str) -> str:
+    """Submit the job file of a script as it stands there."""
+    path = SCRIPTS / script.name / "job.yaml"
+    answer = daemon.client.submit(str(path), path.read_bytes(), name)
+    return str(answer["job"]["id"])
+
+
+def killed_in_the_middle(daemon: Service, script: Script) -> tuple[str, str]:
+    """Run a script untouched, and again with a kill in the middle; return the ids of both jobs."""
+    whole = submit(daemon, script, f"{script.name}-whole")
+    ended = daemon.ends(whole, 300)
+    assert ended["outcome"] == "succeeded", daemon.log(whole)[-2000:]
+    killed = submit(daemon, script, f"{script.name}-killed")
+    pattern = re.compile(script.kill_at, re.MULTILINE)
+    until(lambda: pattern.search(daemon.log(killed)), "it is in the middle", 120, more=daemon.log_tail)
+    daemon.signal_container(killed, signal.SIGKILL)
+    ended = daemon.ends(killed, 300)
+    assert ended["outcome"] == "succeeded", daemon.log(killed, 2)[-2000:]
+    assert len(ended["attempts"]) == 2, daemon.told(killed)
+    return whole, killed
+
+
+def place(daemon: Service, job_id: str) -> Path:
+    """Return the directory that a script has run in."""
+    return daemon.state / "jobs" / job_id / "work" / "1"
+
+
+def assert_equal_weights(daemon: Service, script: Script, jobs: tuple[str, str]) -> None:
+    whole, killed = (place(daemon, job_id) / script.final for job_id in jobs)
+    if script.final.endswith(".safetensors"):
+        assert whole.read_bytes() == killed.read_bytes()
+        return
+    there, here = torch.load(whole), torch.load(killed)
+    assert there.keys() == here.keys()
+    assert all(torch.equal(there[name], here[name]) for name in there)
+
+
+@pytest.mark.parametrize("script", [LOADER, PLAIN, HUGGING_FACE, LIGHTNING], ids=lambda script: script.name)
+def test_a_script_that_is_killed_ends_with_the_weights_of_one_that_is_not(
+    daemon: Service, script: Script
+) -> None:
+    jobs = killed_in_the_middle(daemon, script)
+    assert_equal_weights(daemon, script, jobs)
+
+
+def test_trackers_have_every_step_of_a_script_that_was_killed(daemon: Service) -> None:
+    whole, killed = jobs = killed_in_the_middle(daemon, TRACKED)
+    assert_equal_weights(daemon, TRACKED, jobs)
+    homes = [daemon.state / "jobs" / job_id / "homes" / "1" for job_id in (whole, killed)]
+    there, here = (mlflow_losses(home) for home in homes)
+    assert list(here) == list(range(60))
+    assert here == there
+    assert len(list((homes[1] / "tensorboard").iterdir())) == 2  # one file for each attempt
+    assert sum(map(records, (homes[1] / "tensorboard").iterdir())) >= 60
+
+
+def mlflow_losses(home: Path) -> dict[int, float]:
+    """Return the losses of the only run that MLflow knows, by step."""
+    [path] = (home / "mlruns").glob("*/*/metrics/loss")
+    rows = [line.split() for line in path.read_text().splitlines()]
+    return {int(step): float(value) for _, value, step in sorted(rows, key=lambda row: int(row[2]))}
+
+
+def records(path: Path) -> int:
+    """Return the number of events in a file of TensorBoard: length, checksum, content, checksum."""
+    content, at, count = path.read_bytes(), 0, 0
+    while at + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, at)
+        at, count = at + 16 + length, count + 1
+    return count

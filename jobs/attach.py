@@ -113,6 +113,36 @@ def attach(save: Act | None = None, load: Act | None = None, **local: Any) -> At
     return _ATTEMPTS[said.checkpoint_dir]
 
 
+def attach_states(**states: Any) -> Attempt:  # noqa: ANN401
+    """Return this attempt, which saves and loads PyTorch objects, such as ``model=model``.
+
+    Whatever has ``state_dict`` and ``load_state_dict`` can be passed: modules, optimisers, schedules.
+    A checkpoint is one file, ``state.pt``, with the states by name.
+
+    Raises:
+        TypeError: a value has neither.
+    """
+    for name, value in states.items():
+        if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+            raise TypeError(
+                f"{name}: {type(value).__name__} has no state_dict and load_state_dict; use attach()"
+            )
+
+    def save(directory: Path) -> None:
+        import torch  # noqa: PLC0415  only this function needs it
+
+        torch.save({name: value.state_dict() for name, value in states.items()}, directory / "state.pt")
+
+    def load(directory: Path) -> None:
+        import torch  # noqa: PLC0415  only this function needs it
+
+        saved = torch.load(directory / "state.pt", weights_only=True, map_location="cpu")
+        for name, value in states.items():
+            value.load_state_dict(saved[name])
+
+    return attach(save, load)
+
+
 def derive(seed: int, *purpose: str | int) -> int:
     """Return a 63-bit number that depends on the seed and on every part of the purpose."""
     text = ":".join(str(part) for part in (seed, *purpose))

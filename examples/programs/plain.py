@@ -1,12 +1,11 @@
 """A plain PyTorch training made resumable: the lines marked (+) are all that it took."""
 
 import sys
-from pathlib import Path
 
 import torch
 from torch import nn
 
-from jobs.attach import attach  # (+)
+from jobs.attach import attach_states  # (+)
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 300
 BATCH = 32
@@ -17,19 +16,7 @@ targets = rows.pow(2).sum(dim=1, keepdim=True)
 model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-
-def save(directory: Path) -> None:  # (+)
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}  # (+)
-    torch.save(state, directory / "state.pt")  # (+)
-
-
-def load(directory: Path) -> None:  # (+)
-    state = torch.load(directory / "state.pt", weights_only=True)  # (+)
-    model.load_state_dict(state["model"])  # (+)
-    optimizer.load_state_dict(state["optimizer"])  # (+)
-
-
-with attach(save, load) as job:  # (+)
+with attach_states(model=model, optimizer=optimizer) as job:  # (+)
     for step in job.steps(STEPS):  # (+) was: for step in range(STEPS)
         chosen = job.rows(step, len(rows), BATCH)  # (+) was: torch.randperm(len(rows))[:BATCH]
         loss = nn.functional.mse_loss(model(rows[chosen]), targets[chosen])

@@ -42,19 +42,15 @@ targets = rows.pow(2).sum(dim=1, keepdim=True)
 training = TensorDataset(rows[:1024], targets[:1024])
 validation = TensorDataset(rows[1024:], targets[1024:])
 
-attached = Attached()  # (+)
 trainer = pl.Trainer(
     max_epochs=EPOCHS,
     accelerator="auto",
     devices=1,
-    callbacks=[attached],  # (+)
-    enable_checkpointing=False,  # (+) Attached saves
-    logger=False,  # (+) /code is read-only, where Lightning would write
+    enable_checkpointing=False,  # Attached saves
+    logger=False,
     enable_progress_bar=False,
 )
-trainer.fit(
-    Regression(),
-    attached.loader(training, batch_size=32),  # (+) was: DataLoader(training, 32, shuffle=True)
-    DataLoader(validation, 64),
-    ckpt_path=attached.newest(),  # (+)
-)
+loader, validated = DataLoader(training, 32, shuffle=True), DataLoader(validation, 64)
+Attached().fit(
+    trainer, Regression(), loader, validated
+)  # (+) was: trainer.fit(Regression(), loader, validated)

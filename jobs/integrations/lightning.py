@@ -1,4 +1,4 @@
-"""Makes a Lightning training resumable with one callback: ``Attached``.
+"""Makes a Lightning training resumable in one line: ``Attached().fit(trainer, model, loader)``.
 
 Lightning saves the model, the optimiser, the schedule and its own counters, but not the position
 in the data: a shuffling DataLoader begins a new order after a resume.  ``Attached.loader`` returns a
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from jobs.attach import STOPPED, Attempt, attach
 
@@ -29,6 +29,33 @@ class Attached(pl.Callback):
         self.job = job or attach()
         self.batches = 0
         """Batches that are finished, over all epochs."""
+
+    def fit(
+        self,
+        trainer: pl.Trainer,
+        model: pl.LightningModule,
+        train_dataloaders: DataLoader[Any],
+        val_dataloaders: Any = None,  # noqa: ANN401  whatever Lightning accepts
+    ) -> None:
+        """Train as ``trainer.fit`` does, from the newest valid checkpoint.
+
+        A shuffling DataLoader is replaced by one with the same settings that resumes within an epoch
+        and leaves out the last, smaller batch; any other is used as it is.
+        """
+        cast("list[pl.Callback]", trainer.callbacks).append(self)
+        loader = train_dataloaders
+        if isinstance(loader.sampler, RandomSampler) and loader.batch_size is not None:
+            loader = self.loader(
+                loader.dataset,
+                loader.batch_size,
+                num_workers=loader.num_workers,
+                collate_fn=loader.collate_fn,
+                pin_memory=loader.pin_memory,
+                worker_init_fn=loader.worker_init_fn,
+                persistent_workers=loader.persistent_workers,
+                prefetch_factor=loader.prefetch_factor,
+            )
+        trainer.fit(model, loader, val_dataloaders, ckpt_path=self.newest())
 
     def newest(self) -> str | None:
         """Return the newest valid checkpoint as ``ckpt_path`` for ``Trainer.fit``; None if there is none."""

@@ -622,3 +622,45 @@ def draws(script: str, directory: Path, **more: str) -> str:
     return subprocess.check_output(
         [sys.executable, "-c", script], env=environ, cwd=directory, text=True, timeout=120
     )
+
+
+# --- attach_states
+
+
+@pytest.fixture
+def by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in which scripts run by hand, and save below ``checkpoints``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(attach, "_ATTEMPTS", {})
+    return tmp_path
+
+
+def train(steps: int) -> torch.Tensor:
+    torch.manual_seed(1)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with attach.attach_states(model=model, optimizer=optimizer) as job:
+        for _ in job.steps(steps):
+            optimizer.zero_grad()
+            model(torch.rand(4, 2)).sum().backward()
+            optimizer.step()
+    return model.weight.detach().clone()
+
+
+def test_states_of_torch_are_saved_and_loaded_by_their_names(
+    by_hand: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(6)
+    shutil.rmtree(by_hand / "checkpoints")
+    monkeypatch.setattr(attach, "_ATTEMPTS", {})
+    train(3)
+    monkeypatch.setattr(attach, "_ATTEMPTS", {})
+    assert torch.equal(train(6), whole)
+    saved = torch.load(by_hand / "checkpoints/step-00000006/state.pt", weights_only=True)
+    assert sorted(saved) == ["model", "optimizer"]
+
+
+def test_what_has_no_state_is_refused_by_its_name(by_hand: Path) -> None:
+    with pytest.raises(TypeError, match=r"rate: float has no state_dict and load_state_dict; use attach\(\)"):
+        attach.attach_states(rate=0.1)
+    assert not list(by_hand.iterdir())

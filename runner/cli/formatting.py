@@ -180,6 +180,10 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("after", dependencies_text(job)),
         ("matrix", of_matrix(job)),
         ("step", progress_share(job)),
+        ("metrics", metrics_text(job)),
+        ("command", command_text(job)),
+        ("resources", resources_text(job)),
+        ("packages", packages_text(job)),
         ("lineage", lineage_text(job)),
         ("image", job["image"]),
         ("network", network_text(job)),
@@ -191,6 +195,52 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("weights_sha256", result.get("weights_sha256")),
     ]
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def metrics_text(job: JobDetail) -> str:
+    """Return the numbers that a job has reported last."""
+    progress = job["progress"] or {}
+    numbers = {"loss": progress.get("loss"), **progress.get("metrics", {})}
+    return ", ".join(f"{name}={value:.6g}" for name, value in numbers.items() if value is not None)
+
+
+def command_text(job: JobDetail) -> str:
+    """Return the command of a program, as a shell would take it; nothing of a built-in workload."""
+    command = _of_file(job, "workload").get("command")
+    if command is None:
+        return ""
+    import shlex  # noqa: PLC0415  only this function needs it
+
+    return shlex.join(command)
+
+
+def resources_text(job: JobDetail) -> str:
+    """Return what one attempt may use."""
+    asked = _of_file(job, "resources")
+    if not asked:
+        return ""
+    gpus, cpus, memory = asked["gpus"], asked["cpus"], asked["memory"]
+    parts = [f"{gpus} GPU{'' if gpus == 1 else 's'}"] if gpus else []
+    parts += [f"{cpus:g} CPU{'' if cpus == 1 else 's'}", f"{memory / 1024**3:.3g}GiB memory"]
+    parts += [f"at most {asked['time_limit']}"] if asked.get("time_limit") else []
+    return ", ".join(parts)
+
+
+def packages_text(job: JobDetail) -> str:
+    """Return which packages the image of a job has besides its own."""
+    image = _of_file(job, "image")
+    asked = image.get("requirements")
+    if asked is None:
+        return ""
+    words = asked if isinstance(asked, str) else ", ".join(asked)
+    return f"{words}, on {image['base']}" if image.get("base") else words
+
+
+def _of_file(job: JobDetail, section: str) -> Mapping[str, Any]:
+    """Return a section of the job file; empty for somebody else's job."""
+    file = (job["revision"] or {}).get("job") or {}
+    found = file.get(section) or {}
+    return found if isinstance(found, dict) else {}
 
 
 def code_text(job: JobDetail) -> str:

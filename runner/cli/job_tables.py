@@ -8,6 +8,7 @@ import click
 
 from runner.cli import formatting
 from runner.cli.console import harmless
+from runner.cli.list_options import cells
 from runner.cli.table import (
     BOLD,
     PLAIN,
@@ -38,13 +39,18 @@ SPARE: Final = ("TRY", "STEP", "SINCE", "OWNER", "NAME")
 """Columns of ``runner list`` that a narrow screen leaves out, in this order."""
 
 
-def print_jobs(jobs: Sequence[JobSummary], now: float) -> None:
+def print_jobs(jobs: Sequence[JobSummary], now: float, chosen: tuple[str, ...] = ()) -> None:
     """Print one row for each job."""
-    print_table(make_job_table(jobs, now))
+    print_table(make_job_table(jobs, now, chosen))
 
 
-def make_job_table(jobs: Sequence[JobSummary], now: float) -> Table:
-    """Return the table of ``runner list``."""
+def make_job_table(jobs: Sequence[JobSummary], now: float, chosen: tuple[str, ...] = ()) -> Table:
+    """Return the table of ``runner list``, or one with chosen columns."""
+    if chosen:
+        rows = [
+            tuple("-" if cell in {None, ""} else cell for cell in cells(job, chosen, now)) for job in jobs
+        ]
+        return make_table([name.upper() for name in chosen], rows)
     return make_table(COLUMNS, [_job_cells(job, now) for job in jobs], SPARE)
 
 

@@ -10,7 +10,8 @@ import click
 from runner.cli import formatting
 from runner.cli.console import complain, on_terminal, say_json, say_row
 from runner.cli.failure import complain_of_failure
-from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job
+from runner.cli.list_options import cells, columns, make_filter, reaches_further, states
+from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job, time_ago
 from runner.client.client import find_or_start
 
 if TYPE_CHECKING:
@@ -36,23 +37,62 @@ def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) 
     "--label", metavar="KEY[=VALUE]", multiple=True, callback=a_label, help="List only jobs with this label."
 )
 @perhaps_a_sweep
+@click.option(
+    "--state",
+    "wanted",
+    metavar="STATE",
+    multiple=True,
+    callback=states,
+    help="List only jobs in this state: queued, running, failed, ..., active or ended; may be repeated.",
+)
+@click.option(
+    "--user", "users", metavar="NAME", multiple=True, help="List only jobs of this user; may be repeated."
+)
+@click.option(
+    "--since",
+    callback=time_ago,
+    metavar="TIME",
+    help="List what has not ended before TIME: 2h ago, or 2030-01-31T18:00:00+01:00.",
+)
+@click.option(
+    "--columns",
+    "chosen",
+    callback=columns,
+    metavar="NAMES",
+    help="Print these columns, for example id,state,loss.",
+)
 @click.option("--limit", callback=count_from(1), metavar="N", help="List at most N jobs, the newest first.")
 @as_json
 def list_jobs(  # noqa: PLR0913  one per option
-    *, everything: bool, mine: bool, label: str | None, sweep: str | None, limit: int | None, as_json: bool
+    *,
+    everything: bool,
+    mine: bool,
+    label: str | None,
+    sweep: str | None,
+    wanted: frozenset[str],
+    users: tuple[str, ...],
+    since: float | None,
+    chosen: tuple[str, ...],
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """List the jobs that have not ended, and those that ended in the last 24 hours.
 
     In a pipe, each job is one line without a header; tabs separate id, name, owner, state, attempts
     made, priority, step/total, since (UTC) and reason. If the program does not report a step, the step
     of the newest checkpoint is shown. "runner policy explain" tells how many attempts count towards the
-    limit of the policy. With --sweep, all jobs of a matrix are listed in order.
+    limit of the policy. With --sweep, all jobs of a matrix are listed in order. --columns takes id, name,
+    owner, state, attempts, priority, step, since, why, submitted, gpus, labels, loss and rate.
     """
-    if sweep is not None and (mine or label is not None or limit is not None):
-        raise click.UsageError("--sweep prints all jobs of a matrix; leave out --mine, --label and --limit")
+    accepts = make_filter(wanted, users, since)
+    if sweep is not None and (mine or label is not None or limit is not None or accepts):
+        raise click.UsageError(
+            "--sweep prints all jobs of a matrix; leave out --mine, --label, --limit and the like"
+        )
+    everything = everything or reaches_further(since) or "ended" in wanted
     client = find_or_start(complain)
     if sweep is None:
-        jobs = client.jobs(everything=everything, mine=mine, limit=limit, label=label)
+        jobs = client.jobs(everything=everything, mine=mine, limit=limit, label=label, wanted=accepts)
     else:
         jobs = client.sweep(sweep)
     if as_json:
@@ -61,10 +101,10 @@ def list_jobs(  # noqa: PLR0913  one per option
     elif on_terminal():
         from runner.cli.job_tables import print_jobs  # noqa: PLC0415  only a terminal pays for it
 
-        print_jobs(jobs, time.time())
+        print_jobs(jobs, time.time(), chosen)
     else:
         for job in jobs:
-            say_row(*formatting.list_cells(job))
+            say_row(*(cells(job, chosen) if chosen else formatting.list_cells(job)))
     if client.unrecorded:
         complain(_unrecorded(client.unrecorded))
 

@@ -27,7 +27,7 @@ from runner.client.autostart import (
 from runner.client.http import exchange, query_string, quote_path, raise_for_error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from runner.client.autostart import Endpoint, Tell
     from runner.client.http import Query, Response
@@ -197,16 +197,17 @@ class Client:
         mine: bool = False,
         limit: int | None = None,
         label: str | None = None,
+        wanted: Callable[[JobSummary], bool] | None = None,
     ) -> list[JobSummary]:
-        """Return jobs, the newest first, fetched page by page."""
+        """Return jobs, the newest first, fetched page by page; only those that ``wanted`` accepts."""
         query: Query = {"all": int(everything), "mine": int(mine), "label": label}
         found: list[JobSummary] = []
         self.unrecorded = []
         cursor: int | None = None
         while limit is None or len(found) < limit:
-            left = None if limit is None else limit - len(found)
+            left = None if limit is None or wanted else limit - len(found)
             answer = self.get("/v1/jobs", {**query, "limit": left, "cursor": cursor})
-            found += answer["jobs"]
+            found += filter(wanted, answer["jobs"]) if wanted else answer["jobs"]
             self.unrecorded += answer.get("unrecorded", ())
             cursor = answer.get("next")  # an older daemon does not send pages
             if cursor is None:

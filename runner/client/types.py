@@ -19,6 +19,7 @@ class ProgressResponse(TypedDict, total=False):
     memory_bytes: int | None
     checkpoint_step: int | None
     resumed_from: int | None
+    metrics: dict[str, float]
 
 
 class JobSummary(TypedDict):

@@ -92,6 +92,7 @@ from runner.server.split import daemon_user, split
 from runner.server.state_lock import StateLock, hold_state
 from runner.services.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.services.attempts.service import AttemptService
+from runner.services.disk_quota import DiskQuotas
 from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
 from runner.services.notifications import make_notifications
@@ -528,6 +529,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     sessions.attach(app, service, ends.commands)
     settings_api.attach(app, reload)
     retention = retention_api.attach(app, RetentionService(service, ends.directories))
+    disk_quotas = DiskQuotas(service, ends.directories).thread()
     verifier = rollouts.attach(app, service)
     trigger = schedules.attach(app)
     notifications = make_notifications(service, notify.sender_for)
@@ -544,6 +546,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     status_threads.start()
     code_sweep.start()
     retention.start()
+    disk_quotas.start()
     server = server_of(app, stopping, asked_to_stop, reload.reload_and_log)
     gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
     gc.enable()
@@ -555,6 +558,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
         verifier.stop()
         status_threads.stop()
         retention.stop()
+        disk_quotas.stop()
         code_sweep.stop()
         service.daemon.stop()
     log.info("daemon.stopped")

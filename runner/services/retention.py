@@ -5,7 +5,7 @@ has ended a moment ago, whatever the limits.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -15,6 +15,7 @@ import structlog
 from runner.base.threads import PeriodicThread
 from runner.base.units import format_duration, format_size
 from runner.core.job.states import Finished
+from runner.core.ports.disk_use import MeasuredDirectories
 from runner.core.ports.store import JobRow
 from runner.files.settings.retention import RetentionSettings
 from runner.services.jobs import JobService
@@ -28,11 +29,8 @@ GRACE: Final = timedelta(hours=1)
 """A directory stays this long after the end of its job, so that its owner can look at it."""
 
 
-class RunDirectories(Protocol):
+class RunDirectories(MeasuredDirectories, Protocol):
     """All run directories of a daemon."""
-
-    def ids(self) -> Sequence[str]:
-        """Return the ids of the jobs that have a directory."""
 
     def size(self, job_id: str) -> int:
         """Return the bytes that a directory takes on the disk; 0 if it cannot be read."""

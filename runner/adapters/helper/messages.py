@@ -320,6 +320,13 @@ class MeasureRun(Message):
     job: JobId
 
 
+class UseOfRun(Message):
+    op: Literal["use_of_run"] = "use_of_run"
+    job: JobId
+    most_size: Annotated[int, Field(ge=0, le=2**63)]
+    most_files: Annotated[int, Field(ge=0, le=2**63)]
+
+
 class RemoveEndedRun(Message):
     op: Literal["remove_ended_run"] = "remove_ended_run"
     job: JobId
@@ -399,6 +406,7 @@ Request: TypeAlias = Annotated[
     | FindTerminalUse
     | Connect
     | MeasureRun
+    | UseOfRun
     | RemoveEndedRun
     | SweepRuns
     | ReloadSettings

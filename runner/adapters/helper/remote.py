@@ -24,6 +24,7 @@ from runner.adapters.host.run_directory import HostRunDirectory
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
 from runner.core.ports.code import WorkingDirectory
+from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.executor import Key, LaunchRequest, Observation
 from runner.core.ports.images import Accelerator
 from runner.core.ports.network import NetworkState
@@ -299,6 +300,11 @@ class RemoteRunDirectories:
 
     def size(self, job_id: str) -> int:
         return int(self.helper.ask(ask.MeasureRun(job=job_id)))
+
+    def use(self, job_id: str, most: DiskUse) -> DiskUse:
+        request = ask.UseOfRun(job=job_id, most_size=most.size, most_files=most.files)
+        size, files = self.helper.ask(request)
+        return DiskUse(int(size), int(files))
 
     def remove(self, job_id: str) -> None:
         self.helper.ask(ask.RemoveEndedRun(job=job_id))

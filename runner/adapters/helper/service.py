@@ -34,6 +34,7 @@ from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
 from runner.base.errors import Refused, Unavailable, UsageError
+from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor, ImageGone, LaunchRefused
 from runner.core.ports.images import BuildFailed, Images
@@ -502,6 +503,12 @@ class Helper:
     @_do.register
     def _(self, request: ask.MeasureRun) -> int:
         return HostRunDirectories(self.jobs).size(request.job)
+
+    @_do.register
+    def _(self, request: ask.UseOfRun) -> list[int]:
+        most = DiskUse(request.most_size, request.most_files)
+        use = HostRunDirectories(self.jobs).use(request.job, most)
+        return [use.size, use.files]
 
     @_do.register
     def _(self, request: ask.RemoveEndedRun) -> None:

@@ -6,14 +6,23 @@ link, crosses into no other file system and does not recurse on a stack.
 
 import os
 import subprocess
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final
 
+from runner.adapters.host.paths import PathRefusedError, open_beneath
 from runner.base.errors import Unavailable
+from runner.core.ports.disk_use import DiskUse
 
 GONE: Final = ".removed-"
 """Begins the name of a directory that is being removed."""
+
+LONGEST_S: Final = 20.0
+"""Longest time to measure one directory; what is found by then counts."""
 
 BLOCK: Final = 512
 """Bytes of a block as ``stat`` counts them."""
@@ -51,6 +60,29 @@ class HostRunDirectories:
                 continue
         return total
 
+    def use(self, job_id: str, most: DiskUse) -> DiskUse:
+        """Return what a directory takes; counting stops as soon as it is more than ``most``.
+
+        Its job may change it meanwhile: no link is followed anywhere, and no other file system is entered.
+        """
+        try:
+            root = os.open(self.jobs / job_id, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return DiskUse()
+        count = _Count(os.fstat(root).st_dev)
+        deadline, waiting = time.monotonic() + LONGEST_S, [""]
+        try:
+            while waiting and time.monotonic() < deadline and not count.exceeds(most):
+                below = waiting.pop()
+                for name, stat in _entries(root, below):
+                    if count.add(stat):
+                        waiting.append(f"{below}/{name}" if below else name)
+                    if count.exceeds(most):
+                        break
+        finally:
+            os.close(root)
+        return DiskUse(count.size, count.files)
+
     def remove(self, job_id: str) -> None:
         """Remove a directory: at once for those who look for it, and then from the disk."""
         gone = self.jobs / f"{GONE}{job_id}"
@@ -66,6 +98,46 @@ class HostRunDirectories:
         """Remove the rest of directories whose removal was interrupted."""
         for path in self.jobs.glob(f"{GONE}*"):
             _remove(path)
+
+
+@dataclass(slots=True)
+class _Count:
+    """The files of a directory that have been seen so far."""
+
+    device: int
+    size: int = 0
+    files: int = 1
+    _several: set[int] = field(default_factory=set)  # inodes of files that have several names
+
+    def exceeds(self, most: DiskUse) -> bool:
+        return self.size > most.size or self.files > most.files
+
+    def add(self, stat: os.stat_result) -> bool:
+        """Count an entry; return whether it is a directory of the same file system."""
+        self.files += 1
+        if S_ISDIR(stat.st_mode):
+            self.size += stat.st_blocks * BLOCK
+            return stat.st_dev == self.device
+        if stat.st_nlink == 1 or stat.st_ino not in self._several:
+            self.size += stat.st_blocks * BLOCK
+        if stat.st_nlink > 1:
+            self._several.add(stat.st_ino)
+        return False
+
+
+def _entries(root: int, below: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the names in a directory below an opened one; nothing if it is gone, closed or a link by now."""
+    try:
+        directory = open_beneath(root, below) if below else os.dup(root)
+    except (OSError, PathRefusedError):
+        return
+    try:
+        with suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    yield entry.name, entry.stat(follow_symlinks=False)
+    finally:
+        os.close(directory)
 
 
 def _remove(path: Path) -> None:

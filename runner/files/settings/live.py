@@ -9,6 +9,7 @@ from runner.files.settings.model import Settings
 RELOADABLE: Final[Mapping[str, frozenset[str] | None]] = {
     "alarm": None,
     "allowed_images": None,
+    "disk_quota": None,
     "job_file_bytes_per_user": None,
     "metrics": frozenset({"per_user", "most_users"}),
     "network": frozenset({"default", "class_defaults", "outbound"}),

@@ -17,6 +17,7 @@ from runner.base import privileges, yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
 from runner.files.profiles.load import profile_names
+from runner.files.settings.disk_quota import DiskQuotaSettings
 from runner.files.settings.network import NetworkSettings, expand_network
 from runner.files.settings.notify import NotificationRule
 from runner.files.settings.packages import PackagesSettings
@@ -248,6 +249,9 @@ class Settings(BaseModel):
 
     metrics: Metrics = Metrics()
     """Metrics over TCP, without encryption or authentication."""
+
+    disk_quota: DiskQuotaSettings = DiskQuotaSettings()
+    """How much jobs and users may have below the run directories."""
 
     retention: RetentionSettings = RetentionSettings()
     """When run directories of ended jobs are removed."""

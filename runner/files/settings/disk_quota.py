@@ -1,0 +1,29 @@
+"""What an operator may say about the disk space of jobs that have not ended."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class DiskQuotaSettings(BaseModel):
+    """How much a running job and its owner may have below the run directories; null: no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes_per_job: Count | None = None
+    """Size of the directory of a job on the disk."""
+
+    files_per_job: Count | None = None
+    """Files and directories in the directory of a job.  An empty file takes no bytes, but an inode.  Null: no
+    limit for one's own daemon, 500,000 for one that serves all users."""
+
+    bytes_per_user: Count | None = None
+    """Size of the directories of all jobs of a user, ended ones included."""
+
+    files_per_user: Count | None = None
+    """Files and directories in the directories of all jobs of a user, ended ones included."""
+
+    every_s: Annotated[float, Field(ge=0.1, le=3600)] = 30.0
+    """Seconds between two looks; a directory that takes long to measure is looked at less often."""

@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "init": "runner.cli.job_file:commands",
     "policy": "runner.cli.policy:policy",
     "gpus": "runner.cli.gpus:gpus",
+    "doctor": "runner.cli.doctor:doctor",
     "images": "runner.cli.images:images",
     "data": "runner.cli.data:data",
     "profiles": "runner.cli.profiles:profiles",
@@ -68,7 +69,7 @@ GROUPS: Final = {
     "In a job": ("shell", "exec", "attach", "forward"),
     "Changes": ("diff", "apply", "rollback", "revisions"),
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
-    "Machine": ("gpus", "usage", "images", "data"),
+    "Machine": ("gpus", "doctor", "usage", "images", "data"),
     "Measurements": ("bench", "simulate"),
     "Daemon": ("serve", "stop", "settings", "prune", "backup", "restore", "version", "completion"),
 }  # fmt: skip

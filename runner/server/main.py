@@ -454,7 +454,8 @@ def _local_executor(directory: Path, settings: Settings, kind: str, instance: st
     from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
 
     hardened = replace(_hardened(settings, instance), hosts_file=write_hosts_file(directory))
-    return DockerExecutor(DockerExecutorSettings(hardened, settings.engine))
+    choose = settings.gpu_injection == "auto"
+    return DockerExecutor(DockerExecutorSettings(hardened, settings.engine, choose_injection=choose))
 
 
 def _commands(directory: Path, settings: Settings, kind: str) -> ExecPort:
@@ -470,7 +471,7 @@ def _hardened(settings: Settings, instance: str) -> HardeningSettings:
     return HardeningSettings(
         instance=instance,
         runtime=settings.runtime,
-        gpu_injection=settings.gpu_injection,
+        gpu_injection="hook" if settings.gpu_injection == "hook" else "cdi",
         seccomp=settings.seccomp_text(),
         memlock_unlimited=settings.memlock_unlimited,
         open_files=settings.open_files,

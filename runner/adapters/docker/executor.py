@@ -20,6 +20,7 @@ from docker.errors import APIError, NotFound
 from requests import ReadTimeout
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors, explanation, shortened
+from runner.adapters.docker.doctor import describe_engine
 from runner.adapters.docker.events import EventsWatcher
 from runner.adapters.docker.hardening import (
     LABEL_ATTEMPT,
@@ -37,6 +38,7 @@ from runner.adapters.docker.hardening import (
 from runner.adapters.docker.memory_kills import MemoryKills
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
+from runner.core.doctor import Injection, choose_injection
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -70,6 +72,8 @@ class DockerExecutorSettings:
     """Of every call; after a longer silence the engine counts as unavailable."""
     reconnect_max_s: float = 5.0
     """Longest pause between two attempts to listen to the events of an engine that is down."""
+    choose_injection: bool = False
+    """Whether the engine is asked how NVIDIA devices get into containers; False: as the hardening says."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -106,6 +110,7 @@ class DockerExecutor:
         self._guard = threading.Lock()
         self._launch_locks: WeakValueDictionary[str, _LaunchLock] = WeakValueDictionary()
         self._memory_kills = MemoryKills()
+        self._chosen_injection: Injection | None = None
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
@@ -125,7 +130,26 @@ class DockerExecutor:
                 self._memory_kills.watch(inspected["Id"])
 
     def _arguments(self, request: LaunchRequest) -> Json:
-        return engine_arguments(request, self.settings.hardening, _device_gids(request.devices))
+        hardening = self.settings.hardening
+        if self.settings.choose_injection and any(each.vendor == "nvidia" for each in request.devices):
+            hardening = replace(hardening, gpu_injection=self._injection())
+        return engine_arguments(request, hardening, _device_gids(request.devices))
+
+    def _injection(self) -> Injection:
+        """Return how this engine injects NVIDIA devices; an answer is kept until the daemon ends.
+
+        Raises:
+            Unavailable: it cannot, now; the job waits, and is not blamed.
+        """
+        if self._chosen_injection is None:
+            facts = describe_engine(self.settings.url)
+            choice = choose_injection(facts)
+            if choice.how is None:
+                raise Unavailable(
+                    facts.error or f"no GPU can be given to containers: {choice.problem}; {choice.advice}"
+                )
+            self._chosen_injection = choice.how
+        return self._chosen_injection
 
     @contextmanager
     def _launch_lock(self, name: str) -> Iterator[None]:

@@ -16,6 +16,7 @@ import structlog
 
 from runner.adapters.gpu.topology import link_groups
 from runner.adapters.gpu.xid import bus_address, recovery_action
+from runner.core.doctor import NvidiaFacts, NvidiaGpu
 from runner.core.ports.devices import Device, DeviceProcess, Health
 
 T = TypeVar("T")
@@ -75,6 +76,48 @@ class NvidiaProbe:
                 yield from _instances(handle, numa, label)
             else:
                 yield from _device(handle, label=label, numa=numa, link_group=groups.get(bus or ""))
+
+
+def describe_driver() -> NvidiaFacts:
+    """Return what NVML says about the driver and each GPU; ``nvml_error`` says why it does not answer."""
+    try:
+        pynvml.nvmlInit()
+    except UNSUPPORTED as error:
+        return NvidiaFacts(nvml_error=str(error))
+    try:
+        driver, cuda = (
+            _query(pynvml.nvmlSystemGetDriverVersion),
+            _query(pynvml.nvmlSystemGetCudaDriverVersion_v2),
+        )
+        return NvidiaFacts(
+            driver=None if driver is None else _text(driver),
+            cuda=None if not cuda else (int(cuda) // 1000, int(cuda) % 1000 // 10),
+            gpus=tuple(_described(index) for index in range(_query(pynvml.nvmlDeviceGetCount) or 0)),
+        )
+    finally:
+        with suppress(*UNSUPPORTED):
+            pynvml.nvmlShutdown()
+
+
+def _described(index: int) -> NvidiaGpu:
+    handle, name = _query(pynvml.nvmlDeviceGetHandleByIndex, index), f"GPU-{index}"
+    if handle is None:
+        return NvidiaGpu(name, "NVIDIA GPU", unusable="the driver has lost it")
+    mode = _query(pynvml.nvmlDeviceGetPersistenceMode, handle)
+    remapped = _query(pynvml.nvmlDeviceGetRemappedRows, handle)
+    return NvidiaGpu(
+        name,
+        _text(_query(pynvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"),
+        _capability(handle),
+        None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED,
+        _query(
+            pynvml.nvmlDeviceGetTotalEccErrors,
+            handle,
+            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            pynvml.NVML_VOLATILE_ECC,
+        ),
+        None if remapped is None else int(remapped[0]) + int(remapped[1]),
+    )
 
 
 def _instances(handle: Any, numa: int | None, label: str) -> Iterator[Device]:  # noqa: ANN401 - a pointer

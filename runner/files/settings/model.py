@@ -138,7 +138,7 @@ class Settings(BaseModel):
     runtime: str = "runc"
     """OCI runtime.  Named, so that an engine's ``default-runtime: nvidia`` cannot expose every GPU."""
 
-    gpu_injection: Literal["cdi", "hook"] = "cdi"
+    gpu_injection: Literal["auto", "cdi", "hook"] = "auto"
     """How NVIDIA devices reach a container; the hook is for engines without CDI (before 25)."""
 
     seccomp: WrittenPath | None = None

@@ -44,7 +44,7 @@ class NvidiaHost:
     """A host of NVIDIA cards, written to the file that the compiled NVML reads."""
 
     cards: list[Card]
-    trouble: str = ""  # "hang init -", "error 18 -"
+    trouble: str = ""  # "hang init -", "error 18 -", "driver 580.65.06 13000"
 
     def __getitem__(self, index: int) -> Card:
         return self.cards[index]

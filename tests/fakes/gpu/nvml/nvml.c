@@ -7,6 +7,8 @@
  *                          xid=CODE (reported once to those who listen) error=CODE (of every question) hang=1 (no answer, ever)
  *                          cap=MAJOR.MINOR mig=1 (without instances) nvlink=LINKS@switch or nvlink=LINKS@BUS procs=PID:BYTES,... (procs=?: not told) draws=PID:BYTES,...
  *                          power=WATTS temp=CELSIUS ecc=ERRORS throttle=BITS; after all others, as many lines as it takes
+ *                          persist=0|1 remapped=ROWS
+ *     driver VERSION CUDA  versions of the driver and of CUDA, as 580.65.06 and 13000
  *     hang init -          nvmlInit does not return
  *     error CODE -         nvmlInit fails: 9 driver not loaded, 18 driver and library mismatch
  *
@@ -131,6 +133,33 @@ static int number(const Line *device, const char *key, unsigned long long *answe
     const char *text = said(device, key);
     *answer = text ? strtoull(text, NULL, 0) : 0;
     return error(device) ? error(device) : text ? OK : NOT_SUPPORTED;
+}
+static const Line *driver(void) {
+    for (int i = 0; i < count; i++) if (!strcmp(lines[i].kind, "driver")) return &lines[i];
+    return NULL;
+}
+int nvmlSystemGetDriverVersion(char *text, unsigned size) {
+    if (!driver()) return NOT_SUPPORTED;
+    snprintf(text, size, "%s", driver()->uuid);
+    return OK;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int *answer) {
+    if (!driver()) return NOT_SUPPORTED;
+    *answer = atoi(driver()->memory);
+    return OK;
+}
+int nvmlDeviceGetPersistenceMode(Line *device, unsigned *mode) {
+    unsigned long long answer;
+    int outcome = number(device, "persist=", &answer);
+    *mode = (unsigned)answer;
+    return outcome;
+}
+int nvmlDeviceGetRemappedRows(Line *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    unsigned long long answer;
+    int outcome = number(device, "remapped=", &answer);
+    *corrected = (unsigned)answer;
+    *uncorrected = *pending = *failed = 0;
+    return outcome;
 }
 int nvmlDeviceGetPowerUsage(Line *device, unsigned *milliwatts) {
     unsigned long long watts;

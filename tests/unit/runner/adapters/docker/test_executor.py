@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from runner.adapters.docker.executor import (
 )
 from runner.adapters.docker.hardening import LOOPBACK_HOSTS, HardeningSettings
 from runner.base.errors import Unavailable
+from runner.core.doctor import EngineFacts
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -218,3 +219,39 @@ def test_the_names_of_the_loopback_are_kept_and_mended(tmp_path: Path) -> None:
 
 def test_where_no_names_can_be_kept_there_are_none(tmp_path: Path) -> None:
     assert write_hosts_file(tmp_path / "missing") is None
+
+
+# --- how devices get into containers
+
+GPU = Device("GPU-1", "nvidia", "NVIDIA H100 80GB HBM3")
+
+
+def _choosing(monkeypatch: pytest.MonkeyPatch, *answers: EngineFacts) -> DockerExecutor:
+    """Return an executor whose engine answers so, one time after the other."""
+    queue = list(answers)
+    monkeypatch.setattr(docker_executor, "describe_engine", lambda _url: queue.pop(0))
+    return DockerExecutor(DockerExecutorSettings(HardeningSettings("i1"), choose_injection=True))
+
+
+def test_a_job_whose_gpu_no_container_can_get_waits_and_the_next_launch_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = EngineFacts(version="20.10.24", runtimes=("runc",))
+    executor = _choosing(monkeypatch, old, EngineFacts("gone"), replace(old, runtimes=("nvidia", "runc")))
+    request = replace(_request(GPU), run_dir=tmp_path, log=tmp_path / "log")
+    with pytest.raises(Unavailable, match=r"no GPU can be given to containers: engine 20.10.24 .*nvidia-ctk"):
+        executor.plan(request)
+    with pytest.raises(Unavailable, match=r"^gone$"):
+        executor.plan(request)
+    for _ in range(2):  # the answer is kept
+        assert dict(executor.plan(request))["config"]["HostConfig"]["Runtime"] == "nvidia"  # type: ignore[index]
+
+
+def test_cdi_is_taken_where_it_is_ready_and_nobody_asks_for_a_job_without_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready = EngineFacts(version="28.2.2", runtimes=("nvidia",), cdi_enabled=True, cdi_files=("nvidia.yaml",))
+    executor = _choosing(monkeypatch, ready)
+    executor.plan(_request())
+    [asked] = dict(executor.plan(_request(GPU)))["config"]["HostConfig"]["DeviceRequests"]  # type: ignore[index]
+    assert asked["DeviceIDs"] == ["nvidia.com/gpu=GPU-1"]

@@ -1,0 +1,402 @@
+"""What is right and wrong on a machine for jobs on GPUs: findings from facts, each with the next step.
+
+The facts are collected by ``runner.adapters.host.doctor``.  A fact that could not be read is None, and its
+finding says so.  The least drivers are those of NVIDIA's release notes for CUDA 12 and 13
+(https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/, table of minimum driver versions).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Literal, TypeAlias
+
+GIB: Final = 1024**3
+
+LEAST_DRIVERS: Final = {13: (580, 65, 6), 12: (525, 60, 13), 11: (450, 80, 2)}
+"""The least driver for each major version of CUDA, on Linux; later minor versions run with it, too."""
+
+CDI_ENGINE: Final = (25, 0)
+"""The first Docker engine that injects devices by CDI."""
+
+LEAST_DISK_BYTES: Final = 20 * GIB
+"""An image with CUDA takes about 10 GiB while it is built, and its checkpoints come on top."""
+
+LEAST_WATCHES, LEAST_INSTANCES = 8192, 128
+
+Injection: TypeAlias = Literal["cdi", "hook"]
+Version: TypeAlias = tuple[int, ...]
+
+
+class Verdict(StrEnum):
+    """How a finding is to be read."""
+
+    OK = "ok"
+    WARNING = "warning"  # jobs run, and something will go wrong or slowly
+    PROBLEM = "problem"  # jobs on these GPUs cannot run
+    UNKNOWN = "unknown"  # it could not be looked at
+    ABSENT = "absent"  # there is no such hardware or part
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report: what was looked at, what it is, and what to do."""
+
+    subject: str
+    verdict: Verdict
+    fact: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device node, and whether the examining user may open it for reading and writing."""
+
+    path: str
+    group: str
+    accessible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaGpu:
+    """An NVIDIA GPU as NVML describes it; None: the driver does not say."""
+
+    name: str
+    model: str
+    capability: tuple[int, int] | None = None
+    persistence: bool | None = None
+    ecc_errors: int | None = None
+    retired_pages: int | None = None
+    unusable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NvidiaFacts:
+    """What is known of NVIDIA on a machine."""
+
+    on_bus: int = 0  # GPUs on the PCI bus
+    driver: str | None = None  # of the kernel module
+    nvml_error: str | None = None  # why NVML does not answer; None: it does
+    cuda: tuple[int, int] | None = None  # the newest version that the driver supports
+    nodes: tuple[Node, ...] = ()
+    gpus: tuple[NvidiaGpu, ...] = ()
+    toolkit: str | None = None  # path of nvidia-ctk
+
+
+@dataclass(frozen=True, slots=True)
+class AmdFacts:
+    """What is known of AMD on a machine."""
+
+    on_bus: int = 0
+    driver: bool = False  # amdgpu is loaded
+    kfd: Node | None = None
+    render: tuple[Node, ...] = ()
+    gpus: tuple[str, ...] = ()  # models of those that can compute
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """The container engine; ``error`` says why it does not answer."""
+
+    error: str | None = None
+    version: str = ""
+    runtimes: tuple[str, ...] = ()
+    cdi_enabled: bool | None = None  # None: the engine does not say
+    cdi_files: tuple[str, ...] = ()  # specifications of nvidia.com/gpu
+    storage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What is known of the host itself; None: not readable."""
+
+    cgroup: int | None = None  # version
+    shm_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    disk_path: str = ""
+    inotify_watches: int | None = None
+    inotify_instances: int | None = None
+    clock_synchronized: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """All facts, and what the settings and images want."""
+
+    nvidia: NvidiaFacts = NvidiaFacts()
+    amd: AmdFacts = AmdFacts()
+    engine: EngineFacts | None = None  # None: jobs run as plain processes
+    host: HostFacts = HostFacts()
+    wanted_cuda: tuple[int, int] | None = None  # of the torch in the image
+    least_capability: tuple[int, int] = (7, 5)  # of the wheels in the image
+    injection: Literal["auto", "cdi", "hook"] = "auto"
+    groups: frozenset[str] = field(default_factory=frozenset)  # of the examining user
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionChoice:
+    """How NVIDIA devices get into containers; ``problem`` says why they cannot."""
+
+    how: Injection | None
+    problem: str = ""
+    advice: str = ""
+
+
+def parse_version(text: str) -> Version:
+    """Return the leading numbers of a version: 20.10.24+dfsg1 is (20, 10, 24)."""
+    parts: list[int] = []
+    for part in text.split("."):
+        digits = "".join(character for character in part if character.isdigit())
+        if not part[:1].isdigit():
+            break
+        leading = len(part) - len(part.lstrip("0123456789"))
+        parts.append(int(part[:leading] or digits))
+        if leading != len(part):
+            break
+    return tuple(parts)
+
+
+def choose_injection(engine: EngineFacts, wanted: Literal["auto", "cdi", "hook"] = "auto") -> InjectionChoice:
+    """Return how to inject NVIDIA devices into containers: by CDI where it is ready, else by the hook."""
+    can_cdi = parse_version(engine.version)[:2] >= CDI_ENGINE and engine.cdi_enabled is not False
+    has_hook = "nvidia" in engine.runtimes
+    if wanted != "hook" and can_cdi and engine.cdi_files:
+        return InjectionChoice("cdi")
+    if wanted != "cdi" and has_hook:
+        return InjectionChoice("hook")
+    if wanted == "hook":
+        return InjectionChoice(
+            None,
+            "gpu_injection is hook, and the engine has no runtime nvidia",
+            "install nvidia-container-toolkit, then: nvidia-ctk runtime configure --runtime=docker",
+        )
+    if not can_cdi:
+        fact = f"engine {engine.version or 'of unknown version'} cannot inject devices by CDI"
+        if engine.cdi_enabled is False:
+            fact += " (it is switched off)"
+        tail = "" if wanted == "cdi" else ", and has no runtime nvidia"
+        return InjectionChoice(
+            None,
+            f"{fact}{tail}",
+            "use an engine of version 25 or later with features.cdi, or install nvidia-container-toolkit"
+            " (nvidia-ctk runtime configure --runtime=docker) and let gpu_injection be hook",
+        )
+    return InjectionChoice(
+        None,
+        "no CDI specification describes nvidia.com/gpu",
+        "install nvidia-container-toolkit, then: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+    )
+
+
+def examine(machine: Machine) -> tuple[Finding, ...]:
+    """Return the findings about a machine, in the order in which a device gets into a job."""
+    return (
+        *_nvidia(machine),
+        *_amd(machine),
+        *_no_gpu(machine),
+        *_engine(machine),
+        *_host(machine.host),
+    )
+
+
+def _no_gpu(machine: Machine) -> Iterator[Finding]:
+    if not (machine.nvidia.on_bus or machine.nvidia.gpus or machine.amd.on_bus or machine.amd.gpus):
+        yield Finding("GPUs", Verdict.ABSENT, "none on the PCI bus", "jobs run on CPUs")
+
+
+# --- NVIDIA
+
+
+def _nvidia(machine: Machine) -> Iterator[Finding]:
+    facts = machine.nvidia
+    if not (facts.on_bus or facts.driver or facts.gpus):
+        return
+    yield _driver(facts, machine.wanted_cuda)
+    if facts.nvml_error is not None:
+        advice = "restart after a driver update: the kernel module and the library must be of one version"
+        if facts.driver is None:
+            advice = "load the driver first"
+        yield Finding("NVML", Verdict.PROBLEM, facts.nvml_error, advice)
+    elif facts.on_bus > len(facts.gpus):
+        fact = f"{len(facts.gpus)} of {facts.on_bus} GPUs on the PCI bus answer"
+        yield Finding("NVML", Verdict.WARNING, fact, "see dmesg for Xid errors; a lost GPU needs a reset")
+    else:
+        yield Finding("NVML", Verdict.OK, f"answers for {_count(len(facts.gpus), 'GPU')}")
+    yield from _nodes("/dev/nvidia*", facts.nodes, "nvidia-modprobe -u -c=0 makes them", machine)
+    for gpu in facts.gpus:
+        yield from _gpu(gpu, machine)
+    if machine.engine is not None and machine.engine.error is None:
+        yield _injection(machine)
+
+
+def _driver(facts: NvidiaFacts, wanted: tuple[int, int] | None) -> Finding:
+    if facts.driver is None:
+        return Finding(
+            "NVIDIA driver",
+            Verdict.PROBLEM,
+            f"{_count(facts.on_bus, 'GPU')} on the PCI bus and no driver is loaded",
+            "install the driver and load it (modprobe nvidia); see dmesg if that fails",
+        )
+    if wanted is None:
+        return Finding("NVIDIA driver", Verdict.OK, f"{facts.driver}{_supports(facts)}")
+    least = LEAST_DRIVERS.get(wanted[0])
+    fact = f"{facts.driver}{_supports(facts)}; the image's torch needs CUDA {wanted[0]}.{wanted[1]}"
+    too_old = least is not None and parse_version(facts.driver) < least
+    too_old = too_old or (facts.cuda is not None and facts.cuda[0] < wanted[0])
+    if too_old and least is not None:
+        needed = ".".join(map(str, least[:2]))
+        advice = f"update the driver to {needed} or later, or use an image with an older CUDA (images: lock)"
+        return Finding("NVIDIA driver", Verdict.PROBLEM, fact, advice)
+    return Finding("NVIDIA driver", Verdict.OK, fact)
+
+
+def driver_problem(driver: str, wanted: tuple[int, int]) -> str | None:
+    """Return why a driver is too old for a version of CUDA, None if it is not."""
+    finding = _driver(NvidiaFacts(driver=driver), wanted)
+    return None if finding.verdict is Verdict.OK else f"driver {finding.fact}; {finding.advice}"
+
+
+def _supports(facts: NvidiaFacts) -> str:
+    return "" if facts.cuda is None else f", supports CUDA up to {facts.cuda[0]}.{facts.cuda[1]}"
+
+
+def _gpu(gpu: NvidiaGpu, machine: Machine) -> Iterator[Finding]:
+    subject = f"{gpu.name} {gpu.model}"
+    if gpu.unusable:
+        yield Finding(subject, Verdict.PROBLEM, gpu.unusable, "runner gpus tells more")
+    if gpu.capability is not None and gpu.capability < machine.least_capability:
+        needs = f"the image's torch needs {_dotted(machine.least_capability)}"
+        fact = f"compute capability {_dotted(gpu.capability)}; {needs}"
+        yield Finding(subject, Verdict.PROBLEM, fact, "use an image with an older torch, or another GPU")
+    if gpu.ecc_errors:
+        fact = f"{_count(gpu.ecc_errors, 'uncorrectable memory error')} since the driver was loaded"
+        yield Finding(subject, Verdict.WARNING, fact, "drain it (runner gpus drain), and reset or replace it")
+    if gpu.retired_pages:
+        fact = f"{_count(gpu.retired_pages, 'memory page')} retired or remapped"
+        yield Finding(subject, Verdict.WARNING, fact, "replace it when the number grows")
+    if gpu.persistence is False:
+        advice = "nvidia-smi -pm 1, or the service nvidia-persistenced"
+        yield Finding(
+            subject, Verdict.WARNING, "persistence mode is off: each job loads the driver anew", advice
+        )
+
+
+def _injection(machine: Machine) -> Finding:
+    engine = machine.engine
+    assert engine is not None  # noqa: S101  the caller has looked
+    choice = choose_injection(engine, machine.injection)
+    if choice.how is None:
+        return Finding("devices in containers", Verdict.PROBLEM, choice.problem, choice.advice)
+    how = "CDI" if choice.how == "cdi" else "the runtime nvidia"
+    return Finding("devices in containers", Verdict.OK, f"by {how}")
+
+
+# --- AMD
+
+
+def _amd(machine: Machine) -> Iterator[Finding]:
+    facts = machine.amd
+    if not (facts.on_bus or facts.gpus):
+        return
+    if not facts.driver:
+        yield Finding(
+            "AMD driver",
+            Verdict.PROBLEM,
+            f"{_count(facts.on_bus, 'GPU')} on the PCI bus and amdgpu is not loaded",
+            "load it (modprobe amdgpu); see dmesg if that fails",
+        )
+        return
+    yield Finding("AMD driver", Verdict.OK, f"amdgpu; {_count(len(facts.gpus), 'GPU')} can compute")
+    if facts.kfd is None:
+        advice = "install the amdgpu kernel module of ROCm, or a kernel with CONFIG_HSA_AMD"
+        yield Finding("/dev/kfd", Verdict.PROBLEM, "is missing: nothing can compute", advice)
+    else:
+        yield from _nodes("/dev/kfd", (facts.kfd,), "", machine)
+    yield from _nodes("/dev/dri/renderD*", facts.render, "see dmesg for errors of amdgpu", machine)
+
+
+def _nodes(subject: str, nodes: Iterable[Node], missing: str, machine: Machine) -> Iterator[Finding]:
+    """Yield whether device nodes exist and may be opened.  A daemon in containers opens none itself."""
+    found = tuple(nodes)
+    if not found:
+        yield Finding(subject, Verdict.PROBLEM, "there are none", missing)
+        return
+    closed = tuple(node for node in found if not node.accessible)
+    if not closed:
+        yield Finding(subject, Verdict.OK, ", ".join(node.path for node in found))
+        return
+    groups = sorted({node.group for node in closed} - machine.groups)
+    paths = ", ".join(node.path for node in closed)
+    advice = (
+        f"add the user to the group {' and '.join(groups)}, and log in again"
+        if groups
+        else "look at their modes"
+    )
+    yield Finding(subject, Verdict.PROBLEM, f"{paths}: this user may not open it", advice)
+
+
+# --- engine and host
+
+
+def _engine(machine: Machine) -> Iterator[Finding]:
+    engine = machine.engine
+    if engine is None:
+        yield Finding("container engine", Verdict.ABSENT, "jobs run as plain processes", "")
+    elif engine.error is not None:
+        advice = "start it (systemctl start docker), or say executor: process in the settings"
+        yield Finding("container engine", Verdict.PROBLEM, engine.error, advice)
+    else:
+        runtimes = ", ".join(engine.runtimes)
+        fact = f"{engine.version}; runtimes {runtimes}; storage {engine.storage or 'unknown'}"
+        yield Finding("container engine", Verdict.OK, fact)
+
+
+def _host(host: HostFacts) -> Iterator[Finding]:
+    if host.cgroup is None:
+        yield Finding(
+            "cgroups", Verdict.UNKNOWN, "not mounted at /sys/fs/cgroup", "limits do not hold without them"
+        )
+    else:
+        yield Finding("cgroups", Verdict.OK, f"version {host.cgroup}")
+    yield _least(
+        "free disk",
+        host.disk_free_bytes,
+        LEAST_DISK_BYTES,
+        f"{host.disk_path}: free some, or set RUNNER_STATE_DIR",
+    )
+    yield _least("shared memory", host.shm_bytes, GIB // 2, "mount it larger; plain processes share it")
+    yield _limit("inotify watches", host.inotify_watches, LEAST_WATCHES, "fs.inotify.max_user_watches")
+    yield _limit(
+        "inotify instances", host.inotify_instances, LEAST_INSTANCES, "fs.inotify.max_user_instances"
+    )
+    if host.clock_synchronized is None:
+        yield Finding("clock", Verdict.UNKNOWN, "the kernel does not say whether it is synchronised", "")
+    elif host.clock_synchronized:
+        yield Finding("clock", Verdict.OK, "synchronised")
+    else:
+        advice = "start chrony or systemd-timesyncd; schedules and logs follow the clock"
+        yield Finding("clock", Verdict.WARNING, "not synchronised", advice)
+
+
+def _least(subject: str, size: int | None, least: int, advice: str) -> Finding:
+    if size is None:
+        return Finding(subject, Verdict.UNKNOWN, "could not be read", "")
+    fact = f"{size / GIB:.1f} GiB"
+    if size < least:
+        return Finding(subject, Verdict.WARNING, f"{fact}; at least {least / GIB:g} GiB is advised", advice)
+    return Finding(subject, Verdict.OK, fact)
+
+
+def _limit(subject: str, number: int | None, least: int, name: str) -> Finding:
+    if number is None:
+        return Finding(subject, Verdict.UNKNOWN, "could not be read", "")
+    if number < least:
+        return Finding(subject, Verdict.WARNING, str(number), f"sysctl -w {name}={least}")
+    return Finding(subject, Verdict.OK, str(number))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "shell": "runner.cli.shell:shell",
     "attach": "runner.cli.terminal:attach",
     "forward": "runner.cli.forward:forward",
+    "cp": "runner.cli.cp:cp",
     "cancel": "runner.cli.job_control:cancel",
     "kill": "runner.cli.job_control:kill",
     "restart": "runner.cli.job_control:restart",
@@ -66,7 +67,7 @@ COMMANDS: Final = {
 GROUPS: Final = {
     "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill",
              "restart", "hold", "release"),
-    "In a job": ("shell", "exec", "attach", "forward"),
+    "In a job": ("shell", "exec", "attach", "forward", "cp"),
     "Changes": ("diff", "apply", "rollback", "revisions"),
     "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "doctor", "usage", "images", "data"),

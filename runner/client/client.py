@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from binascii import b2a_base64
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,16 +24,17 @@ from runner.client.autostart import (
     start,
     was_stopped,
 )
-from runner.client.http import exchange, query_string, quote_path, raise_for_error
+from runner.client.http import Response, begin, exchange, query_string, quote_path, raise_for_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from runner.client.autostart import Endpoint, Tell
-    from runner.client.http import Query, Response
+    from runner.client.http import Query, StreamedBody
     from runner.client.types import JobDetail, JobEvent, JobSummary
 
 ANSWER_LIMIT_S: Final = 30.0  # in addition to the wait that the request asks for
+STREAM_LIMIT_S: Final = 120.0  # between two pieces of an answer
 ABSENCE_LIMIT_S: Final = 60.0  # how long a client waits for a daemon that it may not start
 ABSENCE_POLL_S: Final = 0.2
 QUESTION_TRIES: Final = 5  # of a read-only request, if the daemon dies during it
@@ -358,6 +359,24 @@ class Client:
             _await_daemon(self.endpoint.socket)
         elif not answers(self.endpoint.socket):
             start(self.endpoint, self.tell)
+
+    @contextmanager
+    def stream(self, target: str) -> Iterator[StreamedBody]:
+        """Yield the body of the answer to a GET request, to be read piece by piece.
+
+        Raises:
+            ErrorResponse: the daemon refused the request.
+            ConnectionLost: the daemon closed the connection early.
+        """
+        with connect(self.endpoint.socket) as connection, connection.makefile("rb") as stream:
+            connection.settimeout(STREAM_LIMIT_S)
+            try:
+                answer = begin(connection, stream, target)
+            except OSError as error:
+                raise ConnectionLost(f"{self.endpoint.socket}: the daemon left ({error})") from error
+            if isinstance(answer, Response):
+                raise_for_error(answer)
+            yield answer
 
     def ask(self, method: str, target: str, body: bytes | None, limit_s: float) -> Response:
         """Return the answer to one request, sent once.

@@ -51,6 +51,42 @@ def exchange(connection: socket.socket, method: str, target: str, body: bytes | 
         return Response(status, headers, _read_body(stream, headers))
 
 
+class StreamedBody:
+    """The body of an answer, read piece by piece."""
+
+    def __init__(self, stream: IO[bytes], headers: Mapping[str, str]) -> None:
+        self._stream = stream
+        self._is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        """Return at most ``size`` bytes; nothing at the end.
+
+        Raises:
+            OSError: the body ends early.
+        """
+        if not self._is_chunked:
+            return self._stream.read(size)
+        if not self._rest:
+            self._rest = _read_chunk(self._stream)
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
+
+
+def begin(connection: socket.socket, stream: IO[bytes], target: str) -> StreamedBody | Response:
+    """Send a GET request, and return the body of a good answer to read, or a bad answer as a whole.
+
+    Raises:
+        OSError: the connection broke, or the answer is not an HTTP response.
+    """
+    head = f"GET {target} HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n\r\n"
+    connection.sendall(head.encode("ascii"))
+    status, headers = _read_head(stream)
+    if status < 300:
+        return StreamedBody(stream, headers)
+    return Response(status, headers, _read_body(stream, headers))
+
+
 def _read_head(stream: IO[bytes]) -> tuple[int, dict[str, str]]:
     words = _read_line(stream).split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():

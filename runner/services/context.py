@@ -15,7 +15,7 @@ from runner.core.ports.notifications import NotificationFeed
 from runner.core.ports.schedules import Schedules
 from runner.core.ports.store import JobStore
 from runner.core.ports.usage import UsageReport
-from runner.core.ports.users import User, Users
+from runner.core.ports.users import FileUsers, User
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.services.host_processes import HostProcesses
@@ -52,7 +52,7 @@ class ServiceContext:
     schedules: Schedules
     usage_report: UsageReport
     notification_feed: NotificationFeed
-    users: Users
+    users: FileUsers
     attempt_service: HostAttempts
     live: LiveSettings
     clock: Clock

@@ -10,8 +10,9 @@ socket pair.  The child answers on it: JSON with ``problem`` (a line, or null), 
 there is none.  A request of the kind ``beneath`` comes with an open directory, too, and ``path`` is a name
 below it.  A request of the kind ``code`` comes with a stream, to which the child writes what a code directory
 holds, and with the listing of the last time if there is one.  A request of the kind ``update`` comes with a
-stream of changes and the working directory that they are made in.  The process ends when the daemon closes
-the socket, also by dying.
+stream of changes and the working directory that they are made in; one of the kind ``archive`` with a stream
+and a directory, below which ``path`` is what is written as a tar archive.  The process ends when the daemon
+closes the socket, also by dying.
 
 With ``UID:GID`` as a second argument it does not trust the daemon: it looks up the groups of a user itself,
 and opens what root asks for as this user.  So nothing is ever opened as root.
@@ -31,10 +32,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from runner.adapters.host.archive import write_archive
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.update import apply_changes
 from runner.adapters.host.code_snapshot.walk import WalkLimits, send_tree
 from runner.adapters.host.paths import PathRefusedError, open_beneath, open_path
+from runner.base.textfile import one_line
 
 MAX_CHILDREN_PER_USER: Final = 16
 """More requests of one user at a time are refused: each may wait for a file system that does not answer."""
@@ -42,6 +45,8 @@ MAX_PACKET_BYTES: Final = 64 * 1024
 CPU_S: Final = 10
 CODE_CPU_S: Final = 120
 """Reading a code directory of the operator's own limit may take longer than opening a file."""
+ARCHIVE_CPU_S: Final = 3600
+"""Outputs of a job may have any size."""
 MAX_KEPT: Final = 20
 """Paths that an answer names at most."""
 MAX_PATH_SHOWN: Final = 100
@@ -125,6 +130,9 @@ def _answer_as_user(request: dict[str, Any], directory: list[int], answers: sock
     if request["kind"] == "code":
         _answer(answers, {"problem": _send_code(request, *directory)})
         return
+    if request["kind"] == "archive":
+        _answer(answers, {"problem": _archive(request, *directory)})
+        return
     if request["kind"] == "update":
         _answer(answers, {"problem": None, "kept": _update(request, *directory)})
         return
@@ -193,6 +201,20 @@ def _is_group(gid: int) -> bool:
     return True
 
 
+def _archive(request: dict[str, Any], stream: int, directory: int) -> str | None:
+    """Write what lies at a path below an open directory to a stream; return what is wrong, or None."""
+    resource.setrlimit(resource.RLIMIT_CPU, (ARCHIVE_CPU_S, ARCHIVE_CPU_S))
+    try:
+        found = open_beneath(directory, request["path"])
+        with suppress(BrokenPipeError, ConnectionResetError), os.fdopen(os.dup(stream), "wb", 1024**2) as out:
+            write_archive(out, found)
+    except PathRefusedError as error:
+        return str(error)
+    except OSError as error:
+        return f"{one_line(error.filename or request['path'])}: {error.strerror or error}"
+    return None
+
+
 def become(uid: int, gid: int, groups: list[int]) -> None:
     """Take on all ids of a user, for good; for anybody but root that gives up every capability.
 
@@ -206,7 +228,7 @@ def become(uid: int, gid: int, groups: list[int]) -> None:
         os.setresuid(uid, uid, uid)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody of the same uid reads what it holds
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CODE_CPU_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, ARCHIVE_CPU_S))
 
 
 def _answer(answers: socket.socket, message: dict[str, Any], *descriptors: int) -> None:

@@ -167,6 +167,27 @@ class HostUsers:
             self._send(json.dumps(request).encode(), theirs.fileno(), far.fileno(), *known)
         return CodeStream(mine, stream, one_line(str(directory)))
 
+    def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> "ArchiveStream":
+        """Return what lies at a name below a directory as a tar archive, read with the rights of an owner.
+
+        The caller closes it.
+
+        Raises:
+            OSError: the directory is not there.
+            Unavailable: the process that reads it has ended.
+        """
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stream, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        who = User(owner.uid, owner.gid, (owner.gid,), owner.name)
+        with theirs, far:
+            place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                packet = json.dumps(_request(who, name, "archive")).encode()
+                self._send(packet, theirs.fileno(), far.fileno(), place)
+            finally:
+                os.close(place)
+        return ArchiveStream(mine, stream, one_line(name))
+
     def update_as_owner(
         self, owner: Owner, directory: Path, send: Callable[[BinaryIO], None], *, read_only: bool
     ) -> list[str]:
@@ -259,6 +280,31 @@ class HostUsers:
 
 def _request(who: User, path: str, kind: str) -> dict[str, object]:
     return {"uid": who.uid, "gid": who.gid, "groups": who.groups, "path": path, "kind": kind}
+
+
+class ArchiveStream:
+    """A tar archive while it is written; satisfies ``runner.core.ports.users.Archive``."""
+
+    def __init__(self, answers: socket.socket, stream: socket.socket, shown: str) -> None:
+        self._answers, self._shown = answers, shown
+        self.stream = stream
+
+    def problem(self) -> str | None:
+        """Return why the archive is not complete, None if it is; ask when the stream has ended.
+
+        Raises:
+            Unavailable: the process that writes it has ended early.
+        """
+        try:
+            _answer(self._answers, self._shown)
+        except PathRefusedError as error:
+            return str(error)
+        return None
+
+    def close(self) -> None:
+        """Close both ends; the process that writes there ends."""
+        self._answers.close()
+        self.stream.close()
 
 
 class CodeStream:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import Literal, Protocol, TypeAlias
 
 PathKind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
@@ -31,6 +32,20 @@ class User:
     name: str
 
 
+class Archive(Protocol):
+    """A tar archive while it is written."""
+
+    @property
+    def stream(self) -> socket:
+        """Return the socket that the archive comes from."""
+
+    def problem(self) -> str | None:
+        """Return why the archive is not complete, None if it is; ask when the stream has ended."""
+
+    def close(self) -> None:
+        """End the work on it."""
+
+
 class Users(Protocol):
     """Looks up users, and reads files with their rights and never with the daemon's."""
 
@@ -48,6 +63,16 @@ class Users(Protocol):
 
         Raises:
             UsageError: the user may not read it, or it is too large for a secret.
+        """
+
+
+class FileUsers(Users, Protocol):
+    """The users of this host, with the files of their jobs."""
+
+    def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> Archive:
+        """Return what lies at a name below a directory as a tar archive, read with the rights of an owner.
+
+        The caller closes it.  May raise OSError, Unavailable.
         """
 
 

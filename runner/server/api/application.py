@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from fastapi.telemetry import TelemetryConfig
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
-from runner.server.api import devices, jobs, logs
+from runner.server.api import devices, files, jobs, logs
 from runner.server.api.audit import AuditLog, AuditMiddleware
 from runner.server.api.deps import AdmittedUids, get_caller
 from runner.services.context import NotFound
@@ -88,6 +88,7 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     app.state.schedules = ScheduleService.of(service)
     app.include_router(jobs.router)
     app.include_router(devices.router)
+    app.include_router(files.router)
     app.state.audit = AuditLog(service.state_dir / "audit.log", service.clock)
     app.add_middleware(AuditMiddleware, audit=app.state.audit)
     app.add_exception_handler(RunnerError, _runner_error)

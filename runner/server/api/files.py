@@ -1,0 +1,73 @@
+"""HTTP for the files of a job: what its attempts have written, as a tar archive."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response, StreamingResponse
+
+from runner.base.errors import UsageError
+from runner.core.ports.users import Archive
+from runner.server.api.deps import CallerDep, ServiceDep
+from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.services.attempts.output import locate_output
+from runner.services.context import Caller
+from runner.services.jobs import JobService
+from runner.services.submission.revision import parse_revision
+
+router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+
+PART_BYTES: Final = 256 * 1024
+SILENCE_S: Final = 60.0
+"""How long a file system may take for the next bytes."""
+
+
+@router.get("/jobs/{reference}/files")
+async def get_files(
+    reference: str, service: ServiceDep, caller: CallerDep, path: str = Query("", max_length=4096)
+) -> Response:
+    """Answer with a file or a directory of a job as a tar archive, in which it is called "."."""
+    archive = await run_in_share(_open, service, caller, reference, path)
+    parts = _parts(archive)
+    first = await anext(parts)  # what is wrong from the beginning is an answer of its own
+    return StreamingResponse(_chain(first, parts), media_type="application/x-tar")
+
+
+async def _chain(first: bytes, others: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in others:
+        yield part
+
+
+def _open(service: JobService, caller: Caller, reference: str, path: str) -> Archive:
+    row = service.queries.readable(caller, reference)
+    directory = service.attempt_service.directory(row)
+    paths = directory.paths(max(row.job.attempts, 1), row.job.lineage)
+    works = parse_revision(row.revision).working_directory() is not None
+    where = locate_output(paths, path, works=works)
+    try:
+        return service.users.archive_as_owner(row.owner, directory.root, str(where))
+    except OSError as error:
+        raise UsageError(f"job {row.job.id}: has no files yet, or no more") from error
+
+
+async def _parts(archive: Archive) -> AsyncIterator[bytes]:
+    """Yield the archive; an archive that cannot be completed ends without its last part.
+
+    Raises:
+        UsageError: it cannot be completed.
+    """
+    try:
+        while part := await _part(archive):
+            yield part
+        if (problem := await run_in_share(archive.problem)) is not None:
+            raise UsageError(problem)
+    finally:
+        archive.close()
+
+
+async def _part(archive: Archive) -> bytes:
+    archive.stream.setblocking(False)  # noqa: FBT003  (the standard library's signature)
+    receiving = asyncio.get_running_loop().sock_recv(archive.stream, PART_BYTES)
+    return await asyncio.wait_for(receiving, SILENCE_S)

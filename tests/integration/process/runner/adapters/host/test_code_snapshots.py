@@ -160,7 +160,7 @@ def test_too_much_names_the_largest_files(place: Path) -> None:
         snapshots(place, CodeLimits(max_bytes=4096)).take(ME, place / "code")
     (fact,) = refused.value.facts
     assert fact.startswith(
-        ".: has 6009B, and 4KiB may be; the largest: big.bin (5000B), small.bin (1000B), train.py (9B)"
+        ".: has 6009B, and 4KiB may be; the largest: big.bin (5KB), small.bin (1KB), train.py (9B)"
     )
     with pytest.raises(CodeRefused, match="has more than 2 files and directories"):
         snapshots(place, CodeLimits(max_files=2)).take(ME, place / "code")
@@ -369,7 +369,7 @@ def test_a_user_who_has_used_up_his_room_loses_the_code_of_jobs_that_have_finish
         os.utime(path, (1, 1))
     (place / "code" / "a").write_bytes(os.urandom(12_000))
     kept.in_use = lambda *, finished: frozenset({first.id, str(finished)})
-    with pytest.raises(Refused, match=r"takes 24009B, and 20000B may be \(code_bytes_per_user\)"):
+    with pytest.raises(Refused, match=r"takes 24009B, and 20KB may be \(code_bytes_per_user\)"):
         kept.take(ME, place / "code")
     kept.in_use = lambda *, finished: frozenset({first.id} if finished else ())
     second = kept.take(ME, place / "code")

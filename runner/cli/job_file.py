@@ -62,12 +62,21 @@ def schema() -> None:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), default=Path("job.yaml"))
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def init(file: Path, *, force: bool) -> None:
+@click.option(
+    "--training", is_flag=True, help="Write the training of a small model, whatever the directory holds."
+)
+def init(file: Path, *, force: bool, training: bool) -> None:
     """Write a commented job file that runs without changes.
 
-    The default FILE is job.yaml. An existing file is not overwritten.
+    The default FILE is job.yaml. An existing file is not overwritten. If its directory holds a script, such
+    as train.py or main.py, the job runs it, with the packages of requirements.txt or pyproject.toml, and
+    comments say how it resumes after a kill; Lightning, Hugging Face, PyTorch and torchrun are recognised.
+    Otherwise it trains a small model.
     """
-    text = TEMPLATE.read_text(encoding="utf-8")
+    from runner.cli.proposal import propose  # noqa: PLC0415  parses sources: only this command pays for it
+
+    proposal = None if training else propose(file.parent)
+    text = TEMPLATE.read_text(encoding="utf-8") if proposal is None else proposal.text
     name = one_line(str(file))
     try:
         with open_target(file, overwrite=force) as target:
@@ -79,7 +88,8 @@ def init(file: Path, *, force: bool) -> None:
         raise UsageError(f"{name}: exists already; --force overwrites it") from error
     except OSError as error:
         raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
-    complain(f"wrote {name}; start it with: runner submit {one_line(shlex.quote(str(file)))} --follow")
+    about = "" if proposal is None else f" for {one_line(proposal.about)}"
+    complain(f"wrote {name}{about}; start it with: runner submit {one_line(shlex.quote(str(file)))} --follow")
 
 
 commands: Final = (validate, schema, init)

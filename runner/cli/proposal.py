@@ -1,0 +1,232 @@
+"""What ``runner init`` proposes for a directory with a script: a job file, with its reasons as comments.
+
+The scripts are parsed and never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from runner.cli.run_file import Value, default_name, yaml_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SCRIPTS: Final = ("train.py", "main.py", "run.py", "finetune.py", "train_gpt.py")
+"""Usual names of the script that trains, the likeliest first."""
+
+MAX_SOURCE_BYTES: Final = 1024**2
+MAX_SOURCES: Final = 50
+
+RESUME_OPTIONS: Final = (
+    *(
+        "--resume_from_checkpoint",
+        "--resume-from-checkpoint",
+        "--resume_from",
+        "--resume-from",
+        "--ckpt_path",
+    ),
+    *("--ckpt-path", "--resume", "--checkpoint", "--load", "--init_from"),
+)
+"""Usual options of scripts for the checkpoint to resume from, the likeliest first."""
+
+LIGHTNING: Final = "Lightning"
+HUGGING_FACE: Final = "Hugging Face Trainer"
+TORCH: Final = "PyTorch"
+
+HINTS: Final = {
+    LIGHTNING: (
+        "Lightning: to resume exactly, write in the script",
+        "  from jobs.integrations.lightning import Attached",
+        "  Attached().fit(trainer, model, train_loader)    # instead of trainer.fit(model, train_loader)",
+    ),
+    HUGGING_FACE: (
+        "Hugging Face: to resume exactly, write in the script",
+        "  from jobs.integrations.huggingface import Attached",
+        '  Attached().train(trainer)    # instead of trainer.train(); with save_strategy="no"',
+    ),
+    TORCH: (
+        "PyTorch: to resume exactly, write in the script",
+        "  from jobs.attach import attach_states",
+        "  with attach_states(model=model, optimizer=optimizer) as job:",
+        "      for step in job.steps(1000):    # instead of range(1000)",
+    ),
+}
+"""How each framework is made resumable."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the sources of a directory tell."""
+
+    modules: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    options: set[str] = field(default_factory=set)
+    saved: list[str] = field(default_factory=list)  # paths that are written by torch.save
+    output_dirs: list[str] = field(default_factory=list)
+
+    @property
+    def framework(self) -> str | None:
+        """The framework that runs the loop."""
+        if self.modules & {"lightning", "pytorch_lightning"}:
+            return LIGHTNING
+        if "transformers" in self.modules and self.names & {"Trainer", "Seq2SeqTrainer", "SFTTrainer"}:
+            return HUGGING_FACE
+        return TORCH if "torch" in self.modules else None
+
+    @property
+    def is_distributed(self) -> bool:
+        return bool(self.names & {"init_process_group", "DistributedDataParallel", "fully_shard"})
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A job file, and what it is made for."""
+
+    text: str
+    about: str
+
+
+def propose(directory: Path) -> Proposal | None:
+    """Return a job file for the script of a directory, None if it has none."""
+    script = _find_script(directory)
+    if script is None:
+        return None
+    found = Findings()
+    for source in (directory / script, *sorted(directory.glob("*.py"))[:MAX_SOURCES]):
+        _read(source, found)
+    requirements = _find_requirements(directory)
+    command = [*_launcher(found), script]
+    fields: dict[str, Value] = {
+        "name": default_name(command),
+        "workload": {"kind": "program", "command": command, "code": "."},
+        "resources": {"gpus": 0, "cpus": 2, "memory": "8GiB"},
+        **({"image": {"requirements": requirements}} if requirements else {}),
+    }
+    text = yaml_text(fields, _heading(found)) + "\n" + "\n".join(_checkpoint_lines(found)) + "\n"
+    parts = [script, *([f"with {requirements}"] if requirements else ())]
+    return Proposal(text, " ".join(parts) + (f" ({found.framework})" if found.framework else ""))
+
+
+def _find_script(directory: Path) -> str | None:
+    """Return the script that trains: one with a usual name, or the only one."""
+    for name in SCRIPTS:
+        if (directory / name).is_file():
+            return name
+    try:
+        found = [path.name for path in directory.glob("*.py") if path.is_file()]
+    except OSError:
+        return None
+    others = [name for name in found if not name.startswith(("test_", "conftest", "setup", "_"))]
+    return others[0] if len(others) == 1 else None
+
+
+def _find_requirements(directory: Path) -> str | None:
+    """Return the file that names the packages."""
+    if (directory / "requirements.txt").is_file():
+        return "requirements.txt"
+    try:
+        project = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8")).get("project")
+    except (OSError, ValueError):
+        return None
+    return "pyproject.toml" if isinstance(project, dict) and project.get("dependencies") else None
+
+
+def _launcher(found: Findings) -> list[str]:
+    if found.is_distributed:
+        return ["torchrun", "--standalone", "--nproc-per-node", "1"]
+    return ["python"]
+
+
+def _heading(found: Findings) -> str:
+    lines = [
+        'Check it with "runner validate FILE", start it with "runner submit FILE --follow".',
+        '"runner schema" prints all fields with their meanings and defaults.',
+    ]
+    if {"cuda", "is_available"} & found.names:
+        lines.append("The script mentions CUDA: write gpus: 1 to get a GPU.")
+    if found.is_distributed:
+        lines.append("It trains with several processes: write as many GPUs as --nproc-per-node.")
+    return "\n".join(lines)
+
+
+def _checkpoint_lines(found: Findings) -> Iterator[str]:
+    """Yield the section about checkpoints; as comments where something has to be filled in."""
+    files = _checkpoint_pattern(found)
+    option = next((each for each in RESUME_OPTIONS if each in found.options), None)
+    if files is not None and option is not None:
+        yield "checkpoint:               # the script saves these, and resumes by this option"
+        yield f'  files: "{files}"'
+        yield f'  resume_args: ["{option}", "{{newest}}"]'
+        return
+    yield "# A command that dies is started again in the same copy of this directory. If the script saves"
+    yield "# on its own, say what, and by which option it resumes:"
+    yield "# checkpoint:"
+    yield f'#   files: "{files or "out/checkpoint-*"}"'
+    yield f'#   resume_args: ["{option or "--resume"}", "{{newest}}"]'
+    if found.framework is not None and "jobs" not in found.modules:
+        yield "#"
+        yield from (f"# {line}" for line in HINTS[found.framework])
+
+
+def _checkpoint_pattern(found: Findings) -> str | None:
+    if found.framework == HUGGING_FACE and found.output_dirs:
+        return f"{found.output_dirs[0]}/checkpoint-*"
+    return next(iter(found.saved), None)
+
+
+def _read(path: Path, found: Findings) -> None:
+    """Add what a source tells; nothing if it cannot be parsed."""
+    try:
+        if path.stat().st_size > MAX_SOURCE_BYTES:
+            return
+        tree = ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        _note(node, found)
+
+
+def _note(node: ast.AST, found: Findings) -> None:
+    match node:
+        case ast.Import(names=names):
+            found.modules.update(each.name.partition(".")[0] for each in names)
+        case ast.ImportFrom(module=str(module), names=names):
+            found.modules.add(module.partition(".")[0])
+            found.names.update(each.name for each in names)
+        case ast.Attribute(attr=name):
+            found.names.add(name)
+        case ast.Constant(value="cuda"):
+            found.names.add("cuda")
+        case ast.Call():
+            _note_call(node, found)
+        case _:
+            pass
+
+
+def _note_call(call: ast.Call, found: Findings) -> None:
+    """Add the options of a parser, the paths of ``torch.save`` and the directories of a ``Trainer``."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    texts = [
+        each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    if name == "add_argument":
+        found.options.update(text for text in texts if text.startswith("--"))
+    elif name == "save" and isinstance(call.func, ast.Attribute) and len(call.args) > 1:
+        value = getattr(call.func.value, "id", "")
+        found.saved += [text for text in texts[-1:] if value == "torch" and _is_pattern(text)]
+    for keyword in call.keywords:
+        value = keyword.value
+        if keyword.arg == "output_dir" and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            found.output_dirs += [value.value.rstrip("/")] if _is_pattern(value.value) else []
+
+
+def _is_pattern(path: str) -> bool:
+    """Return whether a path can be written into ``checkpoint.files`` as it is."""
+    parts = path.removeprefix("./").rstrip("/").split("/")
+    usual = all(part not in {"", ".", ".."} for part in parts)
+    return usual and not set(path) & set('"\\$~*?[]{}') and path.isprintable() and len(path) < 200

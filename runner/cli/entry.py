@@ -5,11 +5,16 @@ therefore ends the process at once, as it ends programs in other languages; noth
 """
 
 import signal
+import sys
 
 
 def main() -> None:
     """Load the command line and run it; the function does not return."""
     end_at_interrupts()
+    if sys.argv[1:2] == ["exec"]:
+        from runner.cli.plain_exec import run_plain  # noqa: PLC0415  what other commands need not load
+
+        run_plain(sys.argv[2:])
     from runner.cli.main import main as run  # noqa: PLC0415  the point of this module
 
     run()

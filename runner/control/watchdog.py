@@ -201,6 +201,9 @@ def _act(context: Context, tracked: TrackedJob, finding: Finding, apply: ApplyEv
         context.store.decided(finding.decision)
     for each in finding.advice:
         context.store.note(row.job.id, finding.decision.at, ADVISED, f"{attempt_prefix(attempt)}{each.text}")
+        if isinstance(row.job.state, Running):
+            tell = partial(context.attempt_service.tell_terminals, row, row.job.state.attempt, each.text)
+            context.work_queue.put(row.job.id, tell)
     tracked.advised = attempt, _advised(context, tracked, attempt) | {each.rule for each in finding.advice}
     if finding.event is not None:
         apply(tracked, finding.event, finding.decision)

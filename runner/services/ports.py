@@ -155,6 +155,9 @@ class RunDirectory(Protocol):
     def terminal_touched(self, paths: RunPaths) -> float | None:
         """Return when a terminal of an attempt was last used, in seconds since the epoch, if one is held."""
 
+    def tell_terminals(self, paths: RunPaths, text: str) -> None:
+        """Show a line on the terminals of an attempt; what cannot be shown is left out."""
+
     def connect(self, paths: RunPaths, name: str) -> socket:
         """Return a connection to a socket that the job holds; may raise Refused."""
 

@@ -321,6 +321,13 @@ def test_the_settings_table_is_complete_and_its_defaults_are_true() -> None:
     assert rows == {name: json.dumps(value) for name, value in defaults.items()}
 
 
+def _without_none(value: object) -> object:
+    """Return a mapping without the values that are None."""
+    if not isinstance(value, dict):
+        return value
+    return {key: each for key, each in value.items() if each is not None}
+
+
 def test_the_table_of_the_queues_settings_is_complete_and_its_defaults_are_true() -> None:
     rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("explanation/scheduling"), "Settings")}
     defaults = flat("", Settings().queue.model_dump(mode="json", exclude={"classes"}))
@@ -328,7 +335,11 @@ def test_the_table_of_the_queues_settings_is_complete_and_its_defaults_are_true(
     classes = {row[0].strip("`"): row[1:] for row in table(page("explanation/scheduling"), "Classes")}
     told = Settings().queue.model_dump(mode="json", include={"classes"})["classes"]
     assert classes == {
-        name: [json.dumps(value).strip('"') for key, value in each.items() if key not in {"users", "groups"}]
+        name: [
+            json.dumps(_without_none(value)).strip('"')
+            for key, value in each.items()
+            if key not in {"users", "groups"}
+        ]
         for name, each in told.items()
     }
     assert all(each["users"] is each["groups"] is None for each in told.values())

@@ -460,6 +460,11 @@ class HostRunDirectory:
         """Return when a terminal of an attempt was last used, in seconds since the epoch."""
         return terminal.touched(paths.terminals)
 
+    def tell_terminals(self, paths: RunPaths, text: str) -> None:
+        """Show a line on the terminals of an attempt; what cannot be shown is left out."""
+        for name in terminal.names(paths.terminals):
+            terminal.tell(paths.terminals, name, self.owner.uid, text)
+
     def connect(self, paths: RunPaths, name: str) -> socket:
         """Return a connection to a socket that the job holds.
 

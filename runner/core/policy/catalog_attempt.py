@@ -207,6 +207,16 @@ PROGRESS_FACTS: Final = (
         unit="s",
     ),
     Fact(
+        "terminal.idle_s",
+        FactKind.NUMBER,
+        _WATCH,
+        "time since somebody typed at a terminal of a program with terminal: true, or a program wrote to one",
+        "the times of the sockets in attempts/N/terminals, which the terminals set",
+        least=0,
+        unit="s",
+        hint=True,
+    ),
+    Fact(
         "progress.advanced",
         FactKind.TRUTH,
         _ALWAYS,

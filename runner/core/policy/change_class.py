@@ -250,7 +250,11 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
 """The fields that all workloads have."""
 
 
-PROGRAM_FIELDS: Final[Mapping[str, FieldRule]] = {"command": _PROGRAM, "code": _PROGRAM}
+PROGRAM_FIELDS: Final[Mapping[str, FieldRule]] = {
+    "command": _PROGRAM,
+    "code": _PROGRAM,
+    "terminal": FieldRule(ChangeClass.A, "where the program reads and writes, and not what it computes"),
+}
 """The fields of a program."""
 
 

@@ -99,6 +99,9 @@ class Attempts(Protocol):
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
         """Return whether the copy exists, or the directory for it does not exist any more."""
 
+    def tell_terminals(self, row: JobRow, attempt: Attempt, text: str) -> None:
+        """Show a line on the terminals of an attempt, if it has any; what cannot be shown is left out."""
+
     def limit_log(self, row: JobRow, attempt: Attempt) -> None:
         """Keep the log of an attempt that runs or has just ended within its quota."""
 

@@ -133,8 +133,18 @@ def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]
     waiting = snapshot.pending
     own = sum(each.owner == job.owner for each in waiting)
     yield from _quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus, own, jobs)
+    yield from _class_quota(job, snapshot, jobs)
     group = sum(each.group == job.group for each in waiting)
     yield from _quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus, group, jobs)
+
+
+def _class_quota(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
+    """Yield what the quota of the owner within the class of a job refuses."""
+    found = next((each for each in snapshot.config.classes if each.name == job.priority_class), None)
+    if found is not None:
+        same = (each.owner == job.owner and each.priority_class == found.name for each in snapshot.pending)
+        holder = f"user {job.owner} in class {found.name}"
+        yield from _quota(holder, found.user_quota, job.request.gpus, sum(same), jobs)
 
 
 def check_queued(

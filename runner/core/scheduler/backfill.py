@@ -68,8 +68,8 @@ def plan(snapshot: Snapshot) -> Plan:
     return _Planner(snapshot).plan()
 
 
-LimitKey: TypeAlias = tuple[str, str, JobArray | None, int]
-"""Owner, group, array and number of GPUs: equal keys mean the same limits and the same amounts."""
+LimitKey: TypeAlias = tuple[str, str, str, JobArray | None, int]
+"""Owner, group, class, array and number of GPUs: equal keys mean the same limits and the same amounts."""
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class _Planner:
 
     def _consider(self, job: PendingJob, *, overdue: bool) -> bool:
         """Start a job, reserve for it or pass it over; return whether the jobs behind it may still start."""
-        limit_key = (job.owner, job.group, job.array, job.request.gpus)
+        limit_key = (job.owner, job.group, job.priority_class, job.array, job.request.gpus)
         # An overdue job is always looked at, because it may close its limits for others.
         at_limit_s = None if overdue else self.at_limit_s.get(limit_key)
         if at_limit_s == 0.0:  # checked first: thousands of jobs may wait for one quota

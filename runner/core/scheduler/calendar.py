@@ -6,6 +6,7 @@ reservations are booked in it as they are decided.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from runner.core.scheduler.config import Quota
 from runner.core.scheduler.snapshot import (
@@ -121,6 +122,9 @@ def expected_end(job: RunningJob, snapshot: Snapshot) -> float:
     return snapshot.now_s + max(OVERRUN_SHARE * (snapshot.now_s - job.started_s), OVERRUN_S)
 
 
+NO_QUOTA: Final = Quota()
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A quota or array limit that a job falls under, and how much of it the job would use."""
@@ -148,6 +152,7 @@ class Calendar:
     changed: list[HostCalendar] = field(
         default_factory=list
     )  # the host of every start and reservation, in order
+    _class_quotas: dict[str, Quota] = field(default_factory=dict)
     _limits: dict[tuple[str, str], tuple[int, Timeline]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -208,10 +213,19 @@ class Calendar:
         """Yield the limits that a job falls under."""
         quotas = self.snapshot.config.quotas
         yield from self._quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus)
+        own = self._class_quota(job.priority_class)
+        if own.jobs is not None or own.devices is not None:
+            yield from self._quota(f"user {job.owner} in class {job.priority_class}", own, job.request.gpus)
         if job.group:
             yield from self._quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus)
         if job.array and job.array.max_parallel is not None:
             yield self._limit(f"sweep {job.array.id}", "jobs", job.array.max_parallel, 1)
+
+    def _class_quota(self, name: str) -> Quota:
+        """Return what each user may have in a class; a class that is not configured any more has no limit."""
+        if not self._class_quotas:
+            self._class_quotas.update({each.name: each.user_quota for each in self.snapshot.config.classes})
+        return self._class_quotas.get(name, NO_QUOTA)
 
     def _quota(self, holder: str, quota: Quota, gpus: int) -> Iterator[Limit]:
         if quota.jobs is not None:

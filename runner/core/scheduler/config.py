@@ -24,6 +24,15 @@ class SchedulingOrder(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that a user or group may have at a time; None: no limit."""
+
+    devices: int | None = None  # allocated; a slice or a share of a device counts as one
+    jobs: int | None = None  # that hold resources
+    queued: int | None = None  # in the queue; checked at submission, not by the scheduler
+
+
+@dataclass(frozen=True, slots=True)
 class PriorityClass:
     """A class of jobs: higher ranks go first, whatever their owners have used before."""
 
@@ -35,23 +44,16 @@ class PriorityClass:
     starvation_limit_s: float = (
         3 * DAY_S
     )  # a job that has waited longer is overdue and goes before all others
+    user_quota: Quota = Quota()  # of each user within the class, in addition to the quotas of users
+    time_limit_s: float | None = None  # of a job that names none; None: it has none
 
 
 DEFAULT_CLASSES = (
     PriorityClass("idle", 0, 0.5, preemptible=True, starvation_limit_s=14 * DAY_S),
     PriorityClass("normal", 10),
-    PriorityClass("interactive", 15, 2.0),
+    PriorityClass("interactive", 15, 2.0, user_quota=Quota(devices=2, jobs=2), time_limit_s=8 * HOUR_S),
     PriorityClass("urgent", 20, 4.0, preempts=True, starvation_limit_s=DAY_S),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The most that a user or group may have at a time; None: no limit."""
-
-    devices: int | None = None  # allocated; a slice or a share of a device counts as one
-    jobs: int | None = None  # that hold resources
-    queued: int | None = None  # in the queue; checked at submission, not by the scheduler
 
 
 DEFAULT_USER_QUOTA: Final = Quota(queued=10_000)

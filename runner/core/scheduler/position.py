@@ -129,13 +129,13 @@ class _LimitUses:
 
 @dataclass(slots=True)
 class LimitLookup:
-    """The limits of jobs, looked up once for all jobs of the same owner, group, array and GPU count."""
+    """The limits of jobs, looked up once for all that agree in what ``for_job`` looks at."""
 
     calendar: Calendar
-    known: dict[tuple[str, str, int, JobArray | None], tuple[Limit, ...]] = field(default_factory=dict)
+    known: dict[tuple[str, str, str, int, JobArray | None], tuple[Limit, ...]] = field(default_factory=dict)
 
     def for_job(self, job: PendingJob) -> tuple[Limit, ...]:
-        key = (job.owner, job.group, job.request.gpus, job.array)
+        key = (job.owner, job.group, job.priority_class, job.request.gpus, job.array)
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = tuple(self.calendar.limits(job))

@@ -75,6 +75,22 @@ class ClosedModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class QuotaSettings(ClosedModel):
+    """The limits of one user or group; null: no limit."""
+
+    devices: int | None = Field(None, ge=0)
+    """Devices allocated at once; a slice or a share counts as one."""
+
+    jobs: int | None = Field(None, ge=0)
+    """Jobs with an allocation at once."""
+
+    queued: int | None = Field(None, ge=0)
+    """Jobs in the queue when another one is submitted."""
+
+    def quota(self) -> Quota:
+        return Quota(self.devices, self.jobs, self.queued)
+
+
 class ClassSettings(ClosedModel):
     """A priority class."""
 
@@ -93,6 +109,12 @@ class ClassSettings(ClosedModel):
     bound: Days = timedelta(days=3)
     """The starvation limit: a job that has waited longer goes first."""
 
+    user_quota: QuotaSettings = QuotaSettings()
+    """The limits of each user within the class, in addition to those of users."""
+
+    time_limit: Duration | None = None
+    """The time limit of a job that names none; null: it has none."""
+
     users: tuple[Named, ...] | None = None
     """Users who may use the class, by name; root and the daemon's own user always may."""
 
@@ -102,24 +124,15 @@ class ClassSettings(ClosedModel):
 
     def named(self, name: str) -> PriorityClass:
         return PriorityClass(
-            name, self.rank, self.weight, self.preempts, self.preemptible, self.bound.total_seconds()
+            name,
+            self.rank,
+            self.weight,
+            self.preempts,
+            self.preemptible,
+            self.bound.total_seconds(),
+            self.user_quota.quota(),
+            None if self.time_limit is None else self.time_limit.total_seconds(),
         )
-
-
-class QuotaSettings(ClosedModel):
-    """The limits of one user or group; null: no limit."""
-
-    devices: int | None = Field(None, ge=0)
-    """Devices allocated at once; a slice or a share counts as one."""
-
-    jobs: int | None = Field(None, ge=0)
-    """Jobs with an allocation at once."""
-
-    queued: int | None = Field(None, ge=0)
-    """Jobs in the queue when another one is submitted."""
-
-    def quota(self) -> Quota:
-        return Quota(self.devices, self.jobs, self.queued)
 
 
 class UserQuotaSettings(QuotaSettings):
@@ -204,6 +217,10 @@ def _classes() -> dict[str, ClassSettings]:
             preempts=each.preempts,
             preemptible=each.preemptible,
             bound=_of(each.starvation_limit_s),
+            user_quota=QuotaSettings(
+                devices=each.user_quota.devices, jobs=each.user_quota.jobs, queued=each.user_quota.queued
+            ),
+            time_limit=None if each.time_limit_s is None else _of(each.time_limit_s),
         )
         for each in DEFAULT_CLASSES
     }

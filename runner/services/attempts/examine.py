@@ -168,6 +168,8 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     }
     if not run.is_program:
         facts["checkpoint.on_demand"] = True
+    elif isinstance(run.spec.workload, Program) and run.spec.workload.terminal:
+        facts |= attempt_facts.of_terminal(directory.terminal_touched(paths), now)
     checked = validate_facts(facts, DecisionPoint.WATCH)
     effective = {name: value for name, value in checked.items() if name in settings}
     report = attempt_facts.progress_report(reports.status)

@@ -80,6 +80,11 @@ def of_end(
     return facts
 
 
+def of_terminal(touched_s: float | None, now: datetime) -> dict[str, FactValue]:
+    """Return how long nobody has used the terminals of an attempt, which were last used at a Unix time."""
+    return {} if touched_s is None else {"terminal.idle_s": max(now.timestamp() - touched_s, 0.0)}
+
+
 def _class(evidence: Evidence) -> str:
     code = evidence.exit_code
     if code is None:

@@ -188,6 +188,11 @@ class AttemptService:
         """Write a copy of a decision beside its attempt."""
         self.directory(row).keep(decision.attempt, f"{decision.moment}.json", decision.body + "\n")
 
+    def tell_terminals(self, row: JobRow, attempt: Attempt, text: str) -> None:
+        """Show a line on the terminals of an attempt, if it has any; what cannot be shown is left out."""
+        directory = self.directory(row)
+        directory.tell_terminals(directory.paths(attempt.number, attempt.lineage), text)
+
     def limit_log(self, row: JobRow, attempt: Attempt) -> None:
         """Keep the log of an attempt within its quota: now and then while it runs, and once it has ended."""
         quota, directory = self._config.log_quota_bytes, self.directory(row)

@@ -8,6 +8,7 @@ import grp
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -135,12 +136,22 @@ class _JobResolver:
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
 
+    def _with_time_limit(self, job: JobFile) -> JobFile:
+        """Return a job with the time limit of its class if it names none."""
+        classes = self.resolver.daemon.context.site.rules.classes
+        named = next((each for each in classes if each.name == job.queue.priority_class), None)
+        if job.resources.time_limit is not None or named is None or named.time_limit_s is None:
+            return job
+        limited = job.resources.model_copy(update={"time_limit": timedelta(seconds=named.time_limit_s)})
+        return job.model_copy(update={"resources": limited})
+
     def revision(self, job: JobFile, sweep: ArrayMembership | None) -> Revision:
         """Return the revision of one job.
 
         Raises:
             FileError: with all its problems.
         """
+        job = self._with_time_limit(job)
         accelerator = accelerator_of(job, self.resolver.daemon.context.capacity.devices)
         data, unprepared = self._data(job)
         made = Revision(

@@ -51,6 +51,7 @@ class FakeAttempts:
     probes: dict[str, ProgressProbe | Exception] = field(default_factory=dict)
     retired: list[str] = field(default_factory=list)
     kept: list[DecisionRow] = field(default_factory=list)
+    shown: list[tuple[str, int, str]] = field(default_factory=list)  # on terminals
 
     def needs(self, row: JobRow) -> ResourceRequest:
         return self.needs_of.get(row.job.id, ResourceRequest(1.0, 1024**3))
@@ -133,6 +134,9 @@ class FakeAttempts:
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
         assert row.job.id == decision.job_id
         return decision in self.kept
+
+    def tell_terminals(self, row: JobRow, attempt: Attempt, text: str) -> None:
+        self.shown.append((row.job.id, attempt.number, text))
 
     def limit_log(self, row: JobRow, attempt: Attempt) -> None:
         del row, attempt

@@ -202,6 +202,8 @@ def test_advice_is_given_once_for_a_rule_and_an_attempt(site: Site) -> None:
     site.look(5)
     [said] = site.events("advised")
     assert said.text.startswith("attempt 1: ")
+    site.host.settle(1)
+    assert [text for _, _, text in site.host.attempt_service.shown] == [said.text.removeprefix("attempt 1: ")]
     assert (site.state, len(site.host.store.decisions(site.job))) == ("running", 1)
 
 

@@ -121,3 +121,11 @@ def test_jobs_that_are_submitted_together_count_together() -> None:
         RefusalReason.QUOTA,
         "user ada may have 3 jobs waiting, and has 1; this submission has 3",
     )
+
+
+def test_a_class_limits_what_each_user_has_in_it() -> None:
+    shell = waiting("1", gpus(3), priority_class="interactive")
+    assert refused(shell) == [
+        "user ada in class interactive may have 2 devices at a time, and this job asks for 3"
+    ]
+    assert refused(waiting("1", gpus(2), priority_class="interactive")) == []

@@ -491,3 +491,12 @@ def test_jobs_that_last_about_as_long_find_a_place_at_the_same_time() -> None:
     queue = [waiting("big", gpus(4), age_s=99), *(waiting(str(i), gpus(3), hours=1 + i / 99) for i in (1, 2))]
     waits = planned(queue, busy=BUSY).pending_reasons
     assert (waits["1"].starts_s, waits["2"].starts_s) == (NOW_S + 3 * HOUR_S, NOW_S + 3 * HOUR_S)
+
+
+def test_a_third_shell_of_a_user_waits_for_the_limit_of_its_class() -> None:
+    shells = [waiting(f"s{i}", priority_class="interactive") for i in range(3)]
+    others = [waiting("n"), waiting("b", priority_class="interactive", owner="bob")]
+    decided = planned([*shells, *others])
+    assert sorted(each.job_id for each in decided.starts) == ["b", "n", "s0", "s1"]
+    wait = decided.pending_reasons["s2"].why
+    assert wait.startswith("waits for the limit of user ada in class interactive: 2 of 2 jobs")

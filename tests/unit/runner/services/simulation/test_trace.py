@@ -145,8 +145,8 @@ def test_a_line_with_more_cells_than_the_head_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "cell", "said"),
     [
-        ("class", "urgnt", '"urgnt" is none of idle, normal, urgent; did you mean "urgent"?'),
-        ("class", "Urgent", '"Urgent" is none of idle, normal, urgent; did you mean "urgent"?'),
+        ("class", "urgnt", '"urgnt" is none of idle, normal, interactive, urgent; did you mean "urgent"?'),
+        ("class", "Urgent", '"Urgent" is none of idle, normal, interactive, urgent; did you mean "urgent"?'),
         ("linked", "maybe", '"maybe" is none of true, yes, 1, false, no, 0'),
         ("priority", "101", 'must be 100 at most, not "101"'),
         ("priority", "5.5", 'must be a whole number, not "5.5"'),

@@ -1,0 +1,56 @@
+"""``runner exec JOB [--] COMMAND...`` without the library of the command line.
+
+Scripts call it in loops, and the library takes as long to import as a command takes in its container.
+Whatever has another option, or is wrong, is left to ``runner.cli.exec``, which knows every message.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from runner.base.errors import RunnerError
+from runner.client.client import find_or_start
+from runner.client.sessions import run_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INPUT: Final = frozenset({"-i", "--interactive"})
+LONGEST_REF: Final = 200
+
+
+def run_plain(words: Sequence[str]) -> None:
+    """Run the command and end this process; return if the words are not of the plain form."""
+    has_input = words[:1] != [] and words[0] in INPUT
+    job, *command = words[1:] if has_input else words or [""]
+    if command[:1] == ["--"]:
+        del command[0]
+    if not command or not _is_plain_ref(job):
+        return
+    try:
+        code = run_command(find_or_start(_tell), job, tuple(command), has_input=has_input)
+    except RunnerError as error:
+        from runner.cli.console import complain_of  # noqa: PLC0415  only an error pays for it
+
+        code = complain_of(error)
+    os._exit(code)  # nothing is buffered, and Python takes 5 ms to take itself apart
+
+
+def _is_plain_ref(job: str) -> bool:
+    """Return whether a reference to a job needs no explanation of what is wrong with it."""
+    return (
+        job.isascii()
+        and job.isprintable()
+        and not job.startswith("-")
+        and 0 < len(job) <= LONGEST_REF
+        and (" " not in job and "/" not in job)
+    )
+
+
+def _tell(line: str) -> None:
+    from runner.cli.console import complain  # noqa: PLC0415  only an absence pays for it
+
+    complain(line)
+    sys.stderr.flush()

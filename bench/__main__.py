@@ -26,6 +26,7 @@ from bench.cases import (
     placement,
     post,
     resume,
+    run_true,
     stall,
     submit,
 )
@@ -40,6 +41,7 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     submit.BENCH: submit.measure,
     post.BENCH: post.measure,
     first_line.BENCH: first_line.measure,
+    run_true.BENCH: run_true.measure,
     resume.BENCH: resume.measure,
     idle_daemon.BENCH: idle_daemon.measure,
     listing.BENCH: listing.measure,

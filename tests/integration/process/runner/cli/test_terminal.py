@@ -87,3 +87,77 @@ def test_a_terminal_that_only_prints_lines_gets_no_escapes(api: FakeApi, job_fil
     assert story.rstrip().endswith("train: succeeded: completed")
     assert "\x1b" not in story + written(kind, "list") + written(kind, "show", "train")
     assert "\x1b" in written("xterm", "list")
+
+
+# --- runner run, with a person at the terminal
+
+
+class Typist:
+    """A command on a terminal, and what a person types and sees there."""
+
+    def __init__(self, *args: str) -> None:
+        self._ours, theirs = pty.openpty()
+        environ = {**os.environ, "TERM": "xterm"}
+        self.command = subprocess.Popen(
+            [*RUNNER, *args],
+            env=environ,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  takes no lock
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def await_text(self, wanted: str) -> None:
+        """Read until a text has appeared; the test's time limit ends a wait in vain."""
+        while wanted not in self.text:
+            piece = _read(self._ours)
+            assert piece, f"{wanted!r} did not appear in {self.text!r}"
+            self.text += piece.decode()
+
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def end(self) -> int:
+        """Return the exit code, with all output read."""
+        while piece := _read(self._ours):
+            self.text += piece.decode()
+        os.close(self._ours)
+        return self.command.wait()
+
+    def hang_up(self) -> int:
+        """Close the terminal, and return the exit code."""
+        os.close(self._ours)
+        return self.command.wait()
+
+
+CTRL_C = "\x03"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("keys", "code", "state"),
+    [("c\n", 11, "finished"), ("d\n", 130, "running"), ("\n", 130, "running"), (CTRL_C, 130, "running")],
+)
+def test_ctrl_c_asks_whether_to_detach_or_to_cancel(api: FakeApi, keys: str, code: int, state: str) -> None:
+    api.logs["000001", 1] = b"step 1\n"
+    person = Typist("run", "true")
+    person.await_text("step 1")
+    person.type(CTRL_C)
+    person.await_text("(d)etach or (c)ancel?")
+    person.type(keys)
+    assert person.end() == code
+    assert api.jobs["000001"]["state"] == state
+    assert person.text.count("step 1") == 1
+    assert ("goes on" in person.text) == (state == "running")
+
+
+@pytest.mark.timeout(60)
+def test_a_terminal_that_goes_away_leaves_the_job(api: FakeApi) -> None:
+    api.logs["000001", 1] = b"step 1\n"
+    person = Typist("run", "true")
+    person.await_text("step 1")
+    assert person.hang_up() != 0
+    assert api.jobs["000001"]["state"] == "running"

@@ -13,7 +13,7 @@ from images.digest import LABEL, repository
 from images.file_lock import try_locked
 from images.ports import Engine, Image
 from images.recipe import Kind
-from images.records import forget, recorded
+from images.records import forget, last_used_s, recorded
 from images.settings import ACCELERATORS
 
 
@@ -29,6 +29,8 @@ class ImageRow:
     size_bytes: int
     tags: tuple[str, ...]
     below: str
+    used_s: float = 0.0  # when a job was prepared with it last, as a Unix time
+    owner: str = "-"  # the uid of the one user who may have it; "-": everybody
 
     @property
     def current(self) -> bool:
@@ -39,7 +41,7 @@ class ImageRow:
 def list_images(engine: Engine, cache_dir: Path) -> tuple[ImageRow, ...]:
     """Return the images of the runner, the newest first."""
     ours = recorded(cache_dir)
-    rows = [_row(image) for image in engine.images(LABEL) if image.id in ours]
+    rows = [_row(image, cache_dir) for image in engine.images(LABEL) if image.id in ours]
     return tuple(sorted(rows, key=lambda row: row.created, reverse=True))
 
 
@@ -57,6 +59,26 @@ def prune(engine: Engine, cache_dir: Path, allowed: Collection[str] = ()) -> tup
     A job that was prepared with one of them and has no container yet is prepared again.
     """
     return tuple(row for row in find_unused(engine, cache_dir, allowed) if _remove(engine, cache_dir, row))
+
+
+def evict(engine: Engine, cache_dir: Path, keep_bytes: int, needed: Collection[str]) -> tuple[ImageRow, ...]:
+    """Remove images with packages, the least recently used first, until the others fit; return them.
+
+    Images of containers stay, and ``needed``: those of jobs that wait.  The size of an image is that of its
+    own layer.
+    """
+    rows = list_images(engine, cache_dir)
+    sizes = {row.id: row.size_bytes for row in rows}
+    packages = sorted((row for row in rows if row.kind == "packages"), key=lambda row: row.used_s)
+    own = {row.id: max(row.size_bytes - sizes.get(row.below, 0), 0) for row in packages}
+    over, kept, removed = sum(own.values()) - keep_bytes, engine.used() | set(needed), []
+    for row in packages:
+        if over <= 0:
+            break
+        if row.id not in kept and all(map(_is_our_tag, row.tags)) and _remove(engine, cache_dir, row):
+            over -= own[row.id]
+            removed.append(row)
+    return tuple(removed)
 
 
 def _unused(engine: Engine, cache_dir: Path, allowed: Collection[str]) -> Iterator[ImageRow]:
@@ -87,7 +109,7 @@ def _is_our_tag(tag: str) -> bool:
     return name in ours and (version == "current" or version.startswith("h-"))
 
 
-def _row(image: Image) -> ImageRow:
+def _row(image: Image, cache_dir: Path) -> ImageRow:
     labels = image.labels
     return ImageRow(
         id=image.id,
@@ -98,4 +120,6 @@ def _row(image: Image) -> ImageRow:
         size_bytes=image.size_bytes,
         tags=image.tags,
         below=labels.get("runner.below", "-"),
+        used_s=last_used_s(cache_dir, image.id),
+        owner=labels.get("runner.owner", "-"),
     )

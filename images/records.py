@@ -10,17 +10,26 @@ FOLDER: Final = "made"
 
 
 def record(cache_dir: Path, image: str) -> bool:
-    """Record an image by its id; return whether the record is new.
+    """Record that an image is used, by its id; return whether the record is new.
 
     Raises:
         OSError: the file system refuses it.
     """
     path = _path(cache_dir, image)
     if path.exists():
+        path.touch()  # which is when it was last used
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     return True
+
+
+def last_used_s(cache_dir: Path, image: str) -> float:
+    """Return when an image was last used, as a Unix time; 0 if it has no record."""
+    try:
+        return _path(cache_dir, image).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def forget(cache_dir: Path, image: str) -> None:

@@ -43,6 +43,8 @@ class Lock:
     """Packages that the image holds, with their versions."""
     built: Mapping[str, str] = field(default_factory=dict)
     """Packages whose wheels this user has built, with the addresses of their sources."""
+    owner: int | None = None
+    """The uid of that user."""
     isolated: bool = False
     """Whether a job sees no package of the image: it asks for another torch, and gets all of its own."""
 
@@ -83,7 +85,15 @@ def parse_lock(text: str) -> Lock:
         for each in found.get("packages", ())
     )
     isolated = own.get("isolated", False)
-    return Lock(own["python"], own["machine"], packages, own.get("base", {}), own.get("built", {}), isolated)
+    return Lock(
+        own["python"],
+        own["machine"],
+        packages,
+        own.get("base", {}),
+        own.get("built", {}),
+        own.get("owner"),
+        isolated,
+    )
 
 
 def _wheel(found: Mapping[str, Any]) -> Wheel:
@@ -100,6 +110,8 @@ def _lines(lock: Lock) -> Iterator[str]:
     yield "[tool.runner]"
     yield f"python = {_quoted(lock.python)}"
     yield f"machine = {_quoted(lock.machine)}"
+    if lock.owner is not None:
+        yield f"owner = {lock.owner}"
     if lock.isolated:
         yield "isolated = true"
     yield ""

@@ -241,7 +241,8 @@ def _read_lock(
                 wheel = replace(wheel, url=made[wheel.name].wheel.as_uri())
                 sources[name] = f"{made[wheel.name].source.url}#sha256={made[wheel.name].source.sha256}"
             packages.append(Package(name, version, wheel))
-    return Lock(facts.python, facts.machine, tuple(packages), base, sources, bool(wanted.own_family))
+    isolated = bool(wanted.own_family)
+    return Lock(facts.python, facts.machine, tuple(packages), base, sources, isolated=isolated)
 
 
 def _source(package: dict[str, Any]) -> Source:

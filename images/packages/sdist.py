@@ -99,9 +99,11 @@ class SourceBuilder:
         built: dict[str, Built] = {}
         while True:
             try:
-                return self.resolver.resolve(
+                lock = self.resolver.resolve(
                     wanted, self.facts, self.account, log.token, tuple(built.values())
                 )
+                uid = os.getuid() if self.account is None else self.account.uid
+                return replace(lock, owner=uid) if lock.built else lock
             except Unresolvable as error:
                 if error.without_wheel is None or error.without_wheel in built:
                     raise

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from images.packages.sdist import SourceBuilder
 from images.packages.unpack import Unpacker
 from images.packages.values import Account, Indexes, Limits, PythonFacts, Requirements
 from images.ports import Engine
+from images.prune import evict
 from images.records import record
 from images.settings import Accelerator
 
@@ -108,6 +109,10 @@ class PackageStore:
         record(self.settings.cache_dir, image)
         return image
 
+    def evict(self, keep_bytes: int, needed: Collection[str]) -> None:
+        """Remove images that were not used for longest, until the others have at most so many bytes."""
+        evict(self.engine(), self.settings.cache_dir, keep_bytes, needed)
+
     def _find(self, name: str, address: str) -> str | None:
         image = self.engine().image(name)
         return image.id if image is not None and image.labels.get(LABEL) == address else None
@@ -132,6 +137,7 @@ class PackageStore:
             "runner.accelerator": accelerator,
             "runner.kind": "packages",
             "runner.below": below,
+            **({} if lock.owner is None else {"runner.owner": str(lock.owner)}),
         }
         with (
             self._unpacker().unpacked(lock, facts, log) as root,

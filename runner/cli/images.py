@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
-from runner.cli.parameters import CommandGroup, as_json
+from runner.cli.parameters import CommandGroup, as_json, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from images.settings import ImageSettings
 
 ACCELERATORS: Final = ("cpu", "cuda", "rocm")
-COLUMNS: Final = ("IMAGE", "KIND", "FOR", "SIZE", "MADE", "CURRENT", "TAG")
+COLUMNS: Final = ("IMAGE", "KIND", "FOR", "SIZE", "MADE", "USED", "OWNER", "CURRENT", "TAG")
 GIB: Final = 1024**3
 
 
@@ -55,22 +55,53 @@ def bootstrap(*, tag: str, suite: str, mirror: str | None, as_json: bool) -> Non
 
 @images.command()
 @click.argument("accelerator", type=click.Choice(ACCELERATORS), default="cpu")
+@click.option(
+    "--with",
+    "requirements",
+    metavar="FILE",
+    callback=check_text,
+    help="Add the packages of a requirements.txt, pyproject.toml or pylock.toml.",
+)
+@click.option("--name", metavar="NAME", callback=check_text, help="The tag of an image --with packages.")
 @as_json
-def build(*, accelerator: str, as_json: bool) -> None:
+def build(*, accelerator: str, requirements: str | None, name: str | None, as_json: bool) -> None:
     """Build the image for an accelerator, unless it exists.
 
-    The output of the build goes to standard error.
+    With --with and --name, packages are added to it, and the result gets the tag NAME:latest. Write
+    "allowed_images: {NAME: NAME:latest}" into the settings, and jobs can say "image: NAME". The output
+    of the build goes to standard error.
     """
     from images.store import ImageStore  # noqa: PLC0415  only this command pays for it
 
+    if (requirements is None) != (name is None):
+        raise click.UsageError("--with and --name go together")
     settings = _settings()
     log = settings.cache_dir / f"build-{accelerator}.log"
     store = ImageStore(settings, _engine(settings), complain)
     with _explained(f"image for {accelerator}", log):
         image = store.ensure(accelerator, log)
-        _answer(
-            {"accelerator": accelerator, "id": image, "digest": store.digest(accelerator)}, as_json=as_json
-        )
+        if requirements is None or name is None:
+            facts = {"accelerator": accelerator, "id": image, "digest": store.digest(accelerator)}
+        else:
+            from runner.cli.images_with import build_with  # noqa: PLC0415  as above
+
+            facts = build_with(image, accelerator, requirements, name, log)
+        _answer(facts, as_json=as_json)
+
+
+@images.command()
+@click.argument("image", callback=check_text)
+@as_json
+def show(*, image: str, as_json: bool) -> None:
+    """Show the Python, the torch and the packages of an IMAGE.
+
+    IMAGE is an accelerator, a name of allowed_images, a tag or an id. The image is asked in a container
+    without a network. In a pipe, tabs separate the name and the version of each package.
+    """
+    from runner.cli.images_with import show_image  # noqa: PLC0415  only this command pays for it
+
+    with _explained(f"image {image}"):
+        show_image(image, as_json=as_json)
 
 
 @images.command("list")
@@ -78,8 +109,9 @@ def build(*, accelerator: str, as_json: bool) -> None:
 def list_images(*, as_json: bool) -> None:
     """List the images made here, the newest first.
 
-    New jobs get the images marked "current". In a pipe, tabs separate id, kind, accelerator, bytes,
-    made (UTC), "current" or "-", and tags.
+    New jobs get the images marked "current". Images with packages are shared by all jobs with the same
+    lock; one with packages that a user has built belongs to the uid in OWNER. In a pipe, tabs separate
+    id, kind, accelerator, bytes, made (UTC), "current" or "-", and tags.
     """
     from images.prune import list_images  # noqa: PLC0415  only this command pays for it
 
@@ -178,7 +210,16 @@ def _facts(row: ImageRow) -> dict[str, object]:
         "size_bytes": row.size_bytes,
         "tags": list(row.tags),
         "current": row.current,
+        "last_used": _moment(row.used_s),
+        "owner": None if row.owner == "-" else int(row.owner),
     }
+
+
+def _moment(seconds: float) -> str | None:
+    """Return a Unix time as text in UTC."""
+    from datetime import UTC, datetime  # noqa: PLC0415  only this command pays for it
+
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}" if seconds else None
 
 
 def _cells(row: ImageRow) -> tuple[object, ...]:
@@ -196,4 +237,5 @@ def _table_cells(row: ImageRow) -> tuple[str, ...]:
     size = f"{row.size_bytes / GIB:.1f} GiB"
     tag = next((tag for tag in row.tags if not tag.endswith(":current")), "-")
     current = "yes" if row.current else "-"
-    return row.id[7:19], row.kind, row.accelerator, size, row.created, current, tag
+    used, owner = _moment(row.used_s) or "-", row.owner
+    return row.id[7:19], row.kind, row.accelerator, size, row.created, used, owner, current, tag

@@ -19,6 +19,7 @@ from runner.cli.parameters import command_summaries
 
 COMMANDS: Final = {
     "run": "runner.cli.run:run",
+    "lock": "runner.cli.lock:lock",
     "submit": "runner.cli.submit:submit",
     "list": "runner.cli.jobs:list_jobs",
     "show": "runner.cli.jobs:show",
@@ -69,7 +70,7 @@ GROUPS: Final = {
              "restart", "hold", "release"),
     "In a job": ("shell", "exec", "attach", "forward", "cp"),
     "Changes": ("diff", "apply", "rollback", "revisions"),
-    "Files": ("init", "validate", "schema", "schedule", "policy", "profiles"),
+    "Files": ("init", "validate", "lock", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "doctor", "usage", "images", "data"),
     "Measurements": ("bench", "simulate"),
     "Daemon": ("serve", "stop", "settings", "prune", "backup", "restore", "version", "completion"),

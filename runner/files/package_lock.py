@@ -11,3 +11,16 @@ def locked_versions(text: str) -> Mapping[str, str]:
     """Return the versions of the packages of a lock by name; those of the image are not among them."""
     found = tomllib.loads(text).get("packages", ())
     return {each["name"]: each.get("version", "?") for each in found}
+
+
+@cached_by_text(64, 4 * 1024**2)
+def locked_hashes(text: str) -> Mapping[str, str]:
+    """Return the sha256s of the wheels of a lock by the name of the package."""
+    found = tomllib.loads(text).get("packages", ())
+    return {each["name"]: each["wheels"][0]["hashes"]["sha256"] for each in found if each.get("wheels")}
+
+
+def locked_python(text: str) -> str | None:
+    """Return the Python of a lock, such as 3.11; None if it does not say."""
+    python = tomllib.loads(text).get("tool", {}).get("runner", {}).get("python")
+    return python if isinstance(python, str) else None

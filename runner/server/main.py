@@ -86,7 +86,7 @@ from runner.server.api.why import reason
 from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.listen import BACKLOG, ask_to_stop, bound, catch_stop_signals, keep_from_hangup, server_of
 from runner.server.network import examine_at_start, make_network
-from runner.server.packages import make_packages
+from runner.server.packages import make_packages, needed_images
 from runner.server.reload import SettingsReload, reload_helper
 from runner.server.split import daemon_user, split
 from runner.server.state_lock import StateLock, hold_state
@@ -257,6 +257,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore, parts: Parts 
         in_container=executor.kind == "docker",
         images=images,
         packages=packages,
+        needed_images=partial(needed_images, store),
         allowed_images=OfferedImages(live),
         network=network,
         log_quota_bytes=settings.log_quota_bytes,

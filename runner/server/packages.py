@@ -13,6 +13,7 @@ from runner.adapters.docker.packages import DockerPackages
 from runner.adapters.process.packages import HostPackages
 from runner.core.ports.images import Images
 from runner.core.ports.packages import Packages
+from runner.core.ports.store import JobRow, JobStore
 from runner.files.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -31,9 +32,26 @@ def make_packages(directory: Path, settings: Settings, images: Images, *, in_con
     account = Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None
     known = package_settings(directory, settings)
     if in_container:
-        return DockerPackages(PackageStore(known, partial(image_engine, settings.engine)), images, account)
+        return DockerPackages(
+            PackageStore(known, partial(image_engine, settings.engine)),
+            images,
+            account,
+            settings.packages.keep_bytes,
+        )
     resolver = Resolver(known.cache_dir / "packages", known.indexes, known.limits, known.account)
     return HostPackages(EnvironmentStore(known, cache(host_facts)), resolver, account)
+
+
+def needed_images(store: JobStore) -> frozenset[str]:
+    """Return the images of jobs that have not ended: present ones, else those of their newest attempts."""
+
+    def image_of(row: JobRow) -> str | None:
+        present: str | None = getattr(row.job.state, "image", None)
+        if present is not None or not row.job.attempts:
+            return present
+        return store.attempts(row.job.id)[-1].image
+
+    return frozenset(filter(None, map(image_of, store.unfinished())))
 
 
 def package_settings(directory: Path, settings: Settings) -> PackageSettings:

@@ -3,6 +3,7 @@
 Jobs with the same lock share one image; a lock on the file system lets one of them build it.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from images.packages.store import PackageStore
@@ -16,8 +17,13 @@ from runner.core.ports.users import User
 class DockerPackages:
     """Satisfies ``runner.core.ports.packages.Packages``."""
 
-    def __init__(self, store: PackageStore, images: Images, run_as: Account | None) -> None:
+    def __init__(
+        self, store: PackageStore, images: Images, run_as: Account | None, keep_bytes: int | None = None
+    ) -> None:
         self._store = store
+        self._keep_bytes = keep_bytes
+        self._known: set[str] = set()  # images that jobs have got
+        self._grown = False  # since the last eviction
         self._images = images
         self._run_as = run_as
         self._tokens = PackageTokens()
@@ -36,7 +42,17 @@ class DockerPackages:
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
-            return self._store.ensure(lock, image, accelerator, lines)
+            made = self._store.ensure(lock, image, accelerator, lines)
+            self._grown = self._grown or made not in self._known
+            self._known.add(made)
+            return made
+
+    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
+        if self._keep_bytes is None or not self._grown:
+            return
+        self._grown = False
+        with translated():
+            self._store.evict(self._keep_bytes, needed())
 
     def environment(self, lock: str) -> Path | None:
         del lock  # the packages are in the image

@@ -126,6 +126,11 @@ class FindEnvironment(Message):
     lock: str
 
 
+class EvictPackages(Message):
+    op: Literal["evict_packages"] = "evict_packages"
+    needed: tuple[str, ...]
+
+
 class LeavePackages(Message):
     op: Literal["leave_packages"] = "leave_packages"
     job: JobId | ResolutionId
@@ -374,6 +379,7 @@ Request: TypeAlias = Annotated[
     | ImageDigest
     | ResolvePackages
     | EnsurePackages
+    | EvictPackages
     | FindEnvironment
     | LeavePackages
     | ClosePackages

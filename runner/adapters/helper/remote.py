@@ -115,6 +115,8 @@ class RemotePackages:
 
     def __init__(self, helper: HelperConnection) -> None:
         self._helper = helper
+        self._known: set[str] = set()  # images that jobs have got
+        self._grown = False  # since the last eviction
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:  # noqa: ARG002  it is job_id's
         return str(
@@ -123,11 +125,19 @@ class RemotePackages:
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:  # noqa: ARG002  the same
         request = ask.EnsurePackages(lock=lock, image=image, accelerator=accelerator, job=job_id)
-        return str(self._helper.ask(request))
+        made = str(self._helper.ask(request))
+        self._grown = self._grown or made not in self._known
+        self._known.add(made)
+        return made
 
     def environment(self, lock: str) -> Path | None:
         found = self._helper.ask(ask.FindEnvironment(lock=lock))
         return None if found is None else Path(found)
+
+    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
+        if self._grown:
+            self._grown = False
+            self._helper.ask(ask.EvictPackages(needed=tuple(sorted(needed()))))
 
     def leave(self, job_id: str) -> None:
         self._helper.ask(ask.LeavePackages(job=job_id))

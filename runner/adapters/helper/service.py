@@ -340,6 +340,10 @@ class Helper:
         return None if found is None else str(found)
 
     @_do.register
+    def _(self, request: ask.EvictPackages) -> None:
+        self._the_packages().evict(lambda: frozenset(request.needed))
+
+    @_do.register
     def _(self, request: ask.LeavePackages) -> None:
         self._the_packages().leave(request.job)
 

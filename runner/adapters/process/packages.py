@@ -1,5 +1,6 @@
 """Packages of jobs as virtual environments of this host: the environment store as a port of the daemon."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from images.packages.environment import EnvironmentStore
@@ -39,6 +40,9 @@ class HostPackages:
 
     def environment(self, lock: str) -> Path | None:
         return self._store.place(lock)
+
+    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
+        """Keep all environments: nothing tells which of them a process still uses."""
 
     def leave(self, job_id: str) -> None:
         self._tokens.cancel(job_id)

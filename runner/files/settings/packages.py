@@ -47,6 +47,10 @@ class PackagesSettings(BaseModel):
     credentials: str | None = None
     """A file in the format of netrc(5) with the passwords of indexes; no user can read it."""
 
+    keep_bytes: int | None = Field(64 * GIB, ge=0)
+    """Disk space of images with packages; the least recently used ones go, none that a job needs.  Null: all
+    are kept."""
+
     time_limit_s: float = Field(600.0, ge=1, le=86400)
     """How long one resolution or one download may take, in seconds."""
 

@@ -58,6 +58,7 @@ class AttemptConfig:
     verification_queue: VerificationQueue = field(default_factory=lambda: FairExecutor("verification"))
     code: CodeSnapshots | None = None  # None: every attempt runs the directory as it is then
     packages: Packages | None = None
+    needed_images: Callable[[], frozenset[str]] = frozenset  # of the jobs that have not ended
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
@@ -85,9 +86,10 @@ class LaunchPreparer:
         packages = self.config.packages
         if revision.lock is None or packages is None:
             return image
-        return packages.ensure(
-            revision.lock, image, revision.accelerator, directory.root / "build.log", row.job.id
-        )
+        log = directory.root / "build.log"
+        made = packages.ensure(revision.lock, image, revision.accelerator, log, row.job.id)
+        packages.evict(lambda: self.config.needed_images() | {made})
+        return made
 
     def _image(self, row: JobRow, revision: Revision, directory: RunDirectory) -> str:
         """Return the id of the image without the packages of the job."""

@@ -3,10 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
+
+from packaging.specifiers import SpecifierSet
 
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Problem, one_line, quoted
@@ -14,7 +17,15 @@ from runner.core.ports.images import Accelerator, BuildFailed
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User, Users
 from runner.files.job.model import JobFile
-from runner.files.requirements import MAX_LINES, RequirementLine, parse_lines
+from runner.files.package_lock import locked_hashes, locked_python
+from runner.files.requirements import (
+    MAX_LINES,
+    RequirementLine,
+    parse_lines,
+    parse_locked,
+    parse_pyproject,
+    required_python,
+)
 from runner.services.package_locks import PackageLocks
 
 MAX_FILES: Final = 20
@@ -39,12 +50,13 @@ class PlacedLine:
 
 
 @dataclass(slots=True)
-class _Collected:
+class Collected:
     """The requirements of a job."""
 
     lines: list[PlacedLine] = field(default_factory=list)
     constraints: list[PlacedLine] = field(default_factory=list)
     files: set[Path] = field(default_factory=set)
+    pythons: list[tuple[Path, str]] = field(default_factory=list)  # that locks are made for, as specifiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +85,11 @@ class PackageResolver:
             PackagesPending: they are being resolved.
             Unavailable: the index or the engine does not answer.
         """
-        asked = job.image.requirements or ()
-        collected = _Collected()
-        if isinstance(asked, str):
-            self._read(self.base / asked, collected, constrains=False)
-        else:
-            self._collect(asked, collected)
+        reader = RequirementReader(partial(self.users.read_as_user, self.who), self.base)
+        collected = reader.read(job.image.requirements or ())
         request = PackageRequest(
-            tuple(each.line.text for each in collected.lines),
-            tuple(each.line.text for each in collected.constraints),
+            tuple(each.line.requirement for each in collected.lines),
+            tuple(each.line.requirement for each in collected.constraints),
             accelerator,
             reference,
         )
@@ -89,14 +97,40 @@ class PackageResolver:
         if known_lock is not None and digest == known_digest:
             return known_lock, digest
         try:
-            return self.locks.find(request, self.who), digest
+            lock = self.locks.find(request, self.who)
         except Unresolvable as error:
             raise _at_its_line(job, collected, str(error)) from error
         except BuildFailed as error:
             last = str(error).splitlines()[-1] if str(error) else "no image"
             raise FileError(job.origin.path, [job.origin.problem(("image",), one_line(last))]) from error
+        _check_pythons(collected, lock)
+        _check_hashes(job, collected, lock)
+        return lock, digest
 
-    def _collect(self, asked: Sequence[str], collected: _Collected) -> None:
+
+@dataclass(frozen=True, slots=True)
+class RequirementReader:
+    """Reads requirements, and the files that they include."""
+
+    read_file: Callable[[Path], bytes]
+    """Returns the content of a file; may raise UsageError."""
+    base: Path
+    """The directory that relative paths begin in."""
+
+    def read(self, asked: str | tuple[str, ...]) -> Collected:
+        """Return the requirements of a file or of a list.
+
+        Raises:
+            FileError: a file cannot be read, or says what a job may not say.
+        """
+        collected = Collected()
+        if isinstance(asked, str):
+            self._read(self.base / asked, collected, constrains=False)
+        else:
+            self._collect(asked, collected)
+        return collected
+
+    def _collect(self, asked: Sequence[str], collected: Collected) -> None:
         """Add the requirements of a list; an entry such as ``-r FILE`` stands for those of the file."""
         for number, text in enumerate(asked):
             line = RequirementLine(text.strip(), number)
@@ -106,14 +140,14 @@ class PackageResolver:
                 constrains, inner = line.include
                 self._read(self.base / inner, collected, constrains=constrains)
 
-    def _read(self, path: Path, collected: _Collected, *, constrains: bool) -> None:
+    def _read(self, path: Path, collected: Collected, *, constrains: bool) -> None:
         if path in collected.files:
             return
         collected.files.add(path)
         shown = self._shown(path)
         if len(collected.files) > MAX_FILES:
             raise FileError(shown, [Problem(None, "", f"includes more than {MAX_FILES} files")])
-        for line in parse_lines(self._text(path, shown)):
+        for line in self._lines(path, shown, collected):
             if len(collected.lines) >= MAX_LINES:
                 raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
             if line.include is not None:
@@ -124,9 +158,32 @@ class PackageResolver:
             else:
                 (collected.constraints if constrains else collected.lines).append(PlacedLine(line, shown))
 
+    def _lines(self, path: Path, shown: Path, collected: Collected) -> Iterable[RequirementLine]:
+        text = self._text(path, shown)
+        try:
+            if path.name == "pyproject.toml":
+                self._add_uv_lock(path.with_name("uv.lock"), collected)
+                return tuple(parse_pyproject(text))
+            if path.suffix == ".toml":
+                if (python := required_python(text)) is not None:
+                    collected.pythons.append((shown, python))
+                return tuple(parse_locked(text))
+        except ValueError as error:
+            raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
+        return parse_lines(text)
+
+    def _add_uv_lock(self, path: Path, collected: Collected) -> None:
+        """Add the versions of ``uv.lock``, if there is one, as constraints."""
+        try:
+            text = self.read_file(path).decode()
+        except UsageError:  # there is none, or it is not for this user
+            return
+        shown = self._shown(path)
+        collected.constraints += [PlacedLine(line, shown) for line in parse_locked(text)]
+
     def _text(self, path: Path, shown: Path) -> str:
         try:
-            return self.users.read_as_user(self.who, path).decode("utf-8-sig")
+            return self.read_file(path).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
         except UsageError as error:
@@ -136,6 +193,34 @@ class PackageResolver:
     def _shown(self, path: Path) -> Path:
         """Return a path as a user would write it: relative to the job file if it is below its directory."""
         return path.relative_to(self.base) if path.is_relative_to(self.base) else path
+
+
+def _check_pythons(collected: Collected, lock: str) -> None:
+    """Check that the locks that a job names are made for the Python of its image.
+
+    Raises:
+        FileError: one is made for another Python.
+    """
+    python = locked_python(lock)
+    for path, wanted in collected.pythons:
+        if python is not None and not SpecifierSet(wanted).contains(python):
+            fact = f"is a lock for Python {wanted}, and the image has {python}; make it anew: runner lock"
+            raise FileError(path, [Problem(None, "", one_line(fact))])
+
+
+def _check_hashes(job: JobFile, collected: Collected, lock: str) -> None:
+    """Check that the wheels of a lock have the hashes that the requirements name.
+
+    Raises:
+        FileError: at the line of a requirement whose wheel has another hash.
+    """
+    if not any(each.line.hashes for each in (*collected.lines, *collected.constraints)):
+        return
+    found = locked_hashes(lock)
+    for each in (*collected.lines, *collected.constraints):
+        digest = found.get(each.line.name or "")
+        if digest is not None and each.line.hashes and digest not in each.line.hashes:
+            raise _at(job, each, f"the index has a wheel with sha256 {digest}, which is none of those here")
 
 
 def _digest(request: PackageRequest) -> str:
@@ -151,23 +236,37 @@ def _option_fact(line: RequirementLine) -> str:
 
 def _line_error(path: Path, line: RequirementLine, fact: str) -> FileError:
     """Return the error of one line of a file of requirements, which has no columns."""
-    shown = line.text if len(line.text) <= 60 else f"{line.text[:57]}..."
+    text = line.requirement
+    shown = text if len(text) <= 60 else f"{text[:57]}..."
     return FileError(Path(f"{path}:{line.number}"), [Problem(None, one_line(shown), one_line(fact))])
 
 
-def _at_its_line(job: JobFile, collected: _Collected, reason: str) -> FileError:
+def _at_its_line(job: JobFile, collected: Collected, reason: str) -> FileError:
     """Return the error of requirements without a solution, at the line that makes them so."""
     placed = next(_blamed(collected, reason), None)
     if placed is None:
         return FileError(job.origin.path, [job.origin.problem(("image", "requirements"), one_line(reason))])
-    if placed.path is None:
-        where = ("image", "requirements", placed.line.number)
-        fact = f"{quoted(placed.line.text)}: {one_line(reason)}"
-        return FileError(job.origin.path, [job.origin.problem(where, fact)])
+    return _at(job, placed, reason)
+
+
+def locate(collected: Collected, reason: str, path: Path) -> FileError:
+    """Return the error of requirements of a file without a solution, at the line that makes them so."""
+    placed = next(_blamed(collected, reason), None)
+    if placed is None or placed.path is None:
+        return FileError(path, [Problem(None, "", one_line(reason))])
     return _line_error(placed.path, placed.line, reason)
 
 
-def _blamed(collected: _Collected, reason: str) -> Iterator[PlacedLine]:
+def _at(job: JobFile, placed: PlacedLine, fact: str) -> FileError:
+    """Return the error of one requirement."""
+    if placed.path is None:
+        where = ("image", "requirements", placed.line.number)
+        said = f"{quoted(placed.line.requirement)}: {one_line(fact)}"
+        return FileError(job.origin.path, [job.origin.problem(where, said)])
+    return _line_error(placed.path, placed.line, fact)
+
+
+def _blamed(collected: Collected, reason: str) -> Iterator[PlacedLine]:
     """Yield the lines that a reason names, first those that it says the user requires."""
     lines = [*collected.lines, *collected.constraints]
     required = [

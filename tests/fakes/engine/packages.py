@@ -1,5 +1,6 @@
 """Packages that are known by name: a resolver and a builder without an index."""
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -11,8 +12,9 @@ from runner.core.ports.users import User
 
 def lock_text(*names: str, version: str = "1.0") -> str:
     """Return a lock with packages of one version."""
-    packages = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name in names)
-    return 'lock-version = "1.0"\n' + "".join(packages)
+    wheels = f'wheels = [{{ hashes = {{ sha256 = "{"0" * 64}" }} }}]'
+    packages = (f'[[packages]]\nname = "{name}"\nversion = "{version}"\n{wheels}\n' for name in names)
+    return 'lock-version = "1.0"\n' + "".join(packages) + '[tool.runner]\npython = "3.11"\n'
 
 
 class FakePackages:
@@ -22,6 +24,7 @@ class FakePackages:
         self.asked: list[tuple[PackageRequest, str]] = []
         self.built: list[tuple[str, str]] = []
         self.left: list[str] = []
+        self.needed: list[frozenset[str]] = []
         self.missing: dict[str, str] = {}  # reasons by requirement
         self.broken: str | None = None  # why there is no image
         self.version = "1.0"  # of all packages of the index
@@ -49,6 +52,9 @@ class FakePackages:
     def environment(self, lock: str) -> Path | None:
         del lock
         return None
+
+    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
+        self.needed.append(needed())
 
     def leave(self, job_id: str) -> None:
         self.left.append(job_id)

@@ -1,5 +1,6 @@
 """What can go is what no new job gets and no container uses."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from images.digest import LABEL
 from images.file_lock import locked
-from images.prune import find_unused, list_images, prune
-from images.records import record, recorded
+from images.ports import Image
+from images.prune import evict, find_unused, list_images, prune
+from images.records import last_used_s, record, recorded
 from tests.fakes.engine.image_engine import FakeEngine
 
 
@@ -88,3 +90,52 @@ def test_a_dry_run_removes_nothing_and_a_removed_image_is_forgotten(fake: FakeEn
     assert (len(found), recorded(tmp_path)) == (2, before)
     assert prune(fake, tmp_path) == found
     assert recorded(tmp_path) == before - {row.id for row in found}
+
+
+def packages(engine: FakeEngine, cache: Path, name: str, used_s: int, below: Image) -> Image:
+    """Put an image with packages there, of 100 bytes of its own, that was last used then."""
+    labels = {"runner.digest": name, "runner.kind": "packages", "runner.below": below.id}
+    made = replace(engine.add(f"runner-cpu-packages:h-{name}", labels), size_bytes=below.size_bytes + 100)
+    engine.store[made.id] = replace(made, tags=())
+    record(cache, made.id)
+    path = cache / "made" / made.id.replace(":", "-")
+    os.utime(path, (used_s, used_s))
+    return made
+
+
+def kept(engine: FakeEngine) -> set[str]:
+    return {tag.removeprefix("runner-cpu-packages:h-") for tag in engine.tagged if "packages" in tag}
+
+
+def test_packages_that_were_not_used_for_longest_go_first(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    below = engine.add("runner-cpu:h-1", {"runner.digest": "1", "runner.kind": "job"})
+    record(tmp_path, below.id)
+    for name, used_s in (("new", 300), ("old", 100), ("middle", 200)):
+        packages(engine, tmp_path, name, used_s, below)
+    assert [row.digest for row in evict(engine, tmp_path, 200, ())] == ["old"]
+    assert kept(engine) == {"new", "middle"}
+    assert evict(engine, tmp_path, 200, ()) == ()
+    assert len(evict(engine, tmp_path, 0, ())) == 2
+    assert "runner-cpu:h-1" in engine.tagged
+
+
+def test_packages_that_a_container_or_a_waiting_job_needs_stay(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    below = engine.add("runner-cpu:h-1", {"runner.digest": "1", "runner.kind": "job"})
+    record(tmp_path, below.id)
+    made = {name: packages(engine, tmp_path, name, 100, below) for name in ("run", "wait", "idle", "named")}
+    engine.in_use = frozenset({made["run"].id})
+    engine.tag(made["named"].id, "lab:latest")
+    evict(engine, tmp_path, 0, (made["wait"].id,))
+    assert kept(engine) == {"run", "wait", "named"}
+
+
+def test_an_image_is_used_when_it_is_recorded_again(tmp_path: Path) -> None:
+    assert record(tmp_path, "sha256:1")
+    path = tmp_path / "made" / "sha256-1"
+    os.utime(path, (1, 1))
+    assert last_used_s(tmp_path, "sha256:1") == 1
+    assert not record(tmp_path, "sha256:1")
+    assert last_used_s(tmp_path, "sha256:1") > 1
+    assert last_used_s(tmp_path, "sha256:2") == 0

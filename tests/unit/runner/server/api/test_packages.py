@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runner.server.packages import needed_images
 from runner.services.submission.revision import parse_revision
 from tests.fakes.engine.packages import lock_text
 from tests.unit.runner.server.api.test_jobs import Site
@@ -61,9 +62,8 @@ def test_the_base_is_one_that_the_operator_offers(site: Site) -> None:
     assert site.submit(f"{JOB}image: {{requirements: [tqdm], base: ours}}\n").status_code == 201
     [(request, _)] = site.packages.asked
     assert request.base == "site/ours:1"
-    assert refusal(site, "{requirements: [tqdm], base: theirs}") == [
-        "job.yaml:2:37: image.base: 'theirs' is not offered here; ask the operator (allowed_images)"
-    ]
+    [line] = refusal(site, "{requirements: [tqdm], base: theirs}")
+    assert line.startswith('job.yaml:2:37: image.base: "theirs" is not offered here; there are auto, ours')
 
 
 def test_equal_requirements_are_resolved_once(site: Site) -> None:
@@ -178,3 +178,70 @@ def test_a_change_that_asks_for_the_same_keeps_the_lock_whatever_the_index_says(
         assert found["image.packages.six"] == ("-", "2.0")
     finally:
         site.service.daemon.stop()
+
+
+HASH = "0" * 64
+"""Of every wheel of the fake."""
+
+
+def test_a_wheel_without_the_hash_that_the_requirements_name_is_refused(site: Site) -> None:
+    (site.directory / "r.txt").write_text(f"six --hash=sha256:{HASH}\ntqdm --hash=sha256:{'a' * 64}\n")
+    [line] = refusal(site, "{requirements: r.txt}")
+    assert line == f"r.txt:2: tqdm: the index has a wheel with sha256 {HASH}, which is none of those here"
+
+
+def test_a_lock_is_read_back(site: Site) -> None:
+    (site.directory / "pylock.toml").write_text(lock_text("tqdm", version="4.1"))
+    assert site.submit(f"{JOB}image: {{requirements: pylock.toml}}\n").status_code == 201
+    [(request, _)] = site.packages.asked
+    assert request.lines == ("tqdm==4.1",)
+
+
+def test_a_lock_of_another_python_is_refused(site: Site) -> None:
+    text = 'requires-python = "==3.12.*"\n' + lock_text("tqdm", version="4.1")
+    (site.directory / "pylock.toml").write_text(text)
+    [line] = refusal(site, "{requirements: pylock.toml}")
+    assert line.startswith("pylock.toml: is a lock for Python ==3.12.*, and the image has 3.11; make it anew")
+
+
+def test_dependencies_of_a_project_are_its_requirements_in_the_versions_of_its_lock(site: Site) -> None:
+    project = '[project]\nname = "p"\ndependencies = [\n  "tqdm>=4",\n  "nosuch",\n]\n'
+    (site.directory / "pyproject.toml").write_text(project)
+    lock = (
+        '[[package]]\nname = "p"\nversion = "0"\nsource = { virtual = "." }\n'
+        '[[package]]\nname = "tqdm"\nversion = "4.7"\nwheels = [{ hash = "sha256:00" }]\n'
+    )
+    (site.directory / "uv.lock").write_text(lock)
+    site.packages.missing["nosuch"] = "there is no nosuch"
+    assert refusal(site, "{requirements: pyproject.toml}") == ["pyproject.toml:5: nosuch: there is no nosuch"]
+    [(request, _)] = site.packages.asked
+    assert request.lines == ("tqdm>=4", "nosuch")
+    assert [each.partition(" ")[0] for each in request.constraints] == ["tqdm==4.7"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fact"),
+    [
+        ("pyproject.toml", "[tool]\n", "pyproject.toml: has no list project.dependencies"),
+        ("pyproject.toml", "= 1", "pyproject.toml: Invalid statement"),
+        ("pylock.toml", "a = 1", "pylock.toml: is not a lock: it has no packages"),
+        ("pylock.toml", "[[packages]]\nversion = '1'", "pylock.toml: is not a lock: a package has no name"),
+        ("pylock.toml", "requires-python = 'x'", "pylock.toml: Invalid specifier"),
+    ],
+)
+def test_files_that_are_not_what_their_name_says_are_refused(
+    site: Site, name: str, text: str, fact: str
+) -> None:
+    (site.directory / name).write_text(text)
+    [line] = refusal(site, f"{{requirements: {name}}}")
+    assert line.startswith(fact)
+
+
+def test_the_images_of_unfinished_jobs_are_needed(site: Site) -> None:
+    site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n")
+    site.until("running")
+    assert site.packages.needed == [{"sha256:cpu-with-packages"}]
+    assert needed_images(site.service.store) == {"sha256:cpu-with-packages"}
+    site.complete()
+    site.until("finished")
+    assert needed_images(site.service.store) == frozenset()

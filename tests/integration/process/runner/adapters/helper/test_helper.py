@@ -6,7 +6,7 @@ import random
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL
@@ -90,6 +90,9 @@ class Packages:
 
     def environment(self, lock: str) -> Path | None:
         return Path("/environments") / lock if lock == "tiny" else None
+
+    def evict(self, needed: Callable[[], frozenset[str]]) -> None:
+        assert needed() == {"sha256:1", "sha256:2"}
 
     def leave(self, job_id: str) -> None:
         assert job_id
@@ -273,6 +276,7 @@ def test_packages_are_asked_through_the_helper(two: Two) -> None:
         packages.ensure("lock", "sha256:evil", "cpu", Path("x"), "7")
     record(two.state / "images", IMAGE)
     assert packages.ensure("lock", IMAGE, "cpu", Path("x"), "7") == f"{IMAGE} with lock"
+    packages.evict(lambda: frozenset({"sha256:2", "sha256:1"}))
     assert (packages.environment("tiny"), packages.environment("x")) == (Path("/environments/tiny"), None)
     packages.leave("7")
     packages.leave("packages-1")

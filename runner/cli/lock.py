@@ -1,0 +1,43 @@
+"""``runner lock``: resolve the packages of a job file into a lock beside it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from runner.base.errors import UsageError
+from runner.cli.console import complain, say
+from runner.cli.parameters import check_text
+from runner.cli.submit import read
+from runner.client.client import find_or_start
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option(
+    "-o",
+    "--output",
+    callback=check_text,
+    metavar="LOCK",
+    help="The lock to write.  [default: pylock.toml beside FILE]",
+)
+def lock(file: str, output: str | None) -> None:
+    """Resolve the packages of a job FILE now, and write the lock beside it.
+
+    A job file that says "requirements: pylock.toml" gets exactly these packages, on any machine. The
+    lock has the format of PEP 751, with the sha256 of each wheel.
+    """
+    plan = find_or_start(complain).submit(file, read(file), None, dry_run=True)
+    text = plan["job"].get("lock")
+    if text is None:
+        raise UsageError(f"{file}: names no packages; write image: {{requirements: requirements.txt}}")
+    target = output or os.path.join(os.path.dirname(file), "pylock.toml")  # noqa: PTH118, PTH120  as in submit
+    partial = f"{target}.{os.getpid()}.partial"
+    try:
+        with open(partial, "w", encoding="utf-8") as stream:  # noqa: PTH123
+            stream.write(text)
+        os.replace(partial, target)  # noqa: PTH105
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}") from error
+    say(f"{target}: {text.count('[[packages]]')} packages")

@@ -146,7 +146,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
         kernel_log = KernelLog()
         kernel_log.open()  # which may take root's rights
         with bound(place, system_wide=_is_system_wide(known)) as made:
-            part = split(directory, user, partial(_make_helper, daemon, user.pw_uid))
+            part = split(directory, user, partial(_make_helper, daemon, user.pw_uid), made)
             if isinstance(part, int):
                 return part
             lock.write()

@@ -82,9 +82,11 @@ def _problem(settings: Settings) -> str | None:
 
 
 def split(
-    directory: Path, user: pwd.struct_passwd, make_helper: Callable[[], Helper]
+    directory: Path, user: pwd.struct_passwd, make_helper: Callable[[], Helper], listener: socket.socket
 ) -> "HelperConnection | int":
     """Return the connection to the helper in the part without rights, and the exit code in the helper.
+
+    ``listener`` is the part's alone: nobody is answered once it has ended.
 
     Raises:
         Unavailable: the state directory cannot be given to the user.
@@ -94,6 +96,7 @@ def split(
     parent, child = os.getpid(), os.fork()
     if child:
         mine.close()
+        listener.close()
         return _help(child, make_helper, theirs)
     theirs.close()
     for name in ("unicode_escape", "idna"):

@@ -52,7 +52,15 @@ class HelperConnection:
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` on a thread whenever an attempt may have changed; return how to end that."""
         connection = self.connect()
-        send(connection, Watch().model_dump_json().encode())
+        try:
+            send(connection, Watch().model_dump_json().encode())
+            unpack(receive(connection, MAX_ANSWER_BYTES)[0])  # the helper watches now, or says why not
+        except (OSError, Disconnected) as error:
+            connection.close()
+            raise Unavailable(GONE) from error
+        except BaseException:
+            connection.close()
+            raise
 
         def listen() -> None:
             try:

@@ -164,6 +164,7 @@ class Helper:
                 send(connection, pack(None))
 
         end = self._chosen().watch(wake)
+        wake()  # now somebody watches
         try:
             while connection.recv(1):
                 pass

@@ -58,6 +58,7 @@ class NvidiaHost:
         """Replace the file in one piece: the daemon may be reading it."""
         part = path.with_suffix(".part")
         part.write_text(self.text())
+        part.chmod(0o644)  # the daemon need not be this user
         part.replace(path)
 
 

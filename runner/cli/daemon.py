@@ -63,7 +63,15 @@ WantedBy=multi-user.target
 @click.option("--state-dir", metavar="DIR", help="The directory for jobs; one daemon per directory.")
 @click.option("--settings", metavar="FILE", help="The operator's settings (docs/operate/operations.md).")
 @click.option("--systemd-unit", is_flag=True, help="Print a unit file for a daemon for all users and exit.")
-def serve(*, socket: str | None, state_dir: str | None, settings: str | None, systemd_unit: bool) -> None:
+@click.option("--apparmor-profile", is_flag=True, help="Print an AppArmor profile for containers and exit.")
+def serve(
+    *,
+    socket: str | None,
+    state_dir: str | None,
+    settings: str | None,
+    systemd_unit: bool,
+    apparmor_profile: bool,
+) -> None:
     """Run the daemon in the foreground until SIGTERM or "runner stop"; jobs continue without it.
 
     You need not call this: the other commands start your own daemon if none answers.
@@ -80,6 +88,11 @@ def serve(*, socket: str | None, state_dir: str | None, settings: str | None, sy
     systemctl daemon-reload
     systemctl enable --now runner
     """  # noqa: D301  click wants the character
+    if apparmor_profile:
+        from runner.files.settings.model import APPARMOR_PROFILE  # noqa: PLC0415  pydantic: only this option pays
+
+        click.echo(APPARMOR_PROFILE.read_text(encoding="utf-8"), nl=False)
+        return
     if systemd_unit:
         click.echo(unit(sys.executable), nl=False)
         return

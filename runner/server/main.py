@@ -474,6 +474,8 @@ def _hardened(settings: Settings, instance: str) -> HardeningSettings:
         runtime=settings.runtime,
         gpu_injection="hook" if settings.gpu_injection == "hook" else "cdi",
         seccomp=settings.seccomp_text(),
+        apparmor=settings.apparmor,
+        user_namespace=settings.user_namespace,
         memlock_unlimited=settings.memlock_unlimited,
         open_files=settings.open_files,
         boot_id=boot_id(),

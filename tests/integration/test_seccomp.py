@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings
 from runner.files.settings.model import Settings
@@ -74,3 +75,17 @@ def test_a_job_runs_with_a_shipped_profile_and_without_what_it_denies(
 @pytest.mark.parametrize(("name", "numa"), [("runner", False), ("runner-numa", True)])
 def test_the_shipped_files_are_what_the_script_writes(name: str, numa: bool) -> None:  # noqa: FBT001
     assert json.loads(Settings(seccomp=Path(name)).seccomp_text() or "") == profile(numa=numa)
+
+
+def test_a_job_runs_where_the_engine_has_no_apparmor_although_a_profile_is_wanted(place: Place) -> None:
+    usual = place.executor()
+    assert isinstance(usual, DockerExecutor)
+    wanted = replace(usual.settings.hardening, apparmor="docker-default")  # is loaded where AppArmor is
+    executor = DockerExecutor(DockerExecutorSettings(wanted, usual.settings.url))
+    request = place.request("true", job="apparmor")
+    with capture_logs() as log:
+        executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    [seen] = [each for each in log if each["event"] == "engine.isolation"]
+    missed = [each for each in log if each["event"] == "engine.no_apparmor"]
+    assert bool(missed) is not seen["apparmor"]

@@ -35,6 +35,7 @@ from runner.adapters.docker.hardening import (
     find_differences,
     key_of,
 )
+from runner.adapters.docker.isolation import EngineIsolation, read_isolation, report_isolation
 from runner.adapters.docker.memory_kills import MemoryKills
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
@@ -111,6 +112,7 @@ class DockerExecutor:
         self._launch_locks: WeakValueDictionary[str, _LaunchLock] = WeakValueDictionary()
         self._memory_kills = MemoryKills()
         self._chosen_injection: Injection | None = None
+        self._isolation: EngineIsolation | None = None  # not asked yet
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
@@ -119,6 +121,8 @@ class DockerExecutor:
         arguments = self._arguments(request)
         name = arguments["name"]
         with self._launch_lock(name), engine_errors(f"launch {name}"):
+            if self._look_at_engine():
+                arguments = self._arguments(request)
             inspected = self._find_reusable(arguments, request.key)
             if inspected is None:
                 created = self._create(arguments, request.key)
@@ -130,7 +134,8 @@ class DockerExecutor:
                 self._memory_kills.watch(inspected["Id"])
 
     def _arguments(self, request: LaunchRequest) -> Json:
-        hardening = self.settings.hardening
+        wanted, seen = self.settings.hardening, self._isolation
+        hardening = wanted if seen is None else seen.in_force(wanted)
         if self.settings.choose_injection and any(each.vendor == "nvidia" for each in request.devices):
             hardening = replace(hardening, gpu_injection=self._injection())
         return engine_arguments(request, hardening, _device_gids(request.devices))
@@ -150,6 +155,15 @@ class DockerExecutor:
                 )
             self._chosen_injection = choice.how
         return self._chosen_injection
+
+    def _look_at_engine(self) -> bool:
+        """Learn what the engine offers and report it; return whether that is new."""
+        if self._isolation is not None:
+            return False
+        seen = read_isolation(self._connection.client().info())
+        report_isolation(seen, self.settings.hardening)
+        self._isolation = seen
+        return True
 
     @contextmanager
     def _launch_lock(self, name: str) -> Iterator[None]:

@@ -66,6 +66,10 @@ class HardeningSettings:
     systemd reloads its units, containers lose the devices that the hook has injected."""
     seccomp: str | None = None
     """The seccomp profile as JSON text.  None: the engine's built-in profile, which denies NUMA calls."""
+    apparmor: str | None = None
+    """A loaded AppArmor profile by its name.  None: the engine's own, if its host has AppArmor."""
+    user_namespace: Literal["engine", "host"] = "engine"
+    """``host``: the host's, also where the engine maps the users of containers to others by default."""
     memlock_unlimited: bool = False
     """Whether a job may lock any amount of memory.  The start fails if the engine may not raise the limit."""
     open_files: int = 16384
@@ -193,6 +197,8 @@ def _isolation(request: LaunchRequest, settings: HardeningSettings) -> Json:
     security = ["no-new-privileges:true"]
     if settings.seccomp is not None:
         security.append(f"seccomp={settings.seccomp}")  # as text: the API takes no path
+    if settings.apparmor is not None:
+        security.append(f"apparmor={settings.apparmor}")
     return {
         "Privileged": False,
         "CapDrop": ["ALL"],
@@ -206,7 +212,7 @@ def _isolation(request: LaunchRequest, settings: HardeningSettings) -> Json:
         "IpcMode": "private",
         "PidMode": "",
         "UTSMode": "",
-        "UsernsMode": "",
+        "UsernsMode": "host" if settings.user_namespace == "host" else "",
         "CgroupnsMode": "private",
         "CgroupParent": "",
         "Binds": [],  # Binds create a missing source as root; Mounts refuse it

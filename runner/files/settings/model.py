@@ -37,6 +37,9 @@ SHIPPED_SECCOMP: Final = {
 }
 """The seccomp profiles that the runner ships, written by ``scripts/seccomp_profiles.py``."""
 
+APPARMOR_PROFILE: Final = Path(__file__).with_name("apparmor") / "runner-job"
+"""The AppArmor profile that the runner ships; an operator loads it (``runner serve --apparmor-profile``)."""
+
 _LISTEN: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):([0-9]{1,9})")
 _LAST_PORT: Final = 65535
 
@@ -144,6 +147,14 @@ class Settings(BaseModel):
     seccomp: WrittenPath | None = None
     """A seccomp profile (JSON) instead of the engine's own; None: the engine's.  ``runner`` and
     ``runner-numa``: the shipped ones."""
+
+    apparmor: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None = None
+    """An AppArmor profile that is loaded on the engine's host, such as the shipped ``runner-job``; None: the
+    engine's own.  Where the host has no AppArmor, it is left out and the log says so."""
+
+    user_namespace: Literal["engine", "host"] = "engine"
+    """``engine``: as the engine does it.  ``host``: without its mapping of users (``userns-remap``), with
+    which jobs cannot write to their run directories."""
 
     root_jobs_run_as: RunAs = RunAs()
     """The user that root's jobs run as.  Containers refuse uid 0 in any case."""

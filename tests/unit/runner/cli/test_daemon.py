@@ -53,3 +53,11 @@ def test_the_unit_file_leaves_jobs_alone_when_the_daemon_is_stopped(invoke: Invo
     )
     assert (service["RuntimeDirectory"], service["StateDirectory"]) == ("runner", "runner")
     assert service["RuntimeDirectoryPreserve"] == "yes"
+
+
+def test_the_apparmor_profile_that_is_printed_denies_what_the_page_says(invoke: Invoke) -> None:
+    profile = invoke("serve", "--apparmor-profile").stdout
+    assert "profile runner-job " in profile
+    assert profile.count("{") == profile.count("}")
+    for denied in ("deny mount,", "deny capability,", "deny network raw,", "deny network packet,"):
+        assert denied in profile

@@ -220,6 +220,8 @@ def test_amd_comes_in_as_two_nodes_and_numeric_groups_but_never_roots() -> None:
 
 def test_a_configured_seccomp_profile_is_sent_as_text() -> None:
     assert "seccomp={}" in _host(settings=replace(SETTINGS, seccomp="{}"))["SecurityOpt"]
+    assert "apparmor=runner-job" in _host(settings=replace(SETTINGS, apparmor="runner-job"))["SecurityOpt"]
+    assert _host(settings=replace(SETTINGS, user_namespace="host"))["UsernsMode"] == "host"
 
 
 def test_memory_can_be_pinned_where_the_operator_says_so() -> None:

@@ -82,3 +82,10 @@ def test_releasing_leaves_the_source_and_other_pins_alone(place: Path, pins: Pin
     pins.release("2-1")
     assert (source / "corpus.txt").read_text() == "hello"
     assert pins.names() == ()
+
+
+def test_what_is_pinned_gives_no_rights_away_and_has_no_devices(place: Path, pins: PinnedMounts) -> None:
+    pinned = pins.pin(NOBODY, folder(place), "1-1/0")
+    flags = os.statvfs(pinned).f_flag
+    assert flags & os.ST_NOSUID
+    assert flags & os.ST_NODEV

@@ -90,6 +90,7 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     app.include_router(devices.router)
     app.include_router(files.router)
     app.state.audit = AuditLog(service.state_dir / "audit.log", service.clock)
+    app.state.audit.describe()
     app.add_middleware(AuditMiddleware, audit=app.state.audit)
     app.add_exception_handler(RunnerError, _runner_error)
     app.add_exception_handler(RequestValidationError, _validation_error)

@@ -4,8 +4,10 @@ One JSON object per line, in ``audit.log`` of the state directory, which only th
 Lines are only ever appended.  A file that has become large is renamed, and a limited number of files is kept.
 """
 
+import fcntl
 import json
 import os
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,12 @@ MAX_PATH: Final = 256
 
 REFUSED: Final = 403
 
+_GET_FLAGS: Final = 0x80086601
+"""``FS_IOC_GETFLAGS``: the attributes that ``lsattr`` shows."""
+
+_APPEND_ONLY: Final = 0x20
+"""``FS_APPEND_FL``: the file can only grow (``chattr +a``)."""
+
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -47,6 +55,7 @@ class AuditLog:
         self._path, self._max_bytes, self._kept_files = path, max_bytes, kept_files
         self._lock = Lock()
         self._complained = False
+        self._unmovable = False  # it cannot be renamed, and grows
 
     def write(self, entry: dict[str, object]) -> None:
         """Append an entry.  A file that cannot be written is reported in the log, and stops nobody."""
@@ -83,8 +92,33 @@ class AuditLog:
             size = os.fstat(descriptor).st_size
         finally:
             os.close(descriptor)
-        if size > self._max_bytes:
+        if size > self._max_bytes and not self._unmovable:
+            self._try_to_rotate()
+
+    def _try_to_rotate(self) -> None:
+        """Rename a large file; one that only grows, as after ``chattr +a``, keeps growing."""
+        try:
             self._rotate()
+        except PermissionError as error:
+            self._unmovable = True
+            log.warning("audit.not_rotated", path=str(self._path), problem=error.strerror)
+
+    def describe(self) -> None:
+        """Log whether the file system lets the file only grow, if the file is there."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            flags = bytearray(8)
+            fcntl.ioctl(descriptor, _GET_FLAGS, flags)
+        except OSError:  # a file system without such attributes
+            only_grows = False
+        else:
+            only_grows = bool(int.from_bytes(flags[:4], sys.byteorder) & _APPEND_ONLY)
+        finally:
+            os.close(descriptor)
+        log.info("audit.opened", path=str(self._path), only_grows=only_grows)
 
     def _rotate(self) -> None:
         names = [self._path, *(Path(f"{self._path}.{number}") for number in range(1, self._kept_files))]

@@ -1,12 +1,15 @@
 """The audit log."""
 
 import asyncio
+import fcntl
 import json
+import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from runner.server.api.audit import AuditLog, AuditMiddleware
 from tests.fakes.daemon.clock import FakeClock
@@ -73,3 +76,42 @@ def test_a_file_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "audit.log").symlink_to("/etc/passwd")
     ask(tmp_path / "audit.log", "POST", 200)
     assert "4711" not in Path("/etc/passwd").read_text()
+
+
+def test_what_was_written_before_is_never_changed(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    whole = b""
+    for number in range(20):  # each time another daemon
+        AuditLog(path, FakeClock()).write({"number": number})
+        assert path.read_bytes().startswith(whole)
+        whole = path.read_bytes()
+    assert [entry["number"] for entry in entries(path)] == list(range(20))
+
+
+def test_a_file_that_may_only_grow_keeps_growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "replace", forbidden)
+    audit = AuditLog(tmp_path / "audit.log", FakeClock(), max_bytes=1)
+    with capture_logs() as log:
+        for number in range(3):
+            audit.write({"number": number})
+    assert [entry["number"] for entry in entries(tmp_path / "audit.log")] == [0, 1, 2]
+    assert [each["event"] for each in log] == ["audit.not_rotated"]
+
+
+@pytest.mark.parametrize("attributes", [0x20, 0x80000])
+def test_the_log_says_at_the_start_whether_the_file_may_only_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attributes: int
+) -> None:
+    def ioctl(_descriptor: int, _request: int, flags: bytearray) -> None:
+        flags[:4] = attributes.to_bytes(4, sys.byteorder)
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    audit = AuditLog(tmp_path / "audit.log", FakeClock())
+    with capture_logs() as log:
+        audit.describe()  # there is none yet
+        audit.write({})
+        audit.describe()
+    assert [(each["event"], each["only_grows"]) for each in log] == [("audit.opened", attributes == 0x20)]

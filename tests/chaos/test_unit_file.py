@@ -10,6 +10,7 @@ from shutil import which
 
 import pytest
 
+from runner.adapters.helper.unprivileged import capabilities
 from runner.cli.daemon import unit
 from tests.fakes.daemon.service import RUNNER, Service, service, until
 from tests.fakes.host.users import with_uid
@@ -27,10 +28,12 @@ def kept_capabilities() -> list[str]:
     return [name.removeprefix("CAP_").lower() for line in lines for name in line.split()]
 
 
-@pytest.fixture
-def confined(counter: str) -> Iterator[Service]:
+@pytest.fixture(params=["root", "games"])
+def confined(request: pytest.FixtureRequest, counter: str) -> Iterator[Service]:
+    """A daemon in one process, and one in two parts."""
     bounds = ",".join(["-all", *(f"+{name}" for name in kept_capabilities())])
-    with service(executor="docker", allowed_images={"counter": counter}) as made:
+    user = str(request.param)
+    with service(executor="docker", allowed_images={"counter": counter}, daemon_user=user) as made:
         made.state.mkdir()
         command = ["setpriv", "--no-new-privs", f"--bounding-set={bounds}", f"--inh-caps={bounds}", "--"]
         with (made.state / "daemon.log").open("wb") as log:
@@ -47,6 +50,8 @@ def test_a_daemon_with_the_capabilities_of_its_unit_runs_jobs_of_others(confined
     assert "NoNewPrivs:\t1" in status
     bounds = int(re.findall(r"^CapEff:\t(\w+)$", status, re.MULTILINE)[0], 16)
     assert not bounds & (1 << 19 | 1 << 34)  # CAP_SYS_PTRACE, CAP_SYSLOG
+    if confined.settings["daemon_user"] != "root":
+        assert set(capabilities(confined.told_pid()).values()) == {0}
     data, secret = confined.root / "data", confined.root / "token"
     data.mkdir(mode=0o700)
     (data / "a.txt").write_text("seen\n")

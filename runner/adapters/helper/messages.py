@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from jobs.contract import AttemptSpec
+from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.exec import ExecRequest
 from runner.core.ports.executor import Alive, Created, Gone, Key, LaunchRequest, Observation, Unknown
 from runner.core.ports.images import Accelerator
@@ -311,6 +312,30 @@ class FindTerminalUse(InRunDirectory):
     lineage: Number
 
 
+class TellTerminals(InRunDirectory):
+    op: Literal["tell_terminals"] = "tell_terminals"
+    attempt: Number
+    lineage: Number
+    text: Annotated[str, Field(max_length=4096)]
+
+
+class FindProgramCheckpoints(InRunDirectory):
+    op: Literal["find_program_checkpoints"] = "find_program_checkpoints"
+    attempt: Number
+    lineage: Number
+    wanted: ProgramFiles
+    how: Verification
+
+
+class ChooseProgramCheckpoint(InRunDirectory):
+    op: Literal["choose_program_checkpoint"] = "choose_program_checkpoint"
+    attempt: Number
+    lineage: Number
+    wanted: ProgramFiles
+    step: int | None
+    is_first: bool
+
+
 class Connect(InRunDirectory):
     """Get a connection to a socket that a process of the owner holds in an attempt."""
 
@@ -410,6 +435,9 @@ Request: TypeAlias = Annotated[
     | Exec
     | FindTerminals
     | FindTerminalUse
+    | TellTerminals
+    | FindProgramCheckpoints
+    | ChooseProgramCheckpoint
     | Connect
     | MeasureRun
     | UseOfRun
@@ -421,6 +449,8 @@ Request: TypeAlias = Annotated[
     Field(discriminator="op"),
 ]
 
+SAVED: Final = TypeAdapter(SavedCheckpoints)
+CHOSEN: Final = TypeAdapter(ProgramCheckpoint | None)
 REQUESTS: Final[TypeAdapter[Any]] = TypeAdapter(Request)
 
 

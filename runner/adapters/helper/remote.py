@@ -23,6 +23,7 @@ from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
+from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.executor import Key, LaunchRequest, Observation
@@ -266,6 +267,25 @@ class RemoteRunDirectory(HostRunDirectory):
 
     def there(self, paths: RunPaths) -> frozenset[str]:
         return frozenset(self._ask(ask.FindReports, attempt=paths.attempt, lineage=paths.lineage))
+
+    def program_saved(
+        self, paths: RunPaths, wanted: ProgramFiles, how: Verification = Verification.CONTENT
+    ) -> SavedCheckpoints:
+        numbers = {"attempt": paths.attempt, "lineage": paths.lineage}
+        found = self._ask(ask.FindProgramCheckpoints, **numbers, wanted=wanted, how=how)
+        return ask.SAVED.validate_python(found)
+
+    def choose_program_checkpoint(
+        self, paths: RunPaths, wanted: ProgramFiles, step: int | None, *, is_first: bool
+    ) -> ProgramCheckpoint | None:
+        numbers = {"attempt": paths.attempt, "lineage": paths.lineage}
+        chosen = self._ask(
+            ask.ChooseProgramCheckpoint, **numbers, wanted=wanted, step=step, is_first=is_first
+        )
+        return ask.CHOSEN.validate_python(chosen)
+
+    def tell_terminals(self, paths: RunPaths, text: str) -> None:
+        self._ask(ask.TellTerminals, attempt=paths.attempt, lineage=paths.lineage, text=text)
 
     def terminals(self, paths: RunPaths) -> tuple[str, ...]:
         return tuple(self._ask(ask.FindTerminals, attempt=paths.attempt, lineage=paths.lineage))

@@ -44,6 +44,9 @@ from runner.core.ports.users import Owner, User
 from runner.files.settings.model import Settings
 
 MAX_CONNECTIONS: Final = 1024
+MOST_RUNS: Final = 512
+"""Run directories that are remembered, with what was seen of their checkpoints."""
+
 MOST_LOGS: Final = 4096
 """Logs whose sizes are remembered."""
 
@@ -83,6 +86,7 @@ class Helper:
     reload: Callable[[], Settings] | None = None
     _network: OutboundNetwork | None = None
     _packages: Packages | None = None
+    _runs: "OrderedDict[tuple[str, Owner], HostRunDirectory]" = field(default_factory=OrderedDict)
     _loop: asyncio.AbstractEventLoop | None = None
     _log_times: "OrderedDict[Path, LogTimes]" = field(default_factory=OrderedDict)
     _opener: RunFileOpener = field(init=False)
@@ -399,7 +403,13 @@ class Helper:
 
     def _run(self, request: ask.InRunDirectory) -> HostRunDirectory:
         owner = self.walls.owner(request.uid, request.gid)
-        return HostRunDirectory(self.jobs / request.run, owner)
+        with self._lock:
+            key = (request.run, owner)
+            run = self._runs.setdefault(key, HostRunDirectory(self.jobs / request.run, owner))
+            self._runs.move_to_end(key)
+            if len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+        return run
 
     @_do.register
     def _(self, request: ask.CreateRun) -> None:
@@ -504,6 +514,24 @@ class Helper:
     def _(self, request: ask.FindTerminalUse) -> float | None:
         run = self._run(request)
         return run.terminal_touched(run.paths(request.attempt, request.lineage))
+
+    @_do.register
+    def _(self, request: ask.TellTerminals) -> None:
+        run = self._run(request)
+        run.tell_terminals(run.paths(request.attempt, request.lineage), request.text)
+
+    @_do.register
+    def _(self, request: ask.FindProgramCheckpoints) -> Any:  # noqa: ANN401  (JSON)
+        run = self._run(request)
+        paths = run.paths(request.attempt, request.lineage)
+        return ask.SAVED.dump_python(run.program_saved(paths, request.wanted, request.how), mode="json")
+
+    @_do.register
+    def _(self, request: ask.ChooseProgramCheckpoint) -> Any:  # noqa: ANN401  (JSON)
+        run = self._run(request)
+        paths = run.paths(request.attempt, request.lineage)
+        chosen = run.choose_program_checkpoint(paths, request.wanted, request.step, is_first=request.is_first)
+        return ask.CHOSEN.dump_python(chosen, mode="json")
 
     @_do.register
     def _(self, request: ask.MeasureRun) -> int:

@@ -36,6 +36,7 @@ from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.users import HostUsers
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
+from runner.core.ports.attempts import ProgramFiles
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Alive, ImageGone, Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed
@@ -550,3 +551,17 @@ def test_a_message_that_is_too_long_ends_its_connection_alone(two: Two) -> None:
         connection.sendall(b"\xff\xff\xff\xff")
         assert connection.recv(1) == b""
     assert RemoteImages(two.connection).digest("cpu") == "digest of cpu"
+
+
+def test_checkpoints_of_a_program_are_found_through_the_helper(two: Two) -> None:
+    directory = two.directory
+    directory.create()
+    paths = directory.prepare(SPEC, {})
+    wanted = ProgramFiles("/job/home/step-*.pt", 2)
+    assert directory.choose_program_checkpoint(paths, wanted, None, is_first=True) is None
+    place = two.state / "jobs" / "1" / "homes" / "1" / "step-7.pt"
+    place.write_bytes(b"weights")
+    os.chown(place, ANN.uid, ANN.gid)
+    found = directory.program_saved(paths, wanted)
+    assert found.steps + tuple(int(each[5]) for each in found.rejected + found.unverified) == (7,), found
+    directory.tell_terminals(paths, "hello")

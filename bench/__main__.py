@@ -27,6 +27,7 @@ from bench.cases import (
     post,
     resume,
     run_true,
+    sessions,
     stall,
     submit,
 )
@@ -43,6 +44,7 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     first_line.BENCH: first_line.measure,
     run_true.BENCH: run_true.measure,
     resume.BENCH: resume.measure,
+    sessions.BENCH: sessions.measure,
     idle_daemon.BENCH: idle_daemon.measure,
     listing.BENCH: listing.measure,
     decide.BENCH: decide.measure,

@@ -24,7 +24,7 @@ LONGEST_REF: Final = 200
 def run_plain(words: Sequence[str]) -> None:
     """Run the command and end this process; return if the words are not of the plain form."""
     has_input = words[:1] != [] and words[0] in INPUT
-    job, *command = words[1:] if has_input else words or [""]
+    job, *command = (words[1:] if has_input else words) or [""]
     if command[:1] == ["--"]:
         del command[0]
     if not command or not _is_plain_ref(job):

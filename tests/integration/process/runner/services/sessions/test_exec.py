@@ -14,6 +14,9 @@ from runner.client.http import ErrorResponse
 from runner.client.sessions import finished, open_session
 from tests.fakes.daemon.service import RUNNER, Service, service, until
 
+ENTRY = (*RUNNER[:-1], "runner.cli.entry")
+"""The program ``runner`` as it is installed, which runs the plain form of the command on its own."""
+
 WALLS = """
 grep -E '^(Uid|Gid|Groups|NoNewPrivs|Cap|Seccomp)' /proc/self/status
 cat /proc/self/limits; umask; pwd; env | grep ^RUNNER_ | sort; cat /proc/self/cgroup; nice
@@ -44,7 +47,7 @@ def job(daemon: Service) -> Iterator[str]:
 def typed(daemon: Service, *arguments: str, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:  # noqa: A002
     """Type a command with bytes for its standard input."""
     return subprocess.run(
-        [*RUNNER, *arguments], input=input, capture_output=True, check=False, env=daemon.environ, timeout=60
+        [*ENTRY, *arguments], input=input, capture_output=True, check=False, env=daemon.environ, timeout=60
     )
 
 

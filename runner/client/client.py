@@ -42,6 +42,7 @@ FOLLOW_PATIENCE_S: Final = 30.0  # how long a following client tries to restart 
 FOLLOW_PAUSE_S: Final = (0.1, 2.0)  # between tries of a following client: first, longest
 SUBMIT_PATIENCE_S: Final = 30.0  # how long a submission is repeated if the daemon keeps dying
 SUBMIT_PAUSE_S: Final = 0.1
+PENDING_S: Final = 2.0  # how long a submission waits for its packages before it tells what goes on
 INTERRUPTED_LIMIT_S: Final = 2.0  # for the answer to what is known of an interrupted submission
 TELLERS: Final = {
     "apply": "runner revisions JOB",
@@ -135,6 +136,7 @@ class Client:
             "name": name,
             "token": os.urandom(16).hex(),
             "dry_run": dry_run,
+            "wait_s": PENDING_S,
             **({"instead": instead} if instead else {}),
         }
         try:
@@ -162,7 +164,7 @@ class Client:
         """
         from threading import Event  # noqa: PLC0415  not needed by who only asks
 
-        pause, deadline = Event(), monotonic() + SUBMIT_PATIENCE_S
+        pause, deadline, told = Event(), monotonic() + SUBMIT_PATIENCE_S, ""
         while True:
             overdue = monotonic() >= deadline  # checked before sending, so that a late daemon is asked too
             try:
@@ -173,15 +175,18 @@ class Client:
                 if "pending" not in answer:
                     return answer
                 deadline = monotonic() + SUBMIT_PATIENCE_S
-                self.tell_pending(answer["pending"])
+                told = self._tell_pending(answer["pending"], told)
                 continue
             if overdue:
                 raise lost
             pause.wait(SUBMIT_PAUSE_S)
 
-    def tell_pending(self, pending: Mapping[str, Any]) -> None:
-        """Tell the user what a submission waits for: its packages are being resolved."""
-        self.tell(str(pending["text"]))
+    def _tell_pending(self, pending: Mapping[str, Any], told: str) -> str:
+        """Tell what a submission waits for, unless that was told last; return what was told."""
+        text = str(pending["text"])
+        if text != told:
+            self.tell(text)
+        return text
 
     def _lost(self, error: Unavailable) -> Unavailable:
         """Try to start a daemon again, and return the error of an exchange without an answer."""

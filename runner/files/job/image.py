@@ -15,7 +15,6 @@ MAX_REQUIREMENTS: Final = 1000
 """Entries of a list of requirements; a file may have as many lines as fit into it."""
 
 _PYTHON: Final = re.compile(r"3\.[0-9]{1,2}")
-_DEBIAN: Final = re.compile(r"[a-z0-9][a-z0-9+.-]{1,80}(=[A-Za-z0-9.+:~-]{1,80})?")
 
 
 def check_requirements(value: object) -> str | tuple[str, ...]:
@@ -42,13 +41,6 @@ def check_python(value: object) -> str:
         return value
     hint = "; put it in quotes" if isinstance(value, float) else ""
     raise ValueError(f'must be a version such as "3.12", not {shown(value)}{hint}')
-
-
-def check_debian_package(value: object) -> str:
-    """Return the name of a Debian package, which may have a version."""
-    if isinstance(value, str) and _DEBIAN.fullmatch(value):
-        return value
-    raise ValueError(f"must be a Debian package such as libsndfile1, not {shown(value)}")
 
 
 def _as_written(value: str | tuple[str, ...]) -> str | list[str]:
@@ -78,11 +70,6 @@ PythonVersion = Annotated[
     PlainValidator(check_python),
     WithJsonSchema({"type": "string", "pattern": f"^{_PYTHON.pattern}$"}),
 ]
-DebianPackage = Annotated[
-    str,
-    PlainValidator(check_debian_package),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DEBIAN.pattern}$"}),
-]
 
 
 class ImageChoice(contract.Spec):
@@ -91,6 +78,9 @@ class ImageChoice(contract.Spec):
     name: Name = Field("auto", description="auto, or the name of an image that the operator offers.")
     requirements: RequirementsChoice | None = Field(
         None, description="Python packages: a requirements.txt, pyproject.toml or pylock.toml, or a list."
+    )
+    python: PythonVersion | None = Field(
+        None, description='The Python that the packages are for, such as "3.12"; null: that of the base.'
     )
     base: Name | None = Field(
         None,

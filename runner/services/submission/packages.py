@@ -104,6 +104,7 @@ class PackageResolver:
             last = str(error).splitlines()[-1] if str(error) else "no image"
             raise FileError(job.origin.path, [job.origin.problem(("image",), one_line(last))]) from error
         _check_pythons(collected, lock)
+        _check_python_of_image(job, lock)
         _check_hashes(job, collected, lock)
         return lock, digest
 
@@ -206,6 +207,18 @@ def _check_pythons(collected: Collected, lock: str) -> None:
         if python is not None and not SpecifierSet(wanted).contains(python):
             fact = f"is a lock for Python {wanted}, and the image has {python}; make it anew: runner lock"
             raise FileError(path, [Problem(None, "", one_line(fact))])
+
+
+def _check_python_of_image(job: JobFile, lock: str) -> None:
+    """Check that the image has the Python that the job asks for.
+
+    Raises:
+        FileError: it has another one.
+    """
+    wanted, python = job.image.python, locked_python(lock)
+    if wanted is not None and python is not None and wanted != python:
+        fact = f"is {wanted}, and the image has {python}; name a base of the operator's that has {wanted}"
+        raise FileError(job.origin.path, [job.origin.problem(("image", "python"), fact)])
 
 
 def _check_hashes(job: JobFile, collected: Collected, lock: str) -> None:

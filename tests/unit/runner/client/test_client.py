@@ -1,5 +1,5 @@
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -372,3 +372,22 @@ def test_a_daemon_that_was_long_in_coming_back_is_asked_once_more(
     api.add("earlier")
     api.happen("submit", long)
     assert client_of(api).submit("/job.yaml", b"", None)["job"]["name"] == "job"
+
+
+def test_a_submission_asks_again_while_its_packages_are_resolved_and_tells_each_step_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    client = Client(Endpoint("/nowhere", None), said.append)
+    steps = ["resolving packages", "resolving packages", "packages: docopt has no wheel, and is built"]
+    answers = iter([*({"pending": {"text": step}} for step in steps), {"job": {"id": "1"}}])
+    tokens: list[object] = []
+
+    def post(_: str, body: Mapping[str, object]) -> object:
+        tokens.append(body["token"])
+        return next(answers)
+
+    monkeypatch.setattr(client, "post", post)
+    assert client.submit("job.yaml", b"", None) == {"job": {"id": "1"}}
+    assert said == ["resolving packages", "packages: docopt has no wheel, and is built"]
+    assert len(set(tokens)) == 1

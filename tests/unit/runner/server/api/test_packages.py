@@ -245,3 +245,11 @@ def test_the_images_of_unfinished_jobs_are_needed(site: Site) -> None:
     site.complete()
     site.until("finished")
     assert needed_images(site.service.store) == frozenset()
+
+
+def test_an_image_with_another_python_is_refused(site: Site) -> None:
+    assert site.submit(f'{JOB}image: {{requirements: [tqdm], python: "3.11"}}\n').status_code == 201
+    [line] = refusal(site, '{requirements: [tqdm], python: "3.12"}')
+    assert line.startswith("job.yaml:2:39: image.python: is 3.12, and the image has 3.11; name a base")
+    [line] = refusal(site, "{requirements: [tqdm], python: 3.12}")
+    assert line.endswith('image.python: must be a version such as "3.12", not 3.12; put it in quotes')

@@ -65,6 +65,18 @@ def variables(
     return tuple(found.items())
 
 
+def split_words(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[str, ...]:
+    """Return the words of a text as a shell would split it."""
+    if given is None:
+        return ()
+    import shlex  # noqa: PLC0415  only this option needs it
+
+    try:
+        return tuple(shlex.split(str(check_text(ctx, param, given))))
+    except ValueError as error:
+        raise click.BadParameter(f"{given[:60]!r}: {str(error).lower()}", ctx, param) from error
+
+
 def texts(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
     """Return texts that are valid UTF-8."""
     return tuple(str(check_text(ctx, param, one)) for one in given)
@@ -125,6 +137,18 @@ line_options: Final = (
         "--network",
         type=click.Choice(["none", "outbound"]),
         help="What the job reaches.  [default: as the operator's settings say]",
+    ),
+    click.option(
+        "--checkpoint",
+        callback=check_text,
+        metavar="PATTERN",
+        help="What the script saves on its own, for example 'out/checkpoint-*'.",
+    ),
+    click.option(
+        "--resume-args",
+        callback=split_words,
+        metavar="ARGS",
+        help="Appended to COMMAND if there is a checkpoint, for example '--resume {newest}'.",
     ),
     click.option("--profile", callback=check_text, metavar="NAME", help="A performance profile."),
     click.option(

@@ -27,6 +27,8 @@ OPTIONS: Final = {
     "resources.time_limit": "--time",
     "image.requirements": "--with, --requirements",
     "image": "--image",
+    "checkpoint.files": "--checkpoint",
+    "checkpoint.resume_args": "--resume-args",
     "mounts": "--mount",
     "environment": "--env",
     "profile": "--profile",
@@ -75,6 +77,8 @@ class CommandLine:
     image: str | None = None
     requirements: str | None = None  # a file
     packages: tuple[str, ...] = ()
+    checkpoint: str | None = None  # a pattern
+    resume_args: tuple[str, ...] = ()
     mounts: tuple[Mapping[str, Value], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -113,6 +117,7 @@ class CommandLine:
             "profile": self.profile,
             "resources": _given(resources),
             "image": self._image(),
+            "checkpoint": _given({"files": self.checkpoint, "resume_args": self.resume_args}),
             "network": self.network,
             "mounts": self.mounts,
             "environment": dict(self.environment),

@@ -117,6 +117,8 @@ class ProgramCheckpoints:
             Unavailable: the file system refuses it.
         """
         saved = self.saved(lineage, wanted, Verification.CONTENT)
+        with self._lock:
+            self._set_aside(lineage, wanted, saved)
         chosen = step if step in saved.steps else saved.newest
         if chosen is None:
             return None
@@ -130,6 +132,26 @@ class ProgramCheckpoints:
             if not any(each.files == version.files for each in found):
                 self._restore(lineage, wanted, version)
             return ProgramCheckpoint(chosen, str(version.path), in_home=_in_home(wanted))
+
+    def _set_aside(self, lineage: int, wanted: ProgramFiles, saved: SavedCheckpoints) -> None:
+        """Rename torn checkpoints with numbers, so that a script that looks for its newest finds a whole one.
+
+        Without a whole one, and if a directory cannot be changed, they stay.
+        """
+        if not (saved.steps and saved.rejected):
+            return
+        base, torn = self._base(lineage, wanted)[0], {each.partition(": ")[0] for each in saved.rejected}
+        for match in self._matches(lineage, wanted):
+            if match.number is None or str(match.path) not in torn:
+                continue
+            with suppress(OSError):
+                parent = _open_parents(base, match.path.parts[:-1], self._owner)
+                try:
+                    aside = f".{match.path.name}.torn"
+                    _remove(parent, aside)
+                    os.rename(match.path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+                finally:
+                    os.close(parent)
 
     # --- with numbers in their names
 

@@ -88,6 +88,15 @@ def test_options_become_fields_and_stand_before_the_command(api: FakeApi, invoke
         assert line in text
 
 
+def test_own_checkpoints_are_described_in_two_options(api: FakeApi, invoke: Invoke) -> None:
+    become(api, ended())
+    invoke("run", "--checkpoint", "out/c-*", "--resume-args", "--resume '{newest}'", "true")
+    text = api.submitted[0].decode()
+    assert 'checkpoint:\n  files: "out/c-*"\n  resume_args: [--resume, "{newest}"]\n' in text
+    wrong = invoke("run", "--checkpoint", "x", "--resume-args", "'", "true")
+    assert (wrong.exit_code, len(wrong.stderr.splitlines())) == (2, 1)
+
+
 def test_a_variable_without_a_value_is_taken_from_here(
     api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

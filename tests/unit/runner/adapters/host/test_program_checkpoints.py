@@ -107,6 +107,8 @@ def test_a_torn_file_is_told_and_the_one_before_is_taken(
     chosen = checkpoints.choose(1, NUMBERED, None)
     assert chosen is not None
     assert chosen.step == 1
+    names = sorted(path.name for path in (work / "out").iterdir())
+    assert names == [".checkpoint-2.torn", "checkpoint-1"]  # a script that looks itself finds the whole one
 
 
 def test_whole_files_of_known_formats_are_accepted(work: Path, saved: Saved) -> None:

@@ -29,6 +29,7 @@ from bench.cases import (
     resume,
     run_true,
     sessions,
+    snapshot,
     stall,
     submit,
 )
@@ -41,6 +42,7 @@ from runner.base.errors import RunnerError
 
 BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     submit.BENCH: submit.measure,
+    snapshot.BENCH: snapshot.measure,
     post.BENCH: post.measure,
     first_line.BENCH: first_line.measure,
     run_true.BENCH: run_true.measure,

@@ -40,6 +40,8 @@ class Effort:
     bursts: int = 2
     whole: bool = False  # slow queues get the same number of jobs, too
     latencies: int = 10
+    snapshots: int = 20
+    code_files: int = 5_000
     epochs: int = 20
     loaders: tuple[int, ...] = (2, 4)
     warmups: int = 2
@@ -67,6 +69,8 @@ QUICK: Final = Effort(
     burst=4,
     bursts=1,
     latencies=1,
+    snapshots=1,
+    code_files=50,
     epochs=3,
     loaders=(2,),
     warmups=0,

@@ -5,7 +5,18 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHES
-from bench.cases import burst, decide, dispatch, idle_daemon, latency, loader_memory, overhead, post, stall
+from bench.cases import (
+    burst,
+    decide,
+    dispatch,
+    idle_daemon,
+    latency,
+    loader_memory,
+    overhead,
+    post,
+    snapshot,
+    stall,
+)
 from bench.support.scratch import Effort
 
 PAGE = (Path(__file__).parents[3] / "docs/explanation/benchmarks.md").read_text()
@@ -35,6 +46,8 @@ def test_every_bench_is_explained(name: str) -> None:
         f"{Effort().burst} jobs whose command is `true`",
         burst.TUNING[0],
         f"p50 ≤ {latency.AIM_MS:g} ms",
+        f"beside `git status` there (aim: ≤ {snapshot.AIM_RATIO:g} \N{MULTIPLICATION SIGN})",
+        f"a git repository of {Effort().code_files:,} files",
         f"over the {Effort().epochs} epochs ≤ {loader_memory.AIM_PERCENT:g} %",
     ],
 )

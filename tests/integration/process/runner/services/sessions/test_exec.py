@@ -185,3 +185,42 @@ def test_sessions_are_in_the_audit_log(daemon: Service, job: str) -> None:
     typed(daemon, "exec", job, "true")
     lines = (daemon.state / "audit.log").read_text().splitlines()
     assert any(json.loads(line)["path"] == f"/v1/jobs/{job}/exec" for line in lines)
+
+
+def said_to(uid: int, daemon: Service, job: str, verb: str, first: dict[str, object]) -> str:
+    """Return what the daemon answers to a session of another user, asked by a child of this process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            session = open_session(daemon.client, job, verb, first)
+            os.write(writing, next(session.receive()).content)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        said = answer.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize(
+    ("verb", "first"),
+    [
+        ("exec", {"argv": ["true"]}),
+        ("exec", {"argv": ["sh"], "terminal": {"rows": 24, "columns": 80}}),
+        ("attach", {}),
+        ("forward", {"port": 6006}),
+        ("connect", {"relay": ".port-6006-00000000"}),
+    ],
+)
+def test_the_jobs_of_others_are_closed(
+    daemon: Service, job: str, verb: str, first: dict[str, object]
+) -> None:
+    answer = json.loads(said_to(4711, daemon, job, verb, first))
+    assert answer["error"]["kind"] == "refused"
+    assert answer["error"]["message"] == f"job {job}: belongs to root; only they and root may do that"

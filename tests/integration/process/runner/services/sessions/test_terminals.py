@@ -124,3 +124,40 @@ def test_no_socket_of_another_user_is_connected_to(daemon: Service, job: str) ->
             assert code_of(screen) == Refused.exit_code
     finally:
         (place / "decoy").unlink()
+
+
+POLICY = """\
+policy: 1
+name: impatient
+extends: default
+
+on_watch:
+  - name: quiet
+    when: {terminal.idle_s: {gt: 1}}
+    do: advise
+    why: nobody types
+  - name: over
+    when: {terminal.idle_s: {gt: 4}}
+    do: stop
+"""
+
+
+def test_a_quiet_terminal_is_warned_on_its_screen_and_then_ended() -> None:
+    with service(executor="process", watch_every_s=0.5) as daemon:
+        daemon.start()
+        (daemon.root / "impatient.yaml").write_text(POLICY)
+        file = daemon.file(
+            "quiet",
+            workload={"kind": "program", "command": ["/bin/sh"], "terminal": True},
+            resources={"memory": "1GiB"},
+            policy="impatient.yaml",
+            retry={"max_attempts": 1},
+        )
+        job_id = daemon.submit(file, end="failed")
+        daemon.reaches(job_id, "running")
+        with typing(daemon, "attach", job_id) as screen:
+            screen.expect(r"\$ ")
+            screen.expect(r"\[runner: .*nobody types.*\]")
+            assert code_of(screen) != 0
+        assert daemon.ends(job_id)["outcome"] == "failed"
+        assert "nobody types" in daemon.told(job_id)

@@ -36,7 +36,7 @@ from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.fairshare import billed_devices
-from runner.core.scheduler.priority import NumericId, numeric_id
+from runner.core.scheduler.ready import NumericId, PendingIndex, numeric_id
 from runner.core.scheduler.snapshot import EndedJob, PendingJob, ResourceRequest, RunningJob
 
 CLOCK_SET_S: Final = 0.5
@@ -74,6 +74,7 @@ class JobViews:
     context: Context
     tracked_jobs: Mapping[str, TrackedJob]  # the loop changes it
     pending: dict[str, PendingJob] = field(default_factory=dict)
+    index: PendingIndex = field(default_factory=PendingIndex)  # the same jobs in order
     running: dict[str, RunningJob] = field(default_factory=dict)
     preparing: dict[str, PendingJob] = field(default_factory=dict)  # their images are still made
     preparing_arrays: FirstOfArrays = field(default_factory=FirstOfArrays)
@@ -106,13 +107,16 @@ class JobViews:
         job_id = row.job.id
         self._drifts_s.setdefault(job_id, self._drift_s)
         was_pending, was_running = self.pending.pop(job_id, None), self.running.pop(job_id, None)
+        if was_pending is not None:
+            self.index.remove(was_pending)
         self.dependencies.ended.pop(job_id, None)
         was_preparing = self.preparing.pop(job_id, None)
         match state:
             case Preparing():
                 self.preparing[job_id] = self._preparing_view(row)
             case Queued():
-                self.pending[job_id] = self._pending_view(tracked, state)
+                self.pending[job_id] = view = self._pending_view(tracked, state)
+                self.index.add(view)
             case Starting() | Running() | Stopping():
                 self.running[job_id] = self._running_view(tracked, state)
             case Finished():

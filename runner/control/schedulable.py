@@ -9,7 +9,7 @@ import structlog
 from runner.base.textfile import quoted
 from runner.control.context import Context
 from runner.core.scheduler.backfill import plan
-from runner.core.scheduler.priority import NumericId, numeric_id
+from runner.core.scheduler.ready import NumericId, numeric_id
 from runner.core.scheduler.snapshot import Maintenance, PendingJob, SchedulableDevice, Snapshot
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ def hold_back_array_members(queue: Snapshot, preparing: Iterable[PendingJob]) ->
         for job in queue.pending
         if job.array is None or job.array.id not in first or numeric_id(job) < first[job.array.id]
     )
-    return replace(queue, pending=tuple(ready))
+    return replace(queue, pending=tuple(ready), ready=None)
 
 
 def held_back_reason(job: PendingJob | None, first: Mapping[str, PendingJob]) -> str:
@@ -58,7 +58,7 @@ def held_back_reason(job: PendingJob | None, first: Mapping[str, PendingJob]) ->
 
 def unmet_reason(queue: Snapshot, job: PendingJob) -> str:
     """Return what a job would wait for if no other job was pending; empty if it could start now."""
-    alone = plan(replace(queue, pending=(job,)))
+    alone = plan(replace(queue, pending=(job,), ready=None))
     return "" if alone.starts else alone.pending_reasons[job.job_id].why
 
 

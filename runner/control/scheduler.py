@@ -5,6 +5,7 @@ while a job is pending, because fair shares fade.  What a plan is made of stands
 is made in ``core.scheduler``.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -42,6 +43,36 @@ REPLAN_S: Final = 5.0
 """How often a plan is made while a job is pending and nothing happens: shares fade, jobs overrun."""
 
 
+CHEAP_S: Final = 0.01
+"""Reasons that took less time are worked out anew for each plan."""
+
+REASONS_SHARE: Final = 20.0
+"""Reasons that took longer are told for so many times that time, also when there are newer plans."""
+
+
+@dataclass(slots=True)
+class Explanation:
+    """The reasons of one plan: they are worked out when they are first read, and kept."""
+
+    plan: Plan
+    took_s: float = 0.0
+    _lock: Lock = field(default_factory=Lock)
+    _since_s: float = field(default_factory=time.monotonic)
+
+    def reason(self, job_id: str) -> PendingReason | None:
+        """Return what a job waits for; None if the plan does not know the job.  From any thread."""
+        with self._lock:  # the loop does not wait for that
+            began_s = time.thread_time()
+            try:
+                return self.plan.pending_reasons.get(job_id)
+            finally:
+                self.took_s += time.thread_time() - began_s
+
+    def is_outdated(self) -> bool:
+        """Return whether the reasons of a newer plan should be worked out."""
+        return time.monotonic() - self._since_s > REASONS_SHARE * self.took_s
+
+
 @dataclass(slots=True, repr=False)
 class Scheduler:
     """Makes plans and has them recorded; all but ``why`` and ``pending_reason`` in the exclusive section."""
@@ -52,7 +83,9 @@ class Scheduler:
     _maintenance_names: MaintenanceNames = field(default_factory=MaintenanceNames)
     _devices: tuple[SchedulableDevice, ...] = ()  # of the last plan
     _next_plan_s: float = inf  # when the next plan is due at the latest, by the monotonic clock
-    _last_plan: tuple[Plan, Lock] | None = None
+    _newest: Explanation | None = None  # of the last plan
+    _known: Explanation | None = None  # of the plan whose reasons are told
+    _explaining: Lock = field(default_factory=Lock)  # held by who works out the reasons of a newer plan
     _unrecorded: list[TrackedJob] = field(default_factory=list)  # jobs whose start could not be recorded
 
     def __post_init__(self) -> None:
@@ -100,7 +133,7 @@ class Scheduler:
             self._maintenance_names.check(self.context)
         queue = hold_back_array_members(self.snapshot(now), self.jobs.preparing.values())
         made = plan(queue)
-        self._last_plan = made, Lock()
+        self._newest = Explanation(made)
         self._devices, self.jobs.changed = devices, False
         self._next_plan_s = now.monotonic + _next_change_s(queue, made)
         return made
@@ -116,6 +149,7 @@ class Scheduler:
             now_s=now.at.timestamp(),
             hosts=(host,),
             pending=(*jobs.pending.values(), *(jobs.preparing.values() if admitted else ())),
+            ready=None if admitted else jobs.index.view(now.at.timestamp(), site.rules.overdue_per_owner),
             running=tuple(jobs.running.values()),
             user_usage=jobs.usage.users.rounded(),
             group_usage=jobs.usage.groups.rounded(),
@@ -175,11 +209,22 @@ class Scheduler:
 
     def pending_reason(self, tracked: TrackedJob) -> PendingReason | None:
         """Return what a job waits for by the last plan, None if that does not know.  From any thread."""
-        if self._last_plan is None or not isinstance(tracked.row.job.state, Queued):
+        newest, known, job_id = self._newest, self._known, tracked.row.job.id
+        if newest is None or not isinstance(tracked.row.job.state, Queued):
             return None
-        made, lock = self._last_plan
-        with lock:  # reasons are worked out when they are read, and kept; the loop does not wait for that
-            return made.pending_reasons.get(tracked.row.job.id)
+        if known is newest:
+            return newest.reason(job_id)
+        if known is None or known.took_s < CHEAP_S:
+            self._known = newest
+            return newest.reason(job_id)
+        if known.is_outdated() and self._explaining.acquire(blocking=False):
+            try:
+                found = newest.reason(job_id)
+                self._known = newest  # all others had the reasons of the earlier plan meanwhile
+            finally:
+                self._explaining.release()
+            return found
+        return known.reason(job_id)
 
     def unmet(self, row: JobRow, needs: ResourceRequest) -> str:
         """Return what an attempt of a job would wait for if no job was pending; empty: it could start."""
@@ -201,7 +246,11 @@ def _next_change_s(queue: Snapshot, made: Plan) -> float:
 
 def _times(queue: Snapshot, made: Plan) -> Iterator[float]:
     """Yield the times at which a pending job may start without anything else happening."""
-    yield from (job.not_before_s for job in queue.pending if job.not_before_s is not None)
+    if queue.ready is None:
+        yield from (job.not_before_s for job in queue.pending if job.not_before_s is not None)
+    else:
+        yield queue.ready.next_s
+        yield from (job.not_before_s for job in queue.ready.dependent if job.not_before_s is not None)
     yield from (each.at_s for each in made.reservations)
     for window in queue.maintenance:
         yield from (window.begins_s, window.ends_s)

@@ -10,7 +10,6 @@ their owner within the owner's share of the machine go first, then those of the 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import TypeAlias
@@ -19,6 +18,7 @@ from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.dependencies import Readiness, check_dependencies
 from runner.core.scheduler.fairshare import FairShare
+from runner.core.scheduler.ready import NumericId, QueueName, ReadyJobs, numeric_id, waits_since_s
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 
 QueueRank: TypeAlias = tuple[float, float, float, float, float]
@@ -28,11 +28,8 @@ usage of the group by its share, usage of the user by his share.
 The second and third are 0 where the order ignores them.
 """
 
-QueueName: TypeAlias = tuple[str, str, str]
-"""Of an owner's queue: class, owner, group."""
-
 QueueEntry: TypeAlias = tuple[QueueRank, float, QueueName, int]
-"""Of an owner's queue in the heap: rank, submission of its oldest job, name, number."""
+"""Of an owner's queue in the heap: rank, since when its oldest job waits, name, number."""
 
 
 @dataclass(slots=True)
@@ -54,28 +51,61 @@ class OwnerQueue:
 
 @dataclass(slots=True)
 class EligibleJobs:
-    """The pending jobs of a snapshot: those that may start, in their order, and the ineligible ones."""
+    """The pending jobs of a snapshot: those that may start, in their order."""
 
     snapshot: Snapshot
     fair_share: FairShare
     overdue: list[PendingJob] = field(default_factory=list)
     queues: list[OwnerQueue] = field(default_factory=list)
-    ineligible: list[PendingJob] = field(default_factory=list)  # they wait for a time or for another job
     requests: dict[int, ResourceRequest] = field(default_factory=dict)  # of eligible jobs, by identity
     promoted: frozenset[str] = frozenset()  # overdue jobs in the lowest service level
 
     def __post_init__(self) -> None:
+        ready = self.snapshot.ready
+        if ready is not None and self.snapshot.config.order is SchedulingOrder.FAIR:
+            self._take_ready(ready)
+            return
         fair = self.snapshot.config.order in {SchedulingOrder.FAIR, SchedulingOrder.ATTAINED}
         self.queues = list(self._split_by_owner(fair=fair).values())
         if self._by_service:
             jobs = [job for queue in self.queues for job in queue.jobs]
             self.promoted = frozenset(job.job_id for job in overdue_jobs(self.snapshot, jobs))
         elif fair:
-            self._take_overdue()
+            self._take_overdue([job for queue in self.queues for job in queue.jobs])
 
     def standing(self, job: PendingJob) -> float:
         """Return the standing of a job: the lower goes first, and may displace the higher."""
         return pending_standing(job, self.snapshot.config, promoted=job.job_id in self.promoted)
+
+    def _take_ready(self, ready: ReadyJobs) -> None:
+        """Take over the queues as they are kept: nothing is done for each of their jobs."""
+        config = self.snapshot.config
+        queues = {
+            each.name: OwnerQueue(
+                config.priority_class(each.name[0]).rank,
+                each.name,
+                each.jobs.copy(),
+                waits_since_s(each.oldest[0]),
+                is_sorted=True,
+            )
+            for each in ready.queues
+        }
+        self.requests = {id(request): request for request in ready.requests}
+        oldest = [job for queue in ready.queues for job in queue.oldest]
+        for job in ready.dependent:
+            if not self._is_eligible(job):
+                continue
+            name = (job.priority_class, job.owner, job.group)
+            if name not in queues:
+                queues[name] = OwnerQueue(config.priority_class(name[0]).rank, name)
+            queue = queues[name]
+            queue.jobs.append(job)
+            queue.is_sorted = False
+            queue.oldest_s = min(queue.oldest_s, waits_since_s(job))
+            self.requests[id(job.request)] = job.request
+            oldest.append(job)
+        self.queues = list(queues.values())
+        self._take_overdue(oldest)
 
     def _split_by_owner(self, *, fair: bool) -> dict[QueueName, OwnerQueue]:
         """Return one queue per owner, group and class; a single queue if the order is not fair."""
@@ -83,7 +113,6 @@ class EligibleJobs:
         requests = self.requests
         for job in self.snapshot.pending:  # thousands of jobs in every plan
             if not self._is_eligible(job):
-                self.ineligible.append(job)
                 continue
             name = (job.priority_class, job.owner, job.group) if fair else ("", "", "")
             queue = queues.get(name)
@@ -91,7 +120,7 @@ class EligibleJobs:
                 rank = self.snapshot.config.priority_class(name[0]).rank
                 queue = queues[name] = OwnerQueue(rank, name)
             queue.jobs.append(job)
-            queue.oldest_s = min(queue.oldest_s, job.submitted_s)
+            queue.oldest_s = min(queue.oldest_s, waits_since_s(job))
             requests[id(job.request)] = job.request
         return queues
 
@@ -102,12 +131,14 @@ class EligibleJobs:
             return True
         return check_dependencies(job.dependencies, self.snapshot.ended) is Readiness.READY
 
-    def _take_overdue(self) -> None:
-        """Move the overdue jobs out of the queues of their owners."""
-        self.overdue = overdue_jobs(self.snapshot, [job for queue in self.queues for job in queue.jobs])
+    def _take_overdue(self, oldest: list[PendingJob]) -> None:
+        """Move the overdue jobs, which are among the oldest, out of the queues of their owners."""
+        self.overdue = overdue_jobs(self.snapshot, oldest)
         taken = {job.job_id for job in self.overdue}
-        for queue in self.queues if taken else ():
-            queue.jobs = [job for job in queue.jobs if job.job_id not in taken]
+        names = {(job.priority_class, job.owner, job.group) for job in self.overdue}
+        for queue in self.queues:
+            if queue.name in names:
+                queue.jobs = [job for job in queue.jobs if job.job_id not in taken]
 
     def __iter__(self) -> Iterator[PendingJob]:
         """Yield the eligible jobs in order; ``fair_share`` may be charged between two jobs."""
@@ -200,19 +231,6 @@ def overdue_jobs(snapshot: Snapshot, eligible: list[PendingJob]) -> list[Pending
         if count_by_owner[job.owner] <= config.overdue_per_owner:
             first.append(job)
     return first
-
-
-NumericId: TypeAlias = tuple[int, str]
-
-
-def numeric_id(job: PendingJob) -> NumericId:
-    """Return a key that sorts job ids as numbers: 9 comes before 10."""
-    return _numeric_id(job.job_id)
-
-
-@lru_cache(maxsize=2**15)  # every plan sorts the same jobs
-def _numeric_id(job_id: str) -> NumericId:
-    return int(job_id) if job_id.isdecimal() else 0, job_id
 
 
 SortedBy: TypeAlias = tuple[float, float, float, NumericId]

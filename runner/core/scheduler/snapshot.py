@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runner.core.job.states import Outcome
 from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.timeline import Span
+
+if TYPE_CHECKING:
+    from runner.core.scheduler.ready import ReadyJobs
 
 GIB = 1024**3
 
@@ -213,6 +216,8 @@ class Snapshot:
     now_s: float
     hosts: tuple[Host, ...]
     pending: tuple[PendingJob, ...] = ()
+    ready: "ReadyJobs | None" = field(default=None, compare=False, kw_only=True)
+    """The pending jobs in order, if somebody keeps them so; else they are sorted by each plan."""
     running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)

@@ -49,8 +49,8 @@ T = TypeVar("T")
 VERSION: Final = version("gpu-job-runner")
 """The version that runs, whatever has been installed since."""
 
-PAGE: Final = 1000
-"""Jobs in one answer at most: the next page begins where it ends."""
+PAGE: Final = 200
+"""Jobs in one answer at most: nothing else is done while one is made.  The next page begins where it ends."""
 
 RECHECK_S: Final = 10.0
 """Between two looks at a job that is waited for, if nothing is announced."""

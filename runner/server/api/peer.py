@@ -8,6 +8,7 @@ import asyncio
 import resource
 import socket
 import struct
+import time
 from collections import Counter
 from dataclasses import dataclass
 from threading import Event
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runner.adapters.host.users import SUBORDINATE_IDS
+from runner.server.api.body_pace import BodyPace, PacedFlow
 
 GONE: Final = "runner.gone"
 """The event in the scope of a request that is set when its connection has ended."""
@@ -56,9 +58,13 @@ class PeerProtocol(HttpToolsProtocol):
     _connections: ClassVar[Counter[int]] = Counter()  # by the uid of the person
     _bodies: ClassVar[Counter[int]] = Counter()  # bytes, by the uid of the person
 
+    _paces: ClassVar[dict[int, BodyPace]] = {}  # by the uid of the person
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._gone = Event()
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
+        self._paced = self.flow = PacedFlow(self.transport)
+        self._pace_timer: asyncio.TimerHandle | None = None
         self.client = client_of(transport)
         self._timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
@@ -73,6 +79,8 @@ class PeerProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
         self.forget_connection(self._person)
+        if self._pace_timer is not None:
+            self._pace_timer.cancel()
         self._end_timers()
         self._free_bodies()
         super().connection_lost(exc)
@@ -116,6 +124,10 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(f"{fact}; try again")
             return
         super().on_body(body)
+        wait_s = self._paces.setdefault(self._person, BodyPace()).wait_s(len(body), time.monotonic())
+        if wait_s and not self._paced.held and not self.transport.is_closing():
+            self._paced.hold()
+            self._pace_timer = asyncio.get_running_loop().call_later(wait_s, self._paced.release)
 
     def on_message_complete(self) -> None:
         self._end_body()

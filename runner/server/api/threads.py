@@ -34,7 +34,7 @@ from runner.server.api.peer import GONE, peer_of
 
 T = TypeVar("T")
 
-SHARE: Final = 8
+SHARE: Final = 2
 """Threads of one person at a time in the general pool, which has 40."""
 
 CHECKS: Final = 2
@@ -44,7 +44,7 @@ ALL_CHECKS: Final = 4
 """Threads that check what anybody wrote: each of them slows everything else down by its part."""
 
 LONG_CHECKS: Final = 2
-"""Threads for the people whose checks took long lately: their files keep nobody else's waiting."""
+"""Threads for the people whose checks took long lately, one for each: they keep nobody else waiting."""
 
 LONG_S: Final = 1.0
 """Processor time for a person's checks from which on they take long."""
@@ -58,7 +58,7 @@ ROLLOUTS: Final = 2
 ALL_ROLLOUTS: Final = 16
 """Threads that evaluate changes."""
 
-CONTROLS: Final = 4
+CONTROLS: Final = 2
 """Threads of one person for requests that control jobs."""
 
 ALL_CONTROLS: Final = 16
@@ -71,6 +71,7 @@ class _Share:
 
     threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SHARE))
     checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CHECKS))
+    long_checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     rollouts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ROLLOUTS))
     controls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONTROLS))
     requests: int = 0
@@ -163,8 +164,9 @@ async def run_check(work: Callable[..., T], *args: object, **named: object) -> T
         Unavailable: the client had gone when it was the turn of the work.
     """
     pools, person = _pools_here(), _person.get()
-    async with _share_of(person) as share, share.checks:
-        limiter = pools.long_checks if pools.check_times.are_long(person) else pools.checks
+    are_long = pools.check_times.are_long(person)
+    limiter = pools.long_checks if are_long else pools.checks
+    async with _share_of(person) as share, share.long_checks if are_long else share.checks:
         call, took_s = partial(_do_unless_gone, work, *args, **named), [0.0]
         try:
             return await run_sync(_timed, call, took_s, limiter=limiter)

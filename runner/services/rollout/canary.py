@@ -51,9 +51,9 @@ class CanaryService:
 
     def cancel_orphans(self) -> None:
         """Cancel the canaries of an earlier daemon: nobody waits for their results."""
-        for row in self.service.store.unfinished():
-            if is_canary(row):
-                self._measurer.cancel(row.job.id)
+        for tracked in list(self.service.daemon.tracked_jobs.values()):
+            if is_canary(tracked.row):
+                self._measurer.cancel(tracked.row.job.id)
 
     def stop(self) -> None:
         """Wait for no canary any more: the daemon stops, and the next daemon cancels them."""

@@ -215,7 +215,7 @@ def test_another_user_lists_cancels_and_runs_a_small_job_under_all_attacks_at_on
     with attacked(daemon, running):
         busy = measure(daemon)
     told = [
-        f"{name}: {seconds / quiet[name]:.1f} times {quiet[name] * 1000:.0f} ms, the time of a quiet daemon; aim: {AT_MOST:g}\n"
+        f"{name}: {seconds / quiet[name]:.1f} times {quiet[name] * 1000:.0f} ms; aim: {AT_MOST:g}\n"
         for name, seconds in busy.items()
     ]
     with capsys.disabled():

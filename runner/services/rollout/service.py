@@ -248,6 +248,7 @@ class RolloutService:
             if now.job.revision != row.job.revision:
                 raise Refused(f"job {row.job.id}: was changed by somebody else meanwhile; try again")
             predecessors.refuse_cycle(row.job.id, parse_revision(event.text), service.store)
+            service.submission.check_size(row.owner.name, len(event.text), f"job {row.job.id}")
             daemon.apply_event(now, event, record)
 
         daemon.run_exclusively(happen)

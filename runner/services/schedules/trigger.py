@@ -24,6 +24,7 @@ from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import Instant, KeyedWork
 from runner.control.estimates import SCHEDULE
 from runner.core.job.events import CancelRequested
+from runner.core.job.revision_text import total_size
 from runner.core.job.states import Stopping, StopReason
 from runner.core.ports.schedules import FiringRow, FiringState, ScheduleRow, Schedules
 from runner.core.ports.store import JobRow
@@ -412,6 +413,8 @@ class ScheduleTrigger:
         once = revision.model_copy(update={"job": revision.job.model_copy(update={"schedule": None})})
 
         made = self.service.submission.draft(owner, once, "0")
+        size, service = total_size([made.text]), self.service
+        service.daemon.exclusive.read(lambda: service.submission.check_size(owner.name, size, row.path))
 
         def draft(job_id: str) -> JobRow:
             job = replace(made.job, id=job_id)

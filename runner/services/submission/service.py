@@ -247,9 +247,17 @@ class SubmissionService:
         totals, quotas = daemon.scheduler.jobs.totals, daemon.context.site.rules.quotas
         if facts := check_queued(owner, team, quotas, totals.queued(owner, team), len(rows)):
             raise Refused(refusal(submission, facts))
-        present, more = totals.job_file_bytes(owner), total_size(row.text for row in rows)
+        self.check_size(owner, total_size(row.text for row in rows), submission.shown or submission.path)
+
+    def check_size(self, owner: str, more: int, subject: str) -> None:
+        """Check that the job files of a user's unfinished jobs may grow; in the exclusive section.
+
+        Raises:
+            Refused: they would be too large; the message begins with the ``subject``.
+        """
+        present = self.context.daemon.scheduler.jobs.totals.job_file_bytes(owner)
         if facts := too_large(owner, present, more, self.context.settings.job_file_bytes_per_user):
-            raise Refused(f"{one_line(submission.shown or submission.path)}: {facts[0]}")
+            raise Refused(f"{one_line(subject)}: {facts[0]}")
 
 
 def _token(caller: Caller, token: str) -> str:

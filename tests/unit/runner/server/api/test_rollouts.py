@@ -265,6 +265,18 @@ def test_a_file_with_a_schedule_is_no_change_of_a_job(site: Place) -> None:
     assert len(site.ask("GET", "/jobs/1/revisions").json()["revisions"]) == 1
 
 
+def test_a_change_is_held_to_the_size_of_its_users_job_files(
+    site: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.runs()
+    monkeypatch.setitem(site.service.settings.__dict__, "job_file_bytes_per_user", 20_000)
+    large = f"{CACHED}environment: {{A: {'x' * 19_000}}}\n"
+    status, kind, words = error(site.change(large, job="1"))
+    assert (status, kind) == (403, "refused")
+    assert words.startswith("job 1: user ")
+    assert "of job files, and has " in words
+
+
 def test_only_the_owner_changes_a_job(site: Place) -> None:
     site.runs()
     other = ME + 1

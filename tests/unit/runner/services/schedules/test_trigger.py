@@ -170,6 +170,16 @@ def test_a_job_that_could_never_start_is_refused_with_the_reason_and_the_next_ti
     assert site.came()[-1] == ("01-01 14:00", "submitted")
 
 
+def test_the_jobs_of_a_schedule_are_held_to_the_size_of_their_users_job_files(
+    site: Clockwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(site.service.settings.__dict__, "job_file_bytes_per_user", 1000)
+    site.make(HOURLY)
+    site.until("2030-01-01 13:30")
+    assert site.came() == [("01-01 13:00", "refused")]
+    assert "of job files, and has " in site.last().text
+
+
 # --- steering
 
 

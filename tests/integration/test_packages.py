@@ -11,7 +11,7 @@ import pytest
 from images.store import ImageStore
 from tests.fakes.daemon.service import Service, service
 from tests.fakes.engine.wheel_folder import make_wheel
-from tests.fakes.workloads.counter_image import counter_image
+from tests.fakes.workloads.counter_image import counter_image, docker_client
 
 pytestmark = pytest.mark.engine
 
@@ -142,3 +142,41 @@ def test_a_build_that_fails_is_told_at_its_requirement(daemon: Service, wheels: 
     file = job(daemon, "broken", {"requirements": ["bar", "broken"]}, "true")
     said = daemon.runner("submit", str(file), code=2)
     assert 'image.requirements[1]: "broken": broken-1.0.tar.gz: its build fails: ModuleNotFoundError' in said
+
+
+def test_a_lock_beside_the_job_file_gives_the_same_packages(daemon: Service, wheels: Path) -> None:
+    file = job(daemon, "locked", {"requirements": ["bar"]}, "bar")
+    assert daemon.runner("lock", str(file)).strip().endswith("pylock.toml: 2 packages")
+    make_wheel(wheels, "bar", "1.1", requires=("baz>=2",), scripts={"bar": "bar:main"})
+    (wheels / "bar-1.1-py3-none-any.whl").chmod(0o644)
+    again = job(daemon, "locked-again", {"requirements": "pylock.toml"}, "bar")
+    job_id = daemon.submit(again)
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    assert daemon.log(job_id).strip() == "1.0"
+    (wheels / "bar-1.1-py3-none-any.whl").unlink()
+
+
+def test_a_lock_that_cannot_be_written_is_told(daemon: Service) -> None:
+    file = job(daemon, "unwritten", {"requirements": ["bar"]}, "bar")
+    said = daemon.runner("lock", str(file), "--output", "/nowhere/pylock.toml", code=2)
+    assert "/nowhere/pylock.toml: cannot be written: No such file or directory" in said
+    plain = daemon.file("plain", workload={"kind": "program", "command": ["true"]})
+    assert "names no packages" in daemon.runner("lock", str(plain), code=2)
+
+
+def test_an_operator_makes_an_image_with_packages_and_looks_into_it(daemon: Service) -> None:
+    wanted = daemon.root / "wanted.txt"
+    wanted.write_text("bar\n")
+    daemon.runner("images", "build", "--with", str(wanted), "--name", "runner-test-lab")
+    try:
+        shown = daemon.runner("images", "show", "runner-test-lab:latest")
+        assert "bar\t1.0" in shown.splitlines()
+        assert daemon.answer("images", "show", "runner-test-lab:latest", "--json")["packages"]["baz"] == "2.0"
+    finally:
+        with docker_client(daemon.engine) as client:
+            client.images.remove("runner-test-lab:latest")
+    wanted.write_text("\nno-such\n")
+    said = daemon.runner("images", "build", "--with", str(wanted), "--name", "runner-test-lab", code=2)
+    assert "wanted.txt:2: no-such: " in said
+    assert "go together" in daemon.runner("images", "build", "--name", "x", code=2)
+    assert "is not in the engine" in daemon.runner("images", "show", "no-such:1", code=4)

@@ -6,12 +6,15 @@ import json
 import tarfile
 from base64 import b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
 import pytest
 
+from images.cancellation import CancellationToken
 from images.errors import BuildCancelled, BuildFailed
 from images.log import BuildLog
 from images.packages.resolve import IndexUnavailable, Unresolvable
@@ -271,3 +274,24 @@ def test_the_password_of_an_index_is_in_no_lock_layer_or_log(site: Site, tmp_pat
     log = (tmp_path / "log.txt").read_bytes()
     assert b"baz==2.0" in log
     assert not any(b"secret" in each for each in (text.encode(), layer, log))
+
+
+def test_jobs_that_come_together_build_the_same_packages_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lock, loads, load = site.lock("bar"), list[int](), site.engine.load
+
+    def counting(archive: IO[bytes], token: CancellationToken) -> None:
+        loads.append(1)
+        load(archive, token)
+
+    monkeypatch.setattr(site.engine, "load", counting)
+
+    def ensure(number: int) -> str:
+        with BuildLog(tmp_path / f"log-{number}.txt") as log:
+            return site.store.ensure(lock, site.image, "cpu", log)
+
+    with ThreadPoolExecutor(4) as pool:
+        made = set(pool.map(ensure, range(4)))
+    assert len(made) == 1
+    assert len(loads) == 1

@@ -74,4 +74,6 @@ def show_two(daemon: Service, cpus: str, *options: str) -> None:
     job = daemon.ends(job_id)
     assert job["attempts"][-1]["exit_code"] == 7
     assert len(job["attempts"]) == 1
+    asked = job["revision"]["job"]
+    assert (asked["queue"]["priority_class"], asked["resources"]["time_limit"]) == ("interactive", "8h")
     assert "free" in daemon.log(job_id)

@@ -136,3 +136,42 @@ def test_a_script_with_attach_that_was_killed_ends_with_the_bits_of_one_that_was
     assert states[0] == states[1]
     status = json.loads(daemon.paths(killed, 2).status.read_text())
     assert (status["step"], status["resumed_from"]) == (900, ended["attempts"][1]["resumed_from"])
+
+
+OWN = """\
+import json, os, signal, sys
+from pathlib import Path
+
+step, total = 0, 0
+if "--resume" in sys.argv:
+    state = json.loads((Path(sys.argv[sys.argv.index("--resume") + 1]) / "state.json").read_text())
+    step, total = state["step"], state["total"]
+print("from", step, flush=True)
+while step < 9:
+    step += 1
+    total = (31 * total + step) % 1000003
+    place = Path("out", f"checkpoint-{step}")
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "state.json").write_text(json.dumps({"step": step, "total": total}))
+    if step == 6 and "--resume" not in sys.argv:
+        torn = Path("out", "checkpoint-7")
+        torn.mkdir()
+        (torn / "state.json").write_text('{"step": 7, "tot')
+        os.kill(os.getpid(), signal.SIGKILL)
+print("total", total, sorted(os.listdir("out"))[0])
+"""
+
+
+def test_a_script_that_saves_on_its_own_resumes_from_its_last_whole_checkpoint(daemon: Service) -> None:
+    """It dies in the middle of a save, and its image, its code and its command know nothing of the runner."""
+    own = {"files": "out/checkpoint-*", "resume_args": ["--resume", "{newest}"]}
+    file = program(daemon, "own", "python", "own.py", image="auto", checkpoint=own)
+    (daemon.root / "code of own" / "own.py").write_text(OWN)
+    job_id = daemon.submit(file)
+    ended = daemon.ends(job_id, 240)
+    assert ended["outcome"] == "succeeded"
+    assert [attempt["checkpoint_step"] for attempt in ended["attempts"]] == [6, 9]
+    total = 0
+    for step in range(1, 10):
+        total = (31 * total + step) % 1000003
+    assert daemon.log(job_id, 2).splitlines() == ["from 6", f"total {total} .checkpoint-7.torn"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runner.services.simulation.run import SchedulerVariant
 
 FILE = click.Path(path_type=Path)
+DEFAULT_LOAD: Final = 0.85
 ORDERS: Final = ("fair", "attained", "fifo", "priority", "sjf", "oracle")
 COLUMNS: Final = (
     "order", "utilisation", "mean wait h", "p50", "p90", "p95", "p99", "max", "slowdown", "preemptions",
@@ -30,11 +31,16 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 @click.option(
     "--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/explanation/scheduling.md."
 )
+@click.option("--format", "published", type=click.Choice(("alibaba-gpu-2023", "philly", "helios")),
+              help="The trace is a published one, as it was published.")  # fmt: skip
+@click.option("--last", "last_days", type=click.FloatRange(min=0.001), metavar="DAYS",
+              help="Of a published trace, only the jobs submitted in its last days.")  # fmt: skip
 @click.option("--synthetic", "seed", type=int, metavar="SEED", help="Generate a trace: 20 users, two weeks.")
 @click.option("--jobs", type=click.IntRange(1, 1_000_000), default=2000, show_default=True,
               help="The number of jobs in a generated trace.")  # fmt: skip
-@click.option("--load", type=click.FloatRange(0.01, 10), default=0.85, show_default=True,
-              help="The work in a generated trace, relative to the capacity of the devices.")  # fmt: skip
+@click.option("--load", type=click.FloatRange(0.01, 10), metavar="SHARE",
+              help="The work relative to the capacity of the devices: of a generated trace 0.85 by default; "
+                   "the submissions of another trace are stretched to it.")  # fmt: skip
 @click.option("--save", type=FILE, metavar="FILE", help="Write the trace to FILE as CSV.")
 @click.option("--hosts", "written", default="1x8", show_default=True, metavar="NxGPUS",
               help="The number of hosts and of devices in each.")  # fmt: skip
@@ -48,9 +54,11 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 def simulate(  # noqa: PLR0913  one for each option
     *,
     trace: Path | None,
+    published: str | None,
+    last_days: float | None,
     seed: int | None,
     jobs: int,
-    load: float,
+    load: float | None,
     save: Path | None,
     written: str,
     orders: tuple[str, ...],
@@ -66,17 +74,41 @@ def simulate(  # noqa: PLR0913  one for each option
     to end of the largest tenth of the jobs, and two indices of fairness between users (1 is the best).
     """
     from runner.core.scheduler.simulator import Site  # noqa: PLC0415  as above
-    from runner.services.simulation import run as simulation  # noqa: PLC0415  only this command pays for it
+    from runner.services.simulation import formats  # noqa: PLC0415  only this command pays for it
+    from runner.services.simulation import run as simulation  # noqa: PLC0415  as above
     from runner.services.simulation import trace as traces  # noqa: PLC0415  as above
 
     if (trace is None) == (seed is None):
         raise click.UsageError("give either --trace FILE or --synthetic SEED")
     site = Site(simulation.parse_hosts(written), min_interval_s=tick_s)
-    arrivals = traces.read(trace) if trace is not None else _made_up(seed or 0, jobs, load, site)
+    if trace is None:
+        arrivals = _made_up(seed or 0, jobs, load or DEFAULT_LOAD, site)
+    elif published is not None:
+        arrivals = _published(trace, published, last_days, site)
+    else:
+        arrivals = traces.read(trace)
+    if trace is not None and load is not None:
+        arrivals = formats.scaled_to_load(arrivals, sum(len(host.devices) for host in site.hosts), load)
     if save is not None:
         traces.write(save, arrivals)
     contestants = _contestants(orders, no_backfill=no_backfill)
     _play(contestants, arrivals, site, by_user=by_user, as_json=as_json)
+
+
+def _published(path: Path, name: str, last_days: float | None, site: Site) -> Sequence[Arrival]:
+    """Return the jobs of a published trace that the hosts can hold; say what was left out and assumed."""
+    from runner.services.simulation import formats  # noqa: PLC0415  as above
+
+    found = formats.read_published(path, name)
+    jobs = found.jobs if last_days is None else formats.last_days(found.jobs, last_days)
+    largest = max(len(host.devices) for host in site.hosts)
+    held = formats.holdable(jobs, largest)
+    too_large = f"; {len(jobs) - len(held)} jobs are larger than a host" if len(held) < len(jobs) else ""
+    complain(f"{len(held)} jobs; {found.left_out} without GPUs or that never ran are left out{too_large}")
+    complain(f"assumed: {found.assumptions}")
+    if not held:
+        raise click.UsageError("no job of the trace fits these hosts; simulate larger ones")
+    return held
 
 
 def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]:

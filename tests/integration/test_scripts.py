@@ -39,6 +39,7 @@ LOADER: Final = Script("loader", r"^epoch 4/")
 PLAIN: Final = Script("plain", r"^.*step 30 ")
 HUGGING_FACE: Final = Script("huggingface", r"\D12/40 ", "out/final/model.safetensors")
 LIGHTNING: Final = Script("lightning", r"^epoch 3 is over")
+SDIST: Final = Script("sdist", r"^step 30 ", "final.pt")
 TRACKED: Final = Script("tracked", r"^step 20 ")
 
 
@@ -87,7 +88,9 @@ def assert_equal_weights(daemon: Service, script: Script, jobs: tuple[str, str])
     assert all(torch.equal(there[name], here[name]) for name in there)
 
 
-@pytest.mark.parametrize("script", [LOADER, PLAIN, HUGGING_FACE, LIGHTNING], ids=lambda script: script.name)
+@pytest.mark.parametrize(
+    "script", [LOADER, PLAIN, SDIST, HUGGING_FACE, LIGHTNING], ids=lambda script: script.name
+)
 def test_a_script_that_is_killed_ends_with_the_weights_of_one_that_is_not(
     daemon: Service, script: Script
 ) -> None:

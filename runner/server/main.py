@@ -85,7 +85,7 @@ from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.listen import BACKLOG, ask_to_stop, bound, catch_stop_signals, keep_from_hangup, server_of
-from runner.server.network import examine_at_start, make_network
+from runner.server.network import make_network, watch_network
 from runner.server.packages import make_packages, needed_images
 from runner.server.reload import SettingsReload, reload_helper
 from runner.server.split import daemon_user, split
@@ -276,7 +276,7 @@ def build(directory: Path, settings: Settings, store: SqliteStore, parts: Parts 
     attempt_service = AttemptService(replace(config, code=code))
     package_locks = PackageLocks(packages, FairExecutor("packages"), directory / "images" / "packages")
     attempt_service.sweep()
-    examine_at_start(settings, network)
+    watch_network(settings, network)
     context = Context(
         store=store,
         executor=executor,

@@ -15,8 +15,10 @@ import pytest
 from runner.adapters.docker.connection import EngineConnection
 from runner.adapters.docker.outbound import BridgeNetwork, OutboundSettings
 from runner.adapters.host.firewall import Firewall, FirewallProblem, nft
-from runner.base.errors import Refused
+from runner.base.errors import Refused, Unavailable
 from runner.cli.daemon import unit
+from runner.files.settings.model import Settings
+from runner.server.network import watch_network
 from tests.fakes.daemon.service import RUNNER, Service, service, until
 from tests.fakes.host.outside import (
     METADATA,
@@ -203,6 +205,22 @@ def test_rules_that_were_removed_are_set_again_before_the_next_launch(daemon: Se
     target = f"{host_addresses()[0]}:{port}"
     assert reached(daemon, "after", target) == {target: False}
     assert "169.254.0.0/16" in nft("list", "table", "inet", table)
+
+
+def test_rules_that_are_removed_while_jobs_run_are_set_again(
+    daemon: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.server.network.WATCH_S", 0.2)
+    network = BridgeNetwork(OutboundSettings("feed0003", required=True), EngineConnection(daemon.engine, 30))
+    try:
+        watch_network(Settings(), network)
+        network.prepare()
+        nft("flush", "table", "inet", network.table)
+        until(lambda: "169.254.0.0/16" in nft("list", "table", "inet", network.table), "they are set again")
+    finally:
+        network.close()
+    with pytest.raises(Unavailable, match="the daemon leaves"):
+        network.prepare()
 
 
 def test_a_daemon_that_may_set_no_rules_holds_the_job_and_says_why(counter: str) -> None:

@@ -59,6 +59,7 @@ class BridgeNetwork:
     connection: EngineConnection
     is_for_all: ClassVar[bool] = False
     _firewall: Firewall = field(default_factory=Firewall)
+    _closed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _state: NetworkState = field(default_factory=lambda: NetworkState(None))
 
@@ -89,6 +90,8 @@ class BridgeNetwork:
     def prepare(self) -> str:
         """Make the network, close what is not the outside, and return its name."""
         with self._lock:
+            if self._closed:
+                raise Unavailable(f"network {self.name}: the daemon leaves")
             bridge = self._network()
             try:
                 self._close_host(bridge)
@@ -102,8 +105,9 @@ class BridgeNetwork:
         return self.name
 
     def close(self) -> None:
-        """Remove the network and its rules if no container is in it."""
+        """Remove the network and its rules if no container is in it; it is not made again."""
         with self._lock:
+            self._closed = True
             try:
                 self.connection.client().remove_network(self.name)
                 Firewall.remove(self.table)
@@ -129,6 +133,8 @@ class BridgeNetwork:
             uplinks=bridges_to_outside(),
         )
         was_set = self._firewall.enforce(rules)
+        if was_set and self._state.holds:
+            log.warning("network.rules_set_again", network=self.name)
         if (was_set or not self._state.holds) and (reached := reachable_from(bridge)):
             raise FirewallProblem(f"a probe has reached {', '.join(reached)} in spite of the rules")
 

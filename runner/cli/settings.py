@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -50,9 +51,12 @@ def check(file: Path | None, *, as_json: bool) -> None:
         return
     for warning in warnings:
         complain(f"warning: {warning}")
-    say(f"{shown}: valid; {len(said)} settings differ from nothing said")
+    if file is None and not settings_path().exists():
+        say(f"{shown}: does not exist; all settings have their defaults")
+        return
+    say(f"{shown}: valid")
     for name, value in said.items():
-        say(f"{name}: {value}")
+        say(f"{name}: {json.dumps(value)}")
 
 
 @settings.command("reload")

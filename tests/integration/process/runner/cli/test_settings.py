@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from runner.cli.settings import settings
 from tests.fakes.daemon.service import Service, service, until
 from tests.fakes.host.users import with_uid
 
@@ -42,9 +44,21 @@ def test_a_valid_file_is_shown_with_warnings(daemon: Service, tmp_path: Path) ->
     path.write_text("cpus: 2\nqueue: {user_quotas: {no-such-user: {jobs: 1}}}\n")
     said = daemon.runner("settings", "check", str(path))
     assert "cpus: 2.0" in said
+    assert 'queue: {"user_quotas": {"no-such-user": {"jobs": 1}}}' in said
     assert 'warning: queue.user_quotas: this machine has no user "no-such-user"' in said
     answer = json.loads(daemon.runner("settings", "check", "--json", str(path)).splitlines()[-1])
     assert (answer["problems"], len(answer["warnings"])) == ([], 1)
+
+
+def test_without_a_file_the_defaults_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    absent = tmp_path / "absent.yaml"
+    monkeypatch.delenv("RUNNER_SETTINGS", raising=False)
+    monkeypatch.setattr("runner.files.settings.model.settings_path", lambda: absent)
+    result = CliRunner().invoke(settings, ["check"])
+    assert (result.exit_code, result.output) == (
+        0,
+        f"{absent}: does not exist; all settings have their defaults\n",
+    )
 
 
 def test_a_reload_puts_in_force_what_may_change_and_names_the_rest(daemon: Service) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=12)
+parser.add_argument("--epochs", type=int, default=16)
 parser.add_argument("--ckpt")
 args = parser.parse_args()
 

@@ -9,7 +9,7 @@ from torch import nn
 from tqdm import tqdm
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=120)
+parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--save-every", type=int, default=10)
 parser.add_argument("--resume", type=Path)
 args = parser.parse_args()

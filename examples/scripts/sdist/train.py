@@ -4,7 +4,7 @@ Usage:
   train.py [--steps=N] [--resume=FILE]
 
 Options:
-  --steps=N      Steps in all [default: 80].
+  --steps=N      Steps in all [default: 160].
   --resume=FILE  Continue from this file.
 """
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=60)
+parser.add_argument("--steps", type=int, default=120)
 parser.add_argument("--resume", type=Path)
 args = parser.parse_args()
 
@@ -45,7 +45,7 @@ with mlflow.start_run(run_id=run_id) as run, SummaryWriter(home / "tensorboard",
         optimizer.step()
         board.add_scalar("loss", loss.item(), step)
         mlflow.log_metric("loss", loss.item(), step=step)
-        if (step + 1) % 5 == 0:
+        if (step + 1) % 10 == 0:
             board.flush()
             state = {
                 "model": model.state_dict(),

@@ -118,7 +118,8 @@ def test_the_host_never_loads_torch(loaded: Loaded) -> None:
 
 OWNERS = {
     "docker": tuple(
-        f"runner.adapters.docker.{name}" for name in ("connection", "events", "exec", "executor", "outbound")
+        f"runner.adapters.docker.{name}"
+        for name in ("connection", "doctor", "events", "exec", "executor", "outbound")
     ),
     "pynvml": ("runner.adapters.gpu.nvidia",),
 }

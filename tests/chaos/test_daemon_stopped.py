@@ -21,25 +21,26 @@ def quiet() -> Iterator[Service]:
         yield made.start()
 
 
-def test_who_waits_or_follows_survives_a_daemon_that_is_stopped_again_and_again(quiet: Service) -> None:
+@pytest.mark.parametrize("how", ["stop", "SIGTERM"])
+def test_who_waits_or_follows_survives_a_daemon_that_is_stopped_and_does_not_bring_it_back(
+    quiet: Service, how: str
+) -> None:
     job_id = quiet.submit(quiet.training("later", 3), *LATER, end="cancelled")
-    with quiet.typing("wait", job_id) as waits, quiet.typing("events", "-f", job_id) as follows:
+    with quiet.typing("logs", "-f", job_id) as waits, quiet.typing("events", "-f", job_id) as follows:
         assert "submitted" in told(follows)
-        for _ in range(3):
+        assert "has not started" in complaint(waits)  # both are connected
+        if how == "stop":
             quiet.runner("stop")
-            assert "the daemon was stopped" in complaint(waits)
-            assert "the daemon was stopped" in complaint(follows)
-            assert quiet.pid() is None  # they have not brought it back
-            quiet.runner("list")
+        else:
             before = quiet.daemon_pid()
             os.kill(before, signal.SIGTERM)
             quiet.await_end(before)
-            assert "the daemon was stopped" in complaint(waits)
-            assert "the daemon was stopped" in complaint(follows)
-            quiet.runner("list")
+        assert "the daemon was stopped" in complaint(waits)
+        assert "the daemon was stopped" in complaint(follows)
+        assert quiet.pid() is None
         quiet.runner("cancel", job_id)
-        end, complaints = waits.communicate(timeout=PATIENCE_S)
-        assert "cancelled" in end, complaints
+        _, complaints = waits.communicate(timeout=PATIENCE_S)
+        assert "cancelled" in complaints
         assert any("cancel" in told(follows) for _ in range(3))
 
 
@@ -59,14 +60,15 @@ def test_a_restore_succeeds_while_others_wait_and_they_go_on_with_the_next_daemo
     job_id = quiet.submit(quiet.training("later", 3), *LATER, end="cancelled")
     copy = str(quiet.root / "copy.db")
     quiet.runner("backup", copy)
-    with quiet.typing("wait", job_id) as waits:
+    with quiet.typing("logs", "-f", job_id) as waits:
+        assert "has not started" in complaint(waits)
         quiet.runner("stop")
         assert "the daemon was stopped" in complaint(waits)
         quiet.runner("restore", copy)
         assert quiet.pid() is None
         quiet.runner("cancel", job_id)
-        end, complaints = waits.communicate(timeout=PATIENCE_S)
-        assert "cancelled" in end, complaints
+        _, complaints = waits.communicate(timeout=PATIENCE_S)
+        assert "cancelled" in complaints
 
 
 def test_a_submission_right_after_a_stop_makes_its_job_while_others_wait(quiet: Service) -> None:

@@ -42,6 +42,7 @@ from runner.core.ports.executor import Alive, ImageGone, Key, LaunchRequest, Lim
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import Owner, User
+from runner.services.ports import RunDirectory
 from tests.fakes.engine.executor import FakeExecutor, World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
@@ -565,3 +566,18 @@ def test_checkpoints_of_a_program_are_found_through_the_helper(two: Two) -> None
     found = directory.program_saved(paths, wanted)
     assert found.steps + tuple(int(each[5]) for each in found.rejected + found.unverified) == (7,), found
     directory.tell_terminals(paths, "hello")
+
+
+READ_HERE: Final = {
+    *("paths", "secret", "log_times", "highest_numbers", "has_kept"),  # names, and directories of root
+    *("spec", "status", "result", "effective", "rates", "log_status", "tail", "open"),  # opened by the helper
+    *("saved", "copy_checkpoint"),  # the same
+}
+"""Methods of a run directory that need no right of their own in a daemon that has given up root."""
+
+
+def test_every_method_of_a_run_directory_is_read_here_or_asked_of_the_helper() -> None:
+    """Whoever adds a method decides: without rights it would find nothing, in silence."""
+    methods = {name for name in vars(RunDirectory) if not name.startswith("_")} - {"root"}
+    asked = {name for name in vars(RemoteRunDirectory) if not name.startswith("_")}
+    assert methods - asked == READ_HERE

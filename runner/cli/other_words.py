@@ -34,6 +34,7 @@ _SAME: Final = {
     "runner run COMMAND": ("srun", "gbatch", "tsp", "python", "bash"),
     "runner shell": ("salloc", "interactive", "sinteractive", "login", "ssh", "qlogin", "notebook"),
     "runner exec JOB COMMAND": ("enter", "execute", "into"),
+    "runner forward JOB PORT": ("port-forward", "tunnel", "proxy", "port", "tensorboard"),
     "runner logs JOB": ("log", "tail", "cat", "output", "out", "stdout", "speek", "scat"),
     "runner logs -f JOB": ("follow", "stream"),
     "runner top": ("watch", "htop", "monitor", "dashboard", "nvtop", "ui"),

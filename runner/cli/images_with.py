@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-from images.docker_engine import DockerEngine
 from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages.family import own_family
@@ -84,6 +83,8 @@ def _find(reference: str) -> str:
 def _store() -> PackageStore:
     settings = load_settings(None)
     directory = Path(state_dir(os.environ, os.geteuid()))
+    from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the engine's library
+
     return PackageStore(package_settings(directory, settings), lambda: DockerEngine(settings.engine))
 
 

@@ -121,7 +121,7 @@ OWNERS = {
         f"runner.adapters.docker.{name}"
         for name in ("connection", "doctor", "events", "exec", "executor", "outbound")
     ),
-    "pynvml": ("runner.adapters.gpu.nvidia",),
+    "pynvml": ("runner.adapters.doctor", "runner.adapters.gpu.nvidia"),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.daemon.service import Service, service
 
-WAITS = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+WAITS = "trap 'exit 0' TERM; while test -d $RUNNER_JOB_DIR; do sleep 0.05; done"
 
 
 @pytest.fixture

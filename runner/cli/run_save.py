@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +34,15 @@ def saved_file(line: CommandLine, file: str, here: str) -> Iterator[bytes]:
         raise UsageError(f"{name}: exists already; give --save another name or remove it") from error
     except OSError as error:
         raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
-    try:
+    with ExitStack() as unless_submitted:
+        unless_submitted.callback(_remove, path)
         yield text.encode()
-    except BaseException:
-        with suppress(OSError):
-            path.unlink()
-        raise
+        unless_submitted.pop_all()
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 def relocate(line: CommandLine, here: Path, file: Path) -> CommandLine:

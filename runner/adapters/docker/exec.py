@@ -12,7 +12,7 @@ import os
 import re
 import signal as signals
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -111,15 +111,14 @@ class DockerExec:
         with _engine_errors(f"exec in {name}"):
             async with asyncio.timeout(self.timeout_s):
                 stream = await self._open()
-                try:
+                with ExitStack() as unless_begun:
+                    unless_begun.callback(stream.close)
                     container = await self._container(stream, key)
                     body = _exec_config(container, request)
                     made = await stream.ask("POST", f"/containers/{container['Id']}/exec", body)
                     tty = request.terminal is not None
                     await stream.begin(f"/exec/{made['Id']}/start", {"Detach": False, "Tty": tty})
-                except BaseException:
-                    stream.close()
-                    raise
+                    unless_begun.pop_all()
         number, where = str(made["Id"]), str(container["Id"])
         process = DockerExecProcess(self, stream, number, where, tty=tty, outlives=request.outlives)
         if request.terminal is not None:

@@ -22,7 +22,7 @@ def pack(value: object) -> bytes:
     return json.dumps({"value": value}).encode()
 
 
-def pack_error(error: Exception) -> bytes:
+def pack_error(error: BaseException) -> bytes:
     """Return an answer with an error of one of the kinds that callers expect."""
     if isinstance(error, OSError):
         told: dict[str, object] = {

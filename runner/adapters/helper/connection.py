@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from runner.adapters.helper.answers import unpack
@@ -52,15 +53,14 @@ class HelperConnection:
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` on a thread whenever an attempt may have changed; return how to end that."""
         connection = self.connect()
-        try:
-            send(connection, Watch().model_dump_json().encode())
-            unpack(receive(connection, MAX_ANSWER_BYTES)[0])  # the helper watches now, or says why not
-        except (OSError, Disconnected) as error:
-            connection.close()
-            raise Unavailable(GONE) from error
-        except BaseException:
-            connection.close()
-            raise
+        with ExitStack() as unless_watched:
+            unless_watched.callback(connection.close)
+            try:
+                send(connection, Watch().model_dump_json().encode())
+                unpack(receive(connection, MAX_ANSWER_BYTES)[0])  # the helper watches now, or says why not
+            except (OSError, Disconnected) as error:
+                raise Unavailable(GONE) from error
+            unless_watched.pop_all()
 
         def listen() -> None:
             try:
@@ -98,11 +98,11 @@ class HelperConnection:
         except (OSError, Disconnected) as error:
             self.close()
             raise Unavailable(GONE) from error
-        try:
-            return unpack(content), found
-        except BaseException:
-            close_all(found)
-            raise
+        with ExitStack() as unless_answered:
+            unless_answered.callback(close_all, found)
+            answer = unpack(content)
+            unless_answered.pop_all()
+        return answer, found
 
     def connect(self) -> socket.socket:
         """Return a new connection, which the caller closes.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from runner.adapters.helper.answers import pack_error, unpack
@@ -82,13 +82,12 @@ class RemoteExec:
         connection = self.helper.connect()
         connection.settimeout(0)
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=BUFFER_BYTES)
-        try:
-            await write_frame(writer, Exec(key=key, request=request).model_dump_json().encode())
-            unpack(await read_frame(reader) or pack_error(Unavailable(GONE)))
-        except OSError as error:
-            writer.close()
-            raise Unavailable(f"{GONE}: {error.strerror or error}") from error
-        except BaseException:
-            writer.close()
-            raise
+        with ExitStack() as unless_begun:
+            unless_begun.callback(writer.close)
+            try:
+                await write_frame(writer, Exec(key=key, request=request).model_dump_json().encode())
+                unpack(await read_frame(reader) or pack_error(Unavailable(GONE)))
+            except OSError as error:
+                raise Unavailable(f"{GONE}: {error.strerror or error}") from error
+            unless_begun.pop_all()
         return RemoteExecProcess(reader, writer)

@@ -10,9 +10,10 @@ import shutil
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import singledispatchmethod
+from functools import partial, singledispatchmethod
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final
@@ -34,6 +35,7 @@ from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
 from runner.base.errors import Refused, Unavailable, UsageError
+from runner.base.threads import run_to_future
 from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor, ImageGone, LaunchRefused
@@ -133,31 +135,44 @@ class Helper:
                 self._connections -= 1
 
     def _answer(self, connection: socket.socket, content: bytes, descriptors: list[int]) -> None:
-        given: tuple[int, ...] = ()
+        handled: Future[tuple[bytes, tuple[int, ...]] | None] = Future()
         try:
-            request = ask.REQUESTS.validate_json(content)
-            if isinstance(request, ask.Watch):
-                self._watch(connection)
-                return
-            if isinstance(request, ask.Exec):
-                self._session(connection, request)
-                return
-            value, given = self.do(request, descriptors)
-            answer = pack(value)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            log.warning("helper.refused", problem=first["msg"], at=str(first["loc"])[:200])
-            answer = pack_error(Refused("the helper refuses what is not a message of the daemon"))
-        except Exception as error:  # the outermost frame of a request
-            if not isinstance(error, EXPECTED):
-                log.exception("helper.failed")
-            answer = pack_error(error)
+            run_to_future(handled, partial(self._handle, connection, content, descriptors))
         finally:
             close_all(descriptors)
+        error = handled.exception()
+        if error is not None:
+            if not isinstance(error, EXPECTED):
+                log.error("helper.failed", exc_info=error)
+            send(connection, pack_error(error))
+            return
+        answered = handled.result()
+        if answered is None:
+            return
+        answer, given = answered
         try:
             send(connection, answer, *given)
         finally:
             close_all(list(given))
+
+    def _handle(
+        self, connection: socket.socket, content: bytes, descriptors: list[int]
+    ) -> tuple[bytes, tuple[int, ...]] | None:
+        """Return the answer to a request and its descriptors; None: the connection was used up."""
+        try:
+            request = ask.REQUESTS.validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            log.warning("helper.refused", problem=first["msg"], at=str(first["loc"])[:200])
+            raise Refused("the helper refuses what is not a message of the daemon") from error
+        if isinstance(request, ask.Watch):
+            self._watch(connection)
+            return None
+        if isinstance(request, ask.Exec):
+            self._session(connection, request)
+            return None
+        value, given = self.do(request, descriptors)
+        return pack(value), given
 
     def _watch(self, connection: socket.socket) -> None:
         """Send an empty answer whenever an attempt may have changed, until the other end is closed."""

@@ -11,7 +11,7 @@ import os
 import resource
 import signal as signals
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -153,19 +153,22 @@ def _reap(process: HostExecProcess) -> None:
     task.add_done_callback(_reaping.discard)
 
 
+def _kill_and_reap(pid: int) -> None:
+    os.kill(pid, signals.SIGKILL)
+    _reap(HostExecProcess(pid, None, (), ()))
+
+
 async def _start(record: ProcessRecord, attempt: ProcessIdentity, request: ExecRequest) -> HostExecProcess:
     with _pipes() as (mine, theirs):
         begin, own_input, own_output, own_error = mine
         more = {ATTEMPT_PID: str(attempt.pid)} if request.outlives else {}
         request = replace(request, environment={**request.environment, **more})
         pid = _spawn(record, _directory(record, attempt), request, theirs)
-        try:
+        with ExitStack() as unless_begun:
+            unless_begun.callback(_kill_and_reap, pid)
             _put_in_place(pid, attempt.pid, request.owner)
             os.write(begin, b"\n")
-        except BaseException:
-            os.kill(pid, signals.SIGKILL)
-            _reap(HostExecProcess(pid, None, (), ()))
-            raise
+            unless_begun.pop_all()
         writer = await _writer(os.dup(own_input)) if request.has_input else None
         readers = [await _reader(os.dup(descriptor)) for descriptor in (own_output, own_error)]
     streams = tuple(zip((STDOUT, STDERR), (reader for reader, _ in readers), strict=True))

@@ -176,7 +176,7 @@ def test_all_errors_of_a_job_file_come_back_with_their_places(site: Site) -> Non
         ("resources: {memory: 1TiB}", "resources.memory: asks for 1TiB; there are 16.0GiB"),
         ("resources: {gpus: 2}", "resources.gpus: asks for 2; there are 1"),
         ("resources: {gpus: 1}\naccelerator: rocm", "resources.gpus: asks for 1; there are 0"),
-        ("image: theirs", "'theirs' is not offered here"),
+        ("image: theirs", '"theirs" is not offered here'),
     ],
 )
 def test_what_can_never_be_had_is_refused_at_once(site: Site, more: str, words: str) -> None:

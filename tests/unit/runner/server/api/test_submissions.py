@@ -78,7 +78,7 @@ def test_what_this_machine_has_not_is_told_together(site: Site) -> None:
     assert [line.split("; ")[0] for line in lines(site, text)] == [
         'job.yaml:1:36: workload.data: the data set "watch" is not prepared',
         "job.yaml:2:19: resources.cpus: asks for 99",
-        "job.yaml:3:8: image.name: 'none-such' is not offered here",
+        'job.yaml:3:8: image.name: "none-such" is not offered here',
     ]
 
 

@@ -21,6 +21,9 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     resources, retry = job.resources, job.retry
     if job.accelerator == "cpu" and resources.gpus:
         yield problem(("resources", "gpus"), 'must be 0 if the accelerator is "cpu"')
+    elif resources.gpus > 1 and not isinstance(job.workload, contract.Program):
+        fact = f"{job.workload.kind} computes on one GPU, and the others would idle; set it to 1"
+        yield problem(("resources", "gpus"), fact)
     if job.accelerator in ("cuda", "rocm") and not resources.gpus:
         yield problem(
             ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"

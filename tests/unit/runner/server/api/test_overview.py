@@ -14,6 +14,10 @@ from runner.server.api import status
 from tests.fakes.gpu.vitals import FakeInventory
 from tests.unit.runner.server.api.test_jobs import JOB, Site
 
+GPU_PROGRAM = (
+    "workload: {kind: program, command: [train]}\nretry: {backoff: 0s}\n"
+    "resources: {cpus: 1, memory: 1GiB, gpus: 1}\naccelerator: cuda\n"
+)
 GPU_JOB = JOB + "resources: {cpus: 1, memory: 1GiB, gpus: 1}\naccelerator: cuda\n"
 
 
@@ -77,7 +81,7 @@ def test_a_job_is_shown_with_its_pace_and_its_devices_with_their_holder(place: P
 
 
 def test_a_waiting_job_is_shown_with_its_reason_the_next_one_first(place: Place) -> None:
-    both = GPU_JOB.replace("gpus: 1", "gpus: 2")
+    both = GPU_PROGRAM.replace("gpus: 1", "gpus: 2")
     place.submit(both)
     place.until("running")
     place.submit(both, name="later")
@@ -90,7 +94,7 @@ def test_a_waiting_job_is_shown_with_its_reason_the_next_one_first(place: Place)
 
 
 def test_the_job_that_will_start_first_is_shown_first(place: Place) -> None:
-    both = GPU_JOB.replace("gpus: 1", "gpus: 2")
+    both = GPU_PROGRAM.replace("gpus: 1", "gpus: 2")
     for number in range(1, 5):
         place.submit(both)
         place.until("running" if number == 1 else "queued", str(number))

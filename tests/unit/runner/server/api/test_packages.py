@@ -125,7 +125,7 @@ def test_a_submission_does_not_wait_longer_than_it_says(site: Site) -> None:
     assert answer.json()["pending"]["text"] in {"downloading tqdm", "resolving packages"}
     assert site.service.store.get("1") is None
     site.packages.gate.set()
-    assert site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n").status_code == 201
+    assert site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n", wait_s=30).status_code == 201
     assert len(site.packages.asked) == 1
 
 

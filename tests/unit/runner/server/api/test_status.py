@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from runner.files.settings.model import Metrics as MetricsSettings
 from runner.server.api.metrics import CONTENT_TYPE, METRICS
 from tests.unit.runner.server.api.test_jobs import JOB
-from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
+from tests.unit.runner.server.api.test_overview import GPU_JOB, GPU_PROGRAM, Place
 
 Metrics = dict[tuple[str, ...], float]
 
@@ -115,7 +115,7 @@ def test_what_is_known_of_some_devices_only_is_told_of_those(place: Watched) -> 
 
 
 def test_the_queue_is_told_by_class_and_by_the_age_of_its_oldest(place: Watched) -> None:
-    both = GPU_JOB.replace("gpus: 1", "gpus: 2")
+    both = GPU_PROGRAM.replace("gpus: 1", "gpus: 2")
     place.submit(both)
     place.until("running")
     place.submit(both)
@@ -169,7 +169,7 @@ def test_every_figure_that_is_promised_is_given(place: Watched) -> None:
     name_users(place)
     place.monitor.sample()
     place.more["GPU-a"] = {"temperature_c": 61, "power_w": 412.5}
-    both = GPU_JOB.replace("gpus: 1", "gpus: 2")
+    both = GPU_PROGRAM.replace("gpus: 1", "gpus: 2")
     place.submit(both)
     place.until("running")
     place.submit(both)

@@ -69,7 +69,7 @@ def test_needs_say_what_an_attempt_takes_and_on_which_devices_alone_it_can_run(t
         "resources: {gpus: 2, cpus: 3, memory: 8GiB}\n"
         "devices: {model: [H100, A100], memory: 40GiB, capability: '8.0', linked: true}\n"
     )
-    on_cuda = resolved("{kind: causal_lm, data: stdlib}", tmp_path, rest)
+    on_cuda = resolved("{kind: program, command: [train]}", tmp_path, rest)
     needs = on_cuda.model_copy(update={"accelerator": "cuda"}).needs()
     assert needs == ResourceRequest(
         cpus=3.0,

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -59,6 +60,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure() -> None:
     """Leave out what costs seconds: looking for what may be freed while modules load, coloured tracebacks."""
+    # A shell that runs the tests in the background ignores SIGINT, and so would each command that they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()
     hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is no mistake
     hypothesis.settings.load_profile("no clock")

@@ -20,7 +20,17 @@ MARK: Final = "# exhaustive"
 WHOLLY: Final = ("runner/core/", "jobs/contract/")
 """Here every line and every branch."""
 PERCENT: Final = 90.0
-"""At least, of everything."""
+"""At least, of everything else but ``APART``."""
+APART: Final = (
+    "images/packages/sdist.py",
+    "jobs/inside/",
+    "runner/adapters/docker/doctor.py",
+    "runner/adapters/docker/exec.py",
+    "runner/adapters/docker/outbound.py",
+    "runner/adapters/host/file_broker_process.py",
+    "runner/adapters/host/network_probe.py",
+)
+"""Programs of their own and parts of the engine's adapter: the later tests run them, and count no lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,8 @@ def main() -> int:
     for file in files:
         if file.missing:
             print(file)
-    ran, missing = sum(file.ran for file in files), sum(file.missing for file in files)
+    counted = [file for file in files if not file.path.startswith(APART)]
+    ran, missing = sum(file.ran for file in counted), sum(file.missing for file in counted)
     percent = 100 * ran / (ran + missing) if ran else 0.0
     print(f"{percent:.1f} % of lines and branches ran, of at least {PERCENT:.0f} %")
     short = [file.path for file in files if file.missing and file.path.startswith(WHOLLY)]

@@ -75,6 +75,19 @@ def test_elsewhere_most_of_it_must_run(root: Path) -> None:
     assert covered.main() == 1
 
 
+def test_a_program_of_its_own_is_left_to_the_tests_that_run_it(root: Path) -> None:
+    for path in ("runner/a.py", "jobs/inside/a.py"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(SOURCE.format(mark="  # exhaustive"))
+    report(root, "gw0", "runner/a.py", [], [PAST])
+    report(root, "gw1", "jobs/inside/a.py", [1, 2, 3, 4, 5, 6], [PAST])
+    assert covered.main() == 0
+
+
+def test_what_is_left_out_exists() -> None:
+    assert all((Path(covered.__file__).parents[1] / path).exists() for path in covered.APART)
+
+
 def test_no_report_is_not_a_report_of_nothing_missing(root: Path) -> None:
     assert root.is_dir()
     with pytest.raises(SystemExit, match="nothing is there"):

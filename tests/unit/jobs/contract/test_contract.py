@@ -19,6 +19,7 @@ from jobs.contract import (
     checkpoints,
     dump,
     file_sha256,
+    inside_source,
     read_manifest,
     verify,
 )
@@ -121,6 +122,11 @@ def test_every_file_name_has_one_owner() -> None:
         for name in ("spec.json", "effective.json", "status.json", "metrics.jsonl", "result.json", "log.txt")
     ]
     assert (str(paths.final_dir), str(paths.home)) == ("/job/lineages/3/final", "/job/home")
+    assert str(paths.inside_program("relay")) == "/job/attempts/2.relay.py"
+
+
+def test_a_program_that_runs_inside_is_plain_python_text() -> None:
+    compile(inside_source("relay"), "relay.py", "exec")
 
 
 def test_a_spec_is_closed_and_survives_the_way_to_disk_and_back() -> None:

@@ -52,7 +52,7 @@ def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) 
     "--since",
     callback=time_ago,
     metavar="TIME",
-    help="List what has not ended before TIME: 2h ago, or 2030-01-31T18:00:00+01:00.",
+    help="List what has not ended before TIME: 2h (ago), or 2030-01-31T18:00:00+01:00.",
 )
 @click.option(
     "--columns",

@@ -44,7 +44,7 @@ _NUMBERS: Final = re.compile("[0-9]+")
     "--since",
     callback=time_ago,
     metavar="TIME",
-    help="Begin with what was written since TIME: 10m ago, or 2030-01-31T18:00:00+01:00.",
+    help="Begin with what was written since TIME: 10m (ago), or 2030-01-31T18:00:00+01:00.",
 )
 @click.option("--build", is_flag=True, help="Print the log of the image build instead.")
 @as_json

@@ -16,6 +16,9 @@ from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.packages.values import Account, Indexes, Limits
 
+SYSTEM_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+"""The certificates that this host trusts, as Debian and others keep them."""
+
 _PASSED: Final = (
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
@@ -74,6 +77,10 @@ def uv_environment(directory: Path, indexes: Indexes, account: Account | None) -
     """
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     trust = {} if indexes.ca_file is None else {"SSL_CERT_FILE": str(indexes.ca_file)}
+    if not trust and not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & passed.keys() and SYSTEM_CERTIFICATES.exists():
+        trust = {
+            "SSL_CERT_FILE": str(SYSTEM_CERTIFICATES)
+        }  # uv brings certificates of its own, and no proxy's
     secret = {} if indexes.netrc is None else {"NETRC": str(_copy_secret(indexes.netrc, directory, account))}
     return {"PATH": os.defpath, **passed, **trust, **secret, "HOME": str(directory), "TMPDIR": str(directory)}
 

@@ -65,11 +65,11 @@ class RunTimeEstimates:
 
         What the job itself reports comes first, then what earlier jobs suggest.
         """
+        if row.job.time_limit is not None:
+            return None
         reported = self._progress.get(row.job.id)
         if reported is not None and reported.remaining_s is not None:
             return reported.remaining_s
-        if row.job.time_limit is not None:
-            return None
         kinds = self._kinds[row.job.id] = _kinds(row, sweep)
         for kind in kinds:
             self._jobs.setdefault(kind, set()).add(row.job.id)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import heappop, heappush
-from math import inf
 from typing import Final
 
 from runner.control.context import Context, Instant, TrackedJob, as_started
@@ -143,10 +142,8 @@ class JobViews:
         remaining_s = self._estimates.observe_progress(
             probed.job_id, probed.at.timestamp(), probed.facts, view.started_s
         )
-        if remaining_s is not None:
-            ends_s = probed.at.timestamp() + remaining_s
-            limited_s = inf if self._limit_s(probed.job_id) is None else view.ends_s or inf
-            view = replace(view, ends_s=min(ends_s, limited_s))
+        if remaining_s is not None and self.tracked_jobs[probed.job_id].row.job.time_limit is None:
+            view = replace(view, ends_s=probed.at.timestamp() + remaining_s)
         if probed.start_s is not None:
             self._starts_s[probed.job_id] = probed.start_s
             view = replace(view, restart_s=probed.start_s)
@@ -242,9 +239,6 @@ class JobViews:
 
     def _restart_s(self, job_id: str) -> float:
         return self._starts_s.get(job_id, snapshot.RESTART_S)
-
-    def _limit_s(self, job_id: str) -> float | None:
-        return _remaining_limit_s(self.tracked_jobs[job_id].row)
 
     def _follow_switch(self, was_running: RunningJob | None, tracked: TrackedJob) -> None:
         """Learn what a switch has cost, when a job that gave way has left its devices."""

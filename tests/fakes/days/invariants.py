@@ -134,14 +134,16 @@ def nobody_is_passed_over(snapshot: Snapshot, made: Plan) -> int:
     blocked = tuple(job for job in late if job.job_id not in started)
     if not blocked:
         return 0
-    alone = plan(replace(snapshot, pending=tuple(late)))
+    alone = plan(replace(snapshot, pending=tuple(late), ready=None))
     kept_back = {start.job_id for start in alone.starts} - started
     assert not kept_back, f"overdue jobs {kept_back} could start, and {started} did"
     before, behind = _begun(snapshot, made, {job.job_id for job in late})
     if not behind:
         return 0
-    without = plan(replace(snapshot, pending=blocked, running=(*snapshot.running, *before)))
-    after = plan(replace(snapshot, pending=blocked, running=(*snapshot.running, *before, *behind)))
+    without = plan(replace(snapshot, pending=blocked, ready=None, running=(*snapshot.running, *before)))
+    after = plan(
+        replace(snapshot, pending=blocked, ready=None, running=(*snapshot.running, *before, *behind))
+    )
     _promises_hold(without, after, behind)
     _quotas_are_left(_Needy.of(blocked, without), behind)
     return len(blocked)

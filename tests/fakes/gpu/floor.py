@@ -167,7 +167,13 @@ def floor(directory: Path, image: str, gpus: int = 4, **settings: object) -> Ite
     """A daemon with some GPUs."""
     library, said, host = compile_nvml(directory / "driver"), directory / "host", h100s(gpus)
     host.write(said)
-    known = {"watch_every_s": 0.2, "clean_within_s": 30, "allowed_images": {"counter": image}, **settings}
+    known = {
+        "watch_every_s": 0.2,
+        "clean_within_s": 30,
+        "allowed_images": {"counter": image},
+        "gpu_injection": "cdi",
+        **settings,
+    }
     door = f"unix://{directory / DOOR}"
     with (
         doors(directory, host) as (proxy, gpu),

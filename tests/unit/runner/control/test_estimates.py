@@ -118,7 +118,8 @@ def test_a_job_that_reports_its_steps_is_estimated_by_its_own_rate() -> None:
     assert learned.observe_progress("1", 100.0, facts, 90.0) is None
     assert learned.observe_progress("1", 102.0, {**facts, "progress.step": 12}, 90.0) is None
     assert learned.observe_progress("1", 110.0, {**facts, "progress.step": 30}, 90.0) == 40.0
-    assert learned.remaining_s(row("1", limit=timedelta(hours=9))) == 40.0
+    assert learned.remaining_s(row("1")) == 40.0
+    assert learned.remaining_s(row("1", limit=timedelta(hours=9))) is None
     assert learned.observe_progress("1", 111.0, {"progress.step": 31}, 90.0) is None
     later = learned.observe_progress("1", 200.0, {**facts, "progress.step": 30}, 190.0)
     assert later is None, "another attempt has another rate"

@@ -60,9 +60,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure() -> None:
     """Leave out what costs seconds: looking for what may be freed while modules load, coloured tracebacks."""
-    # A shell that runs the tests in the background ignores SIGINT, and so would each command that they start.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell that runs the tests in the background ignores SIGINT, as nohup ignores SIGHUP, and so would each
+    # command that they start.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
     gc.disable()
     hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is no mistake
     hypothesis.settings.load_profile("no clock")

@@ -208,6 +208,8 @@ class Screen:
 
 
 def _write(text: str) -> None:
-    with suppress(OSError):  # the terminal is gone
-        sys.stdout.write(text)
+    """Write past the buffer: this is called by a signal handler, which may interrupt a flush."""
+    with suppress(OSError, RuntimeError):  # the terminal is gone; the buffer is being flushed
         sys.stdout.flush()
+    with suppress(OSError):
+        os.write(sys.stdout.fileno(), text.encode())

@@ -16,7 +16,7 @@ from tests.chaos.campaign import processes_below
 from tests.fakes.daemon.service import Service, service, until
 
 PAGE = Path(__file__).parents[5] / "docs" / "operate" / "operations.md"
-WAITS = "trap 'exit 0' TERM; while test -d $RUNNER_JOB_DIR; do sleep 0.05; done"
+WAITS = "trap 'exit 143' TERM; while test -d $RUNNER_JOB_DIR; do sleep 0.05; done"
 LATER = ("--not-before", "2099-01-01T00:00:00+00:00")
 
 

@@ -88,4 +88,4 @@ def test_the_search_costs_as_much_as_there_are_rules_and_not_their_square() -> N
             taken.append(thread_time() - begun_s)
         return min(taken)
 
-    assert cost_s(4000) < 10 * cost_s(500)
+    assert cost_s(4000) < 20 * cost_s(500)  # 64 times where the cost grows with the square

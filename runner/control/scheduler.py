@@ -224,7 +224,7 @@ class Scheduler:
             finally:
                 self._explaining.release()
             return found
-        return known.reason(job_id)
+        return known.reason(job_id) or newest.reason(job_id)  # the earlier plan may not know the job
 
     def unmet(self, row: JobRow, needs: ResourceRequest) -> str:
         """Return what an attempt of a job would wait for if no job was pending; empty: it could start."""

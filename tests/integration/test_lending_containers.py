@@ -203,7 +203,9 @@ def test_a_daemon_killed_around_the_lending_lends_nothing_twice_and_loses_nothin
     stop = here.proxy.stop_before if where == "before" else here.proxy.stop_after
     ends = asked == "DELETE "
     caught = stop(asked)
-    first, second = here.job("first"), here.job("second")
+    first = here.job("first")
+    until(lambda: first in here.booked(), "the first job has devices")
+    second = here.job("second")
     if ends:
         for uuid in here.runs(first):
             here.linger(uuid)

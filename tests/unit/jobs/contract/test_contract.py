@@ -126,7 +126,7 @@ def test_every_file_name_has_one_owner() -> None:
 
 
 def test_a_program_that_runs_inside_is_plain_python_text() -> None:
-    compile(inside_source("relay"), "relay.py", "exec")
+    assert compile(inside_source("relay"), "relay.py", "exec").co_filename == "relay.py"
 
 
 def test_a_spec_is_closed_and_survives_the_way_to_disk_and_back() -> None:

@@ -2,11 +2,10 @@
 
 import os
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from runner.cli.daemon import serve
+from runner.cli.main import cli
 from runner.server.environment import remove_unknown
 
 INSTRUCTIONS = {
@@ -40,5 +39,5 @@ def test_the_daemon_loads_its_libraries_without_them(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("runner.server.main.serve", daemon)
     monkeypatch.setattr("gc.disable", lambda: None)
-    CliRunner().invoke(click.Group(commands={"serve": serve}), ["serve"])
+    CliRunner().invoke(cli, ["serve"])
     assert seen == [ORDINARY]

@@ -149,7 +149,7 @@ def _settings() -> ImageSettings:
 
     from runner.client.autostart import state_dir  # noqa: PLC0415
     from runner.files.settings.model import load_settings  # noqa: PLC0415
-    from runner.server.main import image_settings  # noqa: PLC0415
+    from runner.server.adapters import image_settings  # noqa: PLC0415
 
     return image_settings(Path(state_dir(os.environ, os.geteuid())), load_settings(None))
 

@@ -82,7 +82,7 @@ class InventoryView(Vitals, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts that the control loop works with; ``server.main`` makes them."""
+    """The parts that the control loop works with; ``server.composition`` makes them."""
 
     store: Store
     executor: Executor

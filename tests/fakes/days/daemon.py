@@ -30,7 +30,7 @@ from runner.core.ports.store import JobRow
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.snapshot import DeviceState, Snapshot
 from runner.files.settings.model import Settings
-from runner.server import main as app
+from runner.server import composition as app
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.submission.request import Submission

@@ -127,7 +127,7 @@ OWNERS = {
 
 def test_nobody_loads_a_third_party_but_its_adapter(loaded: Loaded) -> None:
     owners = {module for modules in OWNERS.values() for module in modules}
-    others = set(modules_of("runner")) - owners - {"runner.server.main"}
+    others = set(modules_of("runner")) - owners - {"runner.server.main", "runner.server.composition"}
     assert not loaded(*sorted(others)) & OWNERS.keys()
 
 

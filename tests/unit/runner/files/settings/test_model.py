@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from runner.base.errors import UsageError
 from runner.files.settings.model import SYSTEM_SETTINGS, Alarm, Settings, load_settings, settings_path
-from runner.server.main import _site
+from runner.server.composition import _site
 
 
 def test_none_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

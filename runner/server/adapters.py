@@ -1,0 +1,252 @@
+"""The adapters of a daemon: made in this process, or asked of its helper where the daemon is split."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from images.settings import ImageSettings
+from images.store import ImageStore
+from runner.adapters.docker.hardening import HardeningSettings
+from runner.adapters.docker.images import DockerImages
+from runner.adapters.helper.connection import HelperConnection
+from runner.adapters.helper.messages import ExecutorKind, ReloadSettings
+from runner.adapters.helper.remote import (
+    RemoteExecutor,
+    RemoteFiles,
+    RemoteImages,
+    RemoteNetwork,
+    RemotePackages,
+    RemotePins,
+    RemoteRunDirectories,
+    RemoteRunDirectory,
+)
+from runner.adapters.helper.remote_exec import RemoteExec
+from runner.adapters.host.checkpoints import CheckpointVerifier
+from runner.adapters.host.clock import boot_id
+from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.run_directories import HostRunDirectories
+from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.host.users import HostUsers
+from runner.adapters.process.exec import ProcessExec
+from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
+from runner.core.ports.exec import ExecPort
+from runner.core.ports.executor import Executor
+from runner.core.ports.images import Images
+from runner.core.ports.network import OutboundNetwork
+from runner.core.ports.packages import Packages
+from runner.core.ports.users import MountPins, UnknownUids, User
+from runner.files.settings.model import Settings
+from runner.server.network import make_network
+from runner.server.packages import make_packages
+from runner.services.ports import OpenRunDirectory
+from runner.services.retention import RunDirectories
+
+
+class Adapters(Protocol):
+    """What a daemon reaches the host and the engine by."""
+
+    def users(self) -> HostUsers:
+        """Return the accounts of the host and their files."""
+
+    def verifier(self, users: HostUsers) -> CheckpointVerifier:
+        """Return what reads and checks checkpoints with the rights of their owners."""
+
+    def executor(self, kind: ExecutorKind) -> Executor:
+        """Return what starts and observes attempts."""
+
+    def commands(self, kind: str) -> ExecPort:
+        """Return what runs commands inside of attempts."""
+
+    def network(self, executor: Executor) -> OutboundNetwork | None:
+        """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
+
+    def images(self) -> Images:
+        """Return the images that attempts run in."""
+
+    def packages(self, images: Images, executor: Executor) -> Packages:
+        """Return the packages of jobs."""
+
+    def pins(self, users: HostUsers) -> MountPins:
+        """Return what holds the sources of mounts in place."""
+
+    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
+        """Return what opens the run directory of a job."""
+
+    def run_directories(self) -> RunDirectories:
+        """Return what lists and removes run directories."""
+
+    def settings_changed(self) -> None:
+        """Let the settings file be read again by the other part of the daemon, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAdapters:
+    """Adapters that act with the rights of this process."""
+
+    directory: Path
+    settings: Settings
+    instance: str
+
+    def users(self) -> HostUsers:
+        """Return the accounts of the host and their files."""
+        return HostUsers(unknown_uids(self.settings))
+
+    def verifier(self, users: HostUsers) -> CheckpointVerifier:
+        """Return what reads and checks checkpoints with the rights of their owners."""
+        return CheckpointVerifier(
+            self.settings.verify_within_s,
+            lambda owner, parent, name: users.open_beneath_as_user(
+                User(owner.uid, owner.gid, (owner.gid,), owner.name), parent, name
+            ),
+        )
+
+    def executor(self, kind: ExecutorKind) -> Executor:
+        """Return what starts and observes attempts."""
+        return local_executor(self.directory, self.settings, kind, self.instance)
+
+    def commands(self, kind: str) -> ExecPort:
+        """Return what runs commands inside of attempts."""
+        return local_commands(self.directory, self.settings, kind)
+
+    def network(self, executor: Executor) -> OutboundNetwork | None:
+        """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
+        return make_network(self.settings, self.instance, executor)
+
+    def images(self) -> Images:
+        """Return the images that attempts run in."""
+        return local_images(self.directory, self.settings)
+
+    def packages(self, images: Images, executor: Executor) -> Packages:
+        """Return the packages of jobs."""
+        return make_packages(self.directory, self.settings, images, in_container=executor.kind == "docker")
+
+    def pins(self, users: HostUsers) -> MountPins:
+        """Return what holds the sources of mounts in place."""
+        return PinnedMounts(self.directory / "pins", users)
+
+    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
+        """Return what opens the run directory of a job."""
+        return partial(HostRunDirectory, verifier=verifier)
+
+    def run_directories(self) -> RunDirectories:
+        """Return what lists and removes run directories."""
+        return HostRunDirectories(self.directory / "jobs")
+
+    def settings_changed(self) -> None:
+        """Do nothing: the whole daemon reads the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAdapters:
+    """Adapters of a daemon that has given up root: its helper acts, and checks what it is asked."""
+
+    directory: Path
+    settings: Settings
+    instance: str
+    helper: HelperConnection
+
+    def users(self) -> HostUsers:
+        """Return the accounts of the host and their files."""
+        return HostUsers(
+            unknown_uids(self.settings),
+            connect=self.helper.open_broker,
+            open_directory=self._files().open_directory,
+        )
+
+    def verifier(self, _users: HostUsers) -> CheckpointVerifier:
+        """Return what reads and checks checkpoints with the rights of their owners."""
+        return CheckpointVerifier(self.settings.verify_within_s, files=self._files())
+
+    def executor(self, kind: ExecutorKind) -> Executor:
+        """Return what starts and observes attempts."""
+        return RemoteExecutor(self.helper, kind, self.instance)
+
+    def commands(self, _kind: str) -> ExecPort:
+        """Return what runs commands inside of attempts."""
+        return RemoteExec(self.helper)
+
+    def network(self, _executor: Executor) -> OutboundNetwork | None:
+        """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
+        return RemoteNetwork.of(self.helper)
+
+    def images(self) -> Images:
+        """Return the images that attempts run in."""
+        return RemoteImages(self.helper)
+
+    def packages(self, _images: Images, _executor: Executor) -> Packages:
+        """Return the packages of jobs."""
+        return RemotePackages(self.helper)
+
+    def pins(self, _users: HostUsers) -> MountPins:
+        """Return what holds the sources of mounts in place."""
+        return RemotePins(self.helper)
+
+    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
+        """Return what opens the run directory of a job."""
+        return partial(RemoteRunDirectory, verifier=verifier, helper=self.helper)
+
+    def run_directories(self) -> RunDirectories:
+        """Return what lists and removes run directories."""
+        return RemoteRunDirectories(self.helper, self.directory / "jobs")
+
+    def settings_changed(self) -> None:
+        """Let the helper read the settings file again."""
+        self.helper.ask(ReloadSettings())
+
+    def _files(self) -> RemoteFiles:
+        return RemoteFiles(self.helper, self.directory / "jobs")
+
+
+def unknown_uids(settings: Settings) -> UnknownUids:
+    """Return what is done with uids that have no account; one's own daemon serves its user alone anyway."""
+    return settings.unknown_uids or ("refuse" if settings.serves_all_users else "accept")
+
+
+def local_images(directory: Path, settings: Settings) -> DockerImages:
+    return DockerImages(ImageStore(image_settings(directory, settings)))
+
+
+def image_settings(directory: Path, settings: Settings) -> ImageSettings:
+    """Return the settings of the image store."""
+    return ImageSettings(
+        cache_dir=directory / "images",
+        engine_url=settings.engine,
+        base=settings.base,
+        pull=settings.pull,
+        builder=settings.builder,
+        ca_file=settings.ca_file,
+    )
+
+
+def local_executor(directory: Path, settings: Settings, kind: str, instance: str) -> Executor:
+    if kind == "process":
+        return ProcessExecutor(ProcessSettings(instance, directory / "processes"))
+    from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
+
+    hardened = replace(_hardened(settings, instance), hosts_file=write_hosts_file(directory))
+    choose = settings.gpu_injection == "auto"
+    return DockerExecutor(DockerExecutorSettings(hardened, settings.engine, choose_injection=choose))
+
+
+def local_commands(directory: Path, settings: Settings, kind: str) -> ExecPort:
+    """Return what runs commands inside of attempts."""
+    if kind == "process":
+        return ProcessExec(directory / "processes")
+    from runner.adapters.docker.exec import DockerExec  # noqa: PLC0415  loads the SDK
+
+    return DockerExec(settings.engine)
+
+
+def _hardened(settings: Settings, instance: str) -> HardeningSettings:
+    return HardeningSettings(
+        instance=instance,
+        runtime=settings.runtime,
+        gpu_injection="hook" if settings.gpu_injection == "hook" else "cdi",
+        seccomp=settings.seccomp_text(),
+        apparmor=settings.apparmor,
+        user_namespace=settings.user_namespace,
+        memlock_unlimited=settings.memlock_unlimited,
+        open_files=settings.open_files,
+        boot_id=boot_id(),
+    )

@@ -49,6 +49,7 @@ class Unresolvable(BuildFailed):
     def __init__(self, reason: str, details: str, *, without_wheel: str | None = None) -> None:
         super().__init__(reason)
         self.details = details
+        self.more: tuple[str, ...] = ()  # reasons of further requirements, each in one line
         self.without_wheel = without_wheel  # a package that would have to be built
 
 

@@ -111,6 +111,14 @@ class SourceBuilder:
                     log.line(f"packages: {source.package} {source.version} has no wheel, and is built")
                     built[source.package] = self._built(source, log)
 
+    def resolve_without_builds(self, wanted: Requirements, log: BuildLog) -> Lock:
+        """Return the lock of requirements of which each package has a wheel.
+
+        Raises:
+            Unresolvable: the requirements have no such solution.
+        """
+        return self.resolver.resolve(wanted, self.facts, self.account, log.token)
+
     def _sources(
         self, wanted: Requirements, first: str, built: tuple[Built, ...], log: BuildLog
     ) -> tuple[Source, ...]:
@@ -282,4 +290,6 @@ def _credentials(url: str, file: Path | None) -> dict[str, str]:
 
 def require_no_builds(error: Unresolvable) -> BuildFailed:
     """Return the error for a host that has no containers to build in."""
-    return Unresolvable(f"{error}; building from source needs containers", error.details)
+    found = Unresolvable(f"{error}; building from source needs containers", error.details)
+    found.more = error.more
+    return found

@@ -16,6 +16,7 @@ from images.file_lock import locked
 from images.log import BuildLog
 from images.packages.layer import ImageBelow, write_archive
 from images.packages.lock import Lock, parse_lock
+from images.packages.mistakes import resolve_telling_all
 from images.packages.probe import probe_image
 from images.packages.resolve import Resolver
 from images.packages.sdist import SourceBuilder
@@ -77,7 +78,8 @@ class PackageStore:
             directory=place / "built" / ("own" if account is None else str(account.uid)),
             limits=settings.limits,
         )
-        return builder.resolve(wanted, log)
+        again = partial(builder.resolve_without_builds, log=log)
+        return resolve_telling_all(partial(builder.resolve, log=log), again, wanted)
 
     def _unpacker(self) -> Unpacker:
         settings = self.settings

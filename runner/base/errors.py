@@ -12,6 +12,9 @@ class RunnerError(Exception):
 
     exit_code: ClassVar[int] = 1
 
+    details: str = ""
+    """More about the reason, for those who ask for it; may have many lines."""
+
 
 class UsageError(RunnerError):
     """The user must change something: the job file, the settings, the command."""

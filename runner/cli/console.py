@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TextIO
 
 import click
@@ -32,10 +34,23 @@ def discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def complain_of(error: RunnerError) -> int:
-    """Print an error, and return its exit code."""
+def complain_of(error: RunnerError, *, verbose: bool = False) -> int:
+    """Print an error, with ``verbose`` also all that is known of its reason, and return its exit code."""
     complain(*str(error).splitlines())
+    if verbose:
+        complain(*(f"  {line}" for line in error.details.splitlines()))
     return error.code if isinstance(error, ErrorResponse) else error.exit_code
+
+
+@contextmanager
+def details_told(*, verbose: bool) -> Iterator[None]:
+    """End the command at an error with all that is known of its reason, if ``verbose``."""
+    try:
+        yield
+    except RunnerError as error:
+        if not (verbose and error.details):
+            raise
+        click.get_current_context().exit(complain_of(error, verbose=True))
 
 
 def say(text: str) -> None:

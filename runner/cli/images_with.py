@@ -15,7 +15,7 @@ from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.client.autostart import state_dir
 from runner.files.settings.model import load_settings
 from runner.server.packages import package_settings
-from runner.services.submission.packages import RequirementReader, locate
+from runner.services.submission.packages import RequirementReader, find_errors, refuse_mistakes
 
 
 def build_with(image: str, accelerator: str, requirements: str, name: str, log: Path) -> dict[str, str]:
@@ -27,6 +27,7 @@ def build_with(image: str, accelerator: str, requirements: str, name: str, log: 
     """
     path = Path(requirements).absolute()
     collected = RequirementReader(lambda each: read_source(each, "requirements"), path.parent).read(path.name)
+    refuse_mistakes(collected, path)
     store = _store()
     lines = tuple(each.line.requirement for each in collected.lines)
     constraints = tuple(each.line.requirement for each in collected.constraints)
@@ -36,7 +37,7 @@ def build_with(image: str, accelerator: str, requirements: str, name: str, log: 
         try:
             lock = store.resolve(wanted, image, _account(), output)
         except Unresolvable as error:
-            raise locate(collected, str(error), path) from error
+            raise find_errors(collected, (str(error), *error.more), path) from error
         made = store.ensure(lock.text, image, known, output)
     store.engine().tag(made, tag := f"{name}:latest")
     return {

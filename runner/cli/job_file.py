@@ -12,7 +12,7 @@ import click
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.textfile import FileError, Problem, one_line, open_target, read_source
 from runner.cli.console import complain, complain_of, say, say_json
-from runner.cli.parameters import as_json
+from runner.cli.parameters import as_json, verbose
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yam
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @click.option("--offline", is_flag=True, help="Ask no daemon about images, users, devices and jobs.")
+@verbose
 @as_json
-def validate(files: tuple[str, ...], *, offline: bool, as_json: bool) -> None:
+def validate(files: tuple[str, ...], *, offline: bool, verbose: bool, as_json: bool) -> None:
     """Check job files and the paths in them; submit nothing.
 
     Paths are checked as the current user. A FILE of "-" is read from standard input; its paths are
@@ -35,7 +36,7 @@ def validate(files: tuple[str, ...], *, offline: bool, as_json: bool) -> None:
     problem, and 3 if the job would be refused.
     """
     client = None if offline else _running_daemon()
-    codes = [_validate(file, client, as_json=as_json) for file in files]
+    codes = [_validate(file, client, verbose=verbose, as_json=as_json) for file in files]
     click.get_current_context().exit(max(codes))
 
 
@@ -95,7 +96,7 @@ def init(file: Path, *, force: bool, training: bool) -> None:
 commands: Final = (validate, schema, init)
 
 
-def _validate(file: str, client: Client | None, *, as_json: bool) -> int:
+def _validate(file: str, client: Client | None, *, verbose: bool, as_json: bool) -> int:
     """Validate one file, print the result, and return the exit code."""
     path = Path(file or "''")  # an empty path would be the current directory
     try:
@@ -112,7 +113,7 @@ def _validate(file: str, client: Client | None, *, as_json: bool) -> int:
             told = [_told(file, line) for line in error.lines]
             say_json({"file": file, "ok": False, "problems": told})
             return error.code
-        return complain_of(error)
+        return complain_of(error, verbose=verbose)
     warnings = list(dict.fromkeys((*warnings, *(asked or ()))))
     if as_json:
         found = {"name": jobs[0].name, "jobs": len(jobs), "warnings": warnings, "problems": []}

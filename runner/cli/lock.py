@@ -7,8 +7,8 @@ import os
 import click
 
 from runner.base.errors import UsageError
-from runner.cli.console import complain, say
-from runner.cli.parameters import check_text
+from runner.cli.console import complain, details_told, say
+from runner.cli.parameters import check_text, verbose
 from runner.cli.submit import read
 from runner.client.client import find_or_start
 
@@ -22,13 +22,15 @@ from runner.client.client import find_or_start
     metavar="LOCK",
     help="The lock to write.  [default: pylock.toml beside FILE]",
 )
-def lock(file: str, output: str | None) -> None:
+@verbose
+def lock(file: str, output: str | None, *, verbose: bool) -> None:
     """Resolve the packages of a job FILE now, and write the lock beside it.
 
     A job file that says "requirements: pylock.toml" gets exactly these packages, on any machine. The
     lock has the format of PEP 751, with the sha256 of each wheel.
     """
-    plan = find_or_start(complain).submit(file, read(file), None, dry_run=True)
+    with details_told(verbose=verbose):
+        plan = find_or_start(complain).submit(file, read(file), None, dry_run=True)
     text = plan["job"].get("lock")
     if text is None:
         raise UsageError(f"{file}: names no packages; write image: {{requirements: requirements.txt}}")

@@ -57,6 +57,11 @@ def check_optional_ref(ctx: click.Context, param: click.Parameter, given: str | 
     return None if given is None else check_ref(ctx, param, given)
 
 
+verbose: Final = click.option(
+    "--verbose", is_flag=True, help="Print all that the resolver of packages says, not only its reason."
+)
+
+
 def check_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
     """Return a text that is valid UTF-8; Python passes other bytes of an argument as lone surrogates."""
     if given is not None and re.search(r"[\ud800-\udfff]", given):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from runner.cli.console import INTERRUPTED, complain
-from runner.cli.parameters import as_json, check_text
+from runner.cli.console import INTERRUPTED, complain, details_told
+from runner.cli.parameters import as_json, check_text, verbose
 from runner.cli.run_file import CommandLine, Value, of_option, yaml_text
 from runner.cli.submit import dependencies, show_answer
 from runner.client.client import Client, find_or_start
@@ -235,13 +235,15 @@ def find_requirements(code: str) -> str | None:
 @click.option(
     "--save", callback=check_text, metavar="FILE", help="Also write the job file that says the same."
 )
+@verbose
 @as_json
-def run(
+def run(  # noqa: PLR0913  one per option
     *,
     command: tuple[str, ...],
     detach: bool,
     dry_run: bool,
     save: str | None,
+    verbose: bool,
     as_json: bool,
     **options: Any,  # noqa: ANN401  values of click
 ) -> None:
@@ -260,7 +262,8 @@ def run(
         check_text(click.get_current_context(), click.Argument(["command"]), word)
     line = make_line(command, **options)
     client = find_or_start(complain)
-    answer = submit_line(client, line, save, dry_run=dry_run)
+    with details_told(verbose=verbose):
+        answer = submit_line(client, line, save, dry_run=dry_run)
     if dry_run or detach:
         show_answer(answer, dry_run=dry_run, as_json=as_json)
         return
@@ -276,9 +279,9 @@ def submit_line(
     try:
         return _submit(client, line, save, dry_run=dry_run)
     except ErrorResponse as error:
-        raise ErrorResponse(
-            error.kind, [of_option(each, SHOWN) for each in error.lines], error.code
-        ) from error
+        told = ErrorResponse(error.kind, [of_option(each, SHOWN) for each in error.lines], error.code)
+        told.details = error.details
+        raise told from error
 
 
 def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: bool) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from runner.cli.console import (
     say_json,
     say_row,
 )
-from runner.cli.parameters import as_json, check_ref, check_text
+from runner.cli.parameters import as_json, check_ref, check_text, verbose
 from runner.client.client import Client, find_or_start
 
 MAX_FILE_BYTES: Final = 1024 * 1024
@@ -67,6 +67,7 @@ def dependencies(
     metavar="N",
     help="Priority among your jobs, 0 to 100.",
 )
+@verbose
 @as_json
 def submit(  # noqa: PLR0913  one per option
     files: tuple[str, ...],
@@ -75,6 +76,7 @@ def submit(  # noqa: PLR0913  one per option
     follow: bool,
     wait: bool,
     dry_run: bool,
+    verbose: bool,
     as_json: bool,
     **instead: object,
 ) -> None:
@@ -98,7 +100,7 @@ def submit(  # noqa: PLR0913  one per option
             client = client or find_or_start(complain)
             answer = client.submit(file, text, name, dry_run=dry_run, instead=instead)
         except RunnerError as error:
-            codes.append(complain_of(error))
+            codes.append(complain_of(error, verbose=verbose))
         else:
             show_answer(answer, dry_run=dry_run, as_json=as_json)
             jobs += [] if "schedule" in answer else answer.get("jobs") or [answer["job"]]

@@ -160,7 +160,9 @@ def error_of(error: Mapping[str, Any]) -> ErrorResponse:
         KeyError: a field is missing.
     """
     lines = [str(line) for line in error.get("lines") or [error["message"]]]
-    return ErrorResponse(str(error["kind"]), lines, int(error["exit_code"]))
+    found = ErrorResponse(str(error["kind"]), lines, int(error["exit_code"]))
+    found.details = "\n".join(map(str, error.get("details", ())))
+    return found
 
 
 def quote_path(text: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 MAX_LINES: Final = 10_000
@@ -17,6 +18,9 @@ MAX_LINES: Final = 10_000
 _COMMENT: Final = re.compile(r"(^|\s+)#.*$")
 _NAME: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
 _INCLUDE: Final = re.compile(r"^(-r|--requirement|-c|--constraint)(?:\s+|=)(.+)$")
+_PLACE: Final = re.compile(
+    r"(git|hg|svn|bzr)\+|[a-z]+://|file:|\.{0,2}/|~/|\S+\.(whl|zip|tar\.gz)$", re.IGNORECASE
+)
 _HASH: Final = re.compile(r"\s+--hash[= ]sha256:([0-9a-f]{64})")
 
 
@@ -67,6 +71,36 @@ def parse_lines(text: str) -> Iterator[RequirementLine]:
         joined, first = "", 0
     if stripped := _COMMENT.sub("", joined).strip():
         yield RequirementLine(stripped, first)
+
+
+def find_mistake(line: RequirementLine) -> str | None:
+    """Return what is wrong with a line whatever the index has, None if nothing is."""
+    if line.is_option:
+        return _option_mistake(line)
+    text = line.requirement
+    if _PLACE.match(text):
+        return _place_mistake(text)
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement as error:
+        reason = str(error).partition("\n")[0].rstrip(".:")
+        return f"is not a requirement such as tqdm>=4: {reason[:1].lower()}{reason[1:]}"
+    return None if wanted.url is None else _place_mistake(wanted.url)
+
+
+def _option_mistake(line: RequirementLine) -> str:
+    if line.text.startswith(("-e", "--editable")):
+        return "a directory is not built; put its code into workload.code, or make a wheel of it"
+    return "the operator chooses how packages are found (packages in the settings); remove it"
+
+
+def _place_mistake(text: str) -> str:
+    """Return why a package is not taken from an address or a path."""
+    what = (
+        "a repository" if text.lower().startswith(("git+", "hg+", "svn+", "bzr+")) else "an address or path"
+    )
+    step = "name a version of the index, or put the code into workload.code"
+    return f"packages come from the operator's indexes, none is built from {what}; {step}"
 
 
 def parse_pyproject(text: str) -> Iterator[RequirementLine]:

@@ -32,7 +32,12 @@ def pack_error(error: BaseException) -> bytes:
         }
         return json.dumps(told).encode()
     if isinstance(error, Unresolvable):
-        told = {"error": "Unresolvable", "text": str(error), "details": error.details}
+        told = {
+            "error": "Unresolvable",
+            "text": str(error),
+            "details": error.details,
+            "more": error.reasons[1:],
+        }
         return json.dumps(told).encode()
     kind = next((name for name, each in ERRORS.items() if type(error) is each), "Unavailable")
     answer: dict[str, object] = {"error": kind, "text": str(error)}
@@ -53,7 +58,7 @@ def unpack(content: bytes) -> Any:  # noqa: ANN401  (JSON)
     if answer["error"] == "OSError":
         raise OSError(answer["number"], answer["text"])
     if answer["error"] == "Unresolvable":
-        raise Unresolvable(answer["text"], answer["details"])
+        raise Unresolvable(answer["text"], answer["details"], tuple(answer["more"]))
     problem = ERRORS[answer["error"]](answer["text"])
     if "cause" in answer:
         raise problem from OSError(answer["cause"], os.strerror(answer["cause"]))

@@ -1,9 +1,11 @@
 """Packages of jobs as virtual environments of this host: the environment store as a port of the daemon."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from images.packages.environment import EnvironmentStore
+from images.packages.mistakes import resolve_telling_all
 from images.packages.resolve import Resolver
 from images.packages.resolve import Unresolvable as ImageUnresolvable
 from images.packages.sdist import require_no_builds
@@ -27,8 +29,9 @@ class HostPackages:
         del log
         with self._tokens.token(job_id) as token, translated():
             facts, account = self._store.facts(), self._tokens.account(who, self._run_as)
+            resolve = partial(self._resolver.resolve, facts=facts, account=account, token=token)
             try:
-                return self._resolver.resolve(find_requirements(request, facts), facts, account, token).text
+                return resolve_telling_all(resolve, resolve, find_requirements(request, facts)).text
             except ImageUnresolvable as error:
                 raise (error if error.without_wheel is None else require_no_builds(error)) from error
 

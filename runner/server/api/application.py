@@ -36,22 +36,23 @@ STATUS: Final[dict[type[RunnerError], tuple[int, str]]] = {
 }
 
 
-def _error(status: int, kind: str, message: str, exit_code: int) -> JSONResponse:
-    return JSONResponse({"error": _body(kind, message, exit_code)}, status_code=status)
+def _error(status: int, kind: str, message: str, exit_code: int, details: str = "") -> JSONResponse:
+    return JSONResponse({"error": _body(kind, message, exit_code, details)}, status_code=status)
 
 
-def _body(kind: str, message: str, exit_code: int) -> dict[str, Any]:
+def _body(kind: str, message: str, exit_code: int, details: str = "") -> dict[str, Any]:
     return {
         "kind": kind,
         "message": message.partition("\n")[0],
         "lines": message.splitlines(),
         "exit_code": exit_code,
+        **({"details": details.splitlines()} if details else {}),
     }
 
 
 def error_body(error: RunnerError) -> dict[str, Any]:
     """Return an error as clients get it, for answers that are no HTTP response."""
-    return _body(_status(error)[1], str(error), error.exit_code)
+    return _body(_status(error)[1], str(error), error.exit_code, error.details)
 
 
 def _status(error: RunnerError) -> tuple[int, str]:
@@ -62,7 +63,7 @@ def _status(error: RunnerError) -> tuple[int, str]:
 async def _runner_error(request: Request, error: Exception) -> JSONResponse:
     del request
     assert isinstance(error, RunnerError)  # noqa: S101  (registered for it)
-    return _error(*_status(error), str(error), error.exit_code)
+    return _error(*_status(error), str(error), error.exit_code, error.details)
 
 
 async def _validation_error(request: Request, error: Exception) -> JSONResponse:

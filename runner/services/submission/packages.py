@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from packaging.specifiers import SpecifierSet
 
 from runner.base.errors import UsageError
-from runner.base.textfile import FileError, Problem, one_line, quoted
+from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
 from runner.core.ports.images import Accelerator, BuildFailed
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User, Users
@@ -21,6 +21,7 @@ from runner.files.package_lock import locked_hashes, locked_python
 from runner.files.requirements import (
     MAX_LINES,
     RequirementLine,
+    find_mistake,
     parse_lines,
     parse_locked,
     parse_pyproject,
@@ -49,6 +50,36 @@ class PlacedLine:
     path: Path | None
 
 
+class RequirementsError(FileError):
+    """The mistakes of requirements, which may be in several files."""
+
+    def __init__(self, errors: Iterable[FileError]) -> None:
+        self.errors = tuple(errors)
+        first = self.errors[0]
+        super().__init__(first.path, [problem for each in self.errors for problem in each.problems])
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A line for each problem, at most ``MAX_PROBLEMS``."""
+        return tuple(dict.fromkeys(line for each in self.errors for line in each.lines))[:MAX_PROBLEMS]
+
+
+class MissingFile(FileError):
+    """A file that cannot be read."""
+
+    def __init__(self, path: Path, fact: str) -> None:
+        self.fact = fact
+        super().__init__(path, [Problem(None, "", fact)])
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong with one requirement."""
+
+    placed: PlacedLine
+    fact: str
+
+
 @dataclass(slots=True)
 class Collected:
     """The requirements of a job."""
@@ -57,6 +88,7 @@ class Collected:
     constraints: list[PlacedLine] = field(default_factory=list)
     files: set[Path] = field(default_factory=set)
     pythons: list[tuple[Path, str]] = field(default_factory=list)  # that locks are made for, as specifiers
+    mistakes: list[Mistake] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +119,8 @@ class PackageResolver:
         """
         reader = RequirementReader(partial(self.users.read_as_user, self.who), self.base)
         collected = reader.read(job.image.requirements or ())
+        if collected.mistakes:
+            raise _errors(job, [_at(job, each.placed, each.fact) for each in collected.mistakes])
         request = PackageRequest(
             tuple(each.line.requirement for each in collected.lines),
             tuple(each.line.requirement for each in collected.constraints),
@@ -99,7 +133,9 @@ class PackageResolver:
         try:
             lock = self.locks.find(request, self.who)
         except Unresolvable as error:
-            raise _at_its_line(job, collected, str(error)) from error
+            found = _errors(job, [_at_its_line(job, collected, reason) for reason in error.reasons])
+            found.details = error.details
+            raise found from error
         except BuildFailed as error:
             last = str(error).splitlines()[-1] if str(error) else "no image"
             raise FileError(job.origin.path, [job.origin.problem(("image",), one_line(last))]) from error
@@ -119,10 +155,10 @@ class RequirementReader:
     """The directory that relative paths begin in."""
 
     def read(self, asked: str | tuple[str, ...]) -> Collected:
-        """Return the requirements of a file or of a list.
+        """Return the requirements of a file or of a list, with the mistakes of single lines.
 
         Raises:
-            FileError: a file cannot be read, or says what a job may not say.
+            FileError: a file cannot be read.
         """
         collected = Collected()
         if isinstance(asked, str):
@@ -134,12 +170,8 @@ class RequirementReader:
     def _collect(self, asked: Sequence[str], collected: Collected) -> None:
         """Add the requirements of a list; an entry such as ``-r FILE`` stands for those of the file."""
         for number, text in enumerate(asked):
-            line = RequirementLine(text.strip(), number)
-            if line.include is None:
-                collected.lines.append(PlacedLine(line, None))
-            else:
-                constrains, inner = line.include
-                self._read(self.base / inner, collected, constrains=constrains)
+            placed = PlacedLine(RequirementLine(text.strip(), number), None)
+            self._add(placed, self.base, collected, constrains=False)
 
     def _read(self, path: Path, collected: Collected, *, constrains: bool) -> None:
         if path in collected.files:
@@ -151,13 +183,25 @@ class RequirementReader:
         for line in self._lines(path, shown, collected):
             if len(collected.lines) >= MAX_LINES:
                 raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
-            if line.include is not None:
-                also_constrains, inner = line.include
-                self._read(path.parent / inner, collected, constrains=constrains or also_constrains)
-            elif line.is_option:
-                raise _line_error(shown, line, _option_fact(line))
-            else:
-                (collected.constraints if constrains else collected.lines).append(PlacedLine(line, shown))
+            self._add(PlacedLine(line, shown), path.parent, collected, constrains=constrains)
+
+    def _add(self, placed: PlacedLine, directory: Path, collected: Collected, *, constrains: bool) -> None:
+        """Add one line, or what the file holds that it includes."""
+        line = placed.line
+        if line.include is not None:
+            also_constrains, inner = line.include
+            self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
+        elif (fact := find_mistake(line)) is not None:
+            collected.mistakes.append(Mistake(placed, fact))
+        else:
+            (collected.constraints if constrains else collected.lines).append(placed)
+
+    def _include(self, placed: PlacedLine, path: Path, collected: Collected, *, constrains: bool) -> None:
+        try:
+            self._read(path, collected, constrains=constrains)
+        except MissingFile as error:
+            fact = error.fact if placed.path is None else f"{one_line(str(self._shown(path)))}: {error.fact}"
+            collected.mistakes.append(Mistake(placed, fact))
 
     def _lines(self, path: Path, shown: Path, collected: Collected) -> Iterable[RequirementLine]:
         text = self._text(path, shown)
@@ -188,8 +232,7 @@ class RequirementReader:
         except UnicodeDecodeError as error:
             raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
         except UsageError as error:
-            fact = str(error).removeprefix(f"{one_line(str(path))}: ")
-            raise FileError(shown, [Problem(None, "", fact)]) from error
+            raise MissingFile(shown, str(error).removeprefix(f"{one_line(str(path))}: ")) from error
 
     def _shown(self, path: Path) -> Path:
         """Return a path as a user would write it: relative to the job file if it is below its directory."""
@@ -241,10 +284,9 @@ def _digest(request: PackageRequest) -> str:
     return hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()
 
 
-def _option_fact(line: RequirementLine) -> str:
-    if line.text.startswith(("-e", "--editable")):
-        return "a directory is not built; put its code into workload.code, or make a wheel of it"
-    return "the operator chooses how packages are found (packages in the settings); remove it"
+def _errors(job: JobFile, errors: Sequence[FileError]) -> RequirementsError:
+    """Return the error of all mistakes, those of other files than the job file first."""
+    return RequirementsError(sorted(errors, key=lambda error: error.path == job.origin.path))
 
 
 def _line_error(path: Path, line: RequirementLine, fact: str) -> FileError:
@@ -262,8 +304,24 @@ def _at_its_line(job: JobFile, collected: Collected, reason: str) -> FileError:
     return _at(job, placed, reason)
 
 
-def locate(collected: Collected, reason: str, path: Path) -> FileError:
-    """Return the error of requirements of a file without a solution, at the line that makes them so."""
+def find_errors(collected: Collected, reasons: Iterable[str], path: Path) -> RequirementsError:
+    """Return the error of requirements of a file without a solution, at the lines that make them so."""
+    return RequirementsError(_locate(collected, reason, path) for reason in reasons)
+
+
+def refuse_mistakes(collected: Collected, path: Path) -> None:
+    """Check that no line of a file is wrong in itself.
+
+    Raises:
+        RequirementsError: with all lines that are.
+    """
+    if collected.mistakes:
+        raise RequirementsError(
+            _line_error(each.placed.path or path, each.placed.line, each.fact) for each in collected.mistakes
+        )
+
+
+def _locate(collected: Collected, reason: str, path: Path) -> FileError:
     placed = next(_blamed(collected, reason), None)
     if placed is None or placed.path is None:
         return FileError(path, [Problem(None, "", one_line(reason))])

@@ -85,6 +85,7 @@ class RevisionResolver:
         resolver = _JobResolver(self, who, owner, submission, gate, named, known_locks)
         found: list[Revision] = []
         problems: list[Problem] = []
+        details: dict[str, None] = {}
         for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
             check_cpu()
             try:
@@ -93,10 +94,13 @@ class RevisionResolver:
                 if error.path != job.origin.path:  # of a file that the job file names
                     raise
                 problems += error.problems
+                details[error.details] = None
             if len(problems) > MAX_PROBLEMS:
                 break
         if problems:
-            raise FileError(written.jobs[0].origin.path, problems)
+            wrong = FileError(written.jobs[0].origin.path, problems)
+            wrong.details = "\n".join(filter(None, details))
+            raise wrong
         if resolver.refused:
             raise Refused(refusal(submission, resolver.refused))
         return Resolution(tuple(found))

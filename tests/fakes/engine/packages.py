@@ -39,9 +39,10 @@ class FakePackages:
             raise Unavailable("nobody waits")
         if self.broken is not None:
             raise BuildFailed(self.broken)
-        for line in request.lines:
-            if line in self.missing:
-                raise Unresolvable(self.missing[line], f"details of {line}")
+        missing = [line for line in request.lines if line in self.missing]
+        if missing:
+            first, *more = (self.missing[line] for line in missing)
+            raise Unresolvable(first, f"details of {missing[0]}", tuple(more))
         return lock_text(*request.lines, version=self.version)
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:

@@ -97,7 +97,20 @@ def test_a_reason_that_names_no_requirement_is_told_at_the_field(site: Site) -> 
             "requirements.txt:2: --index-url https://x: the operator chooses",
         ),
         ("-e .\n", "requirements.txt:1: -e .: a directory is not built"),
-        ("-r gone.txt\n", "gone.txt: does not exist"),
+        ("six\n-r gone.txt\n", "requirements.txt:2: -r gone.txt: gone.txt: does not exist"),
+        (
+            "git+https://x/y\n",
+            "requirements.txt:1: git+https://x/y: packages come from the operator's",
+        ),
+        (
+            "x @ git+https://x/y\n",
+            "requirements.txt:1: x @ git+https://x/y: packages come from the operator's",
+        ),
+        (
+            "./y.whl\n",
+            "requirements.txt:1: ./y.whl: packages come from the operator's",
+        ),
+        ("six seven\n", "requirements.txt:1: six seven: is not a requirement such as tqdm>=4: "),
         ("\xff\xfe", "requirements.txt: is not UTF-8 text"),
     ],
 )
@@ -105,6 +118,38 @@ def test_files_with_what_a_job_may_not_say_are_refused(site: Site, content: str,
     (site.directory / "requirements.txt").write_bytes(content.encode("latin-1"))
     [found] = refusal(site, "{requirements: requirements.txt}")
     assert found.startswith(line)
+
+
+def test_every_mistake_of_a_file_and_of_those_that_it_includes_is_told(site: Site) -> None:
+    (site.directory / "requirements.txt").write_text("six six\n-r more.txt\n-e .\n-r gone.txt\n")
+    (site.directory / "more.txt").write_text("git+https://x/y\n")
+    assert [
+        line.rpartition(": ")[0].partition(": ")[0]
+        for line in refusal(site, "{requirements: requirements.txt}")
+    ] == [
+        "requirements.txt:1",
+        "more.txt:1",
+        "requirements.txt:3",
+        "requirements.txt:4",
+    ]
+    assert refusal(site, "{requirements: [six, '-r gone.txt']}") == [
+        'job.yaml:2:29: image.requirements[1]: "-r gone.txt": does not exist'
+    ]
+
+
+def test_every_requirement_that_cannot_be_had_is_told(site: Site) -> None:
+    (site.directory / "requirements.txt").write_text("first\nsix\nsecond\n")
+    site.packages.missing |= {"first": "first was not found", "second": "second was not found"}
+    assert refusal(site, "{requirements: requirements.txt}") == [
+        "requirements.txt:1: first: first was not found",
+        "requirements.txt:3: second: second was not found",
+    ]
+
+
+def test_the_answer_has_all_that_the_resolver_has_said(site: Site) -> None:
+    site.packages.missing["six"] = "six is away"
+    answer = site.submit(f"{JOB}image: {{requirements: [six]}}\n", shown="job.yaml")
+    assert answer.json()["error"]["details"] == ["details of six"]
 
 
 def test_too_many_files_are_refused(site: Site) -> None:

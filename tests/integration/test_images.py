@@ -3,24 +3,27 @@
 import io
 import json
 import os
+import shutil
+import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import docker
 import pytest
 from click.testing import CliRunner
 
 from images.cancellation import CancellationToken
-from images.context import text_entry, write_tar
+from images.context import entries_below, text_entry, write_tar
 from images.docker_engine import DockerEngine
 from images.errors import BuildFailed, EngineUnavailable
 from images.ports import BuildRequest, Step
-from images.settings import BuilderKind, ImageSettings
+from images.settings import LOCAL_BASE, BuilderKind, ImageSettings, default_dockerfiles
 from images.store import ImageStore
 from runner.cli.main import cli
 
@@ -196,6 +199,81 @@ def test_builds_have_no_network(kind: BuilderKind, base_image: str) -> None:
         _build(kind, f'FROM runner-base:bookworm\nRUN python3 -c "{script}" && false\n', lines)
     assert [line for line in lines if line.startswith("['")] == ["['lo']"]
     assert base_image
+
+
+MISSING_LIBRARIES: Final = """
+import os, pathlib, subprocess
+os.chdir("/opt/venv")
+files = [str(path) for path in pathlib.Path(".").rglob("*.so*") if path.is_file()]
+for start in range(0, len(files), 200):
+    said = subprocess.run(["ldd", *files[start:start + 200]], capture_output=True, text=True).stdout
+    print("\\n".join(line.strip() for line in said.splitlines() if "not found" in line))
+print(len(files), "libraries")
+"""
+
+
+def test_no_library_of_the_packages_is_missing(client: docker.DockerClient, image: str) -> None:
+    *missing, counted = inside(client, image, "python3", "-c", MISSING_LIBRARIES).split("\n")[:-1]
+    assert sorted(filter(None, missing)) == []
+    assert int(counted.split()[0]) > 50
+
+
+def _wheel(directory: Path, name: str, code: str) -> None:
+    """Write a wheel with one module."""
+    info = f"{name}-1.dist-info"
+    with zipfile.ZipFile(directory / f"{name}-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", code)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+TORCH: Final = "__version__ = '1'\nclass version:\n    cuda = hip = None\n"
+
+
+def test_a_whole_image_can_be_built_by_hand(
+    client: docker.DockerClient, base_image: str, tmp_path: Path
+) -> None:
+    """As the header of the Dockerfile says, in one build; the wheels are small ones of the same names."""
+    tag = "runner-images-test:by-hand"
+    wheels, lines = _hand_build_context(tmp_path), list[str]()
+    with pytest.raises(BuildFailed, match="1"):
+        _build_by_hand(tmp_path, tag, lines)
+    assert any("wheelhouse: no wheels; pip download -d wheelhouse -r " in line for line in lines)
+    wheels.mkdir()
+    for name in ("numpy", "pyarrow", "pydantic"):
+        _wheel(wheels, name, "")
+    _wheel(wheels, "torch", "raise ImportError('libcudart.so.13: cannot open shared object file')")
+    with pytest.raises(BuildFailed, match="1"):
+        _build_by_hand(tmp_path, tag, lines)
+    assert any("libcudart.so.13: cannot open shared object file" in line for line in lines)
+    _wheel(wheels, "torch", TORCH)
+    _build_by_hand(tmp_path, tag, [])
+    try:
+        assert inside(client, tag, "python3", "-c", "import jobs, torch; print(torch.__version__)") == "1\n"
+    finally:
+        client.images.remove(tag)
+    assert base_image
+
+
+def _hand_build_context(directory: Path) -> Path:
+    """Lay out what the header of the Dockerfile asks for; return the missing directory of wheels."""
+    shutil.copy(default_dockerfiles() / "Dockerfile.cpu", directory / "Dockerfile")
+    lock = directory / "images" / "locks" / "cpu.txt"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("torch==1\nnumpy==1\npyarrow==1\npydantic==1\n")
+    (directory / "jobs").mkdir()
+    (directory / "jobs" / "__init__.py").write_text("")
+    return directory / "wheelhouse"
+
+
+def _build_by_hand(directory: Path, tag: str, lines: list[str]) -> None:
+    with tempfile.TemporaryFile() as archive:
+        write_tar(entries_below(directory, "."), archive)
+        archive.seek(0)
+        request = BuildRequest(tag, {"BASE": LOCAL_BASE}, {})
+        for line in DockerEngine().build("classic", request, archive, CancellationToken()):
+            lines.append(line)  # noqa: PERF402  kept also when the build fails half-way
 
 
 def test_a_wrong_dockerfile_is_a_failed_build_and_not_a_dead_engine(base_image: str) -> None:

@@ -179,6 +179,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("labels", ", ".join(f"{key}={text}" for key, text in job["labels"].items())),
         ("after", dependencies_text(job)),
         ("matrix", of_matrix(job)),
+        ("set aside", set_aside_text(job)),
         ("step", progress_share(job)),
         ("metrics", metrics_text(job)),
         ("command", command_text(job)),
@@ -297,6 +298,23 @@ def dependencies_text(job: JobDetail) -> str:
     return ", ".join(
         f"{job_id} ({condition})" for job_id, condition in (job["revision"] or {}).get("after", ())
     )
+
+
+def set_aside_text(job: JobDetail) -> str:
+    """Return the checkpoints of a program that were moved away for an attempt from an earlier one."""
+    places = [
+        (attempt["number"], place) for attempt in job["attempts"] for place in attempt.get("set_aside", ())
+    ]
+    if not places:
+        return ""
+    named = ", ".join(f"{place} (for attempt {number})" for number, place in places[:SET_ASIDE_SHOWN])
+    more = len(places) - SET_ASIDE_SHOWN
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{named}{rest}; runner restart --from STEP puts them back"
+
+
+SET_ASIDE_SHOWN: Final = 5
+"""Checkpoints that are set aside and named by ``show`` at most."""
 
 
 def of_matrix(job: JobDetail) -> str:

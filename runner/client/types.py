@@ -56,6 +56,7 @@ class AttemptResponse(TypedDict):
     verdict: str | None
     resumed_from: int | None
     checkpoint_step: int | None
+    set_aside: NotRequired[list[str]]  # below run_dir; an older daemon omits it
 
 
 class NetworkResponse(TypedDict):

@@ -52,19 +52,19 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
     devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
         try:
-            request = context.attempt_service.prepare_launch(row, command.attempt, command.image, devices)
+            launch = context.attempt_service.prepare_launch(row, command.attempt, command.image, devices)
         except Refused as error:  # of the runner itself: another attempt would be refused, too
             return replace(_refused(context, row, command, str(error)), hold=True)
         _check_lineage(context, row, command.attempt)
         _check_skipped(context, row, command.attempt)
-        context.executor.launch(request)
+        context.executor.launch(launch.request)
     except ImageGone:
         return ImageMissing(context.clock.now())
     except (LaunchRefused, Refused, UsageError) as error:
         return _refused(context, row, command, str(error))
     finally:
         context.attempt_service.release_launch(row)
-    return Launched(context.clock.now(), context.boot, context.clock.monotonic())
+    return Launched(context.clock.now(), context.boot, context.clock.monotonic(), launch.resumed)
 
 
 def _check_lineage(context: Context, row: JobRow, attempt: Attempt) -> None:

@@ -128,7 +128,8 @@ class RunDirectory(Protocol):
     ) -> ProgramCheckpoint | None:
         """Return the checkpoint of a step, or the newest whole one, put back if it is torn.
 
-        ``is_first``: the attempt is the first of its lineage, and what is there came with the code.
+        Those after a step that is asked for are set aside for the attempt.  ``is_first``: the attempt is the
+        first of its lineage, and what is there came with the code.
         May raise Unavailable.
         """
 

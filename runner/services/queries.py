@@ -9,9 +9,11 @@ from typing import Final
 from jobs.contract import Result, Status
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
+from runner.core.job.attempt import ProgramStart
 from runner.core.job.describe import ADVISED, attempt_prefix
 from runner.core.job.states import Finished, Held, Running, Stopping
 from runner.core.ports.store import AttemptRow, DecisionRow, JobRow
+from runner.services.attempts.checkpoints import program_files, read_program_start
 from runner.services.attempts.log_status import read_log_status
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.submission import dependencies
@@ -165,12 +167,23 @@ class JobQueries:
         paths = directory.paths(attempt.number, attempt.lineage)
         return directory.status(paths) or read_log_status(directory, paths, parse_revision(row.revision))
 
-    def attempts(self, row: JobRow) -> tuple[tuple[AttemptRow, Result | None, Status | None], ...]:
-        """Return the attempts of a job, each with its result and its last heartbeat."""
+    def attempts(
+        self, row: JobRow
+    ) -> tuple[tuple[AttemptRow, Result | None, Status | None, ProgramStart | None], ...]:
+        """Return the attempts of a job, each with its result, its last heartbeat, and its program's start."""
         directory = self.context.attempt_service.directory(row)
         attempts = self.context.store.attempts(row.job.id)
         paths = [(each, directory.paths(each.number, each.lineage)) for each in attempts]
-        return tuple((each, directory.result(own), directory.status(own)) for each, own in paths)
+        saves = program_files(parse_revision(row.revision).job) is not None
+        return tuple(
+            (
+                each,
+                directory.result(own),
+                directory.status(own),
+                read_program_start(directory, own) if saves else None,
+            )
+            for each, own in paths
+        )
 
     def decisions(self, caller: Caller, reference: str, attempt: int | None) -> tuple[DecisionRow, ...]:
         """Return the policy decisions about a job, or about one of its attempts, the oldest first."""

@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from threading import Lock
@@ -32,6 +32,7 @@ from runner.adapters.host.program_files import (
     find_matches,
     open_below,
 )
+from runner.adapters.host.set_aside import NAME, SetAside, open_parents, remove
 from runner.base.errors import Unavailable
 from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
@@ -70,6 +71,7 @@ class ProgramCheckpoints:
     def __init__(self, root: Path, owner: Owner) -> None:
         self._root = root
         self._owner = owner
+        self._aside = SetAside(root, owner)
         self._copied_s = 0.0
         self._lock = Lock()
 
@@ -85,9 +87,11 @@ class ProgramCheckpoints:
             if how is Verification.SIZES:
                 settled_ns = time.time_ns() - int(SETTLED_S * 1e9)
                 found = [each for each in found if each.written_ns <= settled_ns]
-            if any(each.number is not None for each in found):
-                return self._numbered(lineage, wanted, found, how)
-            return self._versioned(lineage, wanted, found, how)
+            has_numbers = any(each.number is not None for each in found)
+            saved = (self._numbered if has_numbers else self._versioned)(lineage, wanted, found, how)
+            aside = {*self._aside.steps(lineage, self._base(lineage, wanted)[1])}
+            aside |= {*self._versions_aside(lineage)}
+            return replace(saved, set_aside=tuple(sorted(aside, reverse=True)))
 
     def ignore_present(self, lineage: int, wanted: ProgramFiles) -> None:
         """Leave out what is there now, before the first attempt of a lineage: it came with the code.
@@ -108,32 +112,108 @@ class ProgramCheckpoints:
             except OSError as error:
                 raise Unavailable(f"{parent}: {error.strerror}") from error
 
-    def choose(self, lineage: int, wanted: ProgramFiles, step: int | None) -> ProgramCheckpoint | None:
+    def choose(
+        self, lineage: int, attempt: int, wanted: ProgramFiles, step: int | None
+    ) -> ProgramCheckpoint | None:
         """Return the checkpoint to resume from: that of a step, or the newest whole one.
 
-        A kept version takes the place of a torn one.
+        A kept version takes the place of a torn one.  Checkpoints after a step that is asked for are set
+        aside for the attempt, so that a program that looks for its newest itself finds the one that is
+        meant, and they do not take over after the next kill.  One that was set aside before is put back.
 
         Raises:
             Unavailable: the file system refuses it.
         """
         saved = self.saved(lineage, wanted, Verification.CONTENT)
+        if step is not None and step not in saved.steps and step in saved.set_aside:
+            with self._lock:
+                self._bring_back(lineage, wanted, step)
+            saved = self.saved(lineage, wanted, Verification.CONTENT)
+        is_there = step is not None and step in saved.steps
+        if step is not None and is_there:
+            with self._lock:
+                self._set_later_aside(lineage, attempt, wanted, step)
         with self._lock:
-            self._set_aside(lineage, wanted, saved)
-        chosen = step if step in saved.steps else saved.newest
-        if chosen is None:
-            return None
-        with self._lock:
-            versions = self._versions(lineage)
-            found = self._matches(lineage, wanted)
-            numbered = next((each for each in found if each.number == chosen), None)
-            if numbered is not None:
-                return ProgramCheckpoint(chosen, str(numbered.path), in_home=_in_home(wanted))
-            version = next(each for each in versions if each.number == chosen)
-            if not any(each.files == version.files for each in found):
-                self._restore(lineage, wanted, version)
-            return ProgramCheckpoint(chosen, str(version.path), in_home=_in_home(wanted))
+            self._set_torn_aside(lineage, wanted, saved)
+            chosen = step if is_there else saved.newest
+            return None if chosen is None else self._chosen(lineage, attempt, wanted, chosen)
 
-    def _set_aside(self, lineage: int, wanted: ProgramFiles, saved: SavedCheckpoints) -> None:
+    def _chosen(self, lineage: int, attempt: int, wanted: ProgramFiles, chosen: int) -> ProgramCheckpoint:
+        """Return a checkpoint by its number; the version of one path is put in its place."""
+        found = self._matches(lineage, wanted)
+        numbered = next((each for each in found if each.number == chosen), None)
+        pattern = self._base(lineage, wanted)[1]
+        if numbered is not None:
+            moved = self._aside.of_attempt(lineage, attempt, pattern)
+            directory = self._aside.place(lineage, attempt) if moved else ""
+            return ProgramCheckpoint(chosen, str(numbered.path), _in_home(wanted), moved, directory)
+        version = next(each for each in self._versions(lineage) if each.number == chosen)
+        if not any(each.files == version.files for each in found):
+            self._restore(lineage, wanted, version)
+        numbers = sorted(n for n, names in self._versions_aside(lineage).items() if attempt in names)
+        directory = f"kept/{lineage}/{NAME}/{attempt}" if numbers else ""
+        moved = tuple(map(str, numbers))
+        return ProgramCheckpoint(chosen, str(version.path), _in_home(wanted), moved, directory)
+
+    # --- set aside
+
+    def _set_later_aside(self, lineage: int, attempt: int, wanted: ProgramFiles, step: int) -> None:
+        """Move what was saved after a step out of the way of an attempt that resumes from it.
+
+        What has no number in its name (``last.ckpt`` beside numbered ones) goes by its last write.
+
+        Raises:
+            Unavailable: the file system refuses it.
+        """
+        base = self._base(lineage, wanted)[0]
+        present = self._present(lineage, wanted)
+        chosen = next((each for each in present if each.number == step), None)
+        later = [each for each in present if each.number is not None and each.number > step]
+        if chosen is not None and later:
+            later += [e for e in present if e.number is None and e.written_ns > chosen.written_ns]
+        try:
+            for match in later if chosen is not None else ():
+                self._aside.move(base, match.path, lineage, attempt)
+            if chosen is None:
+                self._set_versions_aside(lineage, attempt, step)
+        except OSError as error:
+            fact = f"checkpoints after {step} cannot be set aside: {error.strerror}"
+            raise Unavailable(f"{wanted.pattern}: {fact}") from error
+
+    def _set_versions_aside(self, lineage: int, attempt: int, step: int) -> None:
+        kept = self._kept(lineage)
+        for version in self._versions(lineage):
+            if version.number > step:
+                place = kept / NAME / str(attempt)
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (kept / str(version.number)).rename(place / str(version.number))
+
+    def _versions_aside(self, lineage: int) -> dict[int, list[int]]:
+        """Return the numbers of the versions that are set aside, each with the attempts it was moved for."""
+        found: dict[int, list[int]] = {}
+        for place in self._kept(lineage).joinpath(NAME).glob("[0-9]*/[0-9]*"):
+            found.setdefault(int(place.name), []).append(int(place.parent.name))
+        return found
+
+    def _bring_back(self, lineage: int, wanted: ProgramFiles, step: int) -> None:
+        """Put back what was set aside, up to a step.
+
+        Raises:
+            Unavailable: the file system refuses it.
+        """
+        base, pattern = self._base(lineage, wanted)
+        aside, kept = self._versions_aside(lineage), self._kept(lineage)
+        try:
+            self._aside.bring_back(base, lineage, pattern, step)
+            for number, attempts in aside.items() if step in aside else ():
+                if number <= step and not (kept / str(number)).exists():
+                    (kept / NAME / str(max(attempts)) / str(number)).rename(kept / str(number))
+        except OSError as error:
+            raise Unavailable(
+                f"{wanted.pattern}: step {step} cannot be put back: {error.strerror}"
+            ) from error
+
+    def _set_torn_aside(self, lineage: int, wanted: ProgramFiles, saved: SavedCheckpoints) -> None:
         """Rename torn checkpoints with numbers, so that a script that looks for its newest finds a whole one.
 
         Without a whole one, and if a directory cannot be changed, they stay.
@@ -145,10 +225,10 @@ class ProgramCheckpoints:
             if match.number is None or str(match.path) not in torn:
                 continue
             with suppress(OSError):
-                parent = _open_parents(base, match.path.parts[:-1], self._owner)
+                parent = open_parents(base, match.path.parts[:-1], self._owner)
                 try:
                     aside = f".{match.path.name}.torn"
-                    _remove(parent, aside)
+                    remove(parent, aside)
                     os.rename(match.path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
                 finally:
                     os.close(parent)
@@ -156,19 +236,23 @@ class ProgramCheckpoints:
     # --- with numbers in their names
 
     def _matches(self, lineage: int, wanted: ProgramFiles) -> list[MatchedPath]:
-        """Return what the pattern names, the newest first; nothing of another user."""
+        """Return what the pattern names, the newest first; if names have numbers, those alone."""
+        found = self._present(lineage, wanted)
+        if any(each.number is not None for each in found):
+            found = [each for each in found if each.number is not None]
+        return sorted(found, key=lambda each: (each.number or 0, each.written_ns), reverse=True)
+
+    def _present(self, lineage: int, wanted: ProgramFiles) -> list[MatchedPath]:
+        """Return what the pattern names; nothing of another user, nor what came with the code."""
         base, pattern = self._base(lineage, wanted)
         strangers, ignored = os.geteuid() == 0, self._ignored(lineage)
-        found = [
+        return [
             each
             for each in find_matches(base, pattern)
             if each.files
             and ignored.get(str(each.path)) != [list(file) for file in each.files]
             and (not strangers or each.owners <= {self._owner.uid})
         ]
-        if any(each.number is not None for each in found):
-            found = [each for each in found if each.number is not None]
-        return sorted(found, key=lambda each: (each.number or 0, each.written_ns), reverse=True)
 
     def _ignored(self, lineage: int) -> Mapping[str, object]:
         try:
@@ -244,7 +328,8 @@ class ProgramCheckpoints:
             names = os.listdir(self._kept(lineage))  # noqa: PTH208
         except OSError:
             return 0
-        return max((int(name) for name in names if name.isdecimal()), default=0)
+        numbers = [int(name) for name in names if name.isdecimal()]
+        return max((*numbers, *self._versions_aside(lineage)), default=0)
 
     def _read_version(self, lineage: int, number: int) -> _Version | None:
         try:
@@ -297,7 +382,7 @@ class ProgramCheckpoints:
         base, kept = self._base(lineage, wanted)[0], self._kept(lineage) / str(version.number)
         try:
             is_directory = json.loads((kept / "version.json").read_bytes())["directory"]
-            parent = _open_parents(base, version.path.parts[:-1], self._owner)
+            parent = open_parents(base, version.path.parts[:-1], self._owner)
             try:
                 self._write_back(parent, version, kept / "files", is_directory=bool(is_directory))
             finally:
@@ -315,14 +400,14 @@ class ProgramCheckpoints:
         name = version.path.name
         draft, torn = f".{name}.restored", f".{name}.torn"
         for old in (draft, torn):
-            _remove(parent, old)
+            remove(parent, old)
         if is_directory:
             os.mkdir(draft, 0o700, dir_fd=parent)
             fd = os.open(draft, _DIRECTORY, dir_fd=parent)
             try:
                 self._own(fd)
                 for path, *_ in version.files:
-                    inner = _open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
+                    inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
                     try:
                         self._write_file(inner, PurePosixPath(path).name, kept / path)
                     finally:
@@ -334,7 +419,7 @@ class ProgramCheckpoints:
         with suppress(FileNotFoundError):
             os.rename(name, torn, src_dir_fd=parent, dst_dir_fd=parent)
         os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
-        _remove(parent, torn)
+        remove(parent, torn)
 
     def _write_file(self, parent: int, name: str, source: Path) -> None:
         fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
@@ -410,29 +495,3 @@ def _copy(source: int, target: int) -> None:
             if not done:
                 break  # it has become shorter
             offset += done
-
-
-def _open_parents(base: Path | int, parts: tuple[str, ...], owner: Owner) -> int:
-    """Return a descriptor of a directory, whose missing parts are made for its owner."""
-    fd = os.open(base, _DIRECTORY) if isinstance(base, Path) else os.dup(base)
-    for part in parts:
-        with suppress(FileExistsError):
-            os.mkdir(part, 0o700, dir_fd=fd)
-            if os.geteuid() == 0:
-                os.chown(part, owner.uid, owner.gid, dir_fd=fd, follow_symlinks=False)
-        try:
-            inner = os.open(part, _DIRECTORY, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd
-
-
-def _remove(parent: int, name: str) -> None:
-    """Remove a file or a directory of an open directory, without following a link."""
-    try:
-        os.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        return
-    except (IsADirectoryError, PermissionError):
-        shutil.rmtree(name, ignore_errors=True, dir_fd=parent)

@@ -59,14 +59,14 @@ class TooMany(Exception):
     """There are more entries than one look reads."""
 
 
-def find_matches(base: Path, pattern: str) -> list[MatchedPath]:
-    """Return what a pattern names below a directory; nothing if the directory does not exist.
+def find_matches(base: Path | int, pattern: str) -> list[MatchedPath]:
+    """Return what a pattern names below a directory or an open one; nothing if it does not exist.
 
     Raises:
         TooMany: the directories have too many entries.
     """
     try:
-        fd = os.open(base, _DIRECTORY)
+        fd = os.open(base, _DIRECTORY) if isinstance(base, Path) else os.dup(base)
     except OSError:
         return []
     search = _Search()

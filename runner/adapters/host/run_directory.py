@@ -399,13 +399,15 @@ class HostRunDirectory:
     ) -> ProgramCheckpoint | None:
         """Return the checkpoint of a step, or the newest whole one; of a first attempt there is none.
 
+        Those after a step that is asked for are set aside.
+
         Raises:
             Unavailable: the file system refuses it.
         """
         if is_first:
             self._program_checkpoints.ignore_present(paths.lineage, wanted)
             return None
-        return self._program_checkpoints.choose(paths.lineage, wanted, step)
+        return self._program_checkpoints.choose(paths.lineage, paths.attempt, wanted, step)
 
     def copy_checkpoint(
         self, paths: RunPaths, step: int, target: Path, check: Callable[[], None] = lambda: None

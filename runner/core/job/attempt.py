@@ -25,6 +25,16 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramStart:
+    """Which of the checkpoints that a program saves on its own an attempt resumes from."""
+
+    step: int  # the number in its name, or the number of the kept version
+    path: str  # as the program knows it
+    set_aside: tuple[str, ...] = ()  # later ones, which were moved away before the attempt
+    directory: str = ""  # below the run directory, where those are now
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """The devices of an attempt by UUID, because indices change between boots."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from runner.core.job.attempt import AttemptEnd, StartFrom
+from runner.core.job.attempt import AttemptEnd, ProgramStart, StartFrom
 from runner.core.job.events import (
     CancelRequested,
     DeadlinePassed,
@@ -44,8 +44,8 @@ def describe_event(event: Event, after: Job) -> str:
         case Placed(_, allocation):
             where = ", ".join(allocation.devices) or "cpu"
             return f"attempt {after.attempts} placed on {where}, {describe_start(after)}"
-        case Launched():
-            return f"attempt {after.attempts} started"
+        case Launched(resumed=resumed):
+            return f"attempt {after.attempts} started{_resumed(resumed)}"
         case LaunchFailed(_, why, _):
             return f"attempt {after.attempts} could not start: {why}; {describe_decision(after)}"
         case CancelRequested(_, by):
@@ -70,6 +70,22 @@ def describe_event(event: Event, after: Job) -> str:
             return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
         case Exited(_, number, ended, _):  # exhaustive
             return f"attempt {number} ended: {_ended(ended)}; {describe_decision(after)}"
+
+
+def _resumed(resumed: ProgramStart | None) -> str:
+    """Return what a program resumes from, and which later checkpoints were set aside for it."""
+    if resumed is None:
+        return ""
+    text = f", from {resumed.path} (step {resumed.step})"
+    if not resumed.set_aside:
+        return text
+    named, more = resumed.set_aside[:NAMED], len(resumed.set_aside) - NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{text}; set aside in {resumed.directory}: {', '.join(named)}{rest}"
+
+
+NAMED: Final = 5
+"""Checkpoints that are set aside and named in one line at most."""
 
 
 def describe_decision(after: Job) -> str:

@@ -4,7 +4,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
-from runner.core.job.attempt import Allocation, AttemptEnd, ExitDecision, ExpectedSpeedup, Start
+from runner.core.job.attempt import (
+    Allocation,
+    AttemptEnd,
+    ExitDecision,
+    ExpectedSpeedup,
+    ProgramStart,
+    Start,
+)
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
 
@@ -55,6 +62,7 @@ class Launched:
     at: datetime
     boot: str | None = None
     monotonic_s: float | None = None  # the clock of that boot, which nobody sets
+    resumed: ProgramStart | None = None  # of a program that saves on its own
     kind: Literal["launched"] = "launched"
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
-from runner.core.job.attempt import Attempt, AttemptEnd
+from runner.core.job.attempt import Attempt, AttemptEnd, ProgramStart
 from runner.core.policy.facts import Facts
 from runner.core.policy.heartbeat import ProgressReport
 from runner.core.policy.model import Policy
@@ -33,6 +33,14 @@ class ExitFindings:
     steps: tuple[int, ...] = ()  # of valid checkpoints, the newest first
     effective: str = ""  # digest of the spec as it really ran
     poisoned_at: int | None = None  # the step after which loss or gradient was not finite
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedLaunch:
+    """A launch request, and which of its own checkpoints a program resumes from; None: from none."""
+
+    request: LaunchRequest
+    resumed: ProgramStart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class Attempts(Protocol):
 
     def prepare_launch(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
-    ) -> LaunchRequest:
+    ) -> PreparedLaunch:
         """Return the launch request, with the attempt's directory made; may raise Unavailable, Refused."""
 
     def highest_numbers(self, row: JobRow) -> tuple[int, int]:
@@ -138,6 +146,8 @@ class ProgramCheckpoint:
     step: int  # the number in its name, or the number of the kept version
     path: str  # below the working directory, or below the home directory
     in_home: bool = False
+    set_aside: tuple[str, ...] = ()  # later ones, which were moved away for the attempt that begins here
+    directory: str = ""  # below the run directory, where those are now
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,7 @@ class SavedCheckpoints:
     attempt: int | None = None  # that made it, as its manifest says
     unverified: tuple[str, ...] = ()  # neither valid nor invalid as far as is known, and why
     complete: bool = True  # False: there may be others, which could not be read
+    set_aside: tuple[int, ...] = ()  # steps that an earlier restart has moved away; they can be put back
     pending: bool = False  # some are not verified only because nobody has verified them yet
 
     @property

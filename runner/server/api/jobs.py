@@ -114,7 +114,7 @@ def _summary(service: JobService, row: JobRow) -> views.Json:
 
 def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
     attempts = service.queries.attempts(row)
-    newest, result, _ = attempts[-1] if attempts else (None, None, None)
+    newest, result, *_ = attempts[-1] if attempts else (None, None, None)
     return {
         **_summary(service, row),
         "attempts": [views.attempt(*known) for known in attempts],

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from jobs.contract import Result, Status
+from runner.core.job.attempt import ProgramStart
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.policy.adjustments import Overrides
@@ -50,9 +51,17 @@ def settings(turned: Overrides) -> Json:
     }
 
 
-def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Json:
-    """Return one attempt; a killed one has no result, so its last heartbeat says where it started."""
+def attempt(
+    row: AttemptRow, result: Result | None, status: Status | None, start: ProgramStart | None = None
+) -> Json:
+    """Return one attempt; a killed one has no result, so its last heartbeat says where it started.
+
+    Of a program that saves on its own, ``start`` says so.
+    """
     report = result or status
+    resumed_from = None if report is None else report.resumed_from
+    if resumed_from is None and start is not None:
+        resumed_from = start.step
     return {
         "number": row.number,
         "lineage": row.lineage,
@@ -63,8 +72,9 @@ def attempt(row: AttemptRow, result: Result | None, status: Status | None) -> Js
         "cause": row.cause,
         "message": row.message,
         "verdict": row.verdict,
-        "resumed_from": None if report is None else report.resumed_from,
+        "resumed_from": resumed_from,
         "checkpoint_step": row.checkpoint_step,
+        "set_aside": [f"{start.directory}/{path}" for path in start.set_aside] if start else [],
     }
 
 

@@ -1,6 +1,12 @@
 """The checkpoints of a job: those of the contract, or the files that its job file names."""
 
-from jobs.contract import RunPaths
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from jobs.contract import MAX_REPORT_BYTES, RunPaths
+from runner.core.job.attempt import ProgramStart
 from runner.core.ports.attempts import ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
 from runner.files.job.model import JobFile
@@ -12,6 +18,47 @@ def program_files(job: JobFile) -> ProgramFiles | None:
     """Return which files of a program are its checkpoints, None if its job file names none."""
     pattern = job.checkpoint.files
     return None if pattern is None else ProgramFiles(pattern, job.checkpoint.keep)
+
+
+@dataclass(frozen=True, slots=True)
+class _StartNote:
+    """What is kept beside an attempt about its start."""
+
+    lineage: int
+    asked: int | None  # the step that was asked for
+    start: ProgramStart
+
+
+_NOTES: Final = TypeAdapter(_StartNote)
+_NOTE_FILE: Final = "start.json"
+
+
+def keep_program_start(
+    directory: RunDirectory, paths: RunPaths, asked: int | None, start: ProgramStart
+) -> None:
+    """Write beside an attempt what its program resumes from; may raise Unavailable."""
+    note = _NOTES.dump_json(_StartNote(paths.lineage, asked, start)).decode()
+    directory.keep(paths.attempt, _NOTE_FILE, note + "\n")
+
+
+def read_program_start(directory: RunDirectory, paths: RunPaths) -> ProgramStart | None:
+    """Return what the program of an attempt resumes from; None if that is not known, or from nothing."""
+    note = _read_note(directory, paths)
+    return None if note is None else note.start
+
+
+def known_program_start(directory: RunDirectory, paths: RunPaths, asked: int | None) -> ProgramStart | None:
+    """Return what was chosen at an earlier launch of the same attempt with the same start."""
+    note = _read_note(directory, paths)
+    return note.start if note and (note.lineage, note.asked) == (paths.lineage, asked) else None
+
+
+def _read_note(directory: RunDirectory, paths: RunPaths) -> _StartNote | None:
+    file = paths.root / "attempts" / f"{paths.attempt}.{_NOTE_FILE}"
+    try:
+        return _NOTES.validate_json(directory.tail(file, MAX_REPORT_BYTES))
+    except ValidationError:
+        return None
 
 
 def read_saved(

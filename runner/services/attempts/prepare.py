@@ -14,9 +14,10 @@ from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.base.errors import Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
 from runner.base.textfile import one_line
-from runner.core.job.attempt import Attempt, StartFrom
+from runner.core.job.attempt import Attempt, ProgramStart, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
+from runner.core.ports.attempts import PreparedLaunch, ProgramFiles
 from runner.core.ports.clock import Clock
 from runner.core.ports.code import CodeSnapshots
 from runner.core.ports.devices import Device
@@ -29,7 +30,7 @@ from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import fill_resume_args
-from runner.services.attempts.checkpoints import program_files
+from runner.services.attempts.checkpoints import keep_program_start, known_program_start, program_files
 from runner.services.attempts.inside import TERMINAL, install
 from runner.services.attempts.program import apply_program, locate_working_directory
 from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
@@ -110,7 +111,7 @@ class LaunchPreparer:
 
     def prepare(
         self, row: JobRow, attempt: Attempt, directory: RunDirectory, image: str, devices: tuple[Device, ...]
-    ) -> LaunchRequest:
+    ) -> PreparedLaunch:
         """Return the launch request of an attempt, whose directory is made."""
         config, revision = self.config, parse_revision(row.revision)
         who = self._submitter(revision)
@@ -144,25 +145,39 @@ class LaunchPreparer:
         attempt: Attempt,
         directory: RunDirectory,
         paths: RunPaths,
-    ) -> LaunchRequest:
+    ) -> PreparedLaunch:
         """Return a request whose program is told which of its own checkpoints to resume from."""
         wanted = program_files(revision.job)
         if wanted is None:
-            return request
-        is_first = attempt.number == 1 or attempt.start.source is StartFrom.SCRATCH
-        step = attempt.start.step if attempt.start.source is StartFrom.STEP else None
-        chosen = directory.choose_program_checkpoint(paths, wanted, step, is_first=is_first)
-        if chosen is None:
-            return request
-        root, _ = self._visible_paths(paths)
-        place = str(root / "home" / chosen.path) if chosen.in_home else chosen.path
-        arguments = fill_resume_args(revision.job.checkpoint.resume_args, place, chosen.step)
-        variables = {"RUNNER_RESUME_FROM": place}
-        return replace(
+            return PreparedLaunch(request)
+        asked = attempt.start.step if attempt.start.source is StartFrom.STEP else None
+        start = known_program_start(directory, paths, asked)
+        start = start or self._choose(wanted, attempt, directory, paths)
+        if start is None:
+            return PreparedLaunch(request)
+        arguments = fill_resume_args(revision.job.checkpoint.resume_args, start.path, start.step)
+        variables = {"RUNNER_RESUME_FROM": start.path}
+        told = replace(
             request,
             argv=(*request.argv, *arguments),
             environment={**request.environment, **variables},
         )
+        return PreparedLaunch(told, start)
+
+    def _choose(
+        self, wanted: ProgramFiles, attempt: Attempt, directory: RunDirectory, paths: RunPaths
+    ) -> ProgramStart | None:
+        """Return what an attempt resumes from; it is kept, so that a repeated launch moves nothing again."""
+        is_first = attempt.number == 1 or attempt.start.source is StartFrom.SCRATCH
+        step = attempt.start.step if attempt.start.source is StartFrom.STEP else None
+        chosen = directory.choose_program_checkpoint(paths, wanted, step, is_first=is_first)
+        if chosen is None:
+            return None
+        root, _ = self._visible_paths(paths)
+        place = str(root / "home" / chosen.path) if chosen.in_home else chosen.path
+        start = ProgramStart(chosen.step, place, chosen.set_aside, chosen.directory)
+        keep_program_start(directory, paths, step, start)
+        return start
 
     def _mean_between_s(self, attempt: Attempt, directory: RunDirectory) -> float:
         """Return the mean time between interruptions that an attempt is told: the same at each launch."""

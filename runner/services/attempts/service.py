@@ -12,7 +12,14 @@ from typing import Any, Final, TypeVar
 
 from jobs.contract import Program, RunPaths
 from runner.core.job.attempt import Attempt
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms, SavedCheckpoints
+from runner.core.ports.attempts import (
+    ExitFindings,
+    PinnedPolicy,
+    PreparedLaunch,
+    ProgressProbe,
+    QueueTerms,
+    SavedCheckpoints,
+)
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, LaunchRequest
 from runner.core.ports.network import NOT_SEPARATED, NetworkState
@@ -138,7 +145,7 @@ class AttemptService:
 
     def prepare_launch(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
-    ) -> LaunchRequest:
+    ) -> PreparedLaunch:
         """Return the launch request of an attempt, whose directory is made."""
         return self._launches.prepare(row, attempt, self.directory(row), image, devices)
 

@@ -10,7 +10,7 @@ from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
 from runner.core.policy.digest import compute_digest
 from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Policy
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy, ProgressProbe, QueueTerms
+from runner.core.ports.attempts import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits
 from runner.core.ports.images import BuildFailed
@@ -70,19 +70,21 @@ class FakeAttempts:
 
     def prepare_launch(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
-    ) -> LaunchRequest:
+    ) -> PreparedLaunch:
         if self.launch_mistake is not None:
             raise self.launch_mistake
-        return LaunchRequest(
-            key=Key(self.instance, row.job.id, attempt.number),
-            job_name=row.name,
-            owner=row.owner,
-            image=image,
-            argv=("train", row.job.id),
-            run_dir=Path("/nowhere"),
-            log=Path("/nowhere/attempts/1/log.txt"),
-            limits=Limits(1.0, 1024**3),
-            devices=devices,
+        return PreparedLaunch(
+            LaunchRequest(
+                key=Key(self.instance, row.job.id, attempt.number),
+                job_name=row.name,
+                owner=row.owner,
+                image=image,
+                argv=("train", row.job.id),
+                run_dir=Path("/nowhere"),
+                log=Path("/nowhere/attempts/1/log.txt"),
+                limits=Limits(1.0, 1024**3),
+                devices=devices,
+            )
         )
 
     def highest_numbers(self, row: JobRow) -> tuple[int, int]:

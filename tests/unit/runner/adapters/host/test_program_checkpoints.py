@@ -33,6 +33,7 @@ def archive(text: bytes = b"weights") -> bytes:
 def work(tmp_path: Path) -> Path:
     directory = tmp_path / "work" / "1"
     directory.mkdir(parents=True)
+    (tmp_path / "lineages/1").mkdir(parents=True)
     return directory
 
 
@@ -65,8 +66,10 @@ def test_the_number_in_a_name_is_the_step_and_the_highest_is_the_newest(
     for step in (500, 1000, 90):
         write(work / f"out/checkpoint-{step}/model.bin")
     assert saved(NUMBERED).steps == (1000, 500, 90)
-    assert checkpoints.choose(1, NUMBERED, None) == ProgramCheckpoint(1000, "out/checkpoint-1000")
-    assert checkpoints.choose(1, NUMBERED, 90) == ProgramCheckpoint(90, "out/checkpoint-90")
+    assert checkpoints.choose(1, 2, NUMBERED, None) == ProgramCheckpoint(1000, "out/checkpoint-1000")
+    older = checkpoints.choose(1, 2, NUMBERED, 90)
+    assert older is not None
+    assert (older.step, older.path) == (90, "out/checkpoint-90")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_a_torn_file_is_told_and_the_one_before_is_taken(
     write(work / f"out/checkpoint-2/{file}", content)
     found = saved(NUMBERED)
     assert (found.steps, found.rejected) == ((1,), (f"out/checkpoint-2: {file} {fact}",))
-    chosen = checkpoints.choose(1, NUMBERED, None)
+    chosen = checkpoints.choose(1, 2, NUMBERED, None)
     assert chosen is not None
     assert chosen.step == 1
     names = sorted(path.name for path in (work / "out").iterdir())
@@ -166,7 +169,7 @@ def test_what_came_with_the_code_is_no_checkpoint_until_it_is_written_again(
     old = write(work / "out/checkpoint-900/model.bin")
     checkpoints.ignore_present(1, NUMBERED)
     assert saved(NUMBERED).steps == ()
-    assert checkpoints.choose(1, NUMBERED, None) is None
+    assert checkpoints.choose(1, 2, NUMBERED, None) is None
     write(work / "out/checkpoint-1/model.bin")
     assert saved(NUMBERED).steps == (1,)
     write(old, b"again", age_s=5)
@@ -176,7 +179,99 @@ def test_what_came_with_the_code_is_no_checkpoint_until_it_is_written_again(
 def test_a_pattern_may_name_the_home_of_the_lineage(tmp_path: Path, checkpoints: ProgramCheckpoints) -> None:
     write(tmp_path / "homes/1/out/checkpoint-4")
     wanted = ProgramFiles("/job/home/out/checkpoint-*", 2)
-    assert checkpoints.choose(1, wanted, None) == ProgramCheckpoint(4, "out/checkpoint-4", in_home=True)
+    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(4, "out/checkpoint-4", in_home=True)
+
+
+# --- set aside
+
+
+def test_later_checkpoints_are_set_aside_for_an_attempt_from_an_older_one(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints, saved: Saved
+) -> None:
+    """A script that looks for its newest finds the one that is meant, and so does the next attempt."""
+    for step in (100, 200, 300, 400):
+        write(work / f"out/checkpoint-{step}/model.bin", b"%d" % step, age_s=1000 - step)
+    chosen = checkpoints.choose(1, 3, NUMBERED, 200)
+    moved = ("out/checkpoint-300", "out/checkpoint-400")
+    assert chosen == ProgramCheckpoint(
+        200, "out/checkpoint-200", set_aside=moved, directory="lineages/1/set-aside/3"
+    )
+    assert sorted(path.name for path in (work / "out").iterdir()) == ["checkpoint-100", "checkpoint-200"]
+    assert (tmp_path / "lineages/1/set-aside/3/out/checkpoint-400/model.bin").read_bytes() == b"400"
+    assert (saved(NUMBERED).steps, saved(NUMBERED).set_aside) == ((200, 100), (400, 300))
+    again = checkpoints.choose(1, 4, NUMBERED, None)
+    assert again == ProgramCheckpoint(200, "out/checkpoint-200")
+
+
+def test_what_was_set_aside_is_put_back_by_its_step(
+    work: Path, checkpoints: ProgramCheckpoints, saved: Saved
+) -> None:
+    for step in (100, 200, 300, 400, 500):
+        write(work / f"out/checkpoint-{step}/model.bin", b"%d" % step, age_s=1000 - step)
+    checkpoints.choose(1, 2, NUMBERED, 100)
+    write(work / "out/checkpoint-200/model.bin", b"another 200")
+    write(work / "out/checkpoint-450/model.bin", b"another 450")
+    chosen = checkpoints.choose(1, 3, NUMBERED, 400)
+    assert chosen == ProgramCheckpoint(
+        400, "out/checkpoint-400", set_aside=("out/checkpoint-450",), directory="lineages/1/set-aside/3"
+    )
+    assert saved(NUMBERED).steps == (400, 300, 200, 100)
+    assert (work / "out/checkpoint-200/model.bin").read_bytes() == b"another 200"
+    assert saved(NUMBERED).set_aside == (500, 450, 200)
+
+
+def test_a_file_without_a_number_goes_by_its_time_beside_numbered_ones(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("*.ckpt", 2)
+    write(work / "step=1.ckpt", age_s=9)
+    write(work / "step=2.ckpt", age_s=5)
+    write(work / "last.ckpt", age_s=4)
+    write(work / "first.ckpt", age_s=20)
+    checkpoints.choose(1, 2, wanted, 1)
+    assert sorted(path.name for path in work.iterdir()) == ["first.ckpt", "step=1.ckpt"]
+
+
+def test_nothing_is_set_aside_for_a_step_that_is_not_there(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    write(work / "out/checkpoint-300/model.bin")
+    assert checkpoints.choose(1, 2, NUMBERED, 200) == ProgramCheckpoint(300, "out/checkpoint-300")
+    assert (work / "out/checkpoint-300").is_dir()
+
+
+def test_a_link_in_the_place_of_what_is_set_aside_is_not_followed(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints, saved: Saved
+) -> None:
+    for step in (1, 2):
+        write(work / f"out/checkpoint-{step}/model.bin")
+    write(tmp_path / "elsewhere/7/out/checkpoint-9/model.bin")
+    (tmp_path / "lineages/1/set-aside").symlink_to(tmp_path / "elsewhere")
+    assert saved(NUMBERED).set_aside == ()
+    with pytest.raises(Unavailable, match="checkpoints after 1 cannot be set aside"):
+        checkpoints.choose(1, 2, NUMBERED, 1)
+    assert (work / "out/checkpoint-2").is_dir()
+
+
+def test_later_versions_of_one_path_are_set_aside_too(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints, saved: Saved
+) -> None:
+    wanted = ProgramFiles("state.pt", 5)
+    versions = {number: archive(b"%d" % number) for number in range(1, 4)}
+    for number, content in versions.items():
+        write(work / "state.pt", content, age_s=9 - number)
+        assert saved(wanted).steps[0] == number
+    chosen = checkpoints.choose(1, 2, wanted, 1)
+    assert chosen == ProgramCheckpoint(1, "state.pt", set_aside=("2", "3"), directory="kept/1/set-aside/2")
+    assert (work / "state.pt").read_bytes() == versions[1]
+    assert (saved(wanted).steps, saved(wanted).set_aside) == ((1,), (3, 2))
+    assert checkpoints.choose(1, 3, wanted, None) == ProgramCheckpoint(1, "state.pt")
+    write(work / "state.pt", archive(b"new"))
+    assert saved(wanted).steps == (4, 1)  # no number is given twice
+    back = checkpoints.choose(1, 4, wanted, 3)
+    assert back == ProgramCheckpoint(3, "state.pt", set_aside=("4",), directory="kept/1/set-aside/4")
+    assert (work / "state.pt").read_bytes() == versions[3]
+    assert (tmp_path / "kept/1/set-aside/4/4").is_dir()
 
 
 # --- without
@@ -199,10 +294,10 @@ def test_a_torn_file_is_replaced_by_its_last_whole_version(
     write(work / "state.pt", torn)
     found = saved(FIXED)
     assert (found.steps, len(found.rejected)) == ((1,), 1)
-    assert checkpoints.choose(1, FIXED, None) == ProgramCheckpoint(1, "state.pt")
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(1, "state.pt")
     assert (work / "state.pt").read_bytes() == archive(b"1")
     assert sorted(path.name for path in work.iterdir()) == ["state.pt"]
-    assert checkpoints.choose(1, FIXED, None) == ProgramCheckpoint(1, "state.pt")  # nothing is new
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(1, "state.pt")  # nothing is new
 
 
 def test_a_directory_without_a_number_is_put_back_with_all_of_its_files(
@@ -214,7 +309,7 @@ def test_a_directory_without_a_number_is_put_back_with_all_of_its_files(
     assert saved(wanted).steps == (1,)
     write(work / "out/last/model.pt", b"PK\x03\x04")
     (work / "out/last/deep/er/rng.pkl").unlink()
-    assert checkpoints.choose(1, wanted, None) == ProgramCheckpoint(1, "out/last")
+    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(1, "out/last")
     assert (work / "out/last/model.pt").read_bytes() == archive()
     assert (work / "out/last/deep/er/rng.pkl").read_bytes() == b"\x80\x04}."
     assert sorted(path.name for path in (work / "out").iterdir()) == ["last"]
@@ -226,7 +321,7 @@ def test_a_removed_file_is_put_back(work: Path, checkpoints: ProgramCheckpoints,
     assert saved(wanted).steps == (1,)
     (work / "out/state.pt").unlink()
     (work / "out").rmdir()
-    assert checkpoints.choose(1, wanted, None) == ProgramCheckpoint(1, "out/state.pt")
+    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(1, "out/state.pt")
     assert (work / "out/state.pt").read_bytes() == archive()
 
 
@@ -241,7 +336,7 @@ def test_a_link_in_the_way_is_not_followed(
     (tmp_path / "elsewhere").mkdir()
     (work / "out").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Unavailable, match="cannot be put back"):
-        checkpoints.choose(1, wanted, None)
+        checkpoints.choose(1, 2, wanted, None)
     assert not list((tmp_path / "elsewhere").iterdir())
 
 

@@ -114,7 +114,7 @@ def launched(path: Path, accounts: Accounts) -> LaunchRequest:
     job = row("ours", SECRET_AND_MOUNT, groups=(ME.gid, PROJECT))
     made = AttemptService(config)
     made.directory(job).create()
-    return made.prepare_launch(job, Attempt(1, 1), "sha256:1", ())
+    return made.prepare_launch(job, Attempt(1, 1), "sha256:1", ()).request
 
 
 def test_who_has_left_a_group_reads_nothing_with_it_at_a_later_launch(tmp_path: Path) -> None:
@@ -148,8 +148,8 @@ def test_a_launch_that_is_asked_for_again_requests_the_same(tmp_path: Path) -> N
     job = row("ours", workload="{kind: program, command: [./train]}")
     made = AttemptService(config)
     made.directory(job).create()
-    first, again = (made.prepare_launch(job, Attempt(1, 1), "sha256:1", ()) for _ in range(2))
+    first, again = (made.prepare_launch(job, Attempt(1, 1), "sha256:1", ()).request for _ in range(2))
     assert first.environment["RUNNER_MEAN_BETWEEN_S"] == "7200.0"
     assert again == first
-    other = made.prepare_launch(job, Attempt(2, 1), "sha256:1", ())
+    other = made.prepare_launch(job, Attempt(2, 1), "sha256:1", ()).request
     assert other.environment["RUNNER_MEAN_BETWEEN_S"] == "3600.0"

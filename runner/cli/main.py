@@ -26,6 +26,8 @@ COMMANDS: Final = {
     "why": "runner.cli.why:why",
     "top": "runner.cli.top:top",
     "logs": "runner.cli.logs:logs",
+    "metrics": "runner.cli.metrics:metrics",
+    "plot": "runner.cli.metrics:plot",
     "events": "runner.cli.events:events",
     "wait": "runner.cli.wait:wait",
     "exec": "runner.cli.exec:exec_",
@@ -66,8 +68,8 @@ COMMANDS: Final = {
 }
 
 GROUPS: Final = {
-    "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "events", "wait", "cancel", "kill",
-             "restart", "hold", "release"),
+    "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "metrics", "plot", "events",
+             "wait", "cancel", "kill", "restart", "hold", "release"),
     "In a job": ("shell", "exec", "attach", "forward", "cp"),
     "Changes": ("diff", "apply", "rollback", "revisions"),
     "Files": ("init", "validate", "lock", "schema", "schedule", "policy", "profiles"),

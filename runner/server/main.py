@@ -22,6 +22,7 @@ from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.helper.checks import Walls
 from runner.adapters.helper.connection import HelperConnection
 from runner.adapters.helper.service import Helper
+from runner.adapters.host.curve_files import CurveFiles
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.users import HostUsers
 from runner.base import logging as logs
@@ -40,7 +41,7 @@ from runner.server.adapters import (
     local_images,
     unknown_uids,
 )
-from runner.server.api import devices, rollouts, schedules, sessions, status
+from runner.server.api import curves, devices, rollouts, schedules, sessions, status
 from runner.server.api import retention as retention_api
 from runner.server.api import settings as settings_api
 from runner.server.api.application import application
@@ -52,6 +53,7 @@ from runner.server.packages import make_packages
 from runner.server.reload import SettingsReload, reload_helper
 from runner.server.split import daemon_user, split
 from runner.server.state_lock import StateLock, hold_state
+from runner.services.curves import CurveService
 from runner.services.disk_quota import DiskQuotas
 from runner.services.jobs import JobService
 from runner.services.notifications import make_notifications
@@ -194,6 +196,8 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     status_threads = status.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
+    curve_service = CurveService(service, CurveFiles(service.state_dir / "curves"))
+    curve_thread = curves.attach(app, curve_service)
     code_sweep = PeriodicThread("code-sweep", CODE_SWEEP_S, partial(_sweep_code, service))
     listener.listen(BACKLOG)
     service.daemon.start()
@@ -203,6 +207,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     notifications.start()
     status_threads.start()
     code_sweep.start()
+    curve_thread.start()
     retention.start()
     disk_quotas.start()
     server = server_of(app, stopping, asked_to_stop, reload.reload_and_log)
@@ -218,6 +223,8 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
         retention.stop()
         disk_quotas.stop()
         code_sweep.stop()
+        curve_thread.stop()
+        curve_service.stop()
         service.daemon.stop()
     log.info("daemon.stopped")
 

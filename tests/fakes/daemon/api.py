@@ -50,6 +50,7 @@ class FakeApi:
         self.cuts: dict[tuple[str, int], tuple[int, int]] = {}
         self.events: list[Json] = []
         self.decisions: dict[str, list[Json]] = {}
+        self.curves: dict[str, Json] = {}  # by job
         self.whys: dict[str, Json] = {}
         self.changes: dict[str, list[Json]] = {}  # answers to come, by what is asked
         self.answers: dict[str, Json] = {}  # to every other question, by its first word
@@ -183,7 +184,7 @@ class _Exchange(BaseHTTPRequestHandler):
         except Vanish:
             self.close_connection = True
 
-    def _route(self, words: list[str], query: dict[str, str], body: Json) -> None:
+    def _route(self, words: list[str], query: dict[str, str], body: Json) -> None:  # noqa: PLR0915  one case per route
         match self.command, words:
             case "GET", ["version"]:
                 self._json(_version(self.api))
@@ -200,6 +201,8 @@ class _Exchange(BaseHTTPRequestHandler):
             case "GET", ["jobs", ref, "log"]:
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)
+            case "GET", ["jobs", ref, "curves"]:
+                self._curves(self.api.find(ref))
             case "GET", ["jobs", ref, "why"]:
                 job = self.api.find(ref)
                 waits = {"job": job["id"], "name": job["name"], "state": job["state"], "why": job["why"]}
@@ -249,6 +252,9 @@ class _Exchange(BaseHTTPRequestHandler):
             self.send_header(name, text)
         self.end_headers()
         self.wfile.write(body)
+
+    def _curves(self, job: Json) -> None:
+        self._json({"job": job["id"], "name": job["name"], "curves": self.api.curves.get(job["id"], {})})
 
     def _schedule(self, words: list[str]) -> None:
         if not words:

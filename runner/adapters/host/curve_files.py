@@ -1,0 +1,51 @@
+"""The files of kept curves: ``<state>/curves/<key>.json``, one per job and one for the devices."""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.base.errors import Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class CurveFiles:
+    """Satisfies ``runner.services.curves.KeptCurves``."""
+
+    directory: Path
+
+    def read(self, key: str) -> Any:  # noqa: ANN401  JSON
+        """Return what is kept of a key; None if there is nothing that can be read."""
+        try:
+            return json.loads((self.directory / f"{key}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def write(self, key: str, value: object) -> None:
+        """Keep a value, in place of what was kept.
+
+        Raises:
+            Unavailable: the disk is full, or the directory cannot be written.
+        """
+        target = self.directory / f"{key}.json"
+        draft = self.directory / f".{key}.draft"
+        try:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            draft.write_text(json.dumps(value, separators=(",", ":")))
+            draft.replace(target)
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink()
+            raise Unavailable(f"{target}: {os.strerror(error.errno or 0)}") from error
+
+    def remove(self, key: str) -> None:
+        """Forget a key."""
+        (self.directory / f"{key}.json").unlink(missing_ok=True)
+
+    def names(self) -> tuple[str, ...]:
+        """Return all keys."""
+        if not self.directory.is_dir():
+            return ()
+        return tuple(path.stem for path in self.directory.glob("*.json"))

@@ -1,0 +1,48 @@
+"""HTTP for curves: what jobs reported and what their devices did, in a bounded number of points."""
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from runner.base.threads import PeriodicThread
+from runner.core.accounting.curve import Row
+from runner.server.api.deps import CallerDep, ServiceDep
+from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.services.context import Caller
+from runner.services.curves import CurveService, CurveSet
+from runner.services.jobs import JobService
+
+router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+
+
+def attach(app: FastAPI, curves: CurveService) -> PeriodicThread:
+    """Add the routes to an application, and return the thread behind them."""
+    app.state.curves = curves
+    app.include_router(router)
+    return curves.thread()
+
+
+@router.get("/jobs/{reference}/curves")
+async def job_curves(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Answer with the curves of a job: for each name its points: time, step, mean, least, largest, number."""
+    return JSONResponse(await run_in_share(_of_job, request.app.state.curves, service, caller, reference))
+
+
+@router.get("/devices/history")
+async def device_history(request: Request) -> Any:  # noqa: ANN401
+    """Answer with the use of the devices in the last day."""
+    return JSONResponse(await run_in_share(_of_devices, request.app.state.curves))
+
+
+def _of_job(curves: CurveService, service: JobService, caller: Caller, reference: str) -> dict[str, Any]:
+    row = service.queries.find(reference, caller)
+    return {"job": row.job.id, "name": row.name, "curves": _json(curves.of_job(row))}
+
+
+def _of_devices(curves: CurveService) -> dict[str, Any]:
+    return {"curves": _json(curves.of_devices())}
+
+
+def _json(found: CurveSet) -> dict[str, list[Row]]:
+    return {name: curve.rows() for name, curve in found.curves.items()}

@@ -1,0 +1,313 @@
+"""The curves of jobs and of devices: what they reported, in a bounded number of points, kept on the disk.
+
+A job's curves come from the lines of ``metrics.jsonl`` of its present lineage, all of them, however often the
+daemon was restarted meanwhile: how far each file has been read is kept beside the curves.  A program that
+writes no such file has the numbers that its log tells, sampled.  The use of devices is sampled, too.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final, Protocol
+
+import structlog
+
+from jobs.contract import Status
+from runner.base.errors import RunnerError, Unavailable
+from runner.base.threads import PeriodicThread
+from runner.core.accounting.curve import Curve, curve_of
+from runner.core.job.states import Running
+from runner.core.ports.store import JobRow
+from runner.services.jobs import JobService
+
+log = structlog.get_logger()
+
+SAMPLE_S: Final = 5.0
+"""Between two looks at running jobs and devices."""
+
+WRITE_S: Final = 60.0
+"""Between two writes; a killed daemon loses so much of what is sampled, and nothing of what jobs wrote."""
+
+MOST_CURVES: Final = 64
+"""Names of one job of which curves are kept: the first ones."""
+
+MOST_NAME: Final = 100
+"""Characters of a name."""
+
+PIECE_BYTES: Final = 1024**2
+"""How much of a file is read at once."""
+
+MOST_PIECES: Final = 64
+"""Pieces that one look reads at most; the next look goes on there."""
+
+HISTORY_S: Final = 86400.0
+"""For how long the use of devices is kept."""
+
+DEVICES: Final = "devices"
+"""The key of the curves of devices."""
+
+FORGOTTEN_EVERY: Final = 720
+"""Rounds between two looks for the curves of jobs that the store does not know any more."""
+
+
+class KeptCurves(Protocol):
+    """Where curves are kept; all methods may raise Unavailable."""
+
+    def read(self, key: str) -> Any:  # noqa: ANN401  JSON
+        """Return what is kept of a key; None if there is nothing that can be read."""
+
+    def write(self, key: str, value: object) -> None:
+        """Keep a value."""
+
+    def remove(self, key: str) -> None:
+        """Forget a key."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return all keys."""
+
+
+@dataclass(slots=True)
+class CurveSet:
+    """The curves of one job, or of all devices."""
+
+    curves: dict[str, Curve] = field(default_factory=dict)
+    lineage: int = 0
+    attempt: int = 0
+    """The attempt whose file was read last."""
+    offset: int = 0
+    """Bytes of its file that have been read."""
+    has_file: bool = False
+    """Whether the attempt has written numbers itself."""
+
+    def add(self, name: str, at: float, step: int | None, value: float) -> None:
+        """Add a value of a name."""
+        name = name[:MOST_NAME]
+        if name not in self.curves:
+            if len(self.curves) >= MOST_CURVES:
+                return
+            self.curves[name] = Curve()
+        self.curves[name].add(at, step, value)
+
+    def json(self) -> dict[str, Any]:
+        """Return what is kept of it."""
+        return {
+            "lineage": self.lineage,
+            "attempt": self.attempt,
+            "offset": self.offset,
+            "has_file": self.has_file,
+            "curves": {
+                name: {"values_per_point": curve.values_per_point, "points": curve.rows()}
+                for name, curve in self.curves.items()
+            },
+        }
+
+
+def parse_curves(kept: Any) -> CurveSet:  # noqa: ANN401  JSON
+    """Return kept curves; those that cannot be read begin anew."""
+    try:
+        curves = {
+            str(name): curve_of(int(each["values_per_point"]), each["points"])
+            for name, each in kept["curves"].items()
+        }
+        return CurveSet(
+            curves, int(kept["lineage"]), int(kept["attempt"]), int(kept["offset"]), bool(kept["has_file"])
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return CurveSet()
+
+
+def parse_line(raw: bytes) -> tuple[float, int, Mapping[str, float]] | None:
+    """Return the time, the step and the numbers of a line of ``metrics.jsonl``; None if it is not valid."""
+    try:
+        said = json.loads(raw)
+        at, step = float(said.pop("time")), int(said.pop("step"))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+    if not math.isfinite(at) or step < 0:
+        return None
+    numbers = {str(name): float(value) for name, value in said.items() if _is_number(value)}
+    return at, step, numbers
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+@dataclass(slots=True)
+class CurveService:
+    """Keeps the curves of all jobs of a daemon."""
+
+    service: JobService
+    kept: KeptCurves
+    _live: dict[str, CurveSet] = field(default_factory=dict)
+    _devices: CurveSet | None = None
+    _written: float | None = None
+    _rounds: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def thread(self) -> PeriodicThread:
+        """Return the thread that looks at running jobs and devices; it is not started yet."""
+        return PeriodicThread("curves", SAMPLE_S, self.sample)
+
+    def of_job(self, row: JobRow) -> CurveSet:
+        """Return the curves of a job as they are now; may raise Unavailable."""
+        with self._lock:
+            found = self._live.get(row.job.id) or parse_curves(self.kept.read(row.job.id))
+            if self._read_reports(row, found) and row.job.id not in self._live:
+                self.kept.write(row.job.id, found.json())
+            return parse_curves(found.json())
+
+    def of_devices(self) -> CurveSet:
+        """Return the curves of all devices: ``UUID util`` in percent and ``UUID memory`` as a share."""
+        with self._lock:
+            return parse_curves(self._device_curves().json())
+
+    def sample(self) -> None:
+        """Look at all running jobs and devices once."""
+        running = {
+            tracked.row.job.id: tracked.row
+            for tracked in list(self.service.daemon.tracked_jobs.values())
+            if isinstance(tracked.row.job.state, Running)
+        }
+        now = self.service.clock.now().timestamp()
+        with self._lock:
+            self._sample_devices(now)
+            for job_id, row in running.items():
+                curves = self._live.setdefault(job_id, parse_curves(self.kept.read(job_id)))
+                with suppress(RunnerError, OSError):  # its directory may be going
+                    self._read_reports(row, curves)
+                    self._sample_job(row, curves, now)
+            self._drop_ended(running)
+            self._write_sometimes()
+
+    def stop(self) -> None:
+        """Write what is not written yet."""
+        with self._lock:
+            self._write()
+
+    def _sample_job(self, row: JobRow, curves: CurveSet, now: float) -> None:
+        status = self.service.queries.progress(row)
+        if status is None:
+            return
+        for name, value in _sampled(status, alone=not curves.has_file):
+            curves.add(name, now, status.step, value)
+        devices = row.job.state.allocation.devices if isinstance(row.job.state, Running) else ()
+        for number, uuid in enumerate(devices):
+            for name, value in self._use(uuid):
+                curves.add(f"device {number} {name}", now, None, value)
+
+    def _sample_devices(self, now: float) -> None:
+        known = self._device_curves()
+        for device in self.service.daemon.context.capacity.devices:
+            for name, value in self._use(device.uuid):
+                known.curves.setdefault(f"{device.uuid} {name}", Curve()).add(now, None, value)
+        for curve in known.curves.values():
+            curve.forget_before(now - HISTORY_S)
+
+    def _device_curves(self) -> CurveSet:
+        if self._devices is None:
+            self._devices = parse_curves(self.kept.read(DEVICES))
+        return self._devices
+
+    def _use(self, uuid: str) -> Iterator[tuple[str, float]]:
+        facts = self.service.daemon.context.inventory.facts((uuid,), self.service.clock.now())
+        for name in ("util", "memory"):
+            value = facts.get(f"device.{name}")
+            if isinstance(value, int | float):
+                yield name, float(value)
+
+    def _read_reports(self, row: JobRow, curves: CurveSet) -> bool:
+        """Add what the attempts of the present lineage have written since the last look."""
+        if curves.lineage != row.job.lineage:
+            curves.curves.clear()
+            curves.lineage, curves.attempt, curves.offset, curves.has_file = row.job.lineage, 0, 0, False
+        directory, is_new = self.service.attempt_service.directory(row), False
+        for number in self._attempts(row, curves.attempt):
+            if number != curves.attempt:
+                curves.attempt, curves.offset, curves.has_file = number, 0, False
+            path = directory.paths(number, row.job.lineage).metrics
+            with suppress(OSError), directory.open(path) as file:
+                for piece in _pieces(file, curves):
+                    is_new = True
+                    for line in piece.splitlines():
+                        _add_line(curves, line)
+        return is_new
+
+    def _attempts(self, row: JobRow, first: int) -> Iterator[int]:
+        for attempt in self.service.store.attempts(row.job.id):
+            if attempt.lineage == row.job.lineage and attempt.number >= first:
+                yield attempt.number
+
+    def _drop_ended(self, running: Mapping[str, JobRow]) -> None:
+        for job_id in self._live.keys() - running.keys():
+            curves = self._live.pop(job_id)
+            row = self.service.store.get(job_id)
+            if row is None:
+                continue
+            with suppress(RunnerError, OSError):
+                self._read_reports(row, curves)
+            self._keep(job_id, curves)
+
+    def _write_sometimes(self) -> None:
+        now = self.service.clock.monotonic()
+        if self._written is None or now - self._written >= WRITE_S:
+            self._written = now
+            self._write()
+        self._rounds += 1
+        if self._rounds % FORGOTTEN_EVERY == 0:
+            for key in self.kept.names():
+                if key != DEVICES and self.service.store.get(key) is None:
+                    self.kept.remove(key)
+
+    def _write(self) -> None:
+        for job_id, curves in self._live.items():
+            self._keep(job_id, curves)
+        if self._devices is not None:
+            self._keep(DEVICES, self._devices)
+
+    def _keep(self, key: str, curves: CurveSet) -> None:
+        try:
+            self.kept.write(key, curves.json())
+        except Unavailable as error:
+            log.warning("curves.cannot_write", key=key, problem=str(error))
+
+
+def _sampled(status: Status, *, alone: bool) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a heartbeat; ``alone``: the attempt writes no lines of numbers."""
+    if status.memory_bytes is not None:
+        yield "memory_bytes", float(status.memory_bytes)
+    if not alone:
+        return
+    if status.loss is not None:
+        yield "loss", status.loss
+    if status.items_per_s is not None:
+        yield "items_per_s", status.items_per_s
+    yield from status.metrics.items()
+
+
+def _pieces(file: Any, curves: CurveSet) -> Iterator[bytes]:  # noqa: ANN401  an open file
+    """Yield what a file has beyond the offset, in pieces of whole lines."""
+    file.seek(curves.offset)
+    for _ in range(MOST_PIECES):
+        piece = file.read(PIECE_BYTES)
+        end = piece.rfind(b"\n") + 1
+        if end == 0:
+            if len(piece) < PIECE_BYTES:
+                return  # a line that is not whole yet
+            end = len(piece)  # one that is longer than any line that counts
+        curves.offset += end
+        yield piece[:end]
+        file.seek(curves.offset)
+
+
+def _add_line(curves: CurveSet, raw: bytes) -> None:
+    said = parse_line(raw)
+    if said is None:
+        return
+    at, step, numbers = said
+    curves.has_file = True
+    for name, value in numbers.items():
+        curves.add(name, at, step, value)

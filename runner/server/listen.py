@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -22,6 +23,7 @@ from runner.client.autostart import SYSTEM_SOCKET
 from runner.server.api.peer import PeerProtocol
 from runner.server.api.sessions import MAX_MESSAGE_BYTES
 from runner.server.api.upgrade import web_socket_protocol
+from runner.server.leaving import StopDeadline
 
 MAX_SOCKET_PATH: Final = 107
 """Bytes of a Unix socket's address, by the kernel."""
@@ -46,11 +48,18 @@ class Server(uvicorn.Server):
         stopping: Callable[[], None],
         asked_to_stop: Callable[[], bool],
         reload: Callable[[], None],
+        deadline: StopDeadline,
     ) -> None:
         super().__init__(config)
         self._reload = reload
+        self._deadline = deadline
         self._stopping = stopping
         self._asked_to_stop = asked_to_stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Note a signal to stop, and from when on the daemon has to end, though its loop may hang."""
+        self._deadline.set()
+        super().handle_exit(sig, frame)
 
     async def main_loop(self) -> None:
         """Serve, unless the daemon was asked to stop before the server could hear it."""
@@ -75,6 +84,7 @@ def server_of(
     stopping: Callable[[], None],
     asked_to_stop: Callable[[], bool],
     reload: Callable[[], None],
+    deadline: StopDeadline,
 ) -> Server:
     """Return the HTTP server of an application, not started yet; ``reload`` is called after a SIGHUP."""
     config = uvicorn.Config(
@@ -91,17 +101,22 @@ def server_of(
         proxy_headers=False,  # the caller is who the kernel says, whatever a header says
         timeout_graceful_shutdown=round(GRACE_S) + 1,
     )
-    return Server(config, stopping, asked_to_stop, reload)
+    return Server(config, stopping, asked_to_stop, reload, deadline)
 
 
-def catch_stop_signals() -> Callable[[], bool]:
+def catch_stop_signals(deadline: StopDeadline) -> Callable[[], bool]:
     """Return whether SIGTERM or SIGINT has arrived since this call, as a function.
 
     It counts while the daemon starts; the server has its own handlers, and raises its signals again here.
     """
     arrived: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        deadline.set()
+        arrived.append(number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _frame: arrived.append(number))
+        signal.signal(number, note)
     return lambda: bool(arrived)
 
 

@@ -6,6 +6,7 @@ it until it is asked to stop.
 
 import gc
 import os
+import pwd
 import socket
 import sys
 from collections.abc import Callable
@@ -47,6 +48,7 @@ from runner.server.api import settings as settings_api
 from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.composition import build, open_store
+from runner.server.leaving import StopDeadline, end_threads
 from runner.server.listen import BACKLOG, ask_to_stop, bound, catch_stop_signals, keep_from_hangup, server_of
 from runner.server.network import make_network
 from runner.server.packages import make_packages
@@ -86,16 +88,9 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     user = daemon_user(known)
     with hold_state(directory) as lock:
         daemon = Start(directory, known, file, place, lock)
-        if user is None:
-            return _serve(daemon)
-        kernel_log = KernelLog()
-        kernel_log.open()  # which may take root's rights
-        with bound(place, system_wide=_is_system_wide(known)) as made:
-            part = split(directory, user, partial(_make_helper, daemon, user.pw_uid), made)
-            if isinstance(part, int):
-                return part
-            lock.write()
-            return _serve(daemon, Parts(part, kernel_log, made))
+        code = _serve(daemon) if user is None else _serve_in_two(daemon, user)
+        end_threads(code)  # while the state is held: a launch that is under way is this daemon's
+        return code
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +111,20 @@ class Parts:
     helper: HelperConnection
     kernel_log: KernelLog
     socket: socket.socket
+
+
+def _serve_in_two(start: Start, user: pwd.struct_passwd) -> int:
+    """Serve without rights, or help whoever does, and return the exit code; each in a process of its own."""
+    kernel_log = KernelLog()
+    kernel_log.open()  # which may take root's rights
+    settings = start.settings
+    with bound(start.socket, system_wide=_is_system_wide(settings)) as made:
+        make_helper = partial(_make_helper, start, user.pw_uid)
+        part = split(start.directory, user, make_helper, made, settings.stop_within_s)
+        if isinstance(part, int):
+            return part
+        start.lock.write()
+        return _serve(start, Parts(part, kernel_log, made))
 
 
 def _serve(start: Start, parts: Parts | None = None) -> int:
@@ -184,7 +193,8 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
         service.broadcast.leave()
         service.attempt_service.stop_verifying()
 
-    asked_to_stop = catch_stop_signals()
+    deadline = StopDeadline(service.live.value.stop_within_s)
+    asked_to_stop = catch_stop_signals(deadline)
     app = application(service, leave=ask_to_stop)
     sessions.attach(app, service, ends.commands)
     settings_api.attach(app, reload)
@@ -210,7 +220,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     curve_thread.start()
     retention.start()
     disk_quotas.start()
-    server = server_of(app, stopping, asked_to_stop, reload.reload_and_log)
+    server = server_of(app, stopping, asked_to_stop, reload.reload_and_log, deadline)
     gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
     gc.enable()
     try:

@@ -8,11 +8,16 @@ other part.  What the helper does for the other part is in ``runner.adapters.hel
 import codecs
 import os
 import pwd
+import select
 import signal
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from types import FrameType
 from typing import Final
 
 import structlog
@@ -25,6 +30,7 @@ from runner.adapters.helper.unprivileged import give_up_root
 from runner.base import privileges
 from runner.base.errors import Unavailable, UsageError
 from runner.files.settings.model import Settings
+from runner.server.leaving import KILL_AFTER_S, StopDeadline
 
 log = structlog.get_logger()
 
@@ -82,11 +88,16 @@ def _problem(settings: Settings) -> str | None:
 
 
 def split(
-    directory: Path, user: pwd.struct_passwd, make_helper: Callable[[], Helper], listener: socket.socket
+    directory: Path,
+    user: pwd.struct_passwd,
+    make_helper: Callable[[], Helper],
+    listener: socket.socket,
+    stop_within_s: float,
 ) -> "HelperConnection | int":
     """Return the connection to the helper in the part without rights, and the exit code in the helper.
 
-    ``listener`` is the part's alone: nobody is answered once it has ended.
+    ``listener`` is the part's alone: nobody is answered once it has ended.  A part that is told to stop and
+    does not end by itself, although it should within ``stop_within_s``, is killed a little later.
 
     Raises:
         Unavailable: the state directory cannot be given to the user.
@@ -97,7 +108,7 @@ def split(
     if child:
         mine.close()
         listener.close()
-        return _help(child, make_helper, theirs)
+        return _help(child, make_helper, theirs, stop_within_s + KILL_AFTER_S)
     theirs.close()
     for name in ("unicode_escape", "idna"):
         codecs.lookup(name)  # while this Python can be read in any case
@@ -114,16 +125,65 @@ def split(
     return HelperConnection(mine)
 
 
-def _help(child: int, make_helper: Callable[[], Helper], control: socket.socket) -> int:
+def _help(child: int, make_helper: Callable[[], Helper], control: socket.socket, kill_after_s: float) -> int:
     """Act for the other part until it has ended; return its exit code."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: os.kill(child, signal.SIGTERM))
-    if callable(signal.getsignal(signal.SIGHUP)):  # not at a terminal: it reloads the settings
-        signal.signal(signal.SIGHUP, lambda _number, _frame: os.kill(child, signal.SIGHUP))
+    part = _OtherPart(child, kill_after_s)
+    part.pass_on_signals()
     helper = make_helper()
     Thread(target=helper.accept, args=(control,), name="helper-accept", daemon=True).start()
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
+    code = part.await_end()
+    StopDeadline(KILL_AFTER_S).set()  # nothing is left to do
     if code < 0:
         log.error("daemon.killed", signal=-code)
     return code if code >= 0 else 128 - code
+
+
+@dataclass(slots=True)
+class _OtherPart:
+    """The part that answers, as its helper sees it."""
+
+    pid: int
+    kill_after_s: float
+    """From the first signal to stop on."""
+    _killed_at_s: float | None = None
+
+    def pass_on_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        if callable(signal.getsignal(signal.SIGHUP)):  # not at a terminal: it reloads the settings
+            signal.signal(signal.SIGHUP, lambda _number, _frame: os.kill(self.pid, signal.SIGHUP))
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        if self._killed_at_s is None:
+            self._killed_at_s = time.monotonic() + self.kill_after_s
+        os.kill(self.pid, signal.SIGTERM)
+
+    def await_end(self) -> int:
+        """Return the exit code of the part; it is killed if it has not stopped in time.
+
+        A signal may come to any thread.  It ends the wait all the same, so that its handler runs.
+        """
+        ended, (woken, wake) = os.pidfd_open(self.pid), os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = signal.set_wakeup_fd(wake)
+        try:
+            ready = select.poll()
+            ready.register(ended, select.POLLIN)
+            ready.register(woken, select.POLLIN)
+            while not any(descriptor == ended for descriptor, _ in ready.poll(self._wait_ms())):
+                with suppress(BlockingIOError):
+                    os.read(woken, 4096)
+                self._kill_if_due()
+        finally:
+            signal.set_wakeup_fd(before)
+            for descriptor in (ended, woken, wake):
+                os.close(descriptor)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def _wait_ms(self) -> float | None:
+        due = self._killed_at_s
+        return None if due is None else max(0.0, due - time.monotonic()) * 1000 + 1
+
+    def _kill_if_due(self) -> None:
+        if self._killed_at_s is not None and time.monotonic() >= self._killed_at_s:
+            log.error("daemon.stop_overdue", part=self.pid, waited_s=self.kill_after_s)
+            os.kill(self.pid, signal.SIGKILL)

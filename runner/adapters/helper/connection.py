@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 from runner.adapters.helper.answers import unpack
 from runner.adapters.helper.messages import Message, OpenBroker, Watch
@@ -14,6 +14,9 @@ from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
 
 GONE = "the helper of the daemon has ended"
+
+JOIN_S: Final = 10.0
+"""How long the end of a watch waits for its thread."""
 
 
 class HelperConnection:
@@ -75,7 +78,7 @@ class HelperConnection:
         def stop() -> None:
             thread.stop()
             connection.shutdown(socket.SHUT_RDWR)
-            thread.join(None)
+            thread.join(JOIN_S)
             connection.close()
 
         thread.start()

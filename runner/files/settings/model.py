@@ -228,6 +228,10 @@ class Settings(BaseModel):
     verify_within_s: float = Field(600.0, ge=1, le=86400)
     """How long the checkpoints of one attempt may be verified before they count as unknown, in seconds."""
 
+    stop_within_s: float = Field(60.0, ge=1, le=3600)
+    """How long the daemon may take to stop, in seconds, whatever its threads wait for.  Then it writes their
+    stacks to its log and ends with code 1; the next daemon goes on as after a kill."""
+
     launches_at_once: int = Field(4, ge=1, le=64)
     """How many containers are created in parallel."""
 

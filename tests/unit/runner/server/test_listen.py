@@ -14,6 +14,7 @@ import uvicorn
 from runner.base.broadcast import ChangeBroadcast
 from runner.server import listen
 from runner.server.api.peer import PeerProtocol
+from runner.server.leaving import StopDeadline
 from runner.server.listen import Server, bound
 
 Receive = Callable[[], Awaitable[Any]]
@@ -46,7 +47,7 @@ def answer_to(
         ours.connect(theirs.getsockname())
         ours.sendall(b"GET / HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n\r\n")
         config = uvicorn.Config(application, http=PeerProtocol, lifespan="off", log_config=None)
-        server = Server(config, leaving, lambda: False, lambda: None)
+        server = Server(config, leaving, lambda: False, lambda: None, StopDeadline(60))
         served = thread.submit(lambda: asyncio.run(server.serve(sockets=[theirs])))
         assert begun.wait(20)
         server.should_exit = True
@@ -88,7 +89,7 @@ def test_who_is_asked_to_leave_before_it_serves_does_not_begin() -> None:
         listener.bind("")
         listener.listen()
         config = uvicorn.Config(_nobody_asks, http=PeerProtocol, lifespan="off", log_config=None)
-        server = Server(config, lambda: left.append(True), lambda: True, lambda: None)
+        server = Server(config, lambda: left.append(True), lambda: True, lambda: None, StopDeadline(60))
         with ThreadPoolExecutor(1) as thread:
             thread.submit(lambda: asyncio.run(server.serve(sockets=[listener]))).result(20)
     assert left == [True]

@@ -170,6 +170,44 @@ def test_a_signal_to_stop_reaches_the_part_that_answers(daemon: Service) -> None
     daemon._reap()
 
 
+@pytest.fixture
+def impatient() -> Iterator[Service]:
+    with service(executor="process", daemon_user=USER.pw_name, stop_within_s=1) as made:
+        yield made.start()
+
+
+def test_a_part_that_cannot_stop_because_its_helper_does_not_answer_ends_in_time_and_says_where_it_waited(
+    impatient: Service,
+) -> None:
+    pid, helper = part(impatient), impatient.daemon_pid()
+    os.kill(helper, signal.SIGSTOP)
+    try:
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: status(pid, "State").startswith("Z"), "the part that answers has ended")
+    finally:
+        os.kill(helper, signal.SIGCONT)
+    assert impatient._child is not None
+    impatient._child.join(PATIENCE_S)
+    assert impatient._child.exitcode == 1
+    log = impatient.daemon_log()
+    assert "Timeout (0:00:01)!" in log
+    assert "in stop" in log  # the stack of the thread that held it up
+    impatient._reap()
+    assert impatient.start().pid() is not None
+
+
+def test_a_part_that_hears_nothing_is_killed_by_its_helper_after_it_should_have_stopped(
+    impatient: Service,
+) -> None:
+    os.kill(part(impatient), signal.SIGSTOP)
+    os.kill(impatient.daemon_pid(), signal.SIGTERM)
+    assert impatient._child is not None
+    impatient._child.join(PATIENCE_S)
+    assert impatient._child.exitcode == 128 + signal.SIGKILL
+    assert "daemon.stop_overdue" in impatient.daemon_log()
+    impatient._reap()
+
+
 def test_a_state_directory_of_a_whole_daemon_is_taken_over_and_given_back() -> None:
     with service(executor="process", daemon_user="root") as made:
         file = made.file("early", workload=SHELL, resources={"cpus": 1, "memory": "64MiB"})

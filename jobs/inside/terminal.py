@@ -38,6 +38,9 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_READERS = 8
 CHUNK_BYTES = 64 * 1024
 FLUSH_S = 5.0
+FIRST_S = 10.0
+"""How long the end of a program waits for the first who connects: whoever asked for it may be slower."""
+
 TOUCH_S = 1.0
 HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
@@ -86,12 +89,14 @@ class Terminal:
         self.status: int | None = None
         self.touched_s = 0.0
         self.ended = False
+        self.met = log  # somebody has been connected; the log gets everything in any case
+        self.ended_s: float | None = None
 
     def run(self, wakeup: int, attempt: int | None) -> int:
         """Move bytes until the program has ended; return its exit code."""
         while True:
             readable, writable = self.interests(wakeup, attempt)
-            ready, sendable, _ = select.select(readable, writable, [])
+            ready, sendable, _ = select.select(readable, writable, [], self.left_s())
             for descriptor in sendable:
                 self.write_to(descriptor)
             for descriptor in ready:
@@ -106,8 +111,14 @@ class Terminal:
                     self.read_output()
                 elif descriptor in self.readers:
                     self.read_from(self.readers[descriptor])
-            if self.status is not None:
+            if self.status is not None and self.left_s() == 0:
                 return self.finish(self.status)
+
+    def left_s(self) -> float | None:
+        """Return how long to wait for the first who connects, None while the program runs."""
+        if self.ended_s is None:
+            return None
+        return 0 if self.met else max(0, self.ended_s + FIRST_S - time.monotonic())
 
     def interests(self, wakeup: int, attempt: int | None) -> tuple[list[int], list[int]]:
         """Return the descriptors to read from and to write to."""
@@ -150,7 +161,7 @@ class Terminal:
     def handle(self, reader: Reader, kind: bytes, content: bytes) -> None:
         if kind == b"h" and not reader.greeted:
             rows, columns, repeat = HELLO.unpack(content)
-            reader.greeted = True
+            reader.greeted = self.met = True
             if repeat and self.last:
                 reader.tell(b"d", bytes(self.last))
             self.resize(rows, columns)
@@ -235,6 +246,7 @@ class Terminal:
 
     def end_program(self) -> None:
         """Tell the program to end; a shell ignores SIGTERM, and ends when its terminal hangs up."""
+        self.met = True  # nobody is waited for
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
             self.signal_foreground(number)
             with contextlib.suppress(OSError):
@@ -249,6 +261,7 @@ class Terminal:
                 return
             if pid == self.child:
                 self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                self.ended_s = time.monotonic()
             if pid == 0:
                 return
 

@@ -70,7 +70,7 @@ class Adapters(Protocol):
     def pins(self, users: HostUsers) -> MountPins:
         """Return what holds the sources of mounts in place."""
 
-    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
+    def open_run_directory(self, verifier: CheckpointVerifier, users: HostUsers) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
 
     def run_directories(self) -> RunDirectories:
@@ -125,9 +125,9 @@ class LocalAdapters:
         """Return what holds the sources of mounts in place."""
         return PinnedMounts(self.directory / "pins", users)
 
-    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
+    def open_run_directory(self, verifier: CheckpointVerifier, users: HostUsers) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
-        return partial(HostRunDirectory, verifier=verifier)
+        return partial(HostRunDirectory, verifier=verifier, find_damage=users.damage_as_owner)
 
     def run_directories(self) -> RunDirectories:
         """Return what lists and removes run directories."""
@@ -182,7 +182,7 @@ class SplitAdapters:
         """Return what holds the sources of mounts in place."""
         return RemotePins(self.helper)
 
-    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
+    def open_run_directory(self, verifier: CheckpointVerifier, _users: HostUsers) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
         return partial(RemoteRunDirectory, verifier=verifier, helper=self.helper)
 

@@ -114,7 +114,7 @@ def build(
             log_quota_bytes=settings.log_quota_bytes,
             clock=clock,
             users=users,
-            open_directory=adapters.open_run_directory(verifier),
+            open_directory=adapters.open_run_directory(verifier, users),
             stop_verifying=verifier.close,
             verification_queue=verification_queue,
             mean_between_s=lambda: estimate_mtbf_s(*store.interruptions()),

@@ -11,8 +11,9 @@ there is none.  A request of the kind ``beneath`` comes with an open directory, 
 below it.  A request of the kind ``code`` comes with a stream, to which the child writes what a code directory
 holds, and with the listing of the last time if there is one.  A request of the kind ``update`` comes with a
 stream of changes and the working directory that they are made in; one of the kind ``archive`` with a stream
-and a directory, below which ``path`` is what is written as a tar archive.  The process ends when the daemon
-closes the socket, also by dying.
+and a directory, below which ``path`` is what is written as a tar archive.  A request of the kind ``damage``
+comes with a directory, and ``paths`` names the files below it whose formats the child reads.  The process
+ends when the daemon closes the socket, also by dying.
 
 With ``UID:GID`` as a second argument it does not trust the daemon: it looks up the groups of a user itself,
 and opens what root asks for as this user.  So nothing is ever opened as root.
@@ -36,6 +37,7 @@ from runner.adapters.host.archive import write_archive
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.update import apply_changes
 from runner.adapters.host.code_snapshot.walk import WalkLimits, send_tree
+from runner.adapters.host.file_formats import find_first_damage
 from runner.adapters.host.paths import PathRefusedError, open_beneath, open_path
 from runner.base.textfile import one_line
 
@@ -136,6 +138,9 @@ def _answer_as_user(request: dict[str, Any], directory: list[int], answers: sock
     if request["kind"] == "update":
         _answer(answers, {"problem": None, "kept": _update(request, *directory)})
         return
+    if request["kind"] == "damage":
+        _answer(answers, {"problem": None, "damage": _find_damage(request, *directory)})
+        return
     try:
         descriptor = _open(request, directory)
     except PathRefusedError as error:
@@ -177,6 +182,12 @@ def _update(request: dict[str, Any], stream: int, directory: int) -> list[str]:
     with os.fdopen(os.dup(stream), "rb", 1024**2) as changes:
         kept = apply_changes(read_frames(changes), read_only=request["read_only"])
     return [path[:MAX_PATH_SHOWN] for path in kept[:MAX_KEPT]]
+
+
+def _find_damage(request: dict[str, Any], directory: int) -> tuple[int, str] | None:
+    """Return which file of a checkpoint is not whole, and what shows it; see ``find_first_damage``."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CODE_CPU_S, CODE_CPU_S))
+    return find_first_damage(directory, [str(path) for path in request["paths"]])
 
 
 def rights_of(uid: int, gid: int, instead_of_root: tuple[int, ...]) -> dict[str, Any]:

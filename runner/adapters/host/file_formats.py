@@ -8,15 +8,39 @@ taken as they are.
 import json
 import os
 import struct
+import time
+from collections.abc import Sequence
+from pathlib import PurePosixPath
 from typing import Final
+
+from runner.adapters.host.program_files import open_below
 
 MAX_HEADER_BYTES: Final = 16 * 1024**2
 """A longer header of a safetensors file is not read, and a longer JSON file is not parsed."""
+
+READ_CPU_S: Final = 60.0
+"""Processor time for the files of one checkpoint; more may be in them than a whole one ever has."""
 
 _ZIP: Final = b"PK\x03\x04"
 _ZIP_END: Final = struct.Struct("<4s4H2IH")  # the end of the central directory, without its comment
 _COMMENT_BYTES: Final = 65535
 _PICKLES: Final = (".pkl", ".pickle")
+
+
+def find_first_damage(directory: int, paths: Sequence[str]) -> tuple[int, str] | None:
+    """Return the index of the first file that is not whole, and what shows it; None if there is none."""
+    until_s = time.process_time() + READ_CPU_S
+    for index, path in enumerate(paths):
+        if time.process_time() > until_s:
+            return index, f"takes more than {READ_CPU_S:g} s to read with those before it"
+        try:
+            with open_below(directory, PurePosixPath(path)) as fd:
+                fact = find_damage(fd, path)
+        except OSError as error:
+            fact = f"cannot be read: {error.strerror or error}"
+        if fact is not None:
+            return index, fact
+    return None
 
 
 def find_damage(fd: int, name: str) -> str | None:

@@ -15,15 +15,15 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import Final
+from typing import Final, TypeAlias
 
-from runner.adapters.host.file_formats import find_damage
+from runner.adapters.host.file_formats import find_first_damage
 from runner.adapters.host.program_files import (
     MAX_FILES,
     Fingerprint,
@@ -65,13 +65,23 @@ class _Version:
     files: Fingerprint
 
 
+FindDamage: TypeAlias = Callable[[Owner, int, Sequence[str]], tuple[int, str] | None]
+"""Returns the index of the first file of an owner below an open directory that is not whole, and the fact."""
+
+
+def find_here(_owner: Owner, directory: int, paths: Sequence[str]) -> tuple[int, str] | None:
+    """Read the files with the rights of this process, where they are their owner's."""
+    return find_first_damage(directory, paths)
+
+
 class ProgramCheckpoints:
     """The checkpoints of a program in one run directory."""
 
-    def __init__(self, root: Path, owner: Owner) -> None:
+    def __init__(self, root: Path, owner: Owner, find_damage: FindDamage = find_here) -> None:
         self._root = root
         self._owner = owner
         self._aside = SetAside(root, owner)
+        self._find_damage = find_damage
         self._copied_s = 0.0
         self._lock = Lock()
 
@@ -277,13 +287,31 @@ class ProgramCheckpoints:
             before = found[index + 1] if index + 1 < len(found) else None
             fact = _missing(each, before) if not steps and not rejected else None
             if fact is None and how is not Verification.SIZES and len(steps) < SURE:
-                fact = _damage(base, each)
+                fact = self._damage(base, each)
             if fact is not None:
                 rejected.append(f"{each.path}: {fact}")
             elif each.number not in steps:
                 newest = newest or each
                 steps.append(each.number or 0)
         return SavedCheckpoints(tuple(steps), tuple(rejected), _moment(newest))
+
+    def _damage(self, base: Path, match: MatchedPath) -> str | None:
+        """Return what shows that a checkpoint is not whole, or None."""
+        if len(match.files) > MAX_FILES:
+            return f"has {len(match.files)} files, and the limit is {MAX_FILES}"
+        try:
+            directory = os.open(base, _DIRECTORY)
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        try:
+            paths = [str(_file_path(match, name)) for name, *_ in match.files]
+            found = self._find_damage(self._owner, directory, paths)
+        finally:
+            os.close(directory)
+        if found is None:
+            return None
+        index, fact = found
+        return f"{match.files[index][0]} {fact}" if match.is_directory else fact
 
     # --- without
 
@@ -294,7 +322,7 @@ class ProgramCheckpoints:
         live = max(found, key=lambda each: each.written_ns, default=None)
         is_kept = live is not None and any(version.files == live.files for version in versions)
         if live is not None and not is_kept and how is not Verification.KNOWN:
-            fact = _damage(self._base(lineage, wanted)[0], live)
+            fact = self._damage(self._base(lineage, wanted)[0], live)
             if fact is not None:
                 rejected.append(f"{live.path}: {fact}")
             elif how is Verification.CONTENT or self._may_copy(live):
@@ -450,21 +478,6 @@ def _missing(newest: MatchedPath, before: MatchedPath | None) -> str | None:
     names = {_DIGITS.sub("#", each[0]) for each in newest.files}
     lacking = next((each[0] for each in before.files if _DIGITS.sub("#", each[0]) not in names), None)
     return f"lacks {lacking}, which {before.path.name} has" if lacking else None
-
-
-def _damage(base: Path, match: MatchedPath) -> str | None:
-    """Return what shows that a checkpoint is not whole, or None."""
-    if len(match.files) > MAX_FILES:
-        return f"has {len(match.files)} files, and the limit is {MAX_FILES}"
-    for name, *_ in match.files:
-        try:
-            with open_below(base, _file_path(match, name)) as fd:
-                fact = find_damage(fd, name)
-        except OSError as error:
-            fact = f"cannot be read: {error.strerror or error}"
-        if fact is not None:
-            return f"{name} {fact}" if match.is_directory else fact
-    return None
 
 
 def _moment(match: MatchedPath | None) -> datetime | None:

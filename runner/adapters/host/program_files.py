@@ -156,13 +156,13 @@ def _compiled(part: str) -> re.Pattern[str]:
 
 
 @contextmanager
-def open_below(base: Path, path: PurePosixPath) -> Iterator[int]:
+def open_below(base: Path | int, path: PurePosixPath) -> Iterator[int]:
     """Open a regular file below a directory, without following any link in its path.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
     """
-    fd = os.open(base, _DIRECTORY)
+    fd = os.dup(base) if isinstance(base, int) else os.open(base, _DIRECTORY)
     try:
         for part in path.parts[:-1]:
             inner = os.open(part, _DIRECTORY, dir_fd=fd)

@@ -35,7 +35,7 @@ from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
-from runner.adapters.host.program_checkpoints import ProgramCheckpoints
+from runner.adapters.host.program_checkpoints import FindDamage, ProgramCheckpoints, find_here
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.code import WorkingDirectory
@@ -84,13 +84,19 @@ def _uid(path: str) -> int | None:
 class HostRunDirectory:
     """``<state>/jobs/<id>`` of one job."""
 
-    def __init__(self, root: Path, owner: Owner, verifier: CheckpointVerifier | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        owner: Owner,
+        verifier: CheckpointVerifier | None = None,
+        find_damage: FindDamage = find_here,
+    ) -> None:
         self.root = root
         self.owner = owner
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
         self._files = self._verifier.files
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
-        self._program_checkpoints = ProgramCheckpoints(root, owner)
+        self._program_checkpoints = ProgramCheckpoints(root, owner, find_damage)
         self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
         self._log_times: LogTimes | None = None  # the same
 

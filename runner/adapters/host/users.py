@@ -12,7 +12,7 @@ import pwd
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Lock
@@ -23,6 +23,7 @@ from jobs.contract import open_directory
 from runner.adapters.host.accounts import SubordinateIds, has_account
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.walk import LAST
+from runner.adapters.host.file_formats import find_first_damage
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath, open_path
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
@@ -31,11 +32,16 @@ from runner.core.ports.users import Owner, PathKind, UnknownUids, User
 ANSWER_S: Final = 10.0
 """Longest wait for a file system."""
 
+DAMAGE_S: Final = 120.0
+"""Longest wait for what a look at the files of a checkpoint finds."""
+
 READ_BYTES: Final = 1024**2
 
 SUBORDINATE_IDS: Final = SubordinateIds()
 """Those of this host."""
 _MAX_ANSWER_BYTES: Final = 16 * 1024
+_PATHS_BYTES: Final = 32 * 1024
+"""Of the paths in one request; a packet may have twice as much."""
 
 
 class HostUsers:
@@ -214,6 +220,35 @@ class HostUsers:
             kept: list[str] = _answer(mine, shown)[0]["kept"]
             return kept
 
+    def damage_as_owner(self, owner: Owner, directory: int, paths: Sequence[str]) -> tuple[int, str] | None:
+        """Return the index of the first file that is not whole, and what shows it; see ``find_first_damage``.
+
+        The files lie below an open directory.  They are opened and read with the rights of their owner.
+
+        Raises:
+            Unavailable: the file system does not answer.
+        """
+        who = User(owner.uid, owner.gid, (owner.gid,), owner.name)
+        if not self._needs_other_rights(who):
+            return find_first_damage(directory, paths)
+        first = 0
+        for part in _in_packets(paths):
+            found = self._damage_of(who, directory, part)
+            if found is not None:
+                return first + found[0], found[1]
+            first += len(part)
+        return None
+
+    def _damage_of(self, who: User, directory: int, paths: list[str]) -> tuple[int, str] | None:
+        request = {**_request(who, "", "damage"), "paths": paths}
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with mine:
+            with theirs:
+                self._send(json.dumps(request).encode(), theirs.fileno(), directory)
+            answer, _ = _answer(mine, one_line(paths[0]), DAMAGE_S)
+        damage = answer["damage"]
+        return None if damage is None else (int(damage[0]), str(damage[1]))
+
     def open_broker(self) -> int:
         """Start a process that opens files for another process; return the socket to it.
 
@@ -276,6 +311,21 @@ class HostUsers:
         if self._connect is not None or self.instead_of_root is not None:
             return True
         return os.geteuid() == 0 and who.uid != 0
+
+
+def _in_packets(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the paths in parts that fit into one request each."""
+    part: list[str] = []
+    left = _PATHS_BYTES
+    for path in paths:
+        size = len(json.dumps(path)) + 2
+        if part and size > left:
+            yield part
+            part, left = [], _PATHS_BYTES
+        part.append(path)
+        left -= size
+    if part:
+        yield part
 
 
 def _request(who: User, path: str, kind: str) -> dict[str, object]:
@@ -390,18 +440,20 @@ def _start(requests: socket.socket, instead_of_root: tuple[int, int] | None) -> 
     )
 
 
-def _answer(answers: socket.socket, shown: str) -> tuple[dict[str, Any], list[int]]:
+def _answer(
+    answers: socket.socket, shown: str, within_s: float = ANSWER_S
+) -> tuple[dict[str, Any], list[int]]:
     """Return an answer and its descriptors.
 
     Raises:
         PathRefusedError: the user may not have it.
         Unavailable: there is no answer.
     """
-    answers.settimeout(ANSWER_S)
+    answers.settimeout(within_s)
     try:
         packet, received, _, _ = socket.recv_fds(answers, _MAX_ANSWER_BYTES, 1)
     except TimeoutError as error:
-        raise Unavailable(f"{shown}: no answer from the file system in {ANSWER_S:g} s") from error
+        raise Unavailable(f"{shown}: no answer from the file system in {within_s:g} s") from error
     if not packet:
         raise Unavailable(f"{shown}: the process that opens it as its user has ended")
     message: dict[str, Any] = json.loads(packet)

@@ -568,6 +568,43 @@ def test_checkpoints_of_a_program_are_found_through_the_helper(two: Two) -> None
     directory.tell_terminals(paths, "hello")
 
 
+def test_the_files_of_a_program_are_read_with_the_rights_of_their_owner_alone(two: Two) -> None:
+    """Root could read the second one; whoever takes over a parser of formats is the owner, and no more."""
+    directory = two.directory
+    directory.create()
+    paths = directory.prepare(SPEC, {})
+    wanted = ProgramFiles("/job/home/step-*.json", 2)
+    home = two.state / "jobs" / "1" / "homes" / "1"
+    for step, content, mode in ((7, "{}", 0o600), (8, "{}", 0o000), (9, "{", 0o600)):
+        place = home / f"step-{step}.json"
+        place.write_text(content)
+        place.chmod(mode)
+        os.chown(place, ANN.uid, ANN.gid)
+    found = directory.program_saved(paths, wanted)
+    assert found.steps == (7,)
+    assert found.rejected == (
+        "step-9.json: is no complete JSON",
+        "step-8.json: cannot be read: Permission denied",
+    )
+
+
+def test_a_checkpoint_of_many_files_with_long_names_is_read_in_several_requests(two: Two) -> None:
+    directory = two.directory
+    directory.create()
+    paths = directory.prepare(SPEC, {})
+    place = two.state / "jobs" / "1" / "homes" / "1" / "step-7"
+    place.mkdir()
+    os.chown(place, ANN.uid, ANN.gid)
+    for number in range(1000):
+        file = place / f"{number:04}{'ö' * 60}.json"
+        file.write_text("{" if number == 999 else "{}")
+        os.chown(file, ANN.uid, ANN.gid)
+    found = directory.program_saved(paths, ProgramFiles("/job/home/step-*", 2))
+    [rejected] = found.rejected
+    assert rejected.startswith("step-7: 0999")
+    assert rejected.endswith("is no complete JSON")
+
+
 READ_HERE: Final = {
     *("paths", "secret", "log_times", "highest_numbers", "has_kept"),  # names, and directories of root
     *("spec", "status", "result", "effective", "rates", "log_status", "tail", "open"),  # opened by the helper

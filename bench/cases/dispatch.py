@@ -40,7 +40,7 @@ from runner.control.controller import Controller
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Queued, Running
-from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, Observation
+from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow, SimilarBy, UsageRecord
 from runner.core.scheduler.snapshot import SchedulableDevice
@@ -118,17 +118,20 @@ class InstantExecutor:
     """Satisfies ``Executor``: each launched program has ended, except for the blocking one."""
 
     kind: Final = "memory"
+    in_container: Final = False
+    queues: Final = False
 
     def __init__(self) -> None:
         self._known: dict[Key, Observation] = {}
         self._lock = Lock()
         self._wake: Callable[[], None] = lambda: None
 
-    def launch(self, request: LaunchRequest) -> None:
+    def launch(self, request: LaunchRequest) -> LaunchResult:
         with self._lock:
             ended = request.job_name != "blocker"
             self._known[request.key] = Gone(request.key, 0) if ended else Alive(request.key)
         self._wake()
+        return LaunchResult.BEGUN
 
     def release(self) -> None:
         """End all programs that still run."""

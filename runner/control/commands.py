@@ -13,7 +13,7 @@ from runner.control.messages import LaunchRefusal
 from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched, PreparationRefused
-from runner.core.ports.executor import Alive, ImageGone, LaunchRefused
+from runner.core.ports.executor import Alive, ImageGone, LaunchRefused, LaunchResult
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 
@@ -48,7 +48,7 @@ def _prepare(context: Context, row: JobRow) -> Event:
     return ImageReady(context.clock.now(), image)
 
 
-def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRefusal:
+def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRefusal | None:
     devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
         try:
@@ -57,13 +57,15 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
             return replace(_refused(context, row, command, str(error)), hold=True)
         _check_lineage(context, row, command.attempt)
         _check_skipped(context, row, command.attempt)
-        context.executor.launch(launch.request)
+        result = context.executor.launch(launch.request)
     except ImageGone:
         return ImageMissing(context.clock.now())
     except (LaunchRefused, Refused, UsageError) as error:
         return _refused(context, row, command, str(error))
     finally:
         context.attempt_service.release_launch(row)
+    if result is LaunchResult.ACCEPTED:  # it waits in the engine's own queue; that it has begun is observed
+        return None
     return Launched(context.clock.now(), context.boot, context.clock.monotonic(), launch.resumed)
 
 

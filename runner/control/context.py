@@ -15,7 +15,7 @@ from runner.core.policy.heartbeat import FLOOR_S
 from runner.core.ports.attempts import Attempts
 from runner.core.ports.clock import Clock
 from runner.core.ports.devices import Device, Vitals
-from runner.core.ports.executor import Executor, Key
+from runner.core.ports.executor import Executor, Key, Waiting
 from runner.core.ports.store import JobRow, Store, UsageHistory
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.config import SchedulerConfig
@@ -49,6 +49,7 @@ class Capacity:
     cpus: float
     memory_bytes: int
     devices: Sequence[Device] = ()  # as they are now; they come and go
+    chooses_devices: bool = False  # the engine does, elsewhere: this host's are not allocated
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ class TrackedJob:
     since: Instant  # when this process came to know of the present state
     why: str = ""  # what the job waits for outside of the queue; empty: for nothing
     unknown: str = ""  # why its attempt cannot be observed
+    waiting: Waiting | None = None  # what its attempt waits for in the engine's own queue
     misses: int = 0  # observations in a row that did not show its attempt
     examined: int = 0  # attempt whose exit is being examined
     numbered: bool = False  # its attempts have been compared with its directory

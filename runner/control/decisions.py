@@ -21,6 +21,7 @@ from runner.core.job.states import Allocated, Running, Stopping, StopReason
 from runner.core.policy import explain as records
 from runner.core.policy.adjustments import Overrides, apply_adjustments
 from runner.core.policy.catalog import facts_at, validate_facts
+from runner.core.policy.causes import ExitCause
 from runner.core.policy.decision import Action, Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide, mark_overruled
 from runner.core.policy.explain import format_span
@@ -82,7 +83,9 @@ def decide_exit(context: Context, row: JobRow, message: Examined | LaunchRefusal
     if not isinstance(state, Allocated) or state.attempt.number != message.attempt:
         return None
     findings = message.findings if isinstance(message, Examined) else _launch_refused(message)
-    facts = validate_facts({**findings.facts, **_facts_of_loop(context, row, state)}, DecisionPoint.EXIT)
+    cause = findings.ended.cause
+    known = {**findings.facts, **_facts_of_loop(context, row, state, cause)}
+    facts = validate_facts(known, DecisionPoint.EXIT)
     started = context.started_at(state, message.at, getattr(message, "monotonic", None))
     situation = Situation(facts, message.at, started, findings.effective, row.job.id)
     if row.job.time_limit is not None:
@@ -92,6 +95,8 @@ def decide_exit(context: Context, row: JobRow, message: Examined | LaunchRefusal
     decision = _honour_request(decision, row.job, state, situation)
     if isinstance(message, LaunchRefusal) and message.hold and not isinstance(state, Stopping):
         decision = _hold_refused(decision, row.job, situation, message.why)
+    if cause == ExitCause.CANCELLED_ELSEWHERE and not isinstance(state, Stopping):
+        decision = _hold_refused(decision, row.job, situation, findings.ended.message)
     decision, start = _choose_start(decision, state.attempt, findings)
     devices = state.allocation.devices
     turned = apply_adjustments(row.job.turned, decision.action.adjust, decision.facts, devices)
@@ -134,9 +139,9 @@ def _next_attempt(decision: ExitDecision) -> dict[str, Any]:
 # --- facts that only the loop knows ------------------------------------------------------------------------
 
 
-def _facts_of_loop(context: Context, row: JobRow, state: Allocated) -> dict[str, object]:
+def _facts_of_loop(context: Context, row: JobRow, state: Allocated, cause: str) -> dict[str, object]:
     """Return who ended the attempt, what was asked for, and how the devices are."""
-    asked = state.reason if isinstance(state, Stopping) else None
+    asked = state.reason if isinstance(state, Stopping) else _asked_by_engine(row, cause)
     killed_by = "nobody" if asked is None else KILLED_BY.get(asked, f"watch/{getattr(state, 'by', '')}")
     boot = state.attempt.boot
     return {
@@ -147,6 +152,15 @@ def _facts_of_loop(context: Context, row: JobRow, state: Allocated) -> dict[str,
         "device.others": _other_devices(context, row, state),
         **_device_facts(context, state),
     }
+
+
+def _asked_by_engine(row: JobRow, cause: str) -> StopReason | None:
+    """Return which of our own reasons to stop an attempt an engine with a queue of its own had."""
+    if cause == ExitCause.PREEMPTED:
+        return StopReason.PREEMPTION
+    if cause == ExitCause.OUT_OF_TIME and row.job.time_limit is not None:
+        return StopReason.TIME_LIMIT
+    return None
 
 
 def _device_facts(context: Context, state: Allocated) -> dict[str, object]:
@@ -203,7 +217,10 @@ def _honour_request(
 
 
 def _hold_refused(decision: PolicyDecision, job: Job, situation: Situation, why: str) -> PolicyDecision:
-    """Return a decision that holds a job whose launch the runner itself has refused; no ceiling counts it."""
+    """Return a decision that holds a job until a person has acted; no ceiling counts it.
+
+    The runner itself has refused its launch, or somebody has cancelled it in the engine's own queue.
+    """
     history = _after_exit(job.history, situation, had_checkpoint=decision.history.had_checkpoint)
     return mark_overruled(
         replace(decision, action=Action(Verb.HOLD, "", why, charged=False), history=history)

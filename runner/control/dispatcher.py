@@ -22,7 +22,7 @@ from runner.control.observer import Observer
 from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, PrepareImage
 from runner.core.job.lifecycle import implied_commands
-from runner.core.job.states import Running, Stopping
+from runner.core.job.states import Running, Starting, Stopping
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import JobRow
 
@@ -54,7 +54,8 @@ class CommandDispatcher:
                 self._put_build(tracked.row.job.id, work)
             else:
                 self.put(tracked.row.job.id, work)
-        if isinstance(tracked.row.job.state, Running | Stopping):  # only those can be observed
+        seen = Running | Stopping | Starting if self.context.executor.queues else Running | Stopping
+        if isinstance(tracked.row.job.state, seen):  # only those can be observed
             self.observer.hint()
 
     def examine(self, tracked: TrackedJob, attempt: Attempt, gone: Gone) -> None:

@@ -32,7 +32,7 @@ from runner.control.messages import (
     Observed,
     Probed,
 )
-from runner.control.observer import IDLE_S, AttemptEnded, Observer, Orphan, StillAlive
+from runner.control.observer import IDLE_S, AttemptBegun, AttemptEnded, Observer, Orphan, StillAlive
 from runner.control.recovery import Recovery
 from runner.control.scheduler import Scheduler
 from runner.control.transitions import Transition, batches, record_transitions, transition
@@ -217,6 +217,9 @@ class ControlLoop:
                 self.observer.request_round()  # it has to be found again
                 continue
             match finding:
+                case AttemptBegun(tracked, alive):
+                    begun = Launched(self.context.clock.now(), host=alive.host, devices=alive.devices)
+                    self._advance_and_record(EventReceived(tracked.row.job.id, begun))
                 case AttemptEnded(tracked, attempt, gone):
                     self.dispatcher.examine(tracked, attempt, gone)
                 case StillAlive(tracked):

@@ -17,8 +17,8 @@ from runner.base.threads import PeriodicThread
 from runner.control.context import Context, TrackedJob
 from runner.control.messages import Observed
 from runner.core.job.attempt import Attempt
-from runner.core.job.states import Allocated, Running, Stopping
-from runner.core.ports.executor import Alive, Created, Gone, Key, Observation, Unknown
+from runner.core.job.states import Allocated, Running, Starting, Stopping
+from runner.core.ports.executor import Alive, Created, Gone, Key, Observation, Unknown, Waiting
 
 log = structlog.get_logger()
 
@@ -37,6 +37,18 @@ class AttemptEnded:
     tracked: TrackedJob
     attempt: Attempt
     gone: Gone
+
+    @property
+    def job_id(self) -> str:
+        return self.tracked.row.job.id
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegun:
+    """An attempt that was accepted earlier has left the engine's own queue."""
+
+    tracked: TrackedJob
+    alive: Alive
 
     @property
     def job_id(self) -> str:
@@ -65,7 +77,7 @@ class Orphan:
         return self.key.job_id
 
 
-Finding: TypeAlias = AttemptEnded | StillAlive | Orphan
+Finding: TypeAlias = AttemptBegun | AttemptEnded | StillAlive | Orphan
 
 
 @dataclass(slots=True)
@@ -187,13 +199,16 @@ class Observer:
         if self.context.work_queue.busy(job_id):
             return
         _record_unknown(tracked, seen)
+        _record_waiting(tracked, seen)
         match seen:
             case Gone():
                 yield AttemptEnded(tracked, state.attempt, _of_this_start(state, seen))
             case Unknown():
                 tracked.misses = 0
-            case Alive():
+            case Waiting() | Alive():
                 tracked.misses = 0
+                if isinstance(seen, Alive) and isinstance(state, Starting) and self.context.executor.queues:
+                    yield AttemptBegun(tracked, seen)
                 if isinstance(state, Stopping) and state.killed:
                     yield StillAlive(tracked)
             case Created() | None if (
@@ -214,7 +229,7 @@ class Observer:
             key = seen.key
             if isinstance(seen, Unknown):
                 log.debug("executor.orphan_unknown", job_id=key.job_id, why=seen.why)
-            elif not isinstance(seen, Alive):
+            elif not isinstance(seen, Alive | Waiting):
                 if not self.context.work_queue.busy(key.job_id):
                     yield Orphan(key)
             elif self._unexpected[key] == SURE:  # once, and not for an observation older than the record
@@ -229,6 +244,16 @@ def _record_unknown(tracked: TrackedJob, seen: Observation | None) -> None:
         tracked.why = tracked.unknown = seen.why
     elif tracked.unknown:
         tracked.why, tracked.unknown = "" if tracked.why == tracked.unknown else tracked.why, ""
+
+
+def _record_waiting(tracked: TrackedJob, seen: Observation | None) -> None:
+    """Tell on a job what its attempt waits for in the engine's own queue, until it has begun."""
+    waiting = seen if isinstance(seen, Waiting) else None
+    if waiting is not None:
+        tracked.why = waiting.why
+    elif tracked.waiting is not None and tracked.why == tracked.waiting.why:
+        tracked.why = ""
+    tracked.waiting = waiting
 
 
 def _of_this_start(state: Allocated, gone: Gone) -> Gone:

@@ -144,7 +144,8 @@ class Scheduler:
         jobs.follow_clock(now)
         jobs.usage.advance(now.monotonic)
         devices = self._present_devices()
-        host = Host(site.host, capacity.cpus, capacity.memory_bytes, devices)
+        queues = self.context.executor.queues
+        host = Host(site.host, capacity.cpus, capacity.memory_bytes, () if queues else devices, queues)
         return Snapshot(
             now_s=now.at.timestamp(),
             hosts=(host,),

@@ -119,7 +119,7 @@ class LocalAdapters:
 
     def packages(self, images: Images, executor: Executor) -> Packages:
         """Return the packages of jobs."""
-        return make_packages(self.directory, self.settings, images, in_container=executor.kind == "docker")
+        return make_packages(self.directory, self.settings, images, in_container=executor.in_container)
 
     def pins(self, users: HostUsers) -> MountPins:
         """Return what holds the sources of mounts in place."""

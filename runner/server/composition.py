@@ -105,7 +105,7 @@ def build(
         AttemptConfig(
             instance=store.instance,
             jobs_dir=directory / "jobs",
-            in_container=executor.kind == "docker",
+            in_container=executor.in_container,
             images=images,
             packages=packages,
             needed_images=partial(needed_images, store),
@@ -197,7 +197,7 @@ def _pins_mounts(settings: Settings, executor: Executor) -> bool:
 
 
 def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:
-    if executor.kind == "docker":
+    if executor.in_container:
         return None
     return HostProcesses(sys.executable, lambda: find_spec("torch") is not None, engine_problem)
 

@@ -49,6 +49,7 @@ from runner.core.ports.executor import (
     Key,
     LaunchRefused,
     LaunchRequest,
+    LaunchResult,
     Observation,
     Unknown,
 )
@@ -104,6 +105,8 @@ class DockerExecutor:
     """Satisfies ``runner.core.ports.executor.Executor``."""
 
     kind: Final = "docker"
+    in_container: Final = True
+    queues: Final = False
 
     def __init__(self, settings: DockerExecutorSettings) -> None:
         self.settings = settings
@@ -117,7 +120,7 @@ class DockerExecutor:
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
 
-    def launch(self, request: LaunchRequest) -> None:
+    def launch(self, request: LaunchRequest) -> LaunchResult:
         arguments = self._arguments(request)
         name = arguments["name"]
         with self._launch_lock(name), engine_errors(f"launch {name}"):
@@ -132,6 +135,7 @@ class DockerExecutor:
             if inspected["State"]["Status"] == "created":
                 self._start(arguments, inspected)
                 self._memory_kills.watch(inspected["Id"])
+        return LaunchResult.BEGUN
 
     def _arguments(self, request: LaunchRequest) -> Json:
         wanted, seen = self.settings.hardening, self._isolation

@@ -13,7 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from jobs.contract import AttemptSpec
 from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.exec import ExecRequest
-from runner.core.ports.executor import Alive, Created, Gone, Key, LaunchRequest, Observation, Unknown
+from runner.core.ports.executor import (
+    Alive,
+    Created,
+    Gone,
+    Key,
+    LaunchRequest,
+    Observation,
+    Unknown,
+    Waiting,
+)
 from runner.core.ports.images import Accelerator
 from runner.core.ports.packages import PackageRequest
 
@@ -460,7 +469,7 @@ def is_run_name(name: str) -> bool:
 
 
 _OBSERVATIONS: Final[dict[str, TypeAdapter[Any]]] = {
-    kind.__name__: TypeAdapter(kind) for kind in (Alive, Created, Gone, Unknown)
+    kind.__name__: TypeAdapter(kind) for kind in (Alive, Created, Gone, Unknown, Waiting)
 }
 
 

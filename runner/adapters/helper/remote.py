@@ -26,7 +26,7 @@ from runner.base.textfile import one_line
 from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.disk_use import DiskUse
-from runner.core.ports.executor import Key, LaunchRequest, Observation
+from runner.core.ports.executor import Key, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.images import Accelerator
 from runner.core.ports.network import NetworkState
 from runner.core.ports.packages import PackageRequest
@@ -64,17 +64,20 @@ M = TypeVar("M", bound=ask.InRunDirectory)
 class RemoteExecutor:
     """Satisfies ``runner.core.ports.executor.Executor``; attempts run where the helper runs them."""
 
+    queues: Final = False
+
     def __init__(self, helper: HelperConnection, kind: ask.ExecutorKind, instance: str) -> None:
         self._helper = helper
         self.kind: Final = kind
+        self.in_container: Final = kind == "docker"
         helper.ask(ask.UseExecutor(kind=kind, instance=instance))
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         found: Mapping[str, object] = self._helper.ask(ask.Plan(request=request))
         return found
 
-    def launch(self, request: LaunchRequest) -> None:
-        self._helper.ask(ask.Launch(request=request))
+    def launch(self, request: LaunchRequest) -> LaunchResult:
+        return LaunchResult(self._helper.ask(ask.Launch(request=request)))
 
     def signal(self, key: Key, signal: int) -> None:
         self._helper.ask(ask.Signal(key=key, signal=int(signal)))

@@ -260,13 +260,13 @@ class Helper:
         return self._executor.plan(request.request)
 
     @_do.register
-    def _(self, request: ask.Launch) -> None:
+    def _(self, request: ask.Launch) -> str:
         executor, launch = self._chosen(), request.request
         kind, instance = self._choice
         self.walls.check_launch(launch, kind, instance, self._network)
         if kind == "docker" and launch.image not in self._known_images():
             raise ImageGone(launch.image)
-        executor.launch(launch)
+        return str(executor.launch(launch))
 
     @_do.register
     def _(self, request: ask.Signal) -> None:

@@ -31,7 +31,7 @@ from runner.adapters.launch import attempt_environment, attempt_name, check_requ
 from runner.adapters.process.records import ProcessRecord
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
-from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, Observation
+from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.users import Owner
 
 SHIM: Final = Path(__file__).with_name("shim.sh")
@@ -70,6 +70,8 @@ class ProcessExecutor:
     """Satisfies ``runner.core.ports.executor.Executor``."""
 
     kind: Final = "process"
+    in_container: Final = False
+    queues: Final = False
 
     def __init__(self, settings: ProcessSettings) -> None:
         self.settings = settings
@@ -92,14 +94,14 @@ class ProcessExecutor:
             "cwd": str(request.run_dir),
         }
 
-    def launch(self, request: LaunchRequest) -> None:
+    def launch(self, request: LaunchRequest) -> LaunchResult:
         check_request(request)
         _check_host(request)
         record = self._record_of(request.key)
         with _disk_errors(f"launch {record.path.name}"):
             record.create(request.key, str(request.directory or request.run_dir))
             if record.claimed():
-                return
+                return LaunchResult.BEGUN
             record.write_environment(_export_statements(self._environment(request)))
             self._spawn(record, self._command(request))
             if not record.claimed():
@@ -107,6 +109,7 @@ class ProcessExecutor:
                     f"launch {record.path.name}: its shim could not write its record; is the disk full?"
                 )
         self._wake_watches()
+        return LaunchResult.BEGUN
 
     def signal(self, key: Key, signal: int) -> None:
         """Send ``signal`` to the program alone, SIGKILL to its process group; never signal the shim.

@@ -53,6 +53,8 @@ class Attempt:
     boot: str | None = None  # of the host at the start; None: unknown
     revision: int = 1  # of the job file
     launched_s: float | None = None  # monotonic clock of that boot at the launch; None: unknown
+    host: str | None = None  # where the engine has started it; None: the daemon's own, or not started yet
+    host_devices: tuple[str, ...] = ()  # that the engine has chosen there, as it names them
     skipped: int = 0  # numbers before this one that the store does not know: it is older than the directory
 
 

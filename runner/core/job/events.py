@@ -63,6 +63,8 @@ class Launched:
     boot: str | None = None
     monotonic_s: float | None = None  # the clock of that boot, which nobody sets
     resumed: ProgramStart | None = None  # of a program that saves on its own
+    host: str | None = None  # where the engine has started it; None: the daemon's own
+    devices: tuple[str, ...] = ()  # that the engine has chosen itself, as it names them
     kind: Literal["launched"] = "launched"
 
 

@@ -28,6 +28,7 @@ class Evidence:
     stop_requested: bool = False  # it was told to stop: exit 0 alone does not mean success
     never_started: bool = False  # it was told to stop before its program started
     exception: str = ""  # the last line of a traceback at the end of its log
+    engine_cause: ExitCause | None = None  # why the engine has ended it; ``engine_error`` has the words
 
 
 BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
@@ -60,10 +61,17 @@ SENT_SIGNALS: Final = frozenset(
 
 def explain_exit(evidence: Evidence) -> tuple[str, str]:
     """Return (cause, message) of an ended attempt."""
+    if evidence.engine_cause is not None and not _program_speaks(evidence):
+        return evidence.engine_cause, evidence.engine_error or evidence.engine_cause.replace("_", " ")
     if not (evidence.oom_seen and _speaks(evidence.exit_code)):
         return _explain(evidence)
     cause, message = _explain(replace(evidence, oom_seen=False))
     return cause, f"{message}; a child process had been killed for memory"
+
+
+def _program_speaks(evidence: Evidence) -> bool:
+    """Return whether an attempt that its engine has ended has another cause, of which its program tells."""
+    return is_complete(evidence) or (evidence.exit_code in BY_CODE and evidence.exit_code != 75)
 
 
 def _speaks(code: int | None) -> bool:

@@ -180,7 +180,10 @@ def _place(job: Job, state: Queued, event: Placed) -> Step:
 def _running(job: Job, state: Starting, event: Launched) -> Running:
     """Return the state of a started attempt; its boot is unknown if the host was rebooted meanwhile."""
     boot = state.attempt.boot if state.attempt.boot == event.boot else None
-    attempt = replace(state.attempt, boot=boot, launched_s=None if boot is None else event.monotonic_s)
+    launched_s = None if boot is None else event.monotonic_s
+    attempt = replace(
+        state.attempt, boot=boot, launched_s=launched_s, host=event.host, host_devices=event.devices
+    )
     return Running(event.at, state.image, attempt, state.allocation, deadline_of(job, event.at))
 
 

@@ -61,6 +61,14 @@ EXIT_FACTS: Final = (
         ("nobody", "operator", "deadline", "preemption", "change", "watch/..."),
     ),
     Fact(
+        "engine.ended",
+        FactKind.WORD,
+        _EXIT,
+        "why the batch system, or somebody through it, ended the attempt; absent if it did not",
+        "the state of the job in the batch system's own queue",
+        ("preempted", "node_failed", "out_of_time", "cancelled_elsewhere", "started_twice"),
+    ),
+    Fact(
         "cause",
         FactKind.WORD,
         _EXIT,

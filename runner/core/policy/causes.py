@@ -34,3 +34,8 @@ class ExitCause(StrEnum):
     VANISHED = "vanished"
     LAUNCH_FAILED = "launch_failed"
     NOT_STARTED = "not_started"
+    PREEMPTED = "preempted"  # this and the following: by an engine with a queue of its own
+    NODE_FAILED = "node_failed"
+    OUT_OF_TIME = "out_of_time"
+    CANCELLED_ELSEWHERE = "cancelled_elsewhere"
+    STARTED_TWICE = "started_twice"

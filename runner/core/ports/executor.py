@@ -1,12 +1,14 @@
-"""The executor: the port to what runs attempts, implemented with Docker and with plain processes.
+"""The executor: the port to what runs attempts, such as containers, plain processes, jobs of a batch system.
 
-Every adapter passes the contract suite of this port; so does the fake beside it.  A batch system that can
-start, list, signal and forget an attempt can be an executor, too.
+Every adapter passes the contract suite of this port; so do the fakes beside it.  An engine with a queue of
+its own accepts an attempt and begins it later (``LaunchResult.ACCEPTED``, ``Waiting``), chooses its host and
+devices, and may end it for reasons of its own (``EndReason``).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeAlias
 
@@ -44,6 +46,26 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What a job file says to a batch system; None: what the operator's settings or the batch system say."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    reservation: str | None = None
+    extra: tuple[str, ...] = ()  # further options, as the batch system's own command takes them
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """The GPUs that an engine with a queue of its own shall choose."""
+
+    count: int = 0
+    models: tuple[str, ...] = ()  # any of which will do; (): any model
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """All that an executor is told about an attempt."""
 
@@ -61,6 +83,17 @@ class LaunchRequest:
     network: str | None = None  # a network of the engine; None: no network
     name_servers: tuple[str, ...] = ()  # in that network; none: those of the engine
     directory: PurePosixPath | None = None  # where argv starts, as it sees it; None: the run directory
+    gpus: GpuRequest = GpuRequest()  # for an engine that chooses devices itself; the others get ``devices``
+    time_left: timedelta | None = None  # of the job's time limit; None: it has none
+    grace: timedelta = timedelta(seconds=30)  # between SIGTERM and SIGKILL
+    batch: BatchOptions = BatchOptions()
+
+
+class LaunchResult(StrEnum):
+    """What ``launch`` has brought about."""
+
+    BEGUN = "begun"
+    ACCEPTED = "accepted"  # the engine has the attempt; ``observe`` says when it has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +101,20 @@ class Alive:
     """The attempt exists and has not ended."""
 
     key: Key
-    pid: int | None = None  # of its first process, on the host
+    pid: int | None = None  # of its first process, on the daemon's host
     container: str | None = field(default=None, compare=False)  # its whole id, which control groups carry
+    host: str | None = field(default=None, compare=False)  # None: the daemon's own
+    devices: tuple[str, ...] = field(default=(), compare=False)  # that the engine has chosen, by its names
+    suspended: bool = False  # the engine has stopped its processes for a while: silence proves nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The engine has accepted the attempt, which waits in the engine's own queue."""
+
+    key: Key
+    why: str  # one line
+    starts_at: datetime | None = None  # the engine's estimate; None: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +122,16 @@ class Created:
     """The container exists and was never started."""
 
     key: Key
+
+
+class EndReason(StrEnum):
+    """Why an engine, or somebody through it, has ended an attempt: reasons that are not the program's."""
+
+    PREEMPTED = "preempted"  # for another job of the engine's queue
+    NODE_FAILED = "node_failed"  # its node was lost, or never booted
+    OUT_OF_TIME = "out_of_time"  # a time limit of the engine
+    CANCELLED_ELSEWHERE = "cancelled_elsewhere"  # by a person, with the engine's own commands
+    STARTED_TWICE = "started_twice"  # the engine has begun it again; the second start has run nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +145,7 @@ class Gone:
     at: datetime | None = None
     started: datetime | None = None  # the start that has ended; somebody may have started it again
     never_started: bool = False  # as far as the daemon and the executor know
+    reason: EndReason | None = None  # None: the program ended, or the engine does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +156,7 @@ class Unknown:
     why: str  # one line
 
 
-Observation: TypeAlias = Alive | Created | Gone | Unknown
+Observation: TypeAlias = Alive | Waiting | Created | Gone | Unknown
 
 
 class ImageGone(Exception):
@@ -117,8 +173,16 @@ class Executor(Protocol):
     @property
     def kind(self) -> str: ...
 
-    def launch(self, request: LaunchRequest) -> None:
-        """Create and start the attempt, or find that it was started already.
+    @property
+    def in_container(self) -> bool:
+        """Whether attempts have an image, and the paths of a container."""
+
+    @property
+    def queues(self) -> bool:
+        """Whether the engine has a queue of its own, and chooses hosts and devices itself."""
+
+    def launch(self, request: LaunchRequest) -> LaunchResult:
+        """Create and start the attempt, or hand it to the engine's queue, or find that this was done already.
 
         Idempotent: however often it is called for one key, the program starts at most once.
 

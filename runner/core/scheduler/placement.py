@@ -6,7 +6,7 @@ nothing becomes free, so a class that fits nowhere now is exhausted for the rest
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from runner.core.scheduler.calendar import (
@@ -72,11 +72,17 @@ class Placements:
             return known
         known = self._by_request.get(request)
         if known is None:
-            pool = self._pool(request)
-            known = RequestClass(request, millicpus(request), device_units(request), pool)
+            placed = self._placed_here(request)
+            known = RequestClass(placed, millicpus(placed), device_units(placed), self._pool(placed))
             self._by_request[request] = known
         self._by_identity[id(request)] = known
         return known
+
+    def _placed_here(self, request: ResourceRequest) -> ResourceRequest:
+        """Return what is to be placed of a request: no devices where the engine chooses them itself."""
+        if any(host.host.chooses_devices for host in self.calendar.hosts):
+            return replace(request, gpus=0)
+        return request
 
     def _pool(self, request: ResourceRequest) -> DevicePool:
         key = (

@@ -65,6 +65,7 @@ class Host:
     cpus: float
     memory_bytes: int
     devices: tuple[SchedulableDevice, ...] = ()
+    chooses_devices: bool = False  # it stands for an engine with a queue of its own, which places jobs itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from runner.control.context import TrackedJob
 from runner.control.controller import Controller
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.store import JobRow
@@ -27,8 +28,10 @@ def reason(daemon: Controller, row: JobRow) -> Json:
         "name": row.name,
         "state": row.job.state.kind,
         "outcome": str(row.job.state.outcome) if isinstance(row.job.state, Finished) else None,
-        "why": _describe(row, daemon.why(job_id), ends_s, at),
-        "starts_at": None if wait is None else _moment(wait.starts_s),
+        "why": _describe(
+            row, daemon.why(job_id), ends_s, at, waits=entry is not None and entry.waiting is not None
+        ),
+        "starts_at": _starts_at(entry) if wait is None else _moment(wait.starts_s),
         "never": wait is not None and wait.never,
         "until": _moment(ends_s),
     }
@@ -38,8 +41,16 @@ def _moment(at_s: float | None) -> str | None:
     return None if at_s is None else moment(datetime.fromtimestamp(at_s, UTC))
 
 
-def _describe(row: JobRow, why: str, ends_s: float | None, at: Snapshot) -> str:
+def _starts_at(entry: TrackedJob | None) -> str | None:
+    """Return when the engine expects to begin an attempt that waits in its own queue."""
+    waiting = None if entry is None else entry.waiting
+    return None if waiting is None or waiting.starts_at is None else moment(waiting.starts_at)
+
+
+def _describe(row: JobRow, why: str, ends_s: float | None, at: Snapshot, *, waits: bool = False) -> str:
     match row.job.state:
+        case Starting(attempt=attempt) if waits:
+            return f"attempt {attempt.number} waits in the queue of the engine{_suffix(why)}"
         case Preparing():
             return f"its image is being found or built{_suffix(why)}"
         case Queued(why=before):
@@ -55,7 +66,9 @@ def _describe(row: JobRow, why: str, ends_s: float | None, at: Snapshot) -> str:
 
 
 def _activity(state: Allocated) -> str:
-    where = ", ".join(state.allocation.devices) or "cpu"
+    devices = state.attempt.host_devices or state.allocation.devices
+    where = ", ".join(devices) or state.attempt.host or "cpu"
+    where += f" of {state.attempt.host}" if devices and state.attempt.host else ""
     begins = f"attempt {state.attempt.number}"
     match state:
         case Starting():

@@ -19,6 +19,7 @@ from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
 from runner.core.job.states import State, Stopping
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import validate_facts
+from runner.core.policy.causes import ExitCause
 from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.ports.attempts import (
     ExitFindings,
@@ -214,6 +215,7 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         result_message="" if result is None else result.message,
         writes_result=reports_expected,
         exception="" if raised is None else raised.line,
+        engine_cause=None if gone.reason is None else ExitCause(gone.reason),
         never_started=gone.never_started and reports == attempt_facts.AttemptReports(),
     )
 

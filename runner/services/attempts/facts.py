@@ -69,6 +69,8 @@ def of_end(
         "root": fingerprint(ended.cause, ended.message),
         "oom.host": gone.oom_seen,
     }
+    if gone.reason is not None:
+        facts["engine.ended"] = str(gone.reason)
     if gone.exit_code is not None:
         facts["exit.code"] = gone.exit_code
     if facts["exit.class"] == "exception" and (raised := find_exception(reports.log_tail)) is not None:

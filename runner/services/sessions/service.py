@@ -93,14 +93,14 @@ class SessionService:
                 f"job {session.row.job.id}: has {len(held)} terminals already; end some: {held[0]}, ..."
             )
         install(directory, session.attempt.number, TERMINAL)
-        in_container = self.context.daemon.context.executor.kind == "docker"
+        in_container = self.context.daemon.context.executor.in_container
         return terminal_command(self._seen(session), name, argv, in_container=in_container, size=size)
 
     def prepare_relay(self, session: Session, name: str, port: int) -> tuple[str, ...]:
         """Return the command that connects a socket with a port of an attempt; may raise Unavailable."""
         directory, _ = self._place(session)
         install(directory, session.attempt.number, RELAY)
-        in_container = self.context.daemon.context.executor.kind == "docker"
+        in_container = self.context.daemon.context.executor.in_container
         return relay_command(self._seen(session), name, port, in_container=in_container)
 
     def choose_terminal(self, session: Session, name: str | None) -> str:
@@ -129,7 +129,7 @@ class SessionService:
 
     def _seen(self, session: Session) -> RunPaths:
         """Return the paths of an attempt as it sees them."""
-        if self.context.daemon.context.executor.kind == "docker":
+        if self.context.daemon.context.executor.in_container:
             return RunPaths(JOB_DIR, session.attempt.number, session.attempt.lineage)
         return self._place(session)[1]
 

@@ -47,6 +47,8 @@ def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[
     if wants.memory > capacity.memory_bytes:
         there = f"{capacity.memory_bytes / 1024**3:.1f}GiB"
         yield ("resources", "memory"), f"asks for {format_size(wants.memory)}; there are {there}"
+    if capacity.chooses_devices:
+        return
     vendor = VENDORS.get(job.accelerator)
     count = sum(vendor in {None, device.vendor} for device in capacity.devices)
     if wants.gpus > count:

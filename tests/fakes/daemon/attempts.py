@@ -8,6 +8,7 @@ from runner.base.errors import Unavailable
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
 from runner.core.policy.digest import compute_digest
+from runner.core.policy.causes import ExitCause
 from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Policy
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms
@@ -102,7 +103,10 @@ class FakeAttempts:
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
         self._err()
         said = "completed" if gone.exit_code == 0 else None
-        evidence = Evidence(gone.exit_code, gone.oom_seen, gone.error, said, "", writes_result=True)
+        ended_by = None if gone.reason is None else ExitCause(gone.reason)
+        evidence = Evidence(
+            gone.exit_code, gone.oom_seen, gone.error, said, "", writes_result=True, engine_cause=ended_by
+        )
         cause, message = explain_exit(evidence)
         step = self.steps.get(row.job.id)
         ended = AttemptEnd(
@@ -117,6 +121,7 @@ class FakeAttempts:
             "progress.advanced": (step or 0) > (attempt.began or 0),
             **({} if gone.exit_code is None else {"exit.code": gone.exit_code}),
             **({} if step is None else {"checkpoint.step": step}),
+            **({} if gone.reason is None else {"engine.ended": str(gone.reason)}),
             **self.facts.get(row.job.id, {}),
         }
         return ExitFindings(ended, self.policy(row), facts, () if step is None else (step,), "same")

@@ -19,7 +19,9 @@ from runner.core.ports.executor import (
     Key,
     LaunchRefused,
     LaunchRequest,
+    LaunchResult,
     Observation,
+    Waiting,
 )
 
 
@@ -48,6 +50,7 @@ class World:
     launches: list[LaunchRequest] = field(default_factory=list)  # that started a program
     signals: list[tuple[Key, int]] = field(default_factory=list)
     watchers: dict[int, Callable[[], None]] = field(default_factory=dict)
+    queue: dict[Key, LaunchRequest] = field(default_factory=dict)  # accepted by a batch executor, not begun
     lock: Lock = field(default_factory=Lock)
 
     def end(self, key: Key, exit_code: int | None, *, oom_seen: bool = False, error: str = "") -> None:
@@ -66,6 +69,14 @@ class World:
             self.attempts[request.key] = Gone(request.key, program.exit_code)
             del self.running[request.key]
 
+    def begin(self, key: Key, host: str, devices: tuple[str, ...] = ()) -> None:
+        """Begin an attempt that waits in the queue of the engine, on a host of the engine's choice."""
+        with self.lock:
+            self.start(self.queue.pop(key))
+            if key in self.running:
+                self.attempts[key] = Alive(key, host=host, devices=devices)
+        self.wake()
+
     def wake(self) -> None:
         for wake in tuple(self.watchers.values()):
             wake()
@@ -75,6 +86,8 @@ class FakeExecutor:
     """Satisfies ``runner.core.ports.executor.Executor``."""
 
     kind: Final = "fake"
+    in_container: Final = False
+    queues: bool = False
 
     def __init__(self, instance: str, context: World | None = None) -> None:
         self.instance = instance
@@ -84,7 +97,7 @@ class FakeExecutor:
         check_request(request)
         return {"name": attempt_name(request.key), "argv": list(request.argv)}
 
-    def launch(self, request: LaunchRequest) -> None:
+    def launch(self, request: LaunchRequest) -> LaunchResult:
         check_request(request)
         self._answer()
         with self.context.lock:
@@ -93,9 +106,13 @@ class FakeExecutor:
             if self.context.refusals:
                 raise LaunchRefused(self.context.refusals.pop(0))
             if isinstance(self.context.attempts.get(request.key), Created | None):
-                self.context.start(request)
+                self._start(request)
         self.context.wake()
         self._lose()
+        return LaunchResult.ACCEPTED if self.queues else LaunchResult.BEGUN
+
+    def _start(self, request: LaunchRequest) -> None:
+        self.context.start(request)
 
     def signal(self, key: Key, signal: int) -> None:
         self._answer()
@@ -135,6 +152,32 @@ class FakeExecutor:
     def _lose(self) -> None:
         if self.context.lose_answers:
             raise Unavailable("the engine did not answer in time")
+
+
+class FakeBatchExecutor(FakeExecutor):
+    """An executor with a queue of its own: an attempt that it has accepted waits until the test begins it."""
+
+    queues: bool = True
+
+    def _start(self, request: LaunchRequest) -> None:
+        self.context.queue[request.key] = request
+        self.context.attempts[request.key] = Waiting(request.key, "Slurm: waits for resources")
+
+    def signal(self, key: Key, signal: int) -> None:
+        """End an attempt that waits, whatever the signal: nothing of it has begun."""
+        self._answer()
+        if self.context.queue.pop(key, None) is None:
+            super().signal(key, signal)
+            return
+        self.context.signals.append((key, signal))
+        with self.context.lock:
+            self.context.attempts[key] = Gone(key, None, never_started=True)
+        self.context.wake()
+
+    def remove(self, key: Key) -> None:
+        if key in self.context.queue:
+            raise Unavailable(f"{attempt_name(key)}: not removed, it still waits; signal it first")
+        super().remove(key)
 
 
 def _by_name(item: tuple[Key, Observation]) -> str:

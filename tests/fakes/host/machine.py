@@ -22,7 +22,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from tests.fakes.daemon.attempts import FakeAttempts
 from tests.fakes.daemon.clock import FakeClock
-from tests.fakes.engine.executor import FakeExecutor, World
+from tests.fakes.engine.executor import FakeBatchExecutor, FakeExecutor, World
 from tests.fakes.engine.keyed_executor import ManualLanes
 from tests.fakes.gpu.vitals import FakeInventory
 
@@ -41,6 +41,7 @@ class Host:
     inventory: FakeInventory = field(default_factory=lambda: FakeInventory(devices=list(GPUS)))
 
     silence_limits_s: Mapping[str, float | None] = field(default_factory=dict)
+    queues: bool = False  # the engine has a queue of its own
 
     def __post_init__(self) -> None:
         self.boot()
@@ -50,14 +51,15 @@ class Host:
         self.store = SqliteStore(self.path / "store.db")
         if not hasattr(self, "attempt_service"):
             self.attempt_service = FakeAttempts(self.store.instance)
-        self.executor = FakeExecutor(self.store.instance, self.context)
+        make = FakeBatchExecutor if self.queues else FakeExecutor
+        self.executor = make(self.store.instance, self.context)
         self.work_queue, self.build_queue = ManualLanes(), ManualLanes()
         parts = Parts(
             store=self.store,
             executor=self.executor,
             attempt_service=self.attempt_service,
             clock=self.clock,
-            capacity=Capacity(4.0, 16 * 1024**3, self.inventory.devices),
+            capacity=Capacity(4.0, 16 * 1024**3, self.inventory.devices, self.queues),
             work_queue=self.work_queue,
             build_queue=self.build_queue,
             verification_queue=self.work_queue,
@@ -107,7 +109,7 @@ class Host:
 
 
 @contextmanager
-def fresh_host() -> Iterator[Host]:
+def fresh_host(*, queues: bool = False) -> Iterator[Host]:
     memory = Path("/dev/shm")  # hundreds of stores: an fsync each would be most of the time
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
-        yield Host(Path(path))
+        yield Host(Path(path), queues=queues)

@@ -1,7 +1,9 @@
 import pytest
 
 from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
+from runner.core.policy.causes import ExitCause
 
+NODE_FAILED = ExitCause.NODE_FAILED
 NOTHING = {
     "oom_seen": False,
     "engine_error": "",
@@ -37,6 +39,12 @@ def evidence(exit_code: int | None, **known: object) -> Evidence:
         pytest.param(evidence(1), "exception", id="plain"),
         pytest.param(evidence(200), "exception", id="no-such-signal"),
         pytest.param(evidence(1, result_cause="completed"), "exception", id="claims-too-much"),
+        pytest.param(evidence(None, engine_cause=NODE_FAILED), "node_failed", id="node-lost"),
+        pytest.param(evidence(75, engine_cause=NODE_FAILED), "node_failed", id="saved-and-node-lost"),
+        pytest.param(evidence(97, engine_cause=NODE_FAILED), "non_finite", id="its-own-word-first"),
+        pytest.param(
+            evidence(0, result_cause="completed", engine_cause=NODE_FAILED), "completed", id="done-before"
+        ),
     ],
 )
 def test_the_cause_is(what: Evidence, cause: str) -> None:

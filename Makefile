@@ -15,7 +15,7 @@ OTHERS := $(BY_FILE) -n 4 --ignore=$(PROCESSES) tests/chaos tests/integration te
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-share test check fix unit bench docs docs-reference graph venv engine clean
+.PHONY: help demo demo-restart demo-share test check fix unit bench docs docs-reference graph venv engine slurm clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -42,6 +42,11 @@ engine:
 	@mkdir -p .make
 	@scripts/engine > .make/engine || [ -z "$$CI" ]
 
+# A Slurm of four nodes on this machine, for the tests; scripts/slurm stop ends it.  The same holds without one.
+slurm:
+	@mkdir -p .make
+	@scripts/slurm > .make/slurm || [ -z "$$CI" ]
+
 demo: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
@@ -57,12 +62,12 @@ demo-share: venv
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_share.py
 
-test: check docs engine
+test: check docs engine slurm
 	rm -rf .coverage
 	scripts/test-tools
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
-	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"' EXIT HUP INT TERM; \
-	export DOCKER_HOST="$$(tail -n 1 .make/engine)" TMPDIR="$$scratch"; \
+	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"; scripts/slurm stop' EXIT HUP INT TERM; \
+	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch"; \
 	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/coverage_check.py && $(BIN)/python -m pytest -q $(OTHERS)
 
 check: venv

@@ -62,7 +62,7 @@ from runner.core.job.states import (
 )
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.ports.executor import Key, LaunchRequest, Limits
+from runner.core.ports.executor import EndReason, Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
 from runner.files.field_checks import REFUSED_VARIABLES
 from runner.files.policy.load import load_named_policy
@@ -218,7 +218,7 @@ def explained() -> set[str]:
             causes.Evidence(code, oom, "", word, "", writes_result=True, shared_memory_full=full),
         )[0]
         for code, oom, word, full in product(codes, (False, True), said, (False, True))
-    } | {"launch_failed", "not_started"}  # of the lifecycle and of the store: no attempt ended
+    } | {"launch_failed", "not_started", *map(str, EndReason)}  # of lifecycle, store, and engine
 
 
 def test_the_vocabulary_of_causes_is_complete() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
-from runner.core.policy.digest import compute_digest
 from runner.core.policy.causes import ExitCause
+from runner.core.policy.digest import compute_digest
 from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Policy
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms

@@ -24,9 +24,9 @@ def host() -> Iterator[Host]:
         yield host
 
 
-def accepted(host: Host, **more: timedelta) -> Key:
+def accepted(host: Host, time_limit: timedelta | None = None) -> Key:
     """Submit a job and return the key of its attempt, which waits in the queue of the engine."""
-    job_id = host.submit(**more)
+    job_id = host.submit(time_limit=time_limit)
     host.settle()
     assert host.state(job_id) == "starting"
     return host.key(job_id)

@@ -54,7 +54,7 @@ def _paths(argv: Sequence[str] | None) -> RunPaths:
 
 def _attempt(paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:
     spec = read_spec(paths)
-    reporter.progress.total_steps = spec.workload.steps
+    reporter.progress.total_steps = spec.workload.known_steps
     reporter.begin()
     say(f"job {spec.job_id}, revision {spec.revision}, attempt {spec.attempt}, lineage {spec.lineage}")
 

@@ -3,6 +3,7 @@
     step-00000050/  state.pt  manifest.json      complete, and never changed again
     best-00000040/  weights.pt  manifest.json    the weights of the best evaluation
     final/          weights.pt  manifest.json    the finished model
+    micro-batch.json                             the size that micro_batch: auto came to
     .tmp-...  .trash-...                         left by a kill; swept by the next attempt
     bad-...  superseded-...                      set aside, never read again
     .lock                                        held while an attempt writes here
@@ -47,8 +48,8 @@ WEIGHTS = "weights.pt"
 FINAL = "final"
 BEST = "best-"
 
-LOOKING_ON = frozenset({"best", "evaluated"})
-"""Entries of a state that no later step depends on."""
+LOOKING_ON = frozenset({"best", "evaluated", "halved"})
+"""Entries of a state that are no result of its steps: what was seen on the way."""
 
 LOCK_WAIT_S = 30.0
 """A killed attempt may hold the lock for some seconds; a longer hold means a second attempt, a defect."""

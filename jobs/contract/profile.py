@@ -63,7 +63,7 @@ class Profile(Spec):
 
     # Batches
     micro_batch: Count | Literal["auto"] | None = Field(
-        None, description="Rows per forward pass; null: the batch; auto: by the size of the batch."
+        None, description="Rows per forward pass; null: the batch; auto: as many as fit on the device."
     )
     eval_batch: int | None = Field(None, ge=1, description="Rows per evaluation pass; null: as in training.")
     loader_workers: int = Field(

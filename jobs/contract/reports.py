@@ -3,6 +3,8 @@
 The program is not trusted, so every text and every list has a size limit.
 """
 
+from typing import Annotated
+
 from pydantic import Field
 
 from jobs.contract.base import Report
@@ -17,6 +19,7 @@ class Status(Report):
     step: int = Field(0, ge=0)
     total_steps: int | None = Field(None, ge=0)
     items_per_s: float | None = Field(None, ge=0, description="Tokens, windows, rows per second; recent.")
+    step_s: float | None = Field(None, ge=0, description="Seconds of a step, without evaluations and saves.")
     items: int | None = Field(None, ge=0, description="Tokens, windows, rows that this attempt has done.")
     data_wait: float | None = Field(None, ge=0, le=1, description="Share of step time spent waiting.")
     parts: dict[str, float] = Field(
@@ -82,6 +85,7 @@ class Effective(Report):
     switches: dict[str, Switch] = Field({}, max_length=200)
     versions: dict[str, str] = Field({}, max_length=20)
     fallbacks: tuple[str, ...] = ()
+    advice: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=20)
 
 
 class FileDigest(Report):

@@ -50,9 +50,10 @@ def device_of(batch: Batch) -> torch.device:
 
 
 def automatic_size(batch_size: int) -> int:
-    """Return the micro-batch of ``micro_batch: auto``: an eighth of a large batch, half of a small one.
+    """Return the first guess of ``micro_batch: auto``: an eighth of a large batch, half of a small one.
 
-    The rule is MobilePoser's ("dynamic batch size for streaming").  It bounds memory without
-    querying the device, so its result is the same on every machine.
+    The rule is MobilePoser's ("dynamic batch size for streaming").  On a CPU it is the result, because a
+    small part stays in the caches; on a device the search for the largest part begins there
+    (``jobs.training.fitting``).
     """
     return min(batch_size, max(512, batch_size // 8) if batch_size >= 1024 else max(32, batch_size // 2))

@@ -6,21 +6,27 @@ function of the state (``jobs.training.step``), and a checkpoint is either compl
 """
 
 import time
+from typing import Final
 
 from jobs.checkpoint.directory import Provenance, locked
 from jobs.checkpoint.saver import Checkpoints, ResumePoint
 from jobs.checkpoint.signatures import differences
-from jobs.contract import AttemptSpec, Phase, Program, RunPaths
+from jobs.contract import BILLION, AttemptSpec, Phase, Program, RunPaths
 from jobs.contract.plans import TrainingPlan
 from jobs.training.device import out_of_memory_named, prepare
+from jobs.training.epochs import EpochLog
 from jobs.training.failures import InvalidSpec, Stopped
-from jobs.training.memory import MemoryLog
+from jobs.training.fitting import keep_rows, kept_rows, larger_rows
+from jobs.training.memory import MIB, MemoryLog, room
 from jobs.training.report import Reporter, say, warn
 from jobs.training.signals import StopRequests
 from jobs.training.startup import startup_lines
 from jobs.training.step import Training
 from jobs.training.switches import Switches
 from jobs.workloads.protocol import BuildContext, Evaluation, build
+
+ADVISED_AFTER: Final = 100
+"""Steps of an attempt after which it has taken the memory that it needs."""
 
 
 def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:
@@ -40,6 +46,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRe
         )
         with checkpoints, out_of_memory_named(training.device):
             if not _is_finished(training, checkpoints, reporter):
+                _fit(training, paths, reporter, requests)
                 _rehearse(training, checkpoints, reporter, requests)
                 train(training, checkpoints, reporter, requests)
 
@@ -49,6 +56,7 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
     plan, progress = training.plan, reporter.progress
     memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
     step = began = _resume(training, checkpoints, reporter, requests)
+    epochs = EpochLog(_built_in(training.spec).epochs, training.workload.steps_per_epoch, began)
     with reporter.within(Phase.TRAIN):
         training.feed.begin(step)
         while step < plan.steps:
@@ -61,6 +69,9 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
                 _say_what_fits(training, checkpoints, reporter)
             reporter.stepped(step, loss, took, training.gradient_norm)
             memory.stepped(step, reporter)
+            epochs.stepped(step)
+            if step == began + ADVISED_AFTER:
+                _advise(training, reporter)
             _report(training, checkpoints, reporter, requests)
             checkpoints.poll()
             if step < plan.steps and (requests.take_save() or checkpoints.due(step)):
@@ -78,9 +89,12 @@ def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Sto
     plan, switches = _built_in(spec), Switches(spec.profile)
     device = prepare(spec, switches)
     reporter.memory = device.memory_bytes
-    reporter.progress.total_steps = plan.steps
     with reporter.within(Phase.DATA):
         workload = build(plan, BuildContext(spec.seed, switches, paths.cache))
+    plan = plan.with_steps(workload.steps_per_epoch)
+    if plan.steps > BILLION:
+        raise InvalidSpec(f"workload.epochs: these are {plan.steps:,} steps, more than {BILLION:,}")
+    reporter.progress.total_steps = plan.steps
     _leave_before_work(requests)
     with out_of_memory_named(device):
         return Training(spec, plan, workload, device, switches)
@@ -90,6 +104,38 @@ def _built_in(spec: AttemptSpec) -> TrainingPlan:
     if isinstance(spec.workload, Program):
         raise InvalidSpec("workload: a program is started by the runner itself, not by the trainer")
     return spec.workload
+
+
+def _fit(training: Training, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:
+    """Determine the micro-batch of ``auto``: that of the lineage, or the largest that fits on the device."""
+    spec, batch_size = training.spec, training.plan.batch_size
+    if spec.profile.micro_batch != "auto":
+        return
+    if rows := kept_rows(paths.lineage_dir, batch_size, spec.revision):
+        training.take_rows(rows)
+    elif available := room(training.device.torch_device):
+        _leave_before_work(requests)
+        with reporter.within(Phase.TRAIN):
+            training.fit(available)
+        keep_rows(paths.lineage_dir, batch_size, training.micro_batch)
+
+
+def _advise(training: Training, reporter: Reporter) -> None:
+    """Say whether a larger micro-batch would fit, once the training has taken what it needs."""
+    available = room(training.device.torch_device)
+    if available is None:
+        return
+    rows, batch_size = training.micro_batch, training.plan.batch_size
+    peak, capacity = available.peak_bytes(), available.capacity_bytes
+    if larger := larger_rows(rows, batch_size, peak, capacity):
+        memory = f"{peak / MIB:,.0f} of {capacity / MIB:,.0f} MiB"
+        text = (
+            f"micro-batches of {rows} of {batch_size} rows take {memory}:"
+            f" profile.micro_batch: {larger} would fit; auto, in a new lineage, finds the largest"
+        )
+        say(f"advice: {text}")
+        training.advice += (text,)
+        reporter.effective(training.effective())
 
 
 def _rehearse(

@@ -3,7 +3,7 @@
 import ctypes
 import os
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
@@ -47,6 +47,44 @@ def memory(device: torch.device) -> Memory:
         )
     resident = resident_bytes() or 0
     return Memory(resident, resident, resident)
+
+
+class Room(Protocol):
+    """The device memory that a training may take, and how much of it was needed."""
+
+    @property
+    def capacity_bytes(self) -> int: ...
+
+    def begin(self) -> None:
+        """Measure the peak from now on."""
+
+    def peak_bytes(self) -> int:
+        """Return the largest number of bytes that was in use since ``begin``."""
+
+
+class DeviceRoom:
+    """The memory of a GPU that other processes do not occupy, within the limit of this process."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @property
+    def capacity_bytes(self) -> int:
+        free, total = torch.cuda.mem_get_info(self._device)
+        limit = total * torch.cuda.get_per_process_memory_fraction(self._device)
+        return int(min(limit, free + torch.cuda.memory_reserved(self._device)))
+
+    def begin(self) -> None:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_reserved(self._device)
+
+
+def room(device: torch.device) -> Room | None:
+    """Return the memory of a device, None for a CPU: its memory is the host's, and is not measured."""
+    return DeviceRoom(device) if device.type == "cuda" else None
 
 
 def keep_freed_memory() -> bool:

@@ -77,6 +77,7 @@ class Reporter:
         self._phases = Phases(clock)
         self._beat_at = -math.inf
         self._deaf: set[str] = set()
+        self._warned: set[str] = set()
         self._reserved: files.ReservedFile | None = None
 
     def begin(self) -> None:
@@ -139,9 +140,11 @@ class Reporter:
             file.write(line + "\n")
 
     def effective(self, effective: Effective) -> None:
-        """Write ``effective.json``, and log a warning for each setting that fell back."""
+        """Write ``effective.json``, and log a warning for each setting that fell back since the last time."""
         for fallback in effective.fallbacks:
-            warn(fallback)
+            if fallback not in self._warned:
+                warn(fallback)
+        self._warned.update(effective.fallbacks)
         with self._tolerating("effective.json"):
             files.replace(self._paths.effective, dump(effective).encode())
 
@@ -165,6 +168,7 @@ class Reporter:
             step=now.step,
             total_steps=now.total_steps,
             items_per_s=self.throughput.items_per_s,
+            step_s=self.throughput.seconds_for(1),
             items=self.throughput.items,
             data_wait=self.throughput.data_wait,
             parts=self.throughput.parts,

@@ -6,7 +6,8 @@ draws and the learning rate are derived from the step.  This property makes a re
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,8 +23,9 @@ from jobs.training.batches import Batch
 from jobs.training.device import Device, is_out_of_memory, versions
 from jobs.training.failures import DeviceOutOfMemory, InvalidSpec, NonFinite
 from jobs.training.feed import Feed
+from jobs.training.fitting import FILLED, fewest_parts, rows_of
 from jobs.training.lr_schedule import learning_rate
-from jobs.training.memory import keep_freed_memory
+from jobs.training.memory import MIB, Room, keep_freed_memory
 from jobs.training.optimizer import adamw
 from jobs.training.phases import StepTime
 from jobs.training.randomness import seed_all
@@ -75,6 +77,9 @@ class Training:
         torch.autograd.set_detect_anomaly(switches.profile.anomaly_detection)
         keep_freed_memory()
         self.micro_batch = self._first_micro_batch()
+        self._halved = False
+        self.advice: tuple[str, ...] = ()
+        """What the user may do to make this training faster, one line each."""
         self.best: float | None = None
         self.evaluated: int | None = None
         workload.model.to(device.torch_device)
@@ -172,19 +177,61 @@ class Training:
         Raises:
             InvalidSpec: A parameter is on the wrong device, or an operation has no deterministic form.
         """
+        with self._undone():
+            try:
+                for step in range(REHEARSED):
+                    self._rehearse(step)
+            except RuntimeError as error:
+                if "deterministic" not in str(error):
+                    raise
+                first_line = str(error).splitlines()[0]
+                raise InvalidSpec(f"{first_line} Set deterministic: false, or change the model") from error
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Put weights and optimiser back as they were, after the steps within the context."""
         before = clone(dict(self.workload.model.state_dict()))
         try:
-            for step in range(REHEARSED):
-                self._rehearse(step)
-        except RuntimeError as error:
-            if "deterministic" not in str(error):
-                raise
-            first_line = str(error).splitlines()[0]
-            raise InvalidSpec(f"{first_line} Set deterministic: false, or change the model") from error
+            yield
         finally:
             self.workload.model.load_state_dict(before)
             self._begin_optimizer()
             self._stopwatch.take()
+
+    def fit(self, room: Room) -> None:
+        """Set the micro-batch to the largest equal part of the batch that fits, by steps that are undone.
+
+        Raises:
+            DeviceOutOfMemory: A micro-batch of one row does not fit.
+        """
+        with self._undone():
+            self._rehearse(0)  # halves if need be; the optimiser has its state from here on
+            batch, size = self.feed.source.batch(0), self.plan.batch_size
+            most = -(-size // self.micro_batch)
+            while most < size and not self._fits(batch, rows_of(size, most), room):
+                most = min(2 * most, size)
+            parts = fewest_parts(most, lambda count: self._fits(batch, rows_of(size, count), room))
+            rows = self.micro_batch = rows_of(size, parts)
+            self._fits(batch, rows, room)
+        self._halved = False
+        peak, capacity = (f"{each / MIB:,.0f}" for each in (room.peak_bytes(), room.capacity_bytes))
+        self.switches.chosen("micro_batch", rows, f"{rows} of {size} rows take {peak} of {capacity} MiB")
+
+    def _fits(self, batch: Batch, rows: int, room: Room) -> bool:
+        """Return whether a step with a micro-batch of so many rows leaves a part of the memory free."""
+        self.micro_batch = rows
+        room.begin()
+        seed_all(self.spec.seed, 0)
+        if isinstance(self._try_gradients(batch), str):
+            self._free_gradients()
+            return False
+        self._step_optimizer(0)
+        return room.peak_bytes() <= FILLED * room.capacity_bytes
+
+    def take_rows(self, rows: int) -> None:
+        """Use the micro-batch with which this lineage began."""
+        self.micro_batch = rows
+        self.switches.chosen("micro_batch", rows, "as this lineage began")
 
     def _rehearse(self, step: int) -> None:
         seed_all(self.spec.seed, step)
@@ -220,14 +267,19 @@ class Training:
                 raise NonFinite(f"{str(error).splitlines()[0]} The weights were not updated") from error
             raise
 
-    def _halve(self, problem: str) -> None:
+    def _free_gradients(self) -> None:
+        """Give up a step that did not fit, with the memory that it took."""
         self._optimizer.zero_grad(set_to_none=True)
         self._begin_scaler(self._scaler.state_dict())  # unscaling is allowed once a step
         if self.device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _halve(self, problem: str) -> None:
+        self._free_gradients()
         if self.micro_batch == 1:
             raise DeviceOutOfMemory(f"{self.device.name}: not even one row fits: {problem}")
         before, self.micro_batch = self.micro_batch, -(-self.micro_batch // 2)
+        self._halved = True
         self.switches.fell_back("micro_batch", self.micro_batch, f"{before} rows did not fit: {problem}")
         warn(
             f"out of memory with {before} rows; going on with {self.micro_batch} at the same batch: {problem}"
@@ -326,6 +378,7 @@ class Training:
             "micro_batch": self.micro_batch,
             "best": self.best,
             "evaluated": self.evaluated,
+            **({"halved": True} if self._halved else {}),
             **scaler,
         }
 
@@ -348,8 +401,8 @@ class Training:
             self._begin_scaler(state["scaler"])
         self.best, self.evaluated = state.get("best"), state.get("evaluated")
         rows = state.get("micro_batch", self.micro_batch)
-        if rows < self.micro_batch:
-            self.micro_batch = rows
+        if state.get("halved") and rows < self.micro_batch:
+            self.micro_batch, self._halved = rows, True
             self.switches.fell_back("micro_batch", rows, "more did not fit before the checkpoint")
 
     # --- What it is
@@ -392,6 +445,7 @@ class Training:
             switches=dict(self.switches.report()),
             versions=versions(),
             fallbacks=self.switches.fallbacks,
+            advice=self.advice,
         )
 
     def _first_micro_batch(self) -> int:

@@ -17,6 +17,7 @@ class Switches:
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self._applied: dict[str, Switch] = {}
+        self._chosen: set[str] = set()  # switches with the value auto, which came to something as it should
 
     def applied(
         self, name: str, value: Value = None, *, verified: bool | None = None, note: str = ""
@@ -33,8 +34,14 @@ class Switches:
             note=note[:1000],
         )
 
+    def chosen(self, name: str, value: Value, why: str) -> None:
+        """Record the value that an automatic switch came to, and how."""
+        self.applied(name, value, verified=True, note=why)
+        self._chosen.add(name)
+
     def fell_back(self, name: str, value: Value, why: str) -> None:
         """Record that a value other than the requested one is in force, and why."""
+        self._chosen.discard(name)
         self._applied[name] = Switch(
             requested=self._requested(name), applied=_text(value), verified=True, note=why[:1000]
         )
@@ -45,7 +52,7 @@ class Switches:
         return tuple(
             f"{name} {switch.requested}: using {switch.applied}: {switch.note}"
             for name, switch in self._applied.items()
-            if switch.applied != switch.requested and switch.note
+            if switch.applied != switch.requested and switch.note and name not in self._chosen
         )
 
     def report(self) -> Mapping[str, Switch]:

@@ -201,6 +201,8 @@ class PairComparator:
         if library.repeated:
             say(f"{library.repeated} test molecules are training molecules too, and were left out")
         self._corpus = library.sha256
+        self._items = _pairs(len(library.train.smiles))
+        plan = plan.with_steps(self.steps_per_epoch)  # a ramp of the loss needs the number of steps
         once = setting.switches.profile.conversion == "once"
         self.source = Groups(
             _items(library.train, plan, once=once), _items(library.test, plan, once=once), plan, setting.seed
@@ -216,7 +218,7 @@ class PairComparator:
 
     @property
     def train_items(self) -> int:
-        return _pairs(len(self.source.train.smiles))
+        return self._items
 
     @property
     def steps_per_epoch(self) -> int:

@@ -181,6 +181,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("matrix", of_matrix(job)),
         ("set aside", set_aside_text(job)),
         ("step", progress_share(job)),
+        ("epochs", epochs_text(job)),
         ("metrics", metrics_text(job)),
         ("command", command_text(job)),
         ("resources", resources_text(job)),
@@ -196,6 +197,20 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("weights_sha256", result.get("weights_sha256")),
     ]
     return [(name, value) for name, value in pairs if value not in {None, "", "-"}]
+
+
+def epochs_text(job: JobDetail) -> str:
+    """Return how many epochs are done, how many steps one has, and how long one takes."""
+    epochs = job.get("epochs")
+    if not epochs:
+        return ""
+    of = "" if epochs["total"] is None else f" of {epochs['total']:.4g}"
+    took = "" if epochs["epoch_s"] is None else f", {_short(epochs['epoch_s'])} each"
+    return f"{epochs['done']:.4g}{of}, of {epochs['steps_per_epoch']:,} steps{took}"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
 def metrics_text(job: JobDetail) -> str:

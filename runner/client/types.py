@@ -67,6 +67,15 @@ class NetworkResponse(TypedDict):
     problem: str
 
 
+class EpochsResponse(TypedDict):
+    """The epochs of a training: the length of one, and how many are done and wanted."""
+
+    steps_per_epoch: int
+    done: float
+    total: float | None
+    epoch_s: float | None
+
+
 class JobDetail(JobSummary):
     """One job with its history."""
 
@@ -77,6 +86,7 @@ class JobDetail(JobSummary):
     image: str | None
     network: NotRequired[NetworkResponse]  # absent in the answers of older daemons
     settings: dict[str, Any]
+    epochs: NotRequired[EpochsResponse | None]  # absent in the answers of older daemons
     advice: list[str]
     revision: dict[str, Any] | None
     result: dict[str, Any] | None

@@ -6,7 +6,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Final
 
-from jobs.contract import Result, Status
+from jobs.contract import Effective, Result, Status
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import ProgramStart
@@ -191,9 +191,16 @@ class JobQueries:
         return self.context.store.decisions(row.job.id, attempt)
 
     def advice(self, row: JobRow) -> list[str]:
-        """Return the advice of the policy about the newest attempt of a job."""
+        """Return the advice about the newest attempt of a job: of the policy, and of the training itself."""
         noted, prefix = self.context.store.noted(row.job.id, ADVISED), attempt_prefix(row.job.attempts)
-        return [text for text in noted if text.startswith(prefix)]
+        own = () if (effective := self.effective(row)) is None else effective.advice
+        policys = [text for text in noted if text.startswith(prefix)]
+        return policys + [f"{prefix}{one_line(text)}" for text in own]
+
+    def effective(self, row: JobRow) -> Effective | None:
+        """Return the settings in force that the newest attempt of a job has reported."""
+        directory = self.context.attempt_service.directory(row)
+        return directory.effective(directory.paths(row.job.attempts, row.job.lineage))
 
     @staticmethod
     def is_settled(row: JobRow) -> bool:

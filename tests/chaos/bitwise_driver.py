@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -29,7 +30,10 @@ from jobs.checkpoint import directory as lineage
 from jobs.checkpoint import durable as files
 from jobs.checkpoint import saver as checkpoint
 from jobs.contract import AttemptSpec, RunPaths, checkpoints, read_manifest
+from jobs.training import fitting
 from jobs.training import loop as trainer
+from jobs.training.batches import Batch
+from jobs.training.step import Training
 
 PROTOCOL = frozenset(module.__file__ for module in (checkpoint, files, lineage))
 """Where a kill can fall between two halves of a save or of a resume."""
@@ -43,6 +47,37 @@ class Hashes:
 
     weights: str | None
     state: str | None
+
+
+@dataclass(slots=True)
+class MadeUpRoom:
+    """The memory of a device, in rows of a micro-batch."""
+
+    capacity_bytes: int
+    seen: int = 0
+
+    def begin(self) -> None:
+        self.seen = 0
+
+    def peak_bytes(self) -> int:
+        return self.seen
+
+    def limit(self) -> None:
+        """Let steps of this process with too large a micro-batch fail as on a device."""
+        gradients = Training._gradients
+
+        def limited(training: Training, batch: Batch) -> torch.Tensor:
+            if training.micro_batch > self.capacity_bytes:
+                raise torch.OutOfMemoryError("CUDA out of memory: a made-up limit")
+            self.seen = max(self.seen, training.micro_batch)
+            return gradients(training, batch)
+
+        patch.object(Training, "_gradients", limited).start()  # there is no device that could be full
+        patch.object(trainer, "room", lambda _device: self).start()
+
+
+BEGINNING, LATER = MadeUpRoom(5), MadeUpRoom(99)
+"""What fits when a lineage begins, and after that."""
 
 
 class Lines:
@@ -119,6 +154,9 @@ class Job:
         os.dup2(log, 1)
         os.dup2(log, 2)
         code = 70  # of an exception, which is in the log
+        if self._spec["profile"].get("micro_batch") == "auto":
+            has_begun = (paths.lineage_dir / fitting.FILE).exists()
+            (LATER if has_begun else BEGINNING).limit()
         try:
             if lines:
                 lines.watch()

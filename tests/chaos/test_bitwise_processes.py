@@ -52,6 +52,25 @@ def torture(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(120 + 20 * KILLS)
+def test_a_training_whose_micro_batch_was_found_keeps_it_when_killed(tmp_path: Path) -> None:
+    """Each attempt after the first meets a device with more room."""
+    seed = int.from_bytes(os.urandom(4))
+    print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    asked = spec("causal_lm", tmp_path / "some examples")
+    asked["workload"]["batch_size"] = 12
+    asked["profile"] = {"micro_batch": "auto"}
+    kills = {"timed_kills": KILLS // 2, "line_kills": KILLS // 2, "stopped_jobs": 1}
+    report = torture(tmp_path / "jobs", {"spec": asked, "arms": ARMS[:1], "seed": seed, **kills})
+    assert report["reference"]["weights"]
+    for end in report["ends"]:
+        assert end == report["reference"]
+    files = (tmp_path / "jobs").glob("*/lineages/1/micro-batch.json")
+    kept = [json.loads(path.read_text()) for path in files]
+    assert kept == [{"batch_size": 12, "rows": 4}] * len(kept)
+    assert len(kept) > 2
+
+
+@pytest.mark.timeout(120 + 20 * KILLS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_killed_at_random_moments_ends_with_the_bits_of_an_undisturbed_one(
     kind: str, tmp_path: Path

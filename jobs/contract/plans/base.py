@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from math import ceil
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
 
 from jobs.contract.base import BILLION, Spec
@@ -47,6 +48,13 @@ class TrainingPlan(Spec):
         description="Directory or file, relative to the job file; or the name of a prepared data set."
     )
     steps: int = Field(200, ge=1, le=BILLION, description="Optimiser steps of the whole job.")
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        le=BILLION,
+        description="Passes over the training data, in place of steps; the program counts how many steps they"
+        " are.",
+    )
     batch_size: int = Field(16, ge=1, le=BILLION, description="Rows in one step, the effective batch.")
     learning_rate: float = Field(1e-3, gt=0, description="Peak, reached after the warm-up.")
     warmup_steps: int = Field(20, ge=0, le=BILLION, description="Steps over which the learning rate rises.")
@@ -60,6 +68,30 @@ class TrainingPlan(Spec):
     eval_batches: int = Field(4, ge=1, le=BILLION, description="Batches in one evaluation.")
     log_every: int = Field(10, ge=1, le=BILLION, description="Steps between lines of the log.")
 
+    @model_validator(mode="after")
+    def _has_one_length(self) -> Self:
+        if self.epochs is not None and "steps" in self.model_fields_set:
+            raise self.misfit("are passes over the data, and steps are given as well: keep one", "epochs")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _with_one_length(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the length that is not in force; without epochs, the JSON is that of every version."""
+        known: dict[str, Any] = dump(self)
+        known.pop("epochs" if self.epochs is None else "steps", None)
+        return known
+
+    @property
+    def known_steps(self) -> int | None:
+        """The steps of the whole job, None if only the program can count them, from its data."""
+        return self.steps if self.epochs is None else None
+
+    def with_steps(self, steps_per_epoch: int) -> Self:
+        """Return the plan with its length in steps."""
+        if self.epochs is None:
+            return self
+        return self.model_copy(update={"steps": ceil(self.epochs * steps_per_epoch), "epochs": None})
+
     def misfit(self, fact: str, *names: str) -> PydanticCustomError:
         """Return the error for fields that do not fit together, located at the first one that was given."""
         given = [name for name in names if name in self.model_fields_set]
@@ -68,6 +100,7 @@ class TrainingPlan(Spec):
 
 TRAJECTORY: Final = (
     "steps",
+    "epochs",
     "batch_size",
     "learning_rate",
     "warmup_steps",

@@ -61,6 +61,11 @@ class Program(Spec):
     )
     steps: int | None = Field(None, ge=1, le=BILLION, description="Steps of the whole job, if it knows them.")
 
+    @property
+    def known_steps(self) -> int | None:
+        """The steps of the whole job, None if only the program knows them."""
+        return self.steps
+
     @field_validator("command")
     @classmethod
     def _names_a_program(cls, command: tuple[str, ...]) -> tuple[str, ...]:

@@ -155,6 +155,7 @@ def _shorten(workload: dict[str, Any], steps: int) -> None:
     if workload.get("kind") == "program":
         raise UsageError("--steps: a program decides itself how many steps it takes; say it in its command")
     workload["steps"] = steps
+    workload.pop("epochs", None)
     workload["log_every"] = max(1, steps // 20)
     workload["warmup_steps"] = min(workload.get("warmup_steps") or 0, steps)
     if workload.get("eval_every"):

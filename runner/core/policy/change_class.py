@@ -235,6 +235,7 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
     "kind": FieldRule(ChangeClass.E, "another workload"),
     "data": _CORPUS,
     "steps": FieldRule(ChangeClass.C, "the learning rate of every later step depends on how many there are"),
+    "epochs": FieldRule(ChangeClass.C, "the learning rate of every later step depends on how many there are"),
     "batch_size": _PATH,
     "learning_rate": _PATH,
     "warmup_steps": _PATH,

@@ -34,6 +34,7 @@ from runner.server.api.deps import (
 from runner.server.api.log_start import LogStart, find_start
 from runner.server.api.packages import pending_json, with_packages
 from runner.server.api.privacy import hide_summary
+from runner.server.api.reported import reported
 from runner.server.api.schedules import schedule_json
 from runner.server.api.threads import SharedThreadsRoute, run_check, run_control, run_in_share
 from runner.server.api.why import reason
@@ -126,6 +127,7 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
         "settings": views.settings(row.job.turned),
         "advice": service.queries.advice(row),
         "revision": json.loads(row.revision) if service.queries.has_permission(caller, row) else None,
+        **reported(service, row, None if not attempts else attempts[-1][2]),
         "result": None if result is None else result.model_dump(mode="json"),
     }
 

@@ -298,12 +298,17 @@ class RolloutEvaluator:
         saved = self.service.attempt_service.verified(self.row, attempt.lineage).newest or 0
         done = float(finished_by(self.service, self.row) or saved)
         on_demand = saves_on_stop(self.before) is True
-        return Work(float(steps(self.before) or 0), done, float(saved), on_demand)
+        return Work(float(steps(self.before) or self._reported_steps()), done, float(saved), on_demand)
+
+    def _reported_steps(self) -> int:
+        """Return the steps that the program counts; 0 if it says nothing."""
+        status = self.service.queries.progress(self.row)
+        return (status.total_steps if status is not None else None) or 0
 
     def _incomparable(self) -> str:
         """Return why a step of the change is other work than a step now; empty if it is the same."""
         names = {change.name for change in self.found.changes}
-        if "workload.steps" in names:
+        if names & {"workload.steps", "workload.epochs"}:
             return f"with the change there are {steps(self.after) or 'other'} steps, which is other work"
         return "a batch of another size is other work" if "workload.batch_size" in names else ""
 
@@ -324,8 +329,7 @@ class RolloutEvaluator:
 
 def steps(revision: Revision) -> int | None:
     """Return the steps of a revision; None if only its program knows."""
-    found: int | None = getattr(revision.job.workload, "steps", None)
-    return found
+    return revision.job.workload.known_steps
 
 
 def finished_by(service: JobService, row: JobRow) -> int:

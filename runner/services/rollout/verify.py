@@ -95,7 +95,7 @@ class RolloutVerifier:
         found = verify(
             promise,
             seen.overall(getattr(plan, "eval_every", None)),
-            Work(float(getattr(plan, "steps", None) or 0), status.step, saved),
+            Work(float(plan.known_steps or status.total_steps or 0), status.step, saved),
         )
         now = service.clock.now()
         service.daemon.run_exclusively(

@@ -74,6 +74,10 @@ class JobDir:
     def status(self) -> Status:
         return Status.model_validate_json(RunPaths(self.root, self.attempts, 1).status.read_bytes())
 
+    def run_weights(self, lineage: int = 1) -> str | None:
+        """Return the digest of the finished model of a lineage."""
+        return verify(RunPaths(self.root, 1, lineage).final_dir).state_sha256
+
     def metrics(self) -> list[dict[str, Any]]:
         lines = RunPaths(self.root, self.attempts, 1).metrics.read_text().splitlines()
         return [json.loads(line) for line in lines]
@@ -91,7 +95,8 @@ class JobDir:
 
 def _merged(base: dict[str, Any], change: object) -> dict[str, Any]:
     assert isinstance(change, dict)
-    return {**base, **change}
+    left_out = {"steps"} if "epochs" in change else set()
+    return {**{key: value for key, value in base.items() if key not in left_out}, **change}
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from jobs.contract import PLANS, SWITCHES, WORKLOADS, TrainingPlan, kind_of
 from tests.fakes.workloads import small_sets
@@ -60,3 +61,25 @@ def test_a_workload_has_a_small_set_with_which_the_chaos_tests_kill_and_resume_i
 ) -> None:
     fields = small_sets.small_plan(kind_of(plan), tmp_path / "data")
     assert plan.model_validate(fields).steps
+
+
+@each_workload
+def test_a_length_is_given_in_steps_or_in_epochs(plan: type[TrainingPlan]) -> None:
+    known = dict(plan.benchmark)
+    with pytest.raises(ValidationError, match="are passes over the data, and steps are given as well"):
+        plan.model_validate({**known, "epochs": 2})
+    known.pop("steps")
+    in_epochs = plan.model_validate({**known, "epochs": 2.5})
+    assert in_epochs.known_steps is None
+    assert plan.model_validate_json(in_epochs.model_dump_json()) == in_epochs
+    counted = in_epochs.with_steps(3)
+    assert (counted.known_steps, counted.epochs) == (8, None)
+    assert counted.with_steps(99) is counted
+
+
+@each_workload
+def test_without_epochs_the_json_is_that_of_earlier_versions(plan: type[TrainingPlan]) -> None:
+    """Signatures of checkpoints and digests of revisions depend on it."""
+    written = plan.model_validate(dict(plan.benchmark)).model_dump(mode="json")
+    assert "steps" in written
+    assert "epochs" not in written

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
-from jobs.checkpoint.directory import load
-from jobs.checkpoint.state import clone, digest
+from jobs.checkpoint.directory import load, training_digest
+from jobs.checkpoint.state import clone
 from jobs.contract import Cause, Effective, ExitCode, RunPaths, verify
 from jobs.training import step as training
 from jobs.training.batches import Batch, rows
@@ -53,7 +53,7 @@ def test_a_halved_step_is_the_step_of_a_training_that_began_with_less(
     for step in range(2):
         assert halved.update(step)[0] == small.update(step)[0]
     assert halved.micro_batch == fits
-    assert digest(clone(halved.state(2))) == digest(clone(small.state(2)))
+    assert training_digest(clone(halved.state(2))) == training_digest(clone(small.state(2)))
 
 
 def test_a_step_that_runs_out_after_some_parts_is_done_again_from_its_beginning(
@@ -74,7 +74,7 @@ def test_a_step_that_runs_out_after_some_parts_is_done_again_from_its_beginning(
     halved = make(job, workload=SIX, profile={"micro_batch": 2})
     halved.update(0)
     assert seen == [2, 2, 2, 1, 1, 1, 1, 1, 1]
-    assert digest(clone(halved.state(1))) == digest(clone(small.state(1)))
+    assert training_digest(clone(halved.state(1))) == training_digest(clone(small.state(1)))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -96,7 +96,7 @@ def test_a_step_that_runs_out_while_it_clips_is_done_again(
     halved = make(job, workload=SIX, profile={"precision": precision})
     halved.update(0)
     assert (halved.micro_batch, len(calls)) == (3, 2)
-    assert digest(clone(halved.state(1))) == digest(clone(small.state(1)))
+    assert training_digest(clone(halved.state(1))) == training_digest(clone(small.state(1)))
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

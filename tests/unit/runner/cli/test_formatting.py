@@ -187,3 +187,23 @@ def test_the_last_verdict_is_told_as_what_was_done_since(said: str, shown: str |
     assert facts.get("verdict") == shown
     assert facts["settings"] == "micro_batch=128"
     assert "verdict" not in dict(render.facts(job()))
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        (None, ""),
+        (
+            {"steps_per_epoch": 1234, "done": 1.5, "total": 5.0, "epoch_s": 3.14},
+            "1.5 of 5, of 1,234 steps, 3.1s each",
+        ),
+        ({"steps_per_epoch": 40, "done": 2.0, "total": None, "epoch_s": 90.0}, "2, of 40 steps, 1m30s each"),
+        ({"steps_per_epoch": 40, "done": 0.025, "total": None, "epoch_s": None}, "0.025, of 40 steps"),
+    ],
+)
+def test_epochs_are_told_with_their_length(known: dict[str, object] | None, text: str) -> None:
+    assert render.epochs_text(job(epochs=known)) == text
+
+
+def test_an_older_daemon_tells_nothing_about_epochs() -> None:
+    assert render.epochs_text(job()) == ""

@@ -1,0 +1,63 @@
+"""What a training says about itself is part of the answer about its job."""
+
+from typing import Any
+
+import pytest
+
+from jobs.contract import Effective, Phase, Status, dump
+from runner.server.api.reported import epochs
+from tests.unit.runner.server.api.test_jobs import Site, site  # noqa: F401  found by name
+
+
+def effective(**said: Any) -> Effective:  # noqa: ANN401
+    return Effective(
+        device="cpu",
+        device_name="cpu",
+        precision="fp32",
+        threads=1,
+        micro_batch=4,
+        accumulation=4,
+        **said,
+    )
+
+
+def status(**said: Any) -> Status:  # noqa: ANN401
+    return Status(phase=Phase.TRAIN, time=1.0, step=60, **said)
+
+
+def test_a_job_that_reports_nothing_has_neither_epochs_nor_advice(site: Site) -> None:  # noqa: F811
+    site.submit()
+    found = site.until("running")
+    assert (found["epochs"], found["advice"]) == (None, [])
+
+
+def test_a_job_has_the_epochs_and_the_advice_of_its_newest_attempt(site: Site) -> None:  # noqa: F811
+    site.submit()
+    site.until("running")
+    place = site.attempt_dir()
+    (place / "effective.json").write_text(
+        dump(effective(steps_per_epoch=40, advice=("a larger\nmicro-batch would fit",)))
+    )
+    (place / "status.json").write_text(dump(status(total_steps=200, step_s=0.5)))
+    found = site.job()
+    assert found["epochs"] == {"steps_per_epoch": 40, "done": 1.5, "total": 5.0, "epoch_s": 20.0}
+    assert found["advice"] == ["attempt 1: a larger\\nmicro-batch would fit"]
+
+
+@pytest.mark.parametrize(
+    ("effective", "status", "expected"),
+    [
+        (None, status(), None),
+        (effective(), status(), None),
+        (effective(steps_per_epoch=20), None, None),
+        (
+            effective(steps_per_epoch=20),
+            status(),
+            {"steps_per_epoch": 20, "done": 3.0, "total": None, "epoch_s": None},
+        ),
+    ],
+)
+def test_what_is_not_known_is_null(
+    effective: Effective | None, status: Status | None, expected: dict[str, Any] | None
+) -> None:
+    assert epochs(effective, status) == expected

@@ -11,17 +11,23 @@ PROCESSES := tests/integration/process
 COVERED := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.coverage_plugin tests/unit $(PROCESSES)
 # The others wait, most of them for an engine: four files at a time. tests/conftest.py puts the longest first.
 OTHERS := $(BY_FILE) -n 4 --ignore=$(PROCESSES) tests/chaos tests/integration tests/contract tests/gpu
+# The user of the part that answers, where the daemons of tests are in two parts, and what `make test` runs so.
+SPLIT_USER ?= games
+SPLIT := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract
+SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integration/test_end_to_end.py \
+	tests/integration/test_checkpoints_hostile.py $(PROCESSES)/runner/services/sessions
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-share test check fix unit bench docs docs-reference graph venv engine slurm clean
+.PHONY: help demo demo-restart demo-share test test-split check fix unit bench docs docs-reference graph venv engine slurm clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
 	@echo "make demo-restart  change a running job: restart, keep or resume, by estimate and by measurement"
 	@echo "make demo-share    short trainings take turns with a long one, beside first come, first served"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
+	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
 	@echo "make check         the static checks, in seconds"
 	@echo "make unit          the unit tests"
 	@echo "make docs          the documentation as a site, in build/docs"
@@ -68,7 +74,17 @@ test: check docs engine slurm
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"; scripts/slurm stop' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch"; \
-	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/coverage_check.py && $(BIN)/python -m pytest -q $(OTHERS)
+	$(BIN)/python -m pytest -q $(COVERED) && $(BIN)/python scripts/coverage_check.py && $(BIN)/python -m pytest -q $(OTHERS) && \
+	{ [ "$$(id -u)" != 0 ] || TEST_DAEMON_USER=$(SPLIT_USER) $(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT_FEW); }
+
+# Daemons of root for all users, one part of which gives up root: docs/operate/security.md.
+test-split: venv engine slurm
+	@[ "$$(id -u)" = 0 ] || { echo "make test-split: only root has rights to give up" >&2; exit 1; }
+	scripts/test-tools
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
+	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"; scripts/slurm stop' EXIT HUP INT TERM; \
+	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch" TEST_DAEMON_USER=$(SPLIT_USER); \
+	$(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT) $(ONLY)
 
 check: venv
 	$(BIN)/ruff format --check --quiet .

@@ -327,9 +327,9 @@ class Client:
             try:
                 if self.was_stopped():
                     self._await_another_daemon()
-                    reached_s = monotonic()
                 else:
-                    self.await_return()
+                    self.await_return()  # one answers now
+                reached_s = monotonic()
             except Unavailable as error:  # it may have been killed while it started
                 lost = error
             if monotonic() >= (self._until_s or reached_s + FOLLOW_PATIENCE_S):

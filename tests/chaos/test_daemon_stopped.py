@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fakes.daemon.service import PATIENCE_S, Service, service
+from runner.client.autostart import answers
+from tests.fakes.daemon.service import PATIENCE_S, Service, service, until
 
 pytestmark = pytest.mark.engine
 
@@ -85,6 +86,7 @@ def test_who_waits_or_follows_survives_more_kills_than_a_question_is_tried(quiet
     with quiet.typing("wait", job_id) as waits, quiet.typing("events", "-f", job_id) as follows:
         assert "submitted" in told(follows)
         for _ in range(8):
+            until(lambda: answers(str(quiet.socket)), "a follower has brought the daemon back")
             pid = quiet.daemon_pid()
             os.kill(pid, signal.SIGKILL)
             quiet.await_end(pid)

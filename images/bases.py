@@ -38,10 +38,10 @@ print(json.dumps({
 }))
 """
 
-_OPTIONS: Final = "/run/runner-apt.conf"
-_CERTIFICATE: Final = "/run/runner-ca.pem"
+OPTIONS: Final = "/run/runner-apt.conf"
+CERTIFICATE: Final = "/run/runner-ca.pem"
 _INSTALL: Final = (
-    f"export APT_CONFIG={_OPTIONS} && apt-get update && apt-get install -y --no-install-recommends $PACKAGES"
+    f"export APT_CONFIG={OPTIONS} && apt-get update && apt-get install -y --no-install-recommends $PACKAGES"
     " && apt-get clean && rm -rf /var/lib/apt/lists/*"
 )
 
@@ -130,7 +130,7 @@ def _complete(
         log.line(f"base: installing {' '.join(missing)}")
         with tempfile.TemporaryDirectory() as scratch:
             options = Path(scratch) / "apt.conf"
-            options.write_text(apt_options(settings, os.environ))
+            options.write_text(apt_options(settings.ca_file, os.environ))
             end = engine.step(_install(image.id, tag, missing, options, settings))
         log.lines(end.output.splitlines())
         if end.exit_code != 0:
@@ -141,15 +141,15 @@ def _complete(
 
 def _install(image: str, tag: str, packages: list[str], options: Path, settings: ImageSettings) -> Step:
     """Return the step that installs packages; host files are mounted below /run, which is not committed."""
-    files = {_OPTIONS: options} | ({_CERTIFICATE: settings.ca_file} if settings.ca_file else {})
+    files = {OPTIONS: options} | ({CERTIFICATE: settings.ca_file} if settings.ca_file else {})
     argv = ("sh", "-c", _INSTALL.replace("$PACKAGES", " ".join(packages)))
     return Step(image, argv, network=True, root=True, files=files, commit=tag)
 
 
-def apt_options(settings: ImageSettings, environment: Mapping[str, str]) -> str:
+def apt_options(ca_file: Path | None, environment: Mapping[str, str]) -> str:
     """Return the configuration of apt for this host: its proxies and the additional certificate."""
     proxies = {name: environment.get(f"{name}_proxy") for name in ("http", "https")}
     lines = [f'Acquire::{name}::Proxy "{address}";' for name, address in proxies.items() if address]
-    if settings.ca_file is not None:
-        lines.append(f'Acquire::https::CAInfo "{_CERTIFICATE}";')
+    if ca_file is not None:
+        lines.append(f'Acquire::https::CAInfo "{CERTIFICATE}";')
     return "".join(f"{line}\n" for line in lines)

@@ -7,7 +7,7 @@ it was built ``FROM`` one of ours, and one of ours may have a tag of somebody el
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Final, get_args
 
 from images.digest import LABEL, repository
 from images.file_lock import try_locked
@@ -15,6 +15,9 @@ from images.ports import Engine, Image
 from images.recipe import Kind
 from images.records import forget, last_used_s, recorded
 from images.settings import ACCELERATORS
+
+OF_JOBS: Final = frozenset({"packages", "system", "dockerfile"})
+"""The kinds of images that are made for jobs, and that the operator limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,14 @@ def prune(engine: Engine, cache_dir: Path, allowed: Collection[str] = ()) -> tup
 
 
 def evict(engine: Engine, cache_dir: Path, keep_bytes: int, needed: Collection[str]) -> tuple[ImageRow, ...]:
-    """Remove images with packages, the least recently used first, until the others fit; return them.
+    """Remove images that were made for jobs, the least recently used first, until the others fit.
 
     Images of containers stay, and ``needed``: those of jobs that wait.  The size of an image is that of its
     own layer.
     """
     rows = list_images(engine, cache_dir)
     sizes = {row.id: row.size_bytes for row in rows}
-    packages = sorted((row for row in rows if row.kind == "packages"), key=lambda row: row.used_s)
+    packages = sorted((row for row in rows if row.kind in OF_JOBS), key=lambda row: row.used_s)
     own = {row.id: max(row.size_bytes - sizes.get(row.below, 0), 0) for row in packages}
     over, kept, removed = sum(own.values()) - keep_bytes, engine.used() | set(needed), []
     for row in packages:

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from images.settings import Accelerator, BuilderKind
 
-Kind: TypeAlias = Literal["environment", "job", "packages"]
+Kind: TypeAlias = Literal["environment", "job", "packages", "system", "dockerfile"]
 
 _FROM: Final = re.compile(r"^FROM\s", re.MULTILINE | re.IGNORECASE)
 _ARG: Final = re.compile(r"^ARG\s.*$", re.MULTILINE | re.IGNORECASE)

@@ -8,9 +8,11 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
@@ -28,12 +30,17 @@ LAYER_PATH: Final = "packages/layer.tar"
 class ImageBelow:
     """The image that a layer is put on."""
 
-    facts: PythonFacts
     layers: tuple[str, ...]  # digests, the lowest first
     config: Mapping[str, Any]
     architecture: str
     os: str
     labels: Mapping[str, str]  # of the image that is made
+
+
+def image_below(found: Mapping[str, Any], labels: Mapping[str, str]) -> ImageBelow:
+    """Return an image as the engine describes it; ``labels`` are those of the image that is made on it."""
+    layers = tuple(found["RootFS"]["Layers"])
+    return ImageBelow(layers, found["Config"], found["Architecture"], found["Os"], labels)
 
 
 def write_layer(root: Path, facts: PythonFacts, out: IO[bytes], *, isolated: bool) -> str:
@@ -148,13 +155,19 @@ class _Hashing(io.RawIOBase):
         return self._size  # of the layer alone: the padding of a tar depends on it
 
 
+def with_environment(base: ImageBelow, facts: PythonFacts) -> ImageBelow:
+    """Return an image whose programs see the virtual environment of the packages."""
+    config = dict(base.config)
+    variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
+    variables["PATH"] = f"{facts.prefix}/bin:{variables.get('PATH', os.defpath)}"
+    variables["VIRTUAL_ENV"] = facts.prefix
+    config["Env"] = [f"{name}={value}" for name, value in variables.items()]
+    return replace(base, config=config)
+
+
 def image_config(base: ImageBelow, layer: str) -> bytes:
     """Return the configuration of an image of one layer on another one; its sha256 is the id of the image."""
     config = dict(base.config)
-    variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
-    variables["PATH"] = f"{base.facts.prefix}/bin:{variables.get('PATH', os.defpath)}"
-    variables["VIRTUAL_ENV"] = base.facts.prefix
-    config["Env"] = [f"{name}={value}" for name, value in variables.items()]
     config["Labels"] = dict(base.labels)
     content = {
         "architecture": base.architecture,
@@ -167,17 +180,36 @@ def image_config(base: ImageBelow, layer: str) -> bytes:
     return json.dumps(content, sort_keys=True).encode()
 
 
-def write_archive(root: Path, base: ImageBelow, tag: str, out: IO[bytes], *, isolated: bool) -> None:
-    """Write the archive of an image that is one layer on an image that the engine holds.
-
-    The archive names the layers below and does not contain them.  The layer is written first, behind a header
-    that is filled in when its size is known.
+def write_archive(  # noqa: PLR0913  (one value per part of the image)
+    root: Path, facts: PythonFacts, base: ImageBelow, tag: str, out: IO[bytes], *, isolated: bool
+) -> None:
+    """Write the archive of an image that is one layer with packages on an image that the engine holds.
 
     Raises:
         BuildFailed: a package contains something that is neither a file nor a directory.
     """
+    write = partial(write_layer, root, facts, isolated=isolated)
+    _write_archive(write, with_environment(base, facts), tag, out)
+
+
+def write_layer_archive(layer: IO[bytes], base: ImageBelow, tag: str, out: IO[bytes]) -> None:
+    """Write the archive of an image that is one layer, a tar, on an image that the engine holds."""
+
+    def copy(out: IO[bytes]) -> str:
+        hashing = _Hashing(out)
+        shutil.copyfileobj(layer, hashing)
+        return hashing.digest
+
+    _write_archive(copy, base, tag, out)
+
+
+def _write_archive(write: Callable[[IO[bytes]], str], base: ImageBelow, tag: str, out: IO[bytes]) -> None:
+    """Write an archive that names the layers below, and does not contain them.
+
+    The layer is written first, behind a header that is filled in when its size is known.
+    """
     out.seek(tarfile.BLOCKSIZE)
-    layer = write_layer(root, base.facts, out, isolated=isolated)
+    layer = write(out)
     size = out.tell() - tarfile.BLOCKSIZE
     config = image_config(base, layer)
     out.write(bytes(-size % tarfile.BLOCKSIZE))

@@ -33,6 +33,22 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
+class SystemPackage:
+    """A Debian package of a lock."""
+
+    name: str
+    version: str
+    architecture: str
+    sha256: str
+    size: int
+
+    @property
+    def file(self) -> str:
+        """The name of the file, as an archive has it."""
+        return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
+
+
+@dataclass(frozen=True, slots=True)
 class Lock:
     """Which packages a job gets, byte for byte."""
 
@@ -47,6 +63,9 @@ class Lock:
     """The uid of that user."""
     isolated: bool = False
     """Whether a job sees no package of the image: it asks for another torch, and gets all of its own."""
+
+    system: tuple[SystemPackage, ...] = ()
+    """Debian packages that the image gets below the others."""
 
     @property
     def text(self) -> str:
@@ -85,6 +104,7 @@ def parse_lock(text: str) -> Lock:
         for each in found.get("packages", ())
     )
     isolated = own.get("isolated", False)
+    system = tuple(SystemPackage(**each) for each in own.get("system", ()))
     return Lock(
         own["python"],
         own["machine"],
@@ -93,6 +113,7 @@ def parse_lock(text: str) -> Lock:
         own.get("built", {}),
         own.get("owner"),
         isolated,
+        system,
     )
 
 
@@ -121,6 +142,18 @@ def _lines(lock: Lock) -> Iterator[str]:
         yield ""
         yield "[tool.runner.built]"
         yield from (f"{_quoted(name)} = {_quoted(url)}" for name, url in sorted(lock.built.items()))
+    for each in lock.system:
+        yield from _system_lines(each)
+
+
+def _system_lines(package: SystemPackage) -> Iterator[str]:
+    yield ""
+    yield "[[tool.runner.system]]"
+    yield f"name = {_quoted(package.name)}"
+    yield f"version = {_quoted(package.version)}"
+    yield f"architecture = {_quoted(package.architecture)}"
+    yield f"sha256 = {_quoted(package.sha256)}"
+    yield f"size = {package.size}"
 
 
 def _package_lines(package: Package) -> Iterator[str]:

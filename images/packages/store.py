@@ -5,7 +5,7 @@ import json
 import tempfile
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,12 +14,13 @@ from images.digest import LABEL, tag
 from images.errors import BuildFailed
 from images.file_lock import locked
 from images.log import BuildLog
-from images.packages.layer import ImageBelow, write_archive
+from images.packages.layer import image_below, write_archive
 from images.packages.lock import Lock, parse_lock
 from images.packages.mistakes import resolve_telling_all
 from images.packages.probe import probe_image
 from images.packages.resolve import Resolver
 from images.packages.sdist import SourceBuilder
+from images.packages.system import SystemStore
 from images.packages.unpack import Unpacker
 from images.packages.values import Account, Indexes, Limits, PythonFacts, Requirements
 from images.ports import Engine
@@ -67,6 +68,15 @@ class PackageStore:
             EngineUnavailable: the engine does not answer.
             BuildCancelled: the token of the log was cancelled.
         """
+        system = self._system.resolve(wanted.system, below, log) if wanted.system else ()
+        below = self._system.ensure(system, below, wanted.accelerator, log)  # what is built may need them
+        lock = self._resolve(replace(wanted, system=()), below, account, log)
+        return replace(lock, system=system)
+
+    def _resolve(self, wanted: Requirements, below: str, account: Account | None, log: BuildLog) -> Lock:
+        if not wanted.lines:
+            facts = self.facts(below)
+            return Lock(facts.python, facts.machine, ())
         settings, place = self.settings, self.settings.cache_dir / "packages"
         builder = SourceBuilder(
             engine=self.engine,
@@ -80,6 +90,11 @@ class PackageStore:
         )
         again = partial(builder.resolve_without_builds, log=log)
         return resolve_telling_all(partial(builder.resolve, log=log), again, wanted)
+
+    @property
+    def _system(self) -> SystemStore:
+        settings = self.settings
+        return SystemStore(settings.cache_dir, self.engine, settings.limits, settings.indexes.ca_file)
 
     def _unpacker(self) -> Unpacker:
         settings = self.settings
@@ -95,7 +110,9 @@ class PackageStore:
             EngineUnavailable: the engine does not answer.
             BuildCancelled: the token of the log was cancelled.
         """
-        lock, facts = parse_lock(text), self.facts(below)
+        lock = parse_lock(text)
+        below = self._system.ensure(lock.system, below, accelerator, log)
+        facts = self.facts(below)
         lock.check_base(facts.versions)
         if not lock.packages:
             log.line("packages: the image has all of them")
@@ -145,8 +162,8 @@ class PackageStore:
             self._unpacker().unpacked(lock, facts, log) as root,
             tempfile.TemporaryFile(dir=self.settings.cache_dir) as archive,
         ):
-            base = self._below(below, facts, labels)
-            write_archive(root, base, name, archive, isolated=lock.isolated)
+            base = image_below(self.engine().inspect(below), labels)
+            write_archive(root, facts, base, name, archive, isolated=lock.isolated)
             log.token.check()
             self.engine().load(archive, log.token)
         image = self._find(name, address)
@@ -154,17 +171,6 @@ class PackageStore:
             raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")
         log.line(f"packages: {name} is {image}")
         return image
-
-    def _below(self, below: str, facts: PythonFacts, labels: dict[str, str]) -> ImageBelow:
-        found = self.engine().inspect(below)
-        return ImageBelow(
-            facts,
-            tuple(found["RootFS"]["Layers"]),
-            found["Config"],
-            found["Architecture"],
-            found["Os"],
-            labels,
-        )
 
 
 def _address(lock: Lock, below: str) -> str:

@@ -51,6 +51,8 @@ class Requirements:
     own_family: frozenset[str] = frozenset()
     """Packages of ``FAMILY`` in another version than that of the base."""
     accelerator: Accelerator = "cpu"
+    system: tuple[str, ...] = ()
+    """Debian packages, possibly with their versions."""
 
 
 @dataclass(frozen=True, slots=True)

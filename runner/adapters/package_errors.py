@@ -63,7 +63,7 @@ class PackageTokens:
 def find_requirements(request: PackageRequest, facts: PythonFacts) -> Requirements:
     """Return what a request asks for beside a Python."""
     own = own_family(request.lines, facts)
-    return Requirements(request.lines, request.constraints, own, request.accelerator)
+    return Requirements(request.lines, request.constraints, own, request.accelerator, request.system)
 
 
 @contextmanager

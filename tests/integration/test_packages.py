@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from images.packages.lock import parse_lock
 from images.store import ImageStore
 from tests.fakes.daemon.service import Service, service
 from tests.fakes.engine.wheel_folder import make_wheel
@@ -75,7 +76,7 @@ def daemon(
     engine: str, base_image: str, wheels: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
     ImageStore().ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
-    packages = {"find_links": [str(wheels)], "no_index": True}
+    packages = {"find_links": [str(wheels)], "no_index": True, "system": ["libsndfile*", "no-such-*"]}
     with (
         counter_image(engine, base_image) as counter,
         service(executor="docker", packages=packages, allowed_images={"counter": counter}) as made,
@@ -142,6 +143,41 @@ def test_a_build_that_fails_is_told_at_its_requirement(daemon: Service, wheels: 
     file = job(daemon, "broken", {"requirements": ["bar", "broken"]}, "true")
     said = daemon.runner("submit", str(file), code=2)
     assert 'image.requirements[1]: "broken": broken-1.0.tar.gz: its build fails: ModuleNotFoundError' in said
+
+
+def test_a_program_finds_the_debian_packages_that_its_operator_allows(daemon: Service) -> None:
+    script = "import bar, ctypes; print(bool(ctypes.CDLL('libsndfile.so.1').sf_version_string), bar.VERSION)"
+    wanted: dict[str, object] = {"system": ["libsndfile1"], "requirements": ["bar"]}
+    first = daemon.submit(job(daemon, "sound", wanted, "python", "-c", script))
+    assert daemon.ends(first)["outcome"] == "succeeded", daemon.log(first)
+    assert daemon.log(first).strip() == "True 1.0"
+    found = parse_lock(daemon.job(first)["revision"]["lock"]).system
+    assert {"libsndfile1", "libflac12"} <= {each.name for each in found}
+    image, address = remove_system_image(daemon)
+    again = daemon.submit(
+        job(daemon, "sound-again", {"system": ["libsndfile1"]}, "python", "-c", "print('ok')")
+    )
+    assert daemon.ends(again)["outcome"] == "succeeded", daemon.log(again)
+    assert remove_system_image(daemon) == (image, address)  # the same bytes, though it was built anew
+
+
+def remove_system_image(daemon: Service) -> tuple[str, str]:
+    """Remove the image with Debian packages, and return its id and its digest."""
+    with docker_client(daemon.engine) as client:
+        [image] = client.images.list(filters={"label": "runner.kind=system"})
+        for tag in image.tags:
+            client.images.remove(tag)
+        return str(image.id), str(image.labels["runner.digest"])
+
+
+def test_debian_packages_that_cannot_be_had_are_refused(daemon: Service) -> None:
+    file = job(daemon, "bash", {"system": ["libsndfile1", "openssh-server"]}, "true")
+    said = daemon.runner("submit", str(file), code=3)
+    assert "image.system: openssh-server: not on the list (libsndfile*, no-such-*)" in said
+    assert "the operator decides (packages.system in the settings)" in said
+    file = job(daemon, "none", {"system": ["libsndfile1", "no-such-thing"]}, "true")
+    said = daemon.runner("submit", str(file), code=2)
+    assert 'image.system[1]: "no-such-thing": Unable to locate package no-such-thing' in said
 
 
 def test_a_lock_beside_the_job_file_gives_the_same_packages(daemon: Service, wheels: Path) -> None:

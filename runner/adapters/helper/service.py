@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from threading import Lock, Thread
@@ -86,6 +87,8 @@ class Helper:
     make_network: Callable[[str, Executor], OutboundNetwork | None] = lambda _instance, _executor: None
     make_commands: Callable[[str], ExecPort | None] = lambda _kind: None
     reload: Callable[[], Settings] | None = None
+    allowed_system: tuple[str, ...] = ()
+    """Debian packages that jobs may have, as patterns."""
     _network: OutboundNetwork | None = None
     _packages: Packages | None = None
     _runs: "OrderedDict[tuple[str, Owner], HostRunDirectory]" = field(default_factory=OrderedDict)
@@ -336,6 +339,9 @@ class Helper:
         base = request.request.base
         if base is not None and base not in self.allowed_images.values():
             raise BuildFailed(f"image {base}: is not offered by the settings")
+        for name in (each.partition("=")[0] for each in request.request.system):
+            if not any(fnmatchcase(name, pattern) for pattern in self.allowed_system):
+                raise Refused(f"{name[:100]}: is not on the list of the settings (packages.system)")
         log_file = self.image_records / "packages" / f"{request.job}.log"
         try:
             who = User(request.uid, request.gid, (request.gid,), str(request.uid))
@@ -574,6 +580,7 @@ class Helper:
         settings = self.reload()
         run_as = settings.root_jobs_run_as
         self.allowed_images = settings.allowed_images
+        self.allowed_system = settings.allowed_system_packages
         self.walls = replace(self.walls, root_jobs=(run_as.uid, run_as.gid))
         self.users.instead_of_root = (run_as.uid, run_as.gid)
 

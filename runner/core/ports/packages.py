@@ -19,6 +19,8 @@ class PackageRequest:
     accelerator: Accelerator = "cpu"
     base: str | None = None
     """The reference of the image that gets the packages; None: that of the accelerator."""
+    system: tuple[str, ...] = ()
+    """Debian packages, possibly with their versions."""
 
 
 class Unresolvable(Exception):

@@ -14,6 +14,10 @@ from runner.files.validation import error_below
 MAX_REQUIREMENTS: Final = 1000
 """Entries of a list of requirements; a file may have as many lines as fit into it."""
 
+MAX_SYSTEM: Final = 100
+"""Debian packages of one job, without those that they need."""
+
+_DEBIAN: Final = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?")
 _PYTHON: Final = re.compile(r"3\.[0-9]{1,2}")
 
 
@@ -43,6 +47,18 @@ def check_python(value: object) -> str:
     raise ValueError(f'must be a version such as "3.12", not {shown(value)}{hint}')
 
 
+def check_system(value: object) -> tuple[str, ...]:
+    """Return Debian packages."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"must be a list such as [libsndfile1], not {shown(value)}")  # noqa: TRY004  (likewise)
+    if not value or len(value) > MAX_SYSTEM:
+        raise ValueError(f"must have from 1 to {MAX_SYSTEM} entries, not {len(value)}")
+    for number, each in enumerate(value):
+        if not isinstance(each, str) or not _DEBIAN.fullmatch(each):
+            raise error_below((number,), f"must be a Debian package such as libsndfile1, not {shown(each)}")
+    return tuple(value)
+
+
 def _as_written(value: str | tuple[str, ...]) -> str | list[str]:
     return value if isinstance(value, str) else list(value)
 
@@ -65,6 +81,14 @@ RequirementsChoice = Annotated[
         }
     ),
 ]
+SystemPackages = Annotated[
+    tuple[str, ...],
+    PlainValidator(check_system),
+    PlainSerializer(list, return_type=list[str], when_used="json"),
+    WithJsonSchema(
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_SYSTEM},
+    ),
+]
 PythonVersion = Annotated[
     str,
     PlainValidator(check_python),
@@ -82,6 +106,9 @@ class ImageChoice(contract.Spec):
     python: PythonVersion | None = Field(
         None, description='The Python that the packages are for, such as "3.12"; null: that of the base.'
     )
+    system: SystemPackages | None = Field(
+        None, description="Debian packages, such as [libsndfile1], from the list of the operator."
+    )
     base: Name | None = Field(
         None,
         description="The image that gets the packages, one that the operator offers; null: by accelerator.",
@@ -97,7 +124,7 @@ class ImageChoice(contract.Spec):
     @property
     def has_packages(self) -> bool:
         """Whether the job asks for more than an image that the operator offers."""
-        return self.requirements is not None
+        return self.requirements is not None or self.system is not None
 
     @property
     def offered(self) -> str:

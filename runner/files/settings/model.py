@@ -286,6 +286,14 @@ class Settings(BaseModel):
         return privileges.acts_for_root() and self.system_wide is not False
 
     @property
+    def allowed_system_packages(self) -> tuple[str, ...]:
+        """The Debian packages that jobs may have, as patterns."""
+        said = self.packages.system
+        if said is not None:
+            return said
+        return () if self.serves_all_users else ("*",)
+
+    @property
     def requires_firewall(self) -> bool:
         """Whether a job may have a network only behind firewall rules that hold."""
         said = self.network.require_firewall

@@ -27,6 +27,10 @@ IndexUrl = Annotated[str, AfterValidator(check_index)]
 Place = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
+SystemPattern = Annotated[str, Field(pattern=r"^[a-z0-9*?][a-z0-9+.*?-]*$", max_length=200)]
+"""A Debian package, or many; ``*`` stands for any characters and ``?`` for one."""
+
+
 class PackagesSettings(BaseModel):
     """Where the packages of jobs come from, and what a job may have."""
 
@@ -50,6 +54,10 @@ class PackagesSettings(BaseModel):
     keep_bytes: int | None = Field(64 * GIB, ge=0)
     """Disk space of images with packages; the least recently used ones go, none that a job needs.  Null: all
     are kept."""
+
+    system: Annotated[tuple[SystemPattern, ...] | None, BeforeValidator(_pairs)] = None
+    """Debian packages that jobs may have (``image.system``), also as patterns such as ``libgl*``.  Null: all
+    in the daemon of one user, none in that of all users."""
 
     time_limit_s: float = Field(600.0, ge=1, le=86400)
     """How long one resolution or one download may take, in seconds."""

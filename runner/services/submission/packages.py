@@ -33,6 +33,9 @@ MAX_FILES: Final = 20
 """Files that one file of requirements may include."""
 
 
+ADDED: Final = frozenset({"system"})
+"""Fields that older requests lack: empty, they change no digest."""
+
 KnownLocks: TypeAlias = Callable[[str], tuple[str | None, str | None]]
 """Returns the lock that a job of some name has, behind the digest of what it resolves."""
 
@@ -126,6 +129,7 @@ class PackageResolver:
             tuple(each.line.requirement for each in collected.constraints),
             accelerator,
             reference,
+            job.image.system or (),
         )
         digest, (known_digest, known_lock) = _digest(request), known(job.name)
         if known_lock is not None and digest == known_digest:
@@ -281,7 +285,8 @@ def _check_hashes(job: JobFile, collected: Collected, lock: str) -> None:
 
 def _digest(request: PackageRequest) -> str:
     """Return the digest of a request."""
-    return hashlib.sha256(json.dumps(asdict(request), sort_keys=True).encode()).hexdigest()
+    asked = {name: value for name, value in asdict(request).items() if value or name not in ADDED}
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def _errors(job: JobFile, errors: Sequence[FileError]) -> RequirementsError:
@@ -298,6 +303,11 @@ def _line_error(path: Path, line: RequirementLine, fact: str) -> FileError:
 
 def _at_its_line(job: JobFile, collected: Collected, reason: str) -> FileError:
     """Return the error of requirements without a solution, at the line that makes them so."""
+    for number, name in enumerate(job.image.system or ()):
+        if reason.startswith(f"{name}: "):
+            fact = f"{quoted(name)}: {one_line(reason.removeprefix(f'{name}: '))}"
+            problem = job.origin.problem(("image", "system", number), fact)
+            return FileError(job.origin.path, [problem])
     placed = next(_blamed(collected, reason), None)
     if placed is None:
         return FileError(job.origin.path, [job.origin.problem(("image", "requirements"), one_line(reason))])

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -178,6 +179,7 @@ class _JobResolver:
         for fact in (
             class_refusal(settings, self.who, job.queue.priority_class),
             network_refusal(settings, self.who, job),
+            system_refusal(settings, job),
         ):
             if fact is not None:
                 self.refused[fact] = None
@@ -271,6 +273,9 @@ class _JobResolver:
             yield made.job.origin.problem(("workload", "code"), f"{fact}; {step}")
 
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
+        if self.resolver.host_processes and job.image.system:
+            fact = "jobs are plain processes here, with the Debian packages of this host; ask the operator"
+            yield job.origin.problem(("image", "system"), fact)
         offered = job.image.offered
         if offered not in {"auto", *self.resolver.settings.allowed_images}:
             names = sorted(self.resolver.settings.allowed_images)
@@ -318,6 +323,17 @@ def class_refusal(settings: Settings, who: User, name: str) -> str | None:
         return None
     theirs = f"users {_names(rules.users)}; groups {_names(rules.groups)}"
     return f"class {name} is not yours ({one_line(theirs)}); the operator decides (queue.classes.{name})"
+
+
+def system_refusal(settings: Settings, job: JobFile) -> str | None:
+    """Return why a job may not have its Debian packages, or None."""
+    allowed = settings.allowed_system_packages
+    names = [each.partition("=")[0] for each in job.image.system or ()]
+    refused = [each for each in names if not any(fnmatchcase(each, pattern) for pattern in allowed)]
+    if not refused:
+        return None
+    fact = f"image.system: {', '.join(refused)}: not on the list ({_names(allowed)})"
+    return f"{fact}; the operator decides (packages.system in the settings)"
 
 
 def network_access(settings: Settings, who: User, job: JobFile) -> NetworkAccess:

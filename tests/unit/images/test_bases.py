@@ -104,7 +104,7 @@ def test_a_completed_base_is_used_again(tmp_path: Path) -> None:
 
 
 def test_apt_is_told_the_hosts_proxies_and_the_certificate() -> None:
-    assert bases.apt_options(ImageSettings(ca_file=Path("/ca.pem")), {"http_proxy": "http://proxy:3128"}) == (
+    assert bases.apt_options(Path("/ca.pem"), {"http_proxy": "http://proxy:3128"}) == (
         'Acquire::http::Proxy "http://proxy:3128";\nAcquire::https::CAInfo "/run/runner-ca.pem";\n'
     )
-    assert bases.apt_options(ImageSettings(), {}) == ""
+    assert bases.apt_options(None, {}) == ""

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from images.errors import BuildFailed
-from images.packages.layer import LAYER_PATH, ImageBelow, image_config, write_archive, write_layer
+from images.packages.layer import (
+    LAYER_PATH,
+    ImageBelow,
+    image_config,
+    with_environment,
+    write_archive,
+    write_layer,
+)
 from images.packages.values import PythonFacts
 
 FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", ("/opt/venv/lib/site-packages",), ())
@@ -20,7 +27,7 @@ CONFIG = {
     "User": "65532:65532",
     "Labels": {"old": "1"},
 }
-BELOW = ImageBelow(FACTS, ("sha256:1", "sha256:2"), CONFIG, "amd64", "linux", {"runner.digest": "d"})
+BELOW = ImageBelow(("sha256:1", "sha256:2"), CONFIG, "amd64", "linux", {"runner.digest": "d"})
 
 
 def files(root: Path, order: int = 1) -> Path:
@@ -98,7 +105,7 @@ def test_a_package_with_something_other_than_files_is_refused(tmp_path: Path, od
 
 
 def test_an_image_keeps_what_the_one_below_says_and_finds_the_packages_first() -> None:
-    found: dict[str, Any] = json.loads(image_config(BELOW, "ab"))
+    found: dict[str, Any] = json.loads(image_config(with_environment(BELOW, FACTS), "ab"))
     assert found["config"]["Env"][0] == "PATH=/opt/packages/bin:/opt/venv/bin:/usr/bin"
     assert "VIRTUAL_ENV=/opt/packages" in found["config"]["Env"]
     assert found["config"]["User"] == "65532:65532"
@@ -109,7 +116,7 @@ def test_an_image_keeps_what_the_one_below_says_and_finds_the_packages_first() -
 def test_an_archive_holds_the_layer_and_names_those_below(tmp_path: Path) -> None:
     out = io.BytesIO()
     root = files(tmp_path / "1")
-    write_archive(root, BELOW, "runner-cpu-packages:h-1", out, isolated=False)
+    write_archive(root, FACTS, BELOW, "runner-cpu-packages:h-1", out, isolated=False)
     digest, body = layer(root)
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as tar:
         [manifest] = json.loads((tar.extractfile("manifest.json") or io.BytesIO()).read())

@@ -274,6 +274,8 @@ def test_packages_are_asked_through_the_helper(two: Two) -> None:
     assert refused.value.details == "details"
     with pytest.raises(BuildFailed, match="not offered"):
         packages.resolve(replace(wanted, base="evil:latest"), ann, Path("x"), "packages-1")
+    with pytest.raises(Refused, match="not on the list of the settings"):
+        packages.resolve(replace(wanted, system=("sudo",)), ann, Path("x"), "packages-1")
     with pytest.raises(BuildFailed, match="not offered"):
         packages.ensure("lock", "sha256:evil", "cpu", Path("x"), "7")
     record(two.state / "images", IMAGE)

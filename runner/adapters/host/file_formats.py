@@ -62,6 +62,14 @@ def find_damage(fd: int, name: str) -> str | None:
     return None
 
 
+def shows_its_end(fd: int, name: str) -> bool:
+    """Return whether the format of an open file tells when writing was broken off."""
+    try:
+        return name.endswith((".safetensors", ".json", *_PICKLES)) or os.pread(fd, 4, 0) == _ZIP
+    except OSError:
+        return False
+
+
 def _of_zip(fd: int, size: int) -> str | None:
     """Return the damage of a zip archive: what ``torch.save``, Lightning and NumPy's ``savez`` write."""
     begin = max(size - _ZIP_END.size - _COMMENT_BYTES, 0)

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from threading import Lock
 from typing import Final, TypeAlias
 
-from runner.adapters.host.file_formats import find_first_damage
+from runner.adapters.host.file_formats import find_first_damage, shows_its_end
 from runner.adapters.host.program_files import (
     MAX_FILES,
     Fingerprint,
@@ -42,6 +42,12 @@ HOME: Final = "/job/home/"
 
 SETTLED_S: Final = 2.0
 """What was written to within this time may not be complete yet."""
+
+UNKNOWN_SETTLED_S: Final = 1.0
+"""The same of a file over which a program writes, and whose format does not show where it ends."""
+
+COPY_TRIES: Final = 3
+"""How often one look copies a file that is written over meanwhile."""
 
 SURE: Final = 2
 """How many of the newest checkpoints are read; of older ones it is only known that they are there."""
@@ -94,10 +100,9 @@ class ProgramCheckpoints:
                 return SavedCheckpoints(
                     unverified=(f"{wanted.pattern}: there are too many files",), complete=False
                 )
-            if how is Verification.SIZES:
-                settled_ns = time.time_ns() - int(SETTLED_S * 1e9)
-                found = [each for each in found if each.written_ns <= settled_ns]
             has_numbers = any(each.number is not None for each in found)
+            if how is Verification.SIZES and has_numbers:
+                found = [each for each in found if _is_settled(each, SETTLED_S)]
             saved = (self._numbered if has_numbers else self._versioned)(lineage, wanted, found, how)
             aside = {*self._aside.steps(lineage, self._base(lineage, wanted)[1])}
             aside |= {*self._versions_aside(lineage)}
@@ -319,16 +324,41 @@ class ProgramCheckpoints:
         self, lineage: int, wanted: ProgramFiles, found: list[MatchedPath], how: Verification
     ) -> SavedCheckpoints:
         versions, rejected = self._versions(lineage), []
-        live = max(found, key=lambda each: each.written_ns, default=None)
+        live = _latest(found)
         is_kept = live is not None and any(version.files == live.files for version in versions)
-        if live is not None and not is_kept and how is not Verification.KNOWN:
-            fact = self._damage(self._base(lineage, wanted)[0], live)
-            if fact is not None:
+        is_new = live is not None and not is_kept and how is not Verification.KNOWN
+        if live is not None and is_new and (how is Verification.CONTENT or self._may_copy(live)):
+            versions, fact = self._keep_latest(lineage, wanted, versions, how)
+            if fact is not None and (how is Verification.CONTENT or _is_settled(live, SETTLED_S)):
                 rejected.append(f"{live.path}: {fact}")
-            elif how is Verification.CONTENT or self._may_copy(live):
-                versions = self._keep(lineage, wanted, live, versions)
         numbers = tuple(version.number for version in reversed(versions))
         return SavedCheckpoints(numbers, tuple(rejected), _moment(live) if numbers else None)
+
+    def _keep_latest(
+        self, lineage: int, wanted: ProgramFiles, versions: list[_Version], how: Verification
+    ) -> tuple[list[_Version], str | None]:
+        """Copy what is there now, again if it is written over meanwhile.
+
+        While its program runs, what is there counts if its formats show that it is whole, however lately it
+        was written; other formats must have been left alone for a while.
+
+        Returns:
+            The versions that are kept, and what shows that the present one is not whole.
+        """
+        base = self._base(lineage, wanted)[0]
+        fact = None
+        for _ in range(COPY_TRIES):
+            live = _latest(self._matches(lineage, wanted))
+            if live is None or any(version.files == live.files for version in versions):
+                return versions, None
+            fact = self._damage(base, live)
+            is_sure = how is Verification.CONTENT or _is_settled(live, UNKNOWN_SETTLED_S)
+            if fact is not None or not (is_sure or _shows_wholeness(base, live, versions)):
+                continue
+            kept = self._keep(lineage, wanted, live, versions)
+            if kept is not versions:
+                return kept, None
+        return versions, fact
 
     def _may_copy(self, live: MatchedPath) -> bool:
         """Return whether to copy a version while its program runs: large ones not too often."""
@@ -370,7 +400,11 @@ class ProgramCheckpoints:
             return None
 
     def _keep(
-        self, lineage: int, wanted: ProgramFiles, live: MatchedPath, versions: list[_Version]
+        self,
+        lineage: int,
+        wanted: ProgramFiles,
+        live: MatchedPath,
+        versions: list[_Version],
     ) -> list[_Version]:
         """Copy a version, and return all that are kept; without room or if it changes, those of before."""
         parent, base = self._kept(lineage), self._base(lineage, wanted)[0]
@@ -478,6 +512,29 @@ def _missing(newest: MatchedPath, before: MatchedPath | None) -> str | None:
     names = {_DIGITS.sub("#", each[0]) for each in newest.files}
     lacking = next((each[0] for each in before.files if _DIGITS.sub("#", each[0]) not in names), None)
     return f"lacks {lacking}, which {before.path.name} has" if lacking else None
+
+
+def _latest(found: list[MatchedPath]) -> MatchedPath | None:
+    return max(found, key=lambda each: each.written_ns, default=None)
+
+
+def _is_settled(match: MatchedPath, seconds: float) -> bool:
+    return match.written_ns <= time.time_ns() - int(seconds * 1e9)
+
+
+def _shows_wholeness(base: Path, live: MatchedPath, versions: list[_Version]) -> bool:
+    """Return whether every format tells its end, and no file of the last version lacks."""
+    names = [each[0] for each in live.files]
+    if live.is_directory and not (versions and {each[0] for each in versions[-1].files} <= {*names}):
+        return False
+    try:
+        for name in names:
+            with open_below(base, _file_path(live, name)) as fd:
+                if not shows_its_end(fd, name):
+                    return False
+    except OSError:
+        return False
+    return True
 
 
 def _moment(match: MatchedPath | None) -> datetime | None:

@@ -354,6 +354,68 @@ def test_a_version_that_changes_while_it_is_copied_is_not_kept(
     assert saved(FIXED).steps == ()
 
 
+def write_now(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def test_a_file_that_is_written_over_all_the_time_is_kept_by_a_copy(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    """It is never two seconds old; without a copy, a torn one would hold the job."""
+    for number in (1, 2):
+        write_now(work / "state.pt", archive(b"%d" % number))
+        assert checkpoints.saved(1, FIXED, Verification.SIZES).steps[0] == number
+    last = (work / "state.pt").read_bytes()
+    write_now(work / "state.pt", archive(b"3")[:-20])
+    assert checkpoints.saved(1, FIXED, Verification.SIZES).rejected == ()  # it is being written
+    found = checkpoints.saved(1, FIXED, Verification.CONTENT)
+    assert (found.steps, len(found.rejected)) == ((2, 1), 1)
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(2, "state.pt")
+    assert (work / "state.pt").read_bytes() == last
+
+
+def test_a_copy_that_was_written_over_meanwhile_is_made_again(
+    work: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_now(work / "state.pt", archive(b"first"))
+    copy, copies = program_checkpoints._copy, []
+
+    def meanwhile(source: int, target: int) -> None:
+        copy(source, target)
+        copies.append(source)
+        if len(copies) < 3:
+            write_now(work / "state.pt", archive(b"other" * len(copies)))
+
+    monkeypatch.setattr(program_checkpoints, "_copy", meanwhile)
+    assert checkpoints.saved(1, FIXED, Verification.SIZES).steps == (1,)
+    assert len(copies) == 3
+
+
+def test_a_format_that_does_not_show_its_end_must_be_left_alone_for_a_second(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("state.bin", 2)
+    write_now(work / "state.bin", b"half of")
+    assert checkpoints.saved(1, wanted, Verification.SIZES) == SavedCheckpoints()
+    write(work / "state.bin", b"half of it")
+    assert checkpoints.saved(1, wanted, Verification.SIZES).steps == (1,)
+
+
+def test_a_directory_that_is_written_over_is_kept_with_all_files_of_the_last_version(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("last", 3)
+    for name in ("model.pt", "rng.pt"):
+        write(work / "last" / name, archive())
+    assert checkpoints.saved(1, wanted, Verification.SIZES).steps == (1,)
+    (work / "last/rng.pt").unlink()
+    write_now(work / "last/model.pt", archive(b"2"))
+    assert checkpoints.saved(1, wanted, Verification.SIZES).steps == (1,)
+    write_now(work / "last/rng.pt", archive(b"2"))
+    assert checkpoints.saved(1, wanted, Verification.SIZES).steps == (2, 1)
+
+
 def test_large_versions_are_not_copied_at_every_look(
     work: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

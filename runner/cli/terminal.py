@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runner.client.client import Client
+
+
+MAIN: Final = "main"
+"""The terminal of ``runner shell``, whose end is that of its job."""
 
 
 def check_terminal(otherwise: str) -> None:
@@ -34,6 +38,8 @@ def use(client: Client, ref: str, verb: str, first: Mapping[str, object]) -> int
     if code is None:
         complain("", f"left; runner attach {ref} {terminal.name or ''}".rstrip() + " goes back")
         return 0
+    if terminal.ended and terminal.name != MAIN:
+        complain(terminal.ended)
     return code
 
 

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Final
 from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.client.autostart import NoDaemon
 from runner.client.client import ConnectionLost
-from runner.client.sessions import CHUNK_BYTES, finished, open_session
+from runner.client.sessions import CHUNK_BYTES, ended_line, finished, open_session
 from runner.client.websocket import BINARY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from runner.client.autostart import Tell
     from runner.client.client import Client
     from runner.client.websocket import WebSocket
@@ -29,6 +32,9 @@ CONNECTIONS: Final = "/proc/net/tcp"
 ESTABLISHED: Final = "01"
 BACKLOG: Final = 64
 RETRY_S: Final = 0.5
+
+OUTCOMES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11, "held": 12}
+"""Exit codes by what has become of the job; if it goes on in another attempt, forward it again: 4."""
 
 
 def listen(port: int) -> socket.socket:
@@ -129,10 +135,17 @@ class Forwarder:
             ready, _, _ = select.select(sources, [], [])
             if control in ready:
                 for message in control.receive():
-                    if message.kind != BINARY and (code := finished(message.json())) is not None:
-                        return code
+                    if message.kind != BINARY and (code := finished(said := message.json())) is not None:
+                        return self._end(said, code)
             if listener in ready:
                 self._accept(listener)
+
+    def _end(self, said: Mapping[str, Any], code: int) -> int:
+        """Say why it ends, and return the exit code: that of the outcome of the job, as ``wait`` has it."""
+        line = ended_line(said, "the forwarding")
+        self._tell(line or f"what forwards the port inside of job {self._ref} has ended (exit code {code})")
+        state = said["ended"]["state"] if line else None
+        return OUTCOMES.get(state, Unavailable.exit_code) if state else Unavailable.exit_code
 
     def _accept(self, listener: socket.socket) -> None:
         connection, peer = listener.accept()

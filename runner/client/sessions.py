@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from runner.client.websocket import Message
 
 CHUNK_BYTES: Final = 32 * 1024
+ENDED: Final = ("succeeded", "failed", "cancelled", "held")
+"""States in which no further attempt comes by itself."""
+
 FORWARDED: Final = ("INT", "TERM", "HUP", "QUIT", "USR1", "USR2")
 """Signals that a command gets as if it ran here."""
 
@@ -91,7 +94,9 @@ def _print(messages: Iterator[Message]) -> int | None:
         for message in messages:
             if message.kind == BINARY:
                 write_all(message.content[0], message.content[1:])
-            elif (code := finished(message.json())) is not None:
+            elif (code := finished(said := message.json())) is not None:
+                if line := ended_line(said, "the command"):
+                    write_all(2, line.encode() + b"\n")
                 return code
     except (EOFError, OSError) as error:
         if isinstance(error, BrokenPipeError):
@@ -107,6 +112,17 @@ def finished(message: Mapping[str, Any]) -> int | None:
     if "error" in message:
         raise error_of(message["error"])
     return int(message["exit"]) if "exit" in message else None
+
+
+def ended_line(message: Mapping[str, Any], what: str) -> str | None:
+    """Return what is said about a session whose attempt has ended under it; None if it goes on."""
+    ended = message.get("ended")
+    if ended is None:
+        return None
+    if ended["state"] in ENDED:
+        return f"job {ended['name']} ended ({ended['verdict']}); {what} ended with it"
+    fact = f"attempt of job {ended['name']} ended ({ended['verdict']}); {what} ended with it"
+    return f"the {fact}; the job is {ended['state']}"
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Final
 from runner.base.errors import Unavailable
 from runner.client.autostart import NoDaemon
 from runner.client.client import ConnectionLost
-from runner.client.sessions import CHUNK_BYTES, caught_signals, finished, open_session, write_all
+from runner.client.sessions import (
+    CHUNK_BYTES,
+    caught_signals,
+    ended_line,
+    finished,
+    open_session,
+    write_all,
+)
 from runner.client.websocket import BINARY
 
 if TYPE_CHECKING:
@@ -64,6 +71,7 @@ class Terminal:
         self.client = client
         self.ref = ref
         self.name: str | None = None
+        self.ended = ""  # what is said of a job that has ended under its terminal
         self._keys = DetachKeys()
         self._left = False
 
@@ -123,6 +131,7 @@ class Terminal:
             said = message.json()
             self.name = said.get("terminal", self.name)
             if (code := finished(said)) is not None:
+                self.ended = ended_line(said, "the terminal") or ""
                 return code
         return None
 

@@ -15,7 +15,7 @@ import signal as signals
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
@@ -36,7 +36,7 @@ from runner.server.api.threads import of_person, run_control
 from runner.services.attempts.inside import NO_PYTHON
 from runner.services.context import Caller
 from runner.services.jobs import JobService
-from runner.services.sessions.service import Session, SessionService
+from runner.services.sessions.service import AttemptOutcome, Session, SessionService
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -48,10 +48,19 @@ FIRST_MESSAGE_S: Final = 30.0
 
 MAX_ARGUMENTS: Final = 4096
 
+SIGNALLED: Final = 128
+"""Larger exit codes are those of commands that a signal has ended."""
+
 HOLDER_S: Final = 30.0
 """How long a program of the runner may take to start inside of a job."""
 
 TERMINAL_POLL_S: Final = 0.05
+
+SEEN_ALIVE_S: Final = 0.5
+"""How long the executor may still show an attempt whose commands were killed with it."""
+
+OUTCOME_S: Final = 10.0
+"""How long an outcome is waited for, at the end of a session that ended with its attempt."""
 READY: Final = b"ready\n"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -153,7 +162,7 @@ class SessionRoutes:
         async with self._session(websocket, caller, f"exec of {program}") as (session, outcome):
             request = ExecRequest(body.argv, session.row.owner, has_input=body.input)
             process = await self.executor.start(session.key, request)
-            outcome.append(await _through(websocket, process))
+            outcome.append(await self._through(websocket, process, session))
 
     async def _exec_on_terminal(
         self, websocket: WebSocket, caller: Caller, body: ExecBody, program: str, size: TerminalSize
@@ -172,7 +181,7 @@ class SessionRoutes:
                 return
             request = ExecRequest(body.argv, session.row.owner, environment, has_input=True, terminal=size)
             process = await self.executor.start(session.key, request)
-            outcome.append(await _through(websocket, process))
+            outcome.append(await self._through(websocket, process, session))
 
     async def _start_holder(self, session: Session, request: ExecRequest) -> bool:
         """Start what stays inside of a job; return False if there is no Python to run it.
@@ -223,7 +232,8 @@ class SessionRoutes:
     async def _attach_to(self, websocket: WebSocket, session: Session, name: str, body: AttachBody) -> str:
         connection = await run_control(self._sessions.connect, session, name)
         size = (body.terminal or SizeBody()).size()
-        return await _through(websocket, await HeldTerminal.open(connection, size, repeat=body.repeat))
+        held = await HeldTerminal.open(connection, size, repeat=body.repeat)
+        return await self._through(websocket, held, session)
 
     async def forward(self, websocket: WebSocket) -> None:
         """Keep a port inside of a job open for ``connect``, as long as the client stays."""
@@ -240,7 +250,7 @@ class SessionRoutes:
             try:
                 await _await_ready(process, session)
                 await websocket.send_text(json.dumps({"relay": name}))
-                outcome.append(await _through(websocket, process))
+                outcome.append(await self._through(websocket, process, session))
             finally:
                 await process.close()
 
@@ -253,7 +263,37 @@ class SessionRoutes:
         reference = str(websocket.path_params["reference"])
         session = await run_control(self._sessions.find, caller, reference, "")
         connection = await run_control(self._sessions.connect, session, body.relay)
-        await _through(websocket, await RelayedConnection.open(connection))
+        process = await RelayedConnection.open(connection)
+        try:
+            await _last(websocket, {"exit": await _relay(websocket, process)})
+        finally:
+            await process.close()
+
+    async def _through(self, websocket: WebSocket, process: ExecProcess, session: Session) -> str:
+        """Let a client use a command until one of them ends; return how the command ended."""
+        try:
+            code = await _relay(websocket, process)
+            ended = await self._ended_with_attempt(session) if code > SIGNALLED else None
+        finally:
+            await process.close()
+        said = {} if ended is None else {"ended": asdict(ended)}
+        await _last(websocket, {"exit": code, **said})
+        return f"exit code {code}" if ended is None else f"its attempt ended: {ended.cause}"
+
+    async def _ended_with_attempt(self, session: Session) -> AttemptOutcome | None:
+        """Return how the attempt of a command that was killed has ended; None if the attempt goes on."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SEEN_ALIVE_S
+        while await run_control(self._sessions.is_alive, session):
+            if loop.time() >= deadline:
+                return None
+            await asyncio.sleep(TERMINAL_POLL_S)
+        deadline = loop.time() + OUTCOME_S
+        while (found := await run_control(self._sessions.outcome, session)) is None:
+            if loop.time() >= deadline:
+                return None
+            await asyncio.sleep(TERMINAL_POLL_S)
+        return found
 
     @asynccontextmanager
     async def _session(
@@ -287,14 +327,6 @@ def attach(app: FastAPI, service: JobService, executor: ExecPort) -> None:
         app.router.routes.append(WebSocketRoute(f"/v1/jobs/{{reference}}/{verb}", answer))
 
 
-async def _through(websocket: WebSocket, process: ExecProcess) -> str:
-    """Let a client use a command until one of them ends; return how the command ended."""
-    try:
-        return f"exit code {await _relay(websocket, process)}"
-    finally:
-        await process.close()
-
-
 async def _await_ready(process: ExecProcess, session: Session) -> None:
     """Return when a program of the runner says that it is ready.
 
@@ -325,9 +357,7 @@ async def _relay(websocket: WebSocket, process: ExecProcess) -> int:
         if not outgoing.done():
             incoming.result()  # raises: it ends only with the client
         outgoing.result()
-        code = await process.exit_code()
-        await _last(websocket, {"exit": code})
-        return code
+        return await process.exit_code()
     finally:
         for task in (incoming, outgoing):
             task.cancel()

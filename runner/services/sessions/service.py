@@ -14,9 +14,9 @@ from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt
 from runner.core.job.describe import attempt_prefix
-from runner.core.job.states import Running, Stopping
+from runner.core.job.states import Finished, Running, Stopping
 from runner.core.ports.exec import TerminalSize
-from runner.core.ports.executor import Key
+from runner.core.ports.executor import Alive, Key
 from runner.core.ports.store import JobRow
 from runner.services.attempts.inside import MAIN, RELAY, TERMINAL, install, relay_command, terminal_command
 from runner.services.context import Caller, ServiceContext
@@ -43,6 +43,17 @@ class Session:
     user: str
     what: str
     began_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptOutcome:
+    """How an attempt has ended under a session, and what became of its job."""
+
+    name: str
+    job: str
+    cause: str  # one word, as in ``runner show``
+    verdict: str
+    state: str  # the outcome of a job that has ended, else its state
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,7 @@ class SessionService:
         user, now = self.context.user(caller).name, self.context.clock.now()
         state = row.job.state
         if not isinstance(state, Running | Stopping):
-            raise Refused(f"job {row.job.id}: is {state.kind}; a session needs a running job")
+            raise Refused(f"{_named(row)}: is {state.kind}; a session needs a running job")
         key = self.context.daemon.context.key(row.job.id, state.attempt.number)
         return Session(row, state.attempt, key, user, one_line(what)[:LONGEST_NAME], now)
 
@@ -90,7 +101,7 @@ class SessionService:
         held = directory.terminals(paths)
         if len(held) >= MOST_TERMINALS:
             raise Refused(
-                f"job {session.row.job.id}: has {len(held)} terminals already; end some: {held[0]}, ..."
+                f"{_named(session.row)}: has {len(held)} terminals already; end some: {held[0]}, ..."
             )
         install(directory, session.attempt.number, TERMINAL)
         in_container = self.context.daemon.context.executor.in_container
@@ -115,7 +126,7 @@ class SessionService:
             raise Refused(f"{one_line(name)}: no such terminal; there {_are(held)}")
         if not held:
             fact = "has no terminal; runner exec -it makes one"
-            raise Refused(f"job {session.row.job.id}: {fact}")
+            raise Refused(f"{_named(session.row)}: {fact}")
         return name or (MAIN if MAIN in held else held[-1])
 
     def connect(self, session: Session, name: str) -> socket:
@@ -133,6 +144,22 @@ class SessionService:
             return RunPaths(JOB_DIR, session.attempt.number, session.attempt.lineage)
         return self._place(session)[1]
 
+    def is_alive(self, session: Session) -> bool:
+        """Return whether the attempt of a session still runs, as the executor sees it."""
+        executor = self.context.daemon.context.executor
+        return any(seen.key == session.key and isinstance(seen, Alive) for seen in executor.observe())
+
+    def outcome(self, session: Session) -> AttemptOutcome | None:
+        """Return how the attempt of a session has ended; None if that is not known yet."""
+        job_id = session.row.job.id
+        attempts = self.context.store.attempts(job_id)
+        ended = next((each for each in attempts if each.number == session.attempt.number), None)
+        if ended is None or ended.ended_at is None:
+            return None
+        state = JobQueries(self.context).find(job_id).job.state
+        result = str(state.outcome) if isinstance(state, Finished) else state.kind
+        return AttemptOutcome(session.row.name, job_id, ended.cause or "", ended.verdict or "", result)
+
     def end(self, session: Session, outcome: str) -> None:
         """Record the end of a session."""
         lasted_s = (self.context.clock.now() - session.began_at).total_seconds()
@@ -144,6 +171,11 @@ class SessionService:
         self.context.daemon.run_exclusively(
             lambda: self.context.store.note(session.row.job.id, now, kind, prefix + text)
         )
+
+
+def _named(row: JobRow) -> str:
+    """Return a job as its user knows it."""
+    return f"{row.name} (job {row.job.id})"
 
 
 def _are(names: tuple[str, ...]) -> str:

@@ -118,7 +118,7 @@ def test_a_job_that_does_not_run_has_no_sessions(daemon: Service) -> None:
     daemon.ends(job_id)
     done = typed(daemon, "exec", job_id, "true")
     assert done.returncode == Refused.exit_code
-    assert done.stderr == f"job {job_id}: is finished; a session needs a running job\n".encode()
+    assert done.stderr == f"over (job {job_id}): is finished; a session needs a running job\n".encode()
 
 
 def test_a_session_dies_with_its_job(daemon: Service) -> None:
@@ -132,6 +132,14 @@ def test_a_session_dies_with_its_job(daemon: Service) -> None:
         assert command.stdout.readline() == "ready\n"
         daemon.runner("cancel", job_id)
         assert command.wait(60) in {128 + signal.SIGKILL, 128 + signal.SIGHUP}
+        assert command.stderr is not None
+        told = command.stderr.read()
+    assert told == "job brief ended (cancelled by root); the command ended with it\n"
+
+
+def test_a_command_that_is_killed_alone_says_nothing_of_its_job(daemon: Service, job: str) -> None:
+    done = typed(daemon, "exec", job, "--", "/bin/sh", "-c", "kill -KILL $$")
+    assert (done.returncode, done.stderr) == (128 + signal.SIGKILL, b"")
 
 
 def test_a_user_has_so_many_sessions_and_no_more(daemon: Service, job: str) -> None:

@@ -103,7 +103,9 @@ def test_it_ends_with_its_job(daemon: Service) -> None:
     daemon.reaches(job_id, "running")
     with forwarding(daemon, job_id, "6006:0") as (command, _):
         daemon.runner("cancel", job_id)
-        assert command.wait(60) != 0
+        assert command.wait(60) == 11
+        assert command.stderr is not None
+        assert command.stderr.read() == "job brief ended (cancelled by root); the forwarding ended with it\n"
 
 
 def test_a_port_of_this_machine_that_is_taken_is_refused(daemon: Service, job: str) -> None:

@@ -37,6 +37,7 @@ from jobs.contract.plans import TrainingPlan as TrainingPlan
 from jobs.contract.plans import kind_of as kind_of
 from jobs.contract.profile import SWITCHES as SWITCHES
 from jobs.contract.profile import Profile as Profile
+from jobs.contract.profile import Trace as Trace
 from jobs.contract.profile import thread_count as thread_count
 from jobs.contract.reading import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
 from jobs.contract.reading import MAX_REPORT_BYTES as MAX_REPORT_BYTES
@@ -57,7 +58,9 @@ from jobs.contract.reading import verify_in as verify_in
 from jobs.contract.reports import Effective as Effective
 from jobs.contract.reports import FileDigest as FileDigest
 from jobs.contract.reports import Manifest as Manifest
+from jobs.contract.reports import OperatorTime as OperatorTime
 from jobs.contract.reports import Rejected as Rejected
 from jobs.contract.reports import Result as Result
 from jobs.contract.reports import Status as Status
 from jobs.contract.reports import Switch as Switch
+from jobs.contract.reports import TraceSummary as TraceSummary

@@ -62,6 +62,15 @@ class RunPaths:
         return self._of_attempt(self.RESULT)
 
     @cached_property
+    def trace(self) -> Path:
+        """The trace of ``torch.profiler``; the name is one that TensorBoard recognises."""
+        return self._of_attempt("steps.pt.trace.json.gz")
+
+    @cached_property
+    def trace_summary(self) -> Path:
+        return self._of_attempt("trace.json")
+
+    @cached_property
     def log(self) -> Path:
         return self._of_attempt("log.txt")
 

@@ -4,9 +4,10 @@ A *switch* is one field of ``Profile``.  For each switch the program reports the
 applied value, and whether the applied value was verified (``Effective.switches``).
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from jobs.contract.base import Spec
 
@@ -23,6 +24,30 @@ CompileMode = Annotated[_Modes, BeforeValidator(_compile_mode, json_schema_input
 
 Count = Annotated[int, Field(ge=1)]
 """A count of at least one; a constraint on a union would also be applied to its string values."""
+
+
+MAX_TRACED: Final = 100
+"""Steps in one trace at most: every operator and every kernel of a step is an event in it."""
+
+
+class Trace(Spec):
+    """The part of a training that ``torch.profiler`` records."""
+
+    steps: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]] = Field(
+        description="From the first step to the second: [100, 110] are the ten steps after step 100."
+    )
+
+    @model_validator(mode="after")
+    def _is_a_short_range(self) -> Self:
+        first, last = self.steps
+        if not first < last <= first + MAX_TRACED:
+            fact = f"the second step follows the first by 1 to {MAX_TRACED}"
+            raise PydanticCustomError("below", "{fact}", {"fact": fact, "path": ("steps",)})
+        return self
+
+    def __str__(self) -> str:
+        first, last = self.steps
+        return f"{first} to {last}"
 
 
 class Profile(Spec):
@@ -115,6 +140,11 @@ class Profile(Spec):
     memory_log_every: int = Field(100, ge=1, description="Steps between two such lines.")
     memory_cleanup_every: int | None = Field(
         None, ge=1, description="Steps between two times that cached memory is given back; null: never."
+    )
+    trace: Trace | None = Field(
+        None,
+        exclude_if=lambda value: value is None,  # so that earlier images read the spec
+        description="Steps that torch.profiler records; null: none.",
     )
     dry_run: bool = Field(default=True, description="Rehearse two steps before the first, and undo them.")
 

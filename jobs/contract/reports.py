@@ -88,6 +88,25 @@ class Effective(Report):
     advice: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=20)
 
 
+class OperatorTime(Report):
+    """What one operator or kernel has taken in a trace, without what it calls."""
+
+    name: str = Field(max_length=300)
+    calls: int = Field(ge=0)
+    cpu_s: float = Field(ge=0)
+    device_s: float = Field(ge=0)
+
+
+class TraceSummary(Report):
+    """``trace.json``: the operators of a trace that took the most time, the slowest first."""
+
+    first_step: int = Field(ge=0)
+    last_step: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    file: str = Field("", max_length=300, description="The whole trace, beside this file; empty: not kept.")
+    operators: tuple[OperatorTime, ...] = Field((), max_length=50)
+
+
 class FileDigest(Report):
     """Size and content of one file of a checkpoint."""
 

@@ -23,6 +23,7 @@ from jobs.training.signals import StopRequests
 from jobs.training.startup import startup_lines
 from jobs.training.step import Training
 from jobs.training.switches import Switches
+from jobs.training.trace import StepTrace
 from jobs.workloads.protocol import BuildContext, Evaluation, build
 
 ADVISED_AFTER: Final = 100
@@ -57,14 +58,17 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
     memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
     step = began = _resume(training, checkpoints, reporter, requests)
     epochs = EpochLog(_built_in(training.spec).epochs, training.workload.steps_per_epoch, began)
-    with reporter.within(Phase.TRAIN):
+    traced, where = training.spec.profile.trace, training.device.torch_device
+    with reporter.within(Phase.TRAIN), StepTrace(traced, reporter.paths, where) as trace:
         training.feed.begin(step)
         while step < plan.steps:
             if requests.stop:
                 _leave(training, checkpoints, step, began)
+            trace.before(step)
             rows = training.micro_batch
             loss, took = training.update(step)
             step += 1
+            trace.after(step)
             if training.micro_batch != rows:
                 _say_what_fits(training, checkpoints, reporter)
             reporter.stepped(step, loss, took, training.gradient_norm)

@@ -72,7 +72,7 @@ class Reporter:
         self.progress = Progress()
         self.throughput = Throughput()
         self.memory: Callable[[], int | None] = resident_bytes
-        self._paths = paths
+        self.paths = paths
         self._clock = clock
         self._phases = Phases(clock)
         self._beat_at = -math.inf
@@ -83,7 +83,7 @@ class Reporter:
     def begin(self) -> None:
         """Reserve the disk blocks of the result and write the first heartbeat."""
         with self._tolerating("result.json"):
-            self._reserved = files.ReservedFile(self._paths.result, RESULT_BYTES)
+            self._reserved = files.ReservedFile(self.paths.result, RESULT_BYTES)
         self.beat()
 
     @contextmanager
@@ -113,7 +113,7 @@ class Reporter:
         """Write the heartbeat."""
         self._beat_at = self._clock()
         with self._tolerating("status.json"):
-            files.replace(self._paths.status, dump(self._status()).encode())
+            files.replace(self.paths.status, dump(self._status()).encode())
 
     def log_step(self, learning_rate: float, item: str) -> None:
         """Report the newest step in one line of the log and one line of ``metrics.jsonl``."""
@@ -136,7 +136,7 @@ class Reporter:
     def metric(self, **values: float | None) -> None:
         """Append one line to ``metrics.jsonl``."""
         line = json.dumps({"time": round(time.time(), 3), **{key: finite(v) for key, v in values.items()}})
-        with self._tolerating("metrics.jsonl"), self._paths.metrics.open("a") as file:
+        with self._tolerating("metrics.jsonl"), self.paths.metrics.open("a") as file:
             file.write(line + "\n")
 
     def effective(self, effective: Effective) -> None:
@@ -146,7 +146,7 @@ class Reporter:
                 warn(fallback)
         self._warned.update(effective.fallbacks)
         with self._tolerating("effective.json"):
-            files.replace(self._paths.effective, dump(effective).encode())
+            files.replace(self.paths.effective, dump(effective).encode())
 
     def finish(self, cause: Cause, message: str) -> None:
         """Write the last heartbeat, then the result."""
@@ -158,7 +158,7 @@ class Reporter:
             if self._reserved:
                 self._reserved.publish(content)
             else:
-                files.replace(self._paths.result, content)
+                files.replace(self.paths.result, content)
 
     def _status(self) -> Status:
         now = self.progress

@@ -461,6 +461,8 @@ class Training:
         looks = torch.is_anomaly_enabled() == self.switches.profile.anomaly_detection
         self.switches.applied("anomaly_detection", verified=looks)
         self.switches.applied("memory_log")
+        if self.spec.profile.trace is not None:
+            self.switches.applied("trace")
         self.switches.applied("memory_cleanup_every")
         if self.spec.profile.compile == "off":
             self.switches.applied("compile", verified=True)

@@ -6,9 +6,9 @@ as not used, so that a requested setting without effect is visible.
 
 from collections.abc import Mapping
 
-from jobs.contract import SWITCHES, Profile, Switch
+from jobs.contract import SWITCHES, Profile, Switch, Trace
 
-Value = str | int | float | bool | None
+Value = str | int | float | bool | Trace | None
 
 
 class Switches:

@@ -182,6 +182,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("set aside", set_aside_text(job)),
         ("step", progress_share(job)),
         ("epochs", epochs_text(job)),
+        ("trace", trace_text(job)),
         ("metrics", metrics_text(job)),
         ("command", command_text(job)),
         ("resources", resources_text(job)),
@@ -207,6 +208,27 @@ def epochs_text(job: JobDetail) -> str:
     of = "" if epochs["total"] is None else f" of {epochs['total']:.4g}"
     took = "" if epochs["epoch_s"] is None else f", {_short(epochs['epoch_s'])} each"
     return f"{epochs['done']:.4g}{of}, of {epochs['steps_per_epoch']:,} steps{took}"
+
+
+def trace_text(job: JobDetail) -> str:
+    """Return which steps were recorded, how long one took, and where the whole trace is."""
+    trace = job.get("trace")
+    if not trace:
+        return ""
+    first, last = trace["first_step"], trace["last_step"]
+    each = trace["seconds"] / max(last - first, 1)
+    place = f"{job['run_dir']}/attempts/{trace['attempt']}/{trace['file']}" if trace["file"] else "not kept"
+    return f"steps {first} to {last}, {each * 1000:.4g} ms each; {place}"
+
+
+OPERATOR_COLUMNS: Final = ("calls", "cpu_ms", "device_ms", "operator")
+
+
+def operator_rows(job: JobDetail) -> Iterator[tuple[object, ...]]:
+    """Yield the columns named by ``OPERATOR_COLUMNS`` of each operator in the table of a trace."""
+    trace = job.get("trace")
+    for each in trace["operators"] if trace else ():
+        yield each["calls"], f"{each['cpu_s'] * 1000:.2f}", f"{each['device_s'] * 1000:.2f}", each["name"]
 
 
 def _short(seconds: float) -> str:

@@ -75,6 +75,9 @@ def format_job(job: JobDetail, now: float, width: int, style: Style = PLAIN) -> 
             name_cell = Cell("")
     if job["attempts"]:
         lines += ["", *_format_attempts(job, width, style)]
+    if operators := [tuple(map(str, row)) for row in formatting.operator_rows(job)]:
+        columns = [name.upper().replace("_", " ") for name in formatting.OPERATOR_COLUMNS]
+        lines += ["", *format_table(make_table(columns, operators), width, style)]
     return lines
 
 

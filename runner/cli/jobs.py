@@ -125,7 +125,8 @@ def show(job: str, *, as_json: bool) -> None:
     """Show the state, the attempts and the run directory of a job.
 
     In a pipe, each fact is a line "name<TAB>value"; then follows one line for each attempt, which
-    begins with "attempt".
+    begins with "attempt", and one for each operator of a recorded trace, which begins with
+    "operator".
     """
     client = find_or_start(complain)
     detail = client.job(job)
@@ -141,4 +142,6 @@ def show(job: str, *, as_json: bool) -> None:
             say_row(*fact)
         for attempt in detail["attempts"]:
             say_row("attempt", *formatting.attempt_cells(attempt))
+        for operator in formatting.operator_rows(detail):
+            say_row("operator", *operator)
         complain_of_failure(client, detail)

@@ -76,6 +76,26 @@ class EpochsResponse(TypedDict):
     epoch_s: float | None
 
 
+class OperatorResponse(TypedDict):
+    """What one operator or kernel has taken in a trace, without what it calls."""
+
+    name: str
+    calls: int
+    cpu_s: float
+    device_s: float
+
+
+class TraceResponse(TypedDict):
+    """The operators of a trace that took the most time, the slowest first."""
+
+    attempt: int
+    first_step: int
+    last_step: int
+    seconds: float
+    file: str
+    operators: list[OperatorResponse]
+
+
 class JobDetail(JobSummary):
     """One job with its history."""
 
@@ -87,6 +107,7 @@ class JobDetail(JobSummary):
     network: NotRequired[NetworkResponse]  # absent in the answers of older daemons
     settings: dict[str, Any]
     epochs: NotRequired[EpochsResponse | None]  # absent in the answers of older daemons
+    trace: NotRequired[TraceResponse | None]
     advice: list[str]
     revision: dict[str, Any] | None
     result: dict[str, Any] | None

@@ -10,7 +10,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status
+from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status, TraceSummary
 from runner.core.job.attempt import Attempt
 from runner.core.ports.attempts import (
     Attempts,
@@ -107,6 +107,9 @@ class RunDirectory(Protocol):
 
     def effective(self, paths: RunPaths) -> Effective | None:
         """Return the settings that took effect, as far as the attempt has reported them."""
+
+    def trace(self, paths: RunPaths) -> TraceSummary | None:
+        """Return the table of the trace that an attempt has recorded, or None if there is none."""
 
     def rates(self, paths: RunPaths) -> tuple[float, ...]:
         """Return the rates that an attempt has measured, in items per second, the latest last."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Final
 
-from jobs.contract import Effective, Result, Status
+from jobs.contract import Effective, Result, Status, TraceSummary
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import ProgramStart
@@ -30,6 +30,9 @@ UNRECORDED: Final = (
 
 MOST_UNRECORDED: Final = 100
 """Ids that are named at once."""
+
+MOST_TRACED: Final = 20
+"""The newest attempts among which a trace is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,14 @@ class JobQueries:
             )
             for each, own in paths
         )
+
+    def trace(self, row: JobRow) -> tuple[int, TraceSummary] | None:
+        """Return the newest attempt of a job that has recorded a trace, with its table."""
+        directory = self.context.attempt_service.directory(row)
+        for each in islice(reversed(self.context.store.attempts(row.job.id)), MOST_TRACED):
+            if (found := directory.trace(directory.paths(each.number, each.lineage))) is not None:
+                return each.number, found
+        return None
 
     def decisions(self, caller: Caller, reference: str, attempt: int | None) -> tuple[DecisionRow, ...]:
         """Return the policy decisions about a job, or about one of its attempts, the oldest first."""

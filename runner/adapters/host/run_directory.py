@@ -26,6 +26,7 @@ from jobs.contract import (
     Result,
     RunPaths,
     Status,
+    TraceSummary,
     checkpoint_name,
     dump,
     read_limited,
@@ -379,6 +380,10 @@ class HostRunDirectory:
     def effective(self, paths: RunPaths) -> Effective | None:
         """Return the effective settings that an attempt has reported."""
         return self._report(paths.effective, Effective)
+
+    def trace(self, paths: RunPaths) -> TraceSummary | None:
+        """Return the table of the trace that an attempt has recorded."""
+        return self._report(paths.trace_summary, TraceSummary)
 
     def rates(self, paths: RunPaths) -> tuple[float, ...]:
         """Return the rates that an attempt has measured, in items per second, the latest last."""

@@ -223,6 +223,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "profile.memory_log_every": _CHECKS,
     "profile.memory_cleanup_every": _MEMORY,
     "profile.dry_run": _CHECKS,
+    "profile.trace": _CHECKS,
     "profile.threads": _ROUNDING,
     "profile.allocator": _MEMORY,
     "profile.launch_blocking": _CHECKS,

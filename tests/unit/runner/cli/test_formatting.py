@@ -207,3 +207,27 @@ def test_epochs_are_told_with_their_length(known: dict[str, object] | None, text
 
 def test_an_older_daemon_tells_nothing_about_epochs() -> None:
     assert render.epochs_text(job()) == ""
+
+
+TRACE = {
+    "attempt": 2,
+    "first_step": 100,
+    "last_step": 110,
+    "seconds": 0.25,
+    "file": "steps.pt.trace.json.gz",
+    "operators": [{"name": "aten::mm", "calls": 40, "cpu_s": 0.0125, "device_s": 0.2}],
+}
+
+
+def test_a_trace_is_told_with_its_steps_and_its_place() -> None:
+    place = "/state/jobs/7/attempts/2/steps.pt.trace.json.gz"
+    found = job(trace=TRACE, run_dir="/state/jobs/7")
+    assert render.trace_text(found) == f"steps 100 to 110, 25 ms each; {place}"
+    assert list(render.operator_rows(found)) == [(40, "12.50", "200.00", "aten::mm")]
+    assert render.trace_text(job(trace={**TRACE, "file": ""})) == "steps 100 to 110, 25 ms each; not kept"
+
+
+@pytest.mark.parametrize("known", [{}, {"trace": None}])
+def test_a_job_without_a_trace_has_no_rows_of_operators(known: dict[str, object]) -> None:
+    assert render.trace_text(job(**known)) == ""
+    assert list(render.operator_rows(job(**known))) == []

@@ -90,3 +90,10 @@ def test_on_a_narrow_screen_verdicts_stand_below_their_attempts() -> None:
     assert lines[head + 2] == f"  {verdict}"
     assert lines[head + 3].startswith("2 ")
     assert max(map(len, lines)) <= 80
+
+
+def test_the_table_of_a_trace_stands_below_the_attempts() -> None:
+    slow = {"name": "aten::mm", "calls": 40, "cpu_s": 0.0125, "device_s": 0.2}
+    trace = {"attempt": 1, "first_step": 1, "last_step": 2, "seconds": 1.0, "file": "", "operators": [slow]}
+    lines = format_job(cast("JobDetail", {**a_job(), "trace": trace}), 0.0, 100)
+    assert lines[-2:] == ["CALLS  CPU MS  DEVICE MS  OPERATOR", "40     12.50   200.00     aten::mm"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jobs.contract import Effective, Phase, Status, dump
+from jobs.contract import Effective, OperatorTime, Phase, Status, TraceSummary, dump
 from runner.server.api.reported import epochs
 from tests.unit.runner.server.api.test_jobs import Site, site  # noqa: F401  found by name
 
@@ -42,6 +42,25 @@ def test_a_job_has_the_epochs_and_the_advice_of_its_newest_attempt(site: Site) -
     found = site.job()
     assert found["epochs"] == {"steps_per_epoch": 40, "done": 1.5, "total": 5.0, "epoch_s": 20.0}
     assert found["advice"] == ["attempt 1: a larger\\nmicro-batch would fit"]
+
+
+def test_a_job_has_the_newest_trace_of_its_attempts(site: Site) -> None:  # noqa: F811
+    site.submit()
+    site.until("running")
+    assert site.job()["trace"] is None
+    slow = OperatorTime(name="aten::mm", calls=4, cpu_s=0.5, device_s=0.0)
+    made = TraceSummary(first_step=3, last_step=5, seconds=0.25, file="t.gz", operators=(slow,))
+    (site.attempt_dir() / "trace.json").write_text(dump(made))
+    assert site.job()["trace"] == {
+        "attempt": 1,
+        "first_step": 3,
+        "last_step": 5,
+        "seconds": 0.25,
+        "file": "t.gz",
+        "operators": [{"name": "aten::mm", "calls": 4, "cpu_s": 0.5, "device_s": 0.0}],
+    }
+    (site.attempt_dir() / "trace.json").write_text("[")
+    assert site.job()["trace"] is None
 
 
 @pytest.mark.parametrize(

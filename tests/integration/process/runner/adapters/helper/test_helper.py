@@ -609,7 +609,8 @@ def test_a_checkpoint_of_many_files_with_long_names_is_read_in_several_requests(
 
 READ_HERE: Final = {
     *("paths", "secret", "log_times", "highest_numbers", "has_kept"),  # names, and directories of root
-    *("spec", "status", "result", "effective", "rates", "log_status", "tail", "open"),  # opened by the helper
+    *("spec", "status", "result", "effective", "trace", "rates"),  # opened by the helper
+    *("log_status", "tail", "open"),  # the same
     *("saved", "copy_checkpoint"),  # the same
 }
 """Methods of a run directory that need no right of their own in a daemon that has given up root."""

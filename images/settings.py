@@ -4,6 +4,7 @@ Reading a settings file is left to the caller.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -46,6 +47,13 @@ class ImageSettings:
     """Additional certificates to trust for downloads; never copied into an image."""
     pip_options: tuple[str, ...] = ()
     """Options of ``pip download``, in addition to the host's own pip settings."""
+    indexes: Mapping[str, str | None] = field(default_factory=dict)
+    """The index of torch by lock or accelerator, besides those of pip.  Without an entry: PyTorch's own for a
+    torch with a local version; ``None``: none."""
+    locks: Mapping[Accelerator, str] = field(default_factory=dict)
+    """The lock of an accelerator's image, by name.  Without an entry: whoever makes the store chooses."""
+    lock_dir: Path | None = None
+    """Further locks, and those that replace shipped ones.  ``None``: only the shipped ones."""
     dockerfiles: Path = field(default_factory=default_dockerfiles)
     """The directory that holds ``Dockerfile.cpu``, ``Dockerfile.cuda`` and ``Dockerfile.rocm``."""
     engine_url: str | None = None

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
 from images.file_lock import locked
+from images.lock_files import LockFile, available, named
 from images.log import BuildLog
 from images.ports import BuildRequest, Engine, Image
 from images.recipe import Base, Entry, Recipe, last_stage, without_last_stage
@@ -37,6 +39,7 @@ class Plan:
     base: Base
     environment: Recipe
     job: Recipe
+    lock: LockFile
 
     @property
     def address(self) -> str:
@@ -52,10 +55,13 @@ class ImageStore:
         settings: ImageSettings | None = None,
         engine: Engine | None = None,
         echo: Callable[[str], None] | None = None,
+        choose: Callable[[tuple[LockFile, ...]], LockFile] = itemgetter(0),
     ) -> None:
+        """``choose`` is asked where there are several locks and the settings name none, the newest first."""
         self._settings = settings or ImageSettings()
         self._given_engine = engine
         self._echo = echo
+        self._choose = choose
 
     @cached_property
     def _engine(self) -> Engine:
@@ -85,6 +91,15 @@ class ImageStore:
         """
         with BuildLog(self._settings.cache_dir / "base.log") as lines:
             return self._plan(_check_accelerator(accelerator), lines).address
+
+    def lock(self, accelerator: str) -> LockFile:
+        """Return the lock of the image that ``ensure`` would return.
+
+        Raises:
+            BuildFailed: the settings name one that does not exist.
+        """
+        known = _check_accelerator(accelerator)
+        return named(known, self._settings) or self._choose(available(known, self._settings))
 
     def resolve(self, reference: str) -> str:
         """Return the id of an image by its tag or id; never pull it.
@@ -118,10 +133,11 @@ class ImageStore:
         return self._engine.platform()
 
     def _plan(self, accelerator: Accelerator, log: BuildLog) -> Plan:
+        chosen = self.lock(accelerator)
         with self._lock("base", log):
             base = bases.resolve(self._engine, self._settings, log)
         text = (self._settings.dockerfiles / f"Dockerfile.{accelerator}").read_text()
-        lock = f"images/locks/{accelerator}.txt"
+        lock = f"images/locks/{chosen.name}.txt"
         environment = Recipe(
             kind="environment",
             accelerator=accelerator,
@@ -130,7 +146,7 @@ class ImageStore:
             arguments=(("LOCK", lock),),
             platform=self._platform,
             builder=self._builder,
-            entries=(text_entry(lock, (_HERE / "locks" / f"{accelerator}.txt").read_bytes()),),
+            entries=(text_entry(lock, chosen.text),),
         )
         job = Recipe(
             kind="job",
@@ -142,7 +158,7 @@ class ImageStore:
             builder=self._builder,
             entries=entries_below(_HERE.with_name("jobs"), "jobs"),
         )
-        return Plan(base, environment, job)
+        return Plan(base, environment, job, chosen)
 
     def _ensure(self, plan: Plan, log: BuildLog) -> str:
         image = self._find(plan.job) or self._build_once(plan, log)
@@ -175,19 +191,21 @@ class ImageStore:
             if self._find(plan.environment) is None:
                 self._build_environment(plan, log)
             environment = tag("environment", plan.job.accelerator, below)
-            return self._build(plan.job, {"ENVIRONMENT": environment}, (), log)
+            return self._build(plan.job, plan.lock, {"ENVIRONMENT": environment}, (), log)
 
     def _build_environment(self, plan: Plan, log: BuildLog) -> Image:
-        [lock] = [entry.source for entry in plan.environment.entries if isinstance(entry.source, bytes)]
-        directory = wheels.wheelhouse(lock, plan.base, self._settings, log)
-        return self._build(plan.environment, {"BASE": plan.base.tag}, tuple(wheels.entries(directory)), log)
+        directory = wheels.wheelhouse(plan.lock, plan.base, self._settings, log)
+        below, found = {"BASE": plan.base.tag}, tuple(wheels.entries(directory))
+        return self._build(plan.environment, plan.lock, below, found, log)
 
-    def _build(self, recipe: Recipe, below: dict[str, str], more: tuple[Entry, ...], log: BuildLog) -> Image:
+    def _build(
+        self, recipe: Recipe, lock: LockFile, below: dict[str, str], more: tuple[Entry, ...], log: BuildLog
+    ) -> Image:
         address = digest(recipe)
         name = tag(recipe.kind, recipe.accelerator, address)
         log.token.check()
         log.line(f"{recipe.kind}: building {name} with {recipe.builder}")
-        request = BuildRequest(name, dict(recipe.arguments) | below, _labels(recipe, address, below))
+        request = BuildRequest(name, dict(recipe.arguments) | below, _labels(recipe, lock, address, below))
         with tempfile.TemporaryFile(dir=self._settings.cache_dir) as archive:
             write_tar((text_entry("Dockerfile", recipe.dockerfile), *recipe.entries, *more), archive)
             archive.seek(0)
@@ -238,8 +256,11 @@ def _check_accelerator(accelerator: str) -> Accelerator:
     raise BuildFailed(f"accelerator {accelerator!r}: no image for it; take one of {', '.join(ACCELERATORS)}")
 
 
-def _labels(recipe: Recipe, address: str, below: dict[str, str]) -> dict[str, str]:
+def _labels(recipe: Recipe, lock: LockFile, address: str, below: dict[str, str]) -> dict[str, str]:
+    dotted = ".".join(map(str, lock.version or ()))
+    version = {} if lock.version is None else {f"runner.{lock.accelerator}": dotted}
     return {
+        **version,
         LABEL: address,
         "runner.accelerator": recipe.accelerator,
         "runner.kind": recipe.kind,

@@ -10,10 +10,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from images.errors import BuildFailed
+from images.lock_files import LockFile, index_of
 from images.log import BuildLog
 from images.recipe import Base, Entry
 from images.settings import ImageSettings
@@ -22,7 +24,7 @@ _OLDEST_GLIBC: Final = 17
 """The minor version of glibc 2.17, which manylinux2014 requires; no older wheels are built any more."""
 
 
-def wheelhouse(lock: bytes, base: Base, settings: ImageSettings, log: BuildLog) -> Path:
+def wheelhouse(lock: LockFile, base: Base, settings: ImageSettings, log: BuildLog) -> Path:
     """Return a directory with the wheels of a lock for a base, and download them if it does not exist.
 
     Raises:
@@ -35,16 +37,24 @@ def wheelhouse(lock: bytes, base: Base, settings: ImageSettings, log: BuildLog) 
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix="partial-") as partial:
         requirements = Path(partial) / "lock.txt"
-        requirements.write_bytes(lock)
+        requirements.write_bytes(lock.text)
         wheels = Path(partial) / "wheels"
-        _download(requirements, wheels, base, settings, log)
+        _download(requirements, wheels, base, settings_of(lock, settings), log)
         wheels.rename(directory)
     return directory
 
 
-def wheel_directory(lock: bytes, base: Base, settings: ImageSettings) -> Path:
+def settings_of(lock: LockFile, settings: ImageSettings) -> ImageSettings:
+    """Return the settings with the index of a lock among pip's options."""
+    index = index_of(lock, settings)
+    more = () if index is None else (f"--extra-index-url={index}",)
+    return replace(settings, pip_options=(*settings.pip_options, *more))
+
+
+def wheel_directory(lock: LockFile, base: Base, settings: ImageSettings) -> Path:
     """Return the directory for the wheels of a lock from the indexes that pip's options choose."""
-    key = hashlib.sha256(lock + "\0".join(("", *settings.pip_options)).encode()).hexdigest()[:16]
+    options = settings_of(lock, settings).pip_options
+    key = hashlib.sha256(lock.text + "\0".join(("", *options)).encode()).hexdigest()[:16]
     return settings.cache_dir / "wheelhouse" / f"{key}-{base.machine}-cp{base.python.replace('.', '')}"
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
-import images
 from runner.adapters.gpu.amd import AmdProbe
 from runner.adapters.gpu.nvidia import describe_driver
 from runner.core.doctor import (
@@ -150,14 +149,4 @@ def _free_bytes(path: Path) -> int | None:
         with suppress(OSError):
             found = os.statvfs(each)
             return found.f_frsize * found.f_bavail
-    return None
-
-
-def cuda_of_images() -> tuple[int, int] | None:
-    """Return the version of CUDA of the torch in our CUDA images, from their lock."""
-    lock = Path(images.__file__).parent / "locks/cuda.txt"
-    with suppress(OSError):
-        found = re.search(r"^nvidia-cuda-runtime==(\d+)\.(\d+)", lock.read_text(), re.MULTILINE)
-        if found:
-            return int(found[1]), int(found[2])
     return None

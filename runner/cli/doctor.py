@@ -50,17 +50,20 @@ def doctor(*, tried: str | None, as_json: bool) -> None:
 
 def _collect(settings: Settings) -> Machine:
     from runner.adapters.docker.doctor import describe_engine  # noqa: PLC0415
-    from runner.adapters.doctor import FactCollector, cuda_of_images, groups_of_this_process  # noqa: PLC0415
+    from runner.adapters.doctor import FactCollector, groups_of_this_process  # noqa: PLC0415
+    from runner.adapters.image_locks import cuda_of_images  # noqa: PLC0415
     from runner.client.autostart import state_dir  # noqa: PLC0415
     from runner.core.doctor import Machine  # noqa: PLC0415
+    from runner.server.adapters import image_settings  # noqa: PLC0415
 
-    collector = FactCollector(state_dir=Path(state_dir(os.environ, os.geteuid())))
+    directory = Path(state_dir(os.environ, os.geteuid()))
+    collector = FactCollector(state_dir=directory)
     return Machine(
         nvidia=collector.nvidia(),
         amd=collector.amd(),
         engine=None if settings.executor == "process" else describe_engine(settings.engine),
         host=collector.host(),
-        wanted_cuda=cuda_of_images(),
+        wanted_cuda=cuda_of_images(image_settings(directory, settings)),
         injection=settings.gpu_injection,
         groups=groups_of_this_process(),
     )

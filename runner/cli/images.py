@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from runner.base.errors import Unavailable
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.cli.parameters import CommandGroup, as_json, check_text
 
@@ -15,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from images.packages.values import Indexes
     from images.ports import Engine
     from images.prune import ImageRow
-    from images.settings import ImageSettings
+    from images.settings import Accelerator, ImageSettings
 
 ACCELERATORS: Final = ("cpu", "cuda", "rocm")
 COLUMNS: Final = ("IMAGE", "KIND", "FOR", "SIZE", "MADE", "USED", "OWNER", "CURRENT", "TAG")
@@ -63,21 +65,34 @@ def bootstrap(*, tag: str, suite: str, mirror: str | None, as_json: bool) -> Non
     help="Add the packages of a requirements.txt, pyproject.toml or pylock.toml.",
 )
 @click.option("--name", metavar="NAME", callback=check_text, help="The tag of an image --with packages.")
+@click.option(
+    "--lock",
+    metavar="LOCK",
+    callback=check_text,
+    help="What it installs, such as cuda-12.6; by default what the driver and the GPUs can run.",
+)
 @as_json
-def build(*, accelerator: str, requirements: str | None, name: str | None, as_json: bool) -> None:
+def build(
+    *, accelerator: Accelerator, requirements: str | None, name: str | None, lock: str | None, as_json: bool
+) -> None:
     """Build the image for an accelerator, unless it exists.
 
     With --with and --name, packages are added to it, and the result gets the tag NAME:latest. Write
     "allowed_images: {NAME: NAME:latest}" into the settings, and jobs can say "image: NAME". The output
     of the build goes to standard error.
     """
-    from images.store import ImageStore  # noqa: PLC0415  only this command pays for it
+    from dataclasses import replace  # noqa: PLC0415  only this command pays for it
+
+    from images.store import ImageStore  # noqa: PLC0415
+    from runner.adapters.image_locks import choose_for_this_machine  # noqa: PLC0415
 
     if (requirements is None) != (name is None):
         raise click.UsageError("--with and --name go together")
     settings = _settings()
+    if lock is not None:
+        settings = replace(settings, locks={**settings.locks, accelerator: lock})
     log = settings.cache_dir / f"build-{accelerator}.log"
-    store = ImageStore(settings, _engine(settings), complain)
+    store = ImageStore(settings, _engine(settings), complain, choose_for_this_machine)
     with _explained(f"image for {accelerator}", log):
         image = store.ensure(accelerator, log)
         if requirements is None or name is None:
@@ -87,6 +102,37 @@ def build(*, accelerator: str, requirements: str | None, name: str | None, as_js
 
             facts = build_with(image, accelerator, requirements, name, log)
         _answer(facts, as_json=as_json)
+
+
+@images.command()
+@click.argument("name", callback=check_text)
+@click.option(
+    "--output", metavar="FILE", callback=check_text, help="Where to write it; - is standard output."
+)
+def lock(*, name: str, output: str | None) -> None:
+    """Make the lock NAME for another version of CUDA or ROCm, such as cuda-12.6 or rocm-7.1.
+
+    Needs the index that has this build of torch (torch_indexes in the settings; by default PyTorch's
+    own), and the one of the other packages. The lock is written into the state directory, where the
+    daemon finds it: a new image gets the newest CUDA that the driver and the GPUs can run.
+    """
+    from pathlib import Path  # noqa: PLC0415  only this command pays for it
+
+    from images.make_lock import make_lock  # noqa: PLC0415
+
+    settings = _settings()
+    with _explained("lock"):
+        made = make_lock(name, settings, _indexes(settings))
+    if output == "-":
+        say(made.text.decode().rstrip())
+        return
+    place = Path(output) if output else (settings.lock_dir or settings.cache_dir) / f"{name}.txt"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(made.text)
+    except OSError as error:
+        raise Unavailable(f"{place}: {error.strerror}") from error
+    say(str(place))
 
 
 @images.command()
@@ -154,6 +200,14 @@ def _settings() -> ImageSettings:
     return image_settings(Path(state_dir(os.environ, os.geteuid())), load_settings(None))
 
 
+def _indexes(settings: ImageSettings) -> Indexes:
+    """Return the indexes of the operator for packages."""
+    from runner.files.settings.model import load_settings  # noqa: PLC0415  as above
+    from runner.server.packages import package_settings  # noqa: PLC0415
+
+    return package_settings(settings.cache_dir.parent, load_settings(None)).indexes
+
+
 def _allowed() -> tuple[str, ...]:
     """Return the references of the images that the operator allows."""
     from runner.files.settings.model import load_settings  # noqa: PLC0415  as above
@@ -171,7 +225,7 @@ def _engine(settings: ImageSettings) -> Engine:
 def _explained(thing: str, log: Path | None = None) -> Iterator[None]:
     """Convert the errors of ``images`` into messages for the user."""
     from images.errors import BuildFailed, EngineForbidden, EngineUnavailable  # noqa: PLC0415  as above
-    from runner.base.errors import Refused, Unavailable  # noqa: PLC0415
+    from runner.base.errors import Refused  # noqa: PLC0415
 
     try:
         yield

@@ -1,8 +1,7 @@
 """What is right and wrong on a machine for jobs on GPUs: findings from facts, each with the next step.
 
-The facts are collected by ``runner.adapters.host.doctor``.  A fact that could not be read is None, and its
-finding says so.  The least drivers are those of NVIDIA's release notes for CUDA 12 and 13
-(https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/, table of minimum driver versions).
+The facts are collected by ``runner.adapters.doctor``.  A fact that could not be read is None, and its finding
+says so.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,10 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-GIB: Final = 1024**3
+from runner.core.cuda import Gpu, dotted, driver_advice, driver_fits, gpu_problem, parse_version
 
-LEAST_DRIVERS: Final = {13: (580, 65, 6), 12: (525, 60, 13), 11: (450, 80, 2)}
-"""The least driver for each major version of CUDA, on Linux; later minor versions run with it, too."""
+GIB: Final = 1024**3
 
 CDI_ENGINE: Final = (25, 0)
 """The first Docker engine that injects devices by CDI."""
@@ -24,7 +22,6 @@ LEAST_DISK_BYTES: Final = 20 * GIB
 LEAST_WATCHES, LEAST_INSTANCES = 8192, 128
 
 Injection: TypeAlias = Literal["cdi", "hook"]
-Version: TypeAlias = tuple[int, ...]
 
 
 class Verdict(StrEnum):
@@ -127,7 +124,6 @@ class Machine:
     engine: EngineFacts | None = None  # None: jobs run as plain processes
     host: HostFacts = HostFacts()
     wanted_cuda: tuple[int, int] | None = None  # of the torch in the image
-    least_capability: tuple[int, int] = (7, 5)  # of the wheels in the image
     injection: Literal["auto", "cdi", "hook"] = "auto"
     groups: frozenset[str] = field(default_factory=frozenset)  # of the examining user
 
@@ -139,20 +135,6 @@ class InjectionChoice:
     how: Injection | None
     problem: str = ""
     advice: str = ""
-
-
-def parse_version(text: str) -> Version:
-    """Return the leading numbers of a version: 20.10.24+dfsg1 is (20, 10, 24)."""
-    parts: list[int] = []
-    for part in text.split("."):
-        digits = "".join(character for character in part if character.isdigit())
-        if not part[:1].isdigit():
-            break
-        leading = len(part) - len(part.lstrip("0123456789"))
-        parts.append(int(part[:leading] or digits))
-        if leading != len(part):
-            break
-    return tuple(parts)
 
 
 def choose_injection(engine: EngineFacts, wanted: Literal["auto", "cdi", "hook"] = "auto") -> InjectionChoice:
@@ -238,21 +220,11 @@ def _driver(facts: NvidiaFacts, wanted: tuple[int, int] | None) -> Finding:
         )
     if wanted is None:
         return Finding("NVIDIA driver", Verdict.OK, f"{facts.driver}{_supports(facts)}")
-    least = LEAST_DRIVERS.get(wanted[0])
-    fact = f"{facts.driver}{_supports(facts)}; the image's torch needs CUDA {wanted[0]}.{wanted[1]}"
-    too_old = least is not None and parse_version(facts.driver) < least
-    too_old = too_old or (facts.cuda is not None and facts.cuda[0] < wanted[0])
-    if too_old and least is not None:
-        needed = ".".join(map(str, least[:2]))
-        advice = f"update the driver to {needed} or later, or use an image with an older CUDA (images: lock)"
-        return Finding("NVIDIA driver", Verdict.PROBLEM, fact, advice)
+    fact = f"{facts.driver}{_supports(facts)}; the image's torch needs CUDA {dotted(wanted)}"
+    too_old = facts.cuda is not None and facts.cuda[0] < wanted[0]
+    if too_old or not driver_fits(facts.driver, wanted):
+        return Finding("NVIDIA driver", Verdict.PROBLEM, fact, driver_advice(facts.driver, wanted))
     return Finding("NVIDIA driver", Verdict.OK, fact)
-
-
-def driver_problem(driver: str, wanted: tuple[int, int]) -> str | None:
-    """Return why a driver is too old for a version of CUDA, None if it is not."""
-    finding = _driver(NvidiaFacts(driver=driver), wanted)
-    return None if finding.verdict is Verdict.OK else f"driver {finding.fact}; {finding.advice}"
 
 
 def _supports(facts: NvidiaFacts) -> str:
@@ -263,10 +235,10 @@ def _gpu(gpu: NvidiaGpu, machine: Machine) -> Iterator[Finding]:
     subject = f"{gpu.name} {gpu.model}"
     if gpu.unusable:
         yield Finding(subject, Verdict.PROBLEM, gpu.unusable, "runner gpus tells more")
-    if gpu.capability is not None and gpu.capability < machine.least_capability:
-        needs = f"the image's torch needs {_dotted(machine.least_capability)}"
-        fact = f"compute capability {_dotted(gpu.capability)}; {needs}"
-        yield Finding(subject, Verdict.PROBLEM, fact, "use an image with an older torch, or another GPU")
+    cuda = machine.wanted_cuda
+    if cuda is not None and (problem := gpu_problem(Gpu(gpu.name, gpu.capability), cuda)):
+        fact, _, advice = problem.removeprefix(f"{gpu.name} has ").rpartition("; ")
+        yield Finding(subject, Verdict.PROBLEM, fact, advice)
     if gpu.ecc_errors:
         fact = f"{_count(gpu.ecc_errors, 'uncorrectable memory error')} since the driver was loaded"
         yield Finding(subject, Verdict.WARNING, fact, "drain it (runner gpus drain), and reset or replace it")
@@ -396,7 +368,3 @@ def _limit(subject: str, number: int | None, least: int, name: str) -> Finding:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"

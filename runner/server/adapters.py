@@ -9,6 +9,7 @@ from images.settings import ImageSettings
 from images.store import ImageStore
 from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.docker.images import DockerImages
+from runner.adapters.gpu import nvidia
 from runner.adapters.helper.connection import HelperConnection
 from runner.adapters.helper.messages import ExecutorKind, ReloadSettings
 from runner.adapters.helper.remote import (
@@ -28,6 +29,7 @@ from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
+from runner.adapters.image_locks import choose_for_this_machine
 from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.core.ports.exec import ExecPort
@@ -204,7 +206,7 @@ def unknown_uids(settings: Settings) -> UnknownUids:
 
 
 def local_images(directory: Path, settings: Settings) -> DockerImages:
-    return DockerImages(ImageStore(image_settings(directory, settings)))
+    return DockerImages(ImageStore(image_settings(directory, settings), choose=choose_for_this_machine))
 
 
 def image_settings(directory: Path, settings: Settings) -> ImageSettings:
@@ -216,6 +218,9 @@ def image_settings(directory: Path, settings: Settings) -> ImageSettings:
         pull=settings.pull,
         builder=settings.builder,
         ca_file=settings.ca_file,
+        indexes=settings.torch_indexes,
+        locks=settings.image_locks,
+        lock_dir=directory / "images" / "lock-files",
     )
 
 
@@ -226,7 +231,11 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
 
     hardened = replace(_hardened(settings, instance), hosts_file=write_hosts_file(directory))
     choose = settings.gpu_injection == "auto"
-    return DockerExecutor(DockerExecutorSettings(hardened, settings.engine, choose_injection=choose))
+    return DockerExecutor(
+        DockerExecutorSettings(
+            hardened, settings.engine, choose_injection=choose, describe_driver=nvidia.describe_driver
+        )
+    )
 
 
 def local_commands(directory: Path, settings: Settings, kind: str) -> ExecPort:

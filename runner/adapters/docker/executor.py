@@ -39,7 +39,8 @@ from runner.adapters.docker.isolation import EngineIsolation, read_isolation, re
 from runner.adapters.docker.memory_kills import MemoryKills
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
-from runner.core.doctor import Injection, choose_injection
+from runner.core.cuda import Gpu, launch_problem, parse_version
+from runner.core.doctor import Injection, NvidiaFacts, choose_injection
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -56,6 +57,9 @@ from runner.core.ports.executor import (
 
 ENDED: Final = frozenset({"exited", "dead"})
 """States of a container whose program has ended."""
+
+LABEL_CUDA: Final = "runner.cuda"
+"""The label of our images with the CUDA of their torch."""
 
 SHELL_FAILED: Final = frozenset({2, 125, 126, 127})
 """Exit codes after which the container's own output may say why the program did not start."""
@@ -74,6 +78,8 @@ class DockerExecutorSettings:
     """Of every call; after a longer silence the engine counts as unavailable."""
     reconnect_max_s: float = 5.0
     """Longest pause between two attempts to listen to the events of an engine that is down."""
+    describe_driver: Callable[[], NvidiaFacts] | None = None
+    """What says which NVIDIA driver is there before a launch; None: images are not compared with it."""
     choose_injection: bool = False
     """Whether the engine is asked how NVIDIA devices get into containers; False: as the hardening says."""
 
@@ -116,6 +122,7 @@ class DockerExecutor:
         self._memory_kills = MemoryKills()
         self._chosen_injection: Injection | None = None
         self._isolation: EngineIsolation | None = None  # not asked yet
+        self._cuda_of_images: dict[str, tuple[int, int] | None] = {}  # by image id
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
@@ -126,6 +133,7 @@ class DockerExecutor:
         with self._launch_lock(name), engine_errors(f"launch {name}"):
             if self._look_at_engine():
                 arguments = self._arguments(request)
+            self._check_driver(request)
             inspected = self._find_reusable(arguments, request.key)
             if inspected is None:
                 created = self._create(arguments, request.key)
@@ -159,6 +167,30 @@ class DockerExecutor:
                 )
             self._chosen_injection = choice.how
         return self._chosen_injection
+
+    def _check_driver(self, request: LaunchRequest) -> None:
+        """Compare the CUDA of the image with the driver and the devices.
+
+        Raises:
+            Unavailable: they do not fit; the job waits, and is not blamed.
+        """
+        devices = [each for each in request.devices if each.vendor == "nvidia"]
+        describe = self.settings.describe_driver
+        if not devices or describe is None or (cuda := self._cuda_of(request.image)) is None:
+            return
+        gpus = [Gpu(each.label or each.uuid, each.capability) for each in devices]
+        if problem := launch_problem(cuda, describe().driver, gpus):
+            raise Unavailable(f"{attempt_name(request.key)}: not started: {problem}")
+
+    def _cuda_of(self, image: str) -> tuple[int, int] | None:
+        """Return the CUDA of an image, None if it names none or is not there; ids never change."""
+        if image not in self._cuda_of_images:
+            try:
+                inspected: Json = self._connection.client().inspect_image(image)  # type: ignore[no-untyped-call]
+            except NotFound:
+                return None
+            self._cuda_of_images[image] = cuda_of_image(inspected["Config"])
+        return self._cuda_of_images[image]
 
     def _look_at_engine(self) -> bool:
         """Learn what the engine offers and report it; return whether that is new."""
@@ -368,6 +400,14 @@ class DockerExecutor:
                 return ""
             raise
         return shortened(output.decode(errors="replace"))
+
+
+def cuda_of_image(config: Json) -> tuple[int, int] | None:
+    """Return the CUDA that an image names: in the runner's label, else in the variable of NVIDIA's images."""
+    environment = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+    named = (config.get("Labels") or {}).get(LABEL_CUDA) or environment.get("CUDA_VERSION", "")
+    version = parse_version(named)[:2]
+    return (version[0], version[1]) if len(version) == 2 else None
 
 
 def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float) -> Gone:

@@ -20,7 +20,7 @@ from runner.files.profiles.load import profile_names
 from runner.files.settings.disk_quota import DiskQuotaSettings
 from runner.files.settings.network import NetworkSettings, expand_network
 from runner.files.settings.notify import NotificationRule
-from runner.files.settings.packages import PackagesSettings
+from runner.files.settings.packages import IndexUrl, PackagesSettings
 from runner.files.settings.queue import QueueSettings
 from runner.files.settings.retention import RetentionSettings
 from runner.files.validation import describe_non_mapping, suggest_choice, validate_model
@@ -58,6 +58,7 @@ def _path(value: object) -> object:
     return Path(value) if isinstance(value, str) else value
 
 
+LockName = Annotated[str, Field(pattern=r"^(cpu|cuda|rocm)(-[0-9]+\.[0-9]+)?$")]
 WrittenPath = Annotated[Path, BeforeValidator(_path)]
 
 
@@ -203,6 +204,14 @@ class Settings(BaseModel):
 
     ca_file: WrittenPath | None = None
     """An extra CA bundle for builds behind a TLS-inspecting proxy; never copied into an image."""
+
+    image_locks: dict[Literal["cpu", "cuda", "rocm"], LockName] = {}
+    """The lock of an accelerator's image by name, such as ``cuda: cuda-12.6``.  Without an entry the newest
+    that this machine's driver and GPUs can run."""
+
+    torch_indexes: dict[LockName, IndexUrl | None] = {}
+    """The index of torch for an accelerator or a lock, besides those of pip.  Without an entry: PyTorch's own
+    for a lock that names its build (``+rocm7.2``), else none.  null: none."""
 
     allowed_images: dict[str, str] = {}
     """Names that a job file may give as ``image``, and their image references."""

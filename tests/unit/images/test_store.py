@@ -10,6 +10,7 @@ import pytest
 from images import wheels
 from images.context import entries_below
 from images.errors import BuildFailed
+from images.lock_files import LockFile
 from images.recipe import Base
 from images.records import recorded
 from images.settings import LOCAL_BASE, Accelerator, ImageSettings, default_dockerfiles
@@ -27,7 +28,7 @@ def settings(tmp_path: Path) -> ImageSettings:
     for accelerator in ("cpu", "cuda", "rocm"):
         shutil.copy(default_dockerfiles() / f"Dockerfile.{accelerator}", tmp_path)
         lock = (ROOT / "images" / "locks" / f"{accelerator}.txt").read_bytes()
-        place = wheels.wheel_directory(lock, BASE, found)
+        place = wheels.wheel_directory(LockFile(accelerator, lock), BASE, found)
         place.mkdir(parents=True)
         (place / "torch-2.whl").write_bytes(b"wheel")
     return found
@@ -186,3 +187,26 @@ def test_what_is_built_or_found_is_recorded_as_ours(
     ImageStore(elsewhere, fake).ensure("cpu", tmp_path / "log.txt")
     assert recorded(settings.cache_dir) == recorded(elsewhere.cache_dir) == {image, environment.id}
     assert len(fake.builds) == 2
+
+
+def test_the_chosen_lock_is_installed_and_said_by_a_label(
+    settings: ImageSettings, fake: FakeEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "cuda-12.6.txt").write_text("torch==2.13.0+cu126\nnvidia-cuda-runtime-cu12==12.6.77\n")
+    known = replace(settings, lock_dir=tmp_path, locks={"cuda": "cuda-12.6"})
+    lock = ImageStore(known, fake).lock("cuda")
+    place = wheels.wheel_directory(lock, BASE, known)
+    place.mkdir(parents=True)
+    (place / "torch-2.whl").write_bytes(b"wheel")
+    image = fake.image(ImageStore(known, fake).ensure("cuda", tmp_path / "log.txt"))
+    assert image is not None
+    assert image.labels["runner.cuda"] == "12.6"
+    environment, job = fake.builds
+    assert "images/locks/cuda-12.6.txt" in environment.files
+    assert environment.request.arguments["LOCK"] == "images/locks/cuda-12.6.txt"
+    assert job.request.labels["runner.cuda"] == "12.6"
+    newest = ImageStore(settings, fake)
+    assert newest.digest("cuda") != ImageStore(known, fake).digest("cuda")
+    shipped = fake.image(newest.ensure("cuda", tmp_path / "log.txt"))
+    assert shipped is not None
+    assert shipped.labels["runner.cuda"] == "13.0"

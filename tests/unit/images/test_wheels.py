@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from images import wheels
+from images.lock_files import LockFile
 from images.recipe import Base
 from images.settings import ImageSettings
 
@@ -23,3 +24,15 @@ def test_pip_is_this_pythons_and_may_not_execute_a_package(tmp_path: Path) -> No
     assert argv[:5] == [sys.executable, "-I", "-m", "pip", "download"]
     assert {"--only-binary=:all:", "--python-version=3.11", "--cert=/ca.pem"} <= set(argv)
     assert argv[-1] == "--pre"
+
+
+def test_the_index_of_an_accelerator_is_given_to_pip_for_its_lock_alone(tmp_path: Path) -> None:
+    settings = ImageSettings(cache_dir=tmp_path, indexes={"cpu": "https://mirror/cpu"})
+    cpu, rocm = LockFile("cpu", b"torch==2\n"), LockFile("rocm", b"torch==2+rocm7.2\n")
+    assert wheels.settings_of(cpu, settings).pip_options == ("--extra-index-url=https://mirror/cpu",)
+    assert wheels.settings_of(rocm, settings).pip_options == (
+        "--extra-index-url=https://download.pytorch.org/whl/rocm7.2",
+    )
+    without = ImageSettings(cache_dir=tmp_path)
+    assert wheels.settings_of(cpu, without) == without
+    assert wheels.wheel_directory(cpu, BASE, without) != wheels.wheel_directory(cpu, BASE, settings)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from images import wheels
+from images.lock_files import LockFile
 from images.recipe import Base
 from images.settings import ImageSettings, default_dockerfiles
 from images.store import ImageStore
@@ -22,7 +23,7 @@ def settings(tmp_path: Path) -> ImageSettings:
     for accelerator in ("cpu", "cuda", "rocm"):
         shutil.copy(default_dockerfiles() / f"Dockerfile.{accelerator}", tmp_path)
         lock = (ROOT / "images" / "locks" / f"{accelerator}.txt").read_bytes()
-        place = wheels.wheel_directory(lock, BASE, found)
+        place = wheels.wheel_directory(LockFile(accelerator, lock), BASE, found)
         place.mkdir(parents=True)
         (place / "torch-2.whl").write_bytes(b"wheel")
     return found

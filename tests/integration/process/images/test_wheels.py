@@ -6,6 +6,7 @@ import pytest
 
 from images import wheels
 from images.errors import BuildFailed
+from images.lock_files import LockFile
 from images.log import BuildLog
 from images.recipe import Base
 from images.settings import ImageSettings
@@ -17,16 +18,16 @@ NO_INDEX = ("--no-index", "--isolated")
 def test_an_empty_lock_needs_no_index_and_is_fetched_once(tmp_path: Path) -> None:
     settings = ImageSettings(cache_dir=tmp_path, pip_options=NO_INDEX)
     with BuildLog(tmp_path / "log.txt") as log:
-        place = wheels.wheelhouse(b"# nothing\n", BASE, settings, log)
-        assert wheels.wheelhouse(b"# nothing\n", BASE, settings, log) == place
-        assert wheels.wheelhouse(b"# another\n", BASE, settings, log) != place
+        place = wheels.wheelhouse(LockFile("cpu", b"# nothing\n"), BASE, settings, log)
+        assert wheels.wheelhouse(LockFile("cpu", b"# nothing\n"), BASE, settings, log) == place
+        assert wheels.wheelhouse(LockFile("cpu", b"# another\n"), BASE, settings, log) != place
     assert "already in" in (tmp_path / "log.txt").read_text()
 
 
 def test_what_pip_says_is_in_the_log_and_nothing_half_done_stays(tmp_path: Path) -> None:
     settings = ImageSettings(cache_dir=tmp_path, pip_options=NO_INDEX)
     with BuildLog(tmp_path / "log.txt") as log, pytest.raises(BuildFailed, match="exit code 1"):
-        wheels.wheelhouse(b"no-such-thing==1\n", BASE, settings, log)
+        wheels.wheelhouse(LockFile("cpu", b"no-such-thing==1\n"), BASE, settings, log)
     assert "No matching distribution found for no-such-thing==1" in (tmp_path / "log.txt").read_text()
     assert list((tmp_path / "wheelhouse").iterdir()) == []
 
@@ -41,5 +42,5 @@ def test_a_file_in_the_working_directory_is_not_run_in_place_of_pip(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     settings = ImageSettings(cache_dir=tmp_path / "cache", pip_options=NO_INDEX)
     with BuildLog(tmp_path / "log.txt") as log:
-        wheels.wheelhouse(b"# nothing\n", BASE, settings, log)
+        wheels.wheelhouse(LockFile("cpu", b"# nothing\n"), BASE, settings, log)
     assert not (tmp_path / "ran").exists()

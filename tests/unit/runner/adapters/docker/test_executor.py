@@ -1,5 +1,6 @@
 """What the adapter concludes from an engine's words; the engine itself is in the contract suite."""
 
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.errors import APIError
+from docker.errors import APIError, NotFound
 from requests import ReadTimeout, Response
 
 from runner.adapters.docker import executor as docker_executor
@@ -16,12 +17,13 @@ from runner.adapters.docker.connection import EngineConnection
 from runner.adapters.docker.executor import (
     DockerExecutor,
     DockerExecutorSettings,
+    cuda_of_image,
     end_observation,
     write_hosts_file,
 )
 from runner.adapters.docker.hardening import LOOPBACK_HOSTS, HardeningSettings
 from runner.base.errors import Unavailable
-from runner.core.doctor import EngineFacts
+from runner.core.doctor import EngineFacts, NvidiaFacts
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -259,3 +261,93 @@ def test_cdi_is_taken_where_it_is_ready_and_nobody_asks_for_a_job_without_gpus(
     executor.plan(_request())
     [asked] = dict(executor.plan(_request(GPU)))["config"]["HostConfig"]["DeviceRequests"]  # type: ignore[index]
     assert asked["DeviceIDs"] == ["nvidia.com/gpu=GPU-1"]
+
+
+# --- the driver and the image
+
+
+class Launching:
+    """An engine that has one image, and takes what it is given."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self.config = {"Labels": labels, "Env": ["PATH=/bin"]}
+        self.asked = self.created = 0
+
+    def inspect_image(self, image: str) -> dict[str, Any]:
+        self.asked += 1
+        if image == "gone":
+            raise NotFound("no such image")
+        return {"Config": self.config}
+
+    @staticmethod
+    def info() -> dict[str, Any]:
+        return {"SecurityOptions": []}
+
+    @staticmethod
+    def containers(**_: object) -> list[dict[str, Any]]:
+        return []
+
+    def create_container_from_config(self, _config: object, _name: str) -> dict[str, str]:
+        self.created += 1
+        raise ReadTimeout("far enough")
+
+
+def _launching(
+    monkeypatch: pytest.MonkeyPatch, driver: str, labels: dict[str, str]
+) -> tuple[Launching, DockerExecutor]:
+    engine = Launching(labels)
+    monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
+    facts = NvidiaFacts(driver=driver)
+    settings = DockerExecutorSettings(HardeningSettings("i1"), describe_driver=lambda: facts)
+    return engine, DockerExecutor(settings)
+
+
+def test_a_driver_that_is_too_old_for_the_image_lets_the_job_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, executor = _launching(monkeypatch, "550.54.14", {"runner.cuda": "13.0"})
+    said = (
+        "runner-i1-j1-1: not started: driver 550.54.14 is too old: the image's torch needs CUDA 13.0; update"
+        " the driver to 580.65 or later, or make the lock for CUDA 12.6 (runner images lock cuda-12.6)"
+    )
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=f"^{re.escape(said)}$"):
+            executor.launch(_request(GPU))
+    assert (engine.asked, engine.created) == (1, 0)
+
+
+def test_a_gpu_that_the_image_has_no_code_for_lets_the_job_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, executor = _launching(monkeypatch, "580.65.06", {"runner.cuda": "13.0"})
+    volta = replace(GPU, label="GPU-3", capability=(7, 0))
+    with pytest.raises(Unavailable, match=r"not started: GPU-3 has compute capability 7\.0"):
+        executor.launch(_request(volta))
+
+
+@pytest.mark.parametrize(
+    ("driver", "labels", "request_"),
+    [
+        ("580.65.06", {"runner.cuda": "13.0"}, _request(GPU)),
+        ("550.54.14", {}, _request(GPU)),
+        ("550.54.14", {"runner.cuda": "13.0"}, _request()),
+        ("550.54.14", {}, replace(_request(GPU), image="gone")),
+    ],
+    ids=["new enough", "unknown CUDA", "no GPU", "image gone"],
+)
+def test_what_fits_or_is_not_known_is_started(
+    monkeypatch: pytest.MonkeyPatch, driver: str, labels: dict[str, str], request_: LaunchRequest
+) -> None:
+    engine, executor = _launching(monkeypatch, driver, labels)
+    with pytest.raises(Unavailable, match=r"answers? nothing|nothing within|does not answer|far enough"):
+        executor.launch(request_)
+    assert engine.created == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "cuda"),
+    [
+        ({"Labels": {"runner.cuda": "12.6"}, "Env": ["CUDA_VERSION=13.0.1"]}, (12, 6)),
+        ({"Labels": None, "Env": ["PATH=/bin", "CUDA_VERSION=12.4.1"]}, (12, 4)),  # an image of NVIDIA
+        ({"Env": ["CUDA_VERSION="]}, None),
+        ({}, None),
+    ],
+)
+def test_the_cuda_of_an_image_is_what_it_says(config: dict[str, Any], cuda: tuple[int, int] | None) -> None:
+    assert cuda_of_image(config) == cuda

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from images import wheels
+from images.lock_files import LockFile
 from images.recipe import Base
 from images.settings import LOCAL_BASE, ImageSettings, default_dockerfiles
 from images.store import ImageStore
@@ -36,7 +37,8 @@ class Site:
         settings = ImageSettings(cache_dir=self.directory / "cache", dockerfiles=self.directory)
         shutil.copy(default_dockerfiles() / "Dockerfile.cpu", self.directory)
         base = Base("sha256:1", "base:1", "3.11", "x86_64", (2, 36))
-        wheels.wheel_directory((LOCKS / "cpu.txt").read_bytes(), base, settings).mkdir(parents=True)
+        lock = LockFile("cpu", (LOCKS / "cpu.txt").read_bytes())
+        wheels.wheel_directory(lock, base, settings).mkdir(parents=True)
         self.images = DockerImages(ImageStore(settings, self.engine, self._hear))
 
     def _hear(self, line: str) -> None:

@@ -31,8 +31,9 @@ def cp(source: str, destination: str) -> None:
     """Copy a file or a directory of a job to DEST; links stay links.
 
     A relative PATH begins in the working directory of the program, /job/PATH in the run directory of the
-    job; an empty one is the whole working directory. If DEST is a directory, the copy is put into it under
-    its own name. "-" writes a tar archive to standard output. A job that runs may be copied from.
+    job. If DEST is a directory, the copy is put into it under its own name; of an empty PATH, which is the
+    whole working directory, and of one that ends with "/.", the content is put there. "-" writes a tar
+    archive to standard output. A job that runs may be copied from.
     """
     if not hasattr(tarfile, "data_filter"):
         raise UsageError("runner cp: needs Python 3.11.4 or newer, whose tarfile has filters")
@@ -45,7 +46,7 @@ def cp(source: str, destination: str) -> None:
         if destination == STANDARD_OUTPUT:
             _write_archive(body)
         else:
-            _extract(body, _place(path or job, destination))
+            _extract(body, _place(path or TOP, destination))
 
 
 def _place(path: str, destination: str) -> str:

@@ -10,7 +10,7 @@ import click
 from runner.cli import formatting
 from runner.cli.console import complain, on_terminal, say_json, say_row
 from runner.cli.failure import complain_of_failure
-from runner.cli.list_options import cells, columns, make_filter, reaches_further, states
+from runner.cli.list_options import cells, columns, make_filter, reaches_further, states, with_labels
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job, time_ago
 from runner.client.client import find_or_start
 
@@ -20,21 +20,24 @@ if TYPE_CHECKING:
 NAMED: Final = 10  # run directories without a job that one line names
 
 
-def a_label(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> str | None:
-    """Return ``KEY`` or ``KEY=VALUE``; ``=VALUE`` is refused, because it matches no job."""
-    if len(given) > 1:
-        raise click.BadParameter("given more than once; jobs are looked for by one label", ctx, param)
+def some_labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return ``KEY`` and ``KEY=VALUE`` texts; ``=VALUE`` is refused, because it matches no job."""
     for label in given:
         if not label.partition("=")[0]:
             raise click.BadParameter(f"{label[:60]!r} has no key; write KEY or KEY=VALUE", ctx, param)
-    return next(iter(given), None)
+    return given
 
 
 @click.command("list")
 @click.option("-a", "--all", "everything", is_flag=True, help="Also list jobs that ended earlier.")
 @click.option("--mine", is_flag=True, help="List only your own jobs.")
 @click.option(
-    "--label", metavar="KEY[=VALUE]", multiple=True, callback=a_label, help="List only jobs with this label."
+    "--label",
+    "labels",
+    metavar="KEY[=VALUE]",
+    multiple=True,
+    callback=some_labels,
+    help="List only jobs with this label; of several, with all of them.",
 )
 @perhaps_a_sweep
 @click.option(
@@ -67,7 +70,7 @@ def list_jobs(  # noqa: PLR0913  one per option
     *,
     everything: bool,
     mine: bool,
-    label: str | None,
+    labels: tuple[str, ...],
     sweep: str | None,
     wanted: frozenset[str],
     users: tuple[str, ...],
@@ -84,7 +87,8 @@ def list_jobs(  # noqa: PLR0913  one per option
     limit of the policy. With --sweep, all jobs of a matrix are listed in order. --columns takes id, name,
     owner, state, attempts, priority, step, since, why, submitted, gpus, labels, loss and rate.
     """
-    accepts = make_filter(wanted, users, since)
+    label, *others = labels or (None,)
+    accepts = with_labels(make_filter(wanted, users, since), others)
     if sweep is not None and (mine or label is not None or limit is not None or accepts):
         raise click.UsageError(
             "--sweep prints all jobs of a matrix; leave out --mine, --label, --limit and the like"

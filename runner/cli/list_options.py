@@ -10,7 +10,7 @@ import click
 from runner.cli import formatting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from runner.client.types import JobSummary
 
@@ -79,6 +79,25 @@ def make_filter(
         return recent and (not wanted or bool(words & wanted)) and (not users or job["owner"] in users)
 
     return accepts
+
+
+def with_labels(
+    accepts: Callable[[JobSummary], bool] | None, labels: Sequence[str]
+) -> Callable[[JobSummary], bool] | None:
+    """Return what accepts jobs as before that also have all of some labels."""
+    if not labels:
+        return accepts
+    asked = [
+        (key, value if equals else None) for key, equals, value in (text.partition("=") for text in labels)
+    ]
+
+    def has_all(job: JobSummary) -> bool:
+        own = job["labels"]
+        return (accepts is None or accepts(job)) and all(
+            key in own and value in {None, own[key]} for key, value in asked
+        )
+
+    return has_all
 
 
 def reaches_further(since_s: float | None) -> bool:

@@ -4,7 +4,7 @@ import click
 
 from runner.cli.console import complain, say, say_json, say_row
 from runner.cli.parameters import as_json
-from runner.client.client import find
+from runner.client.client import find_running
 
 
 @click.command()
@@ -17,7 +17,7 @@ def prune(*, dry_run: bool, as_json: bool) -> None:
     case, and as long as the job has not ended. Each line is id, name, owner, end and reason, with tabs
     between. Only root and the daemon's own user may.
     """
-    answer = find(complain).post("/v1/prune", {"dry_run": dry_run})
+    answer = find_running(complain).post("/v1/prune", {"dry_run": dry_run})
     if as_json:
         say_json(answer)
         return

@@ -26,6 +26,9 @@ SHOWN: Final = "runner run"
 
 REQUIREMENTS: Final = "requirements.txt"
 
+ANSWERS: Final = {"d": False, "detach": False, "c": True, "cancel": True}
+"""Answers to Ctrl-C, and whether each cancels the job."""
+
 MODES: Final = {"rw": False, "ro": True}
 """The last part of ``--mount``, and whether the mount is read-only."""
 
@@ -96,7 +99,12 @@ line_options: Final = (
         "-c", "--cpus", type=float, metavar="N", help="CPU cores; 1.5 is one and a half.  [default: 1]"
     ),
     click.option(
-        "-m", "--memory", callback=check_text, metavar="SIZE", help="Memory, for example 32G.  [default: 4G]"
+        "-m",
+        "--memory",
+        "--mem",
+        callback=check_text,
+        metavar="SIZE",
+        help="Memory, for example 32G.  [default: 4G]",
     ),
     click.option(
         "-t", "--time", callback=check_text, metavar="DURATION", help="Time limit, for example 2h30m."
@@ -179,7 +187,6 @@ line_options: Final = (
     click.option("--name", callback=check_text, help="The name of the job.  [default: that of the script]"),
     click.option(
         "--code",
-        default=".",
         callback=check_text,
         metavar="DIR",
         help="The directory that the command starts in.  [default: the current one]",
@@ -199,7 +206,7 @@ def with_line_options(command: F) -> F:
 def make_line(  # noqa: PLR0913  one per option that is not a field
     command: tuple[str, ...],
     *,
-    code: str,
+    code: str | None,
     no_code: bool,
     requirements: str | None,
     no_requirements: bool,
@@ -209,10 +216,13 @@ def make_line(  # noqa: PLR0913  one per option that is not a field
     """Return a command line with the values of its options; a ``requirements.txt`` of the code is taken."""
     if requirements is not None and no_requirements:
         raise click.UsageError("--requirements and --no-requirements exclude each other")
+    if code is not None and no_code:
+        raise click.UsageError("--code and --no-code exclude each other")
+    directory = "." if code is None else code
     if requirements is None and not (no_requirements or no_code or image):
-        requirements = find_requirements(code)
+        requirements = find_requirements(directory)
     return CommandLine(
-        command=command, code=None if no_code else code, requirements=requirements, image=image, **fields
+        command=command, code=None if no_code else directory, requirements=requirements, image=image, **fields
     )
 
 
@@ -252,7 +262,9 @@ def run(  # noqa: PLR0913  one per option
     The output of the job goes to standard output; messages of the runner go to standard error. Options
     of the runner stand before the COMMAND. Ctrl-C asks whether to detach or to cancel; a second Ctrl-C
     detaches. The exit code tells the outcome of the job, as with "submit --follow". With --save, the
-    command also writes a job file for "runner submit", and with --dry-run nothing else.
+    command also writes a job file for "runner submit", and with --dry-run nothing else. The job reads
+    nothing from standard input. With --json, each change of the job is a line as of "show --json", and
+    its output is in lines as of "logs --json".
     """
     if not command:
         raise click.UsageError(
@@ -261,6 +273,7 @@ def run(  # noqa: PLR0913  one per option
     for word in command:
         check_text(click.get_current_context(), click.Argument(["command"]), word)
     line = make_line(command, **options)
+    tell_of_input()
     client = find_or_start(complain)
     with details_told(verbose=verbose):
         answer = submit_line(client, line, save, dry_run=dry_run)
@@ -272,6 +285,28 @@ def run(  # noqa: PLR0913  one per option
     click.get_current_context().exit(_stay(client, answer["job"], as_json=as_json))
 
 
+def tell_of_input() -> None:
+    """Say that the job does not get what waits at standard input: a file, or what a pipe already holds."""
+    if sys.stdin is None or sys.stdin.closed:
+        return
+    import select  # noqa: PLC0415  only run and its like need these
+    from stat import S_ISFIFO, S_ISREG  # noqa: PLC0415
+
+    try:
+        status = os.fstat(sys.stdin.fileno())
+        has_more = S_ISREG(status.st_mode) and os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) < status.st_size
+        if S_ISFIFO(status.st_mode):
+            events = select.poll()
+            events.register(sys.stdin.fileno(), select.POLLIN)
+            has_more = any(found & select.POLLIN for _, found in events.poll(0))
+    except (OSError, ValueError):  # a test or a caller has put something else there
+        return
+    if has_more:
+        complain(
+            "standard input is not passed on to the job; save it as a file and name that: --mount, --code"
+        )
+
+
 def submit_line(
     client: Client, line: CommandLine, save: str | None = None, *, dry_run: bool = False
 ) -> dict[str, Any]:
@@ -279,9 +314,18 @@ def submit_line(
     try:
         return _submit(client, line, save, dry_run=dry_run)
     except ErrorResponse as error:
-        told = ErrorResponse(error.kind, [of_option(each, SHOWN) for each in error.lines], error.code)
+        told = ErrorResponse(error.kind, [_of_option(each, line) for each in error.lines], error.code)
         told.details = error.details
         raise told from error
+
+
+def _of_option(told: str, line: CommandLine) -> str:
+    """Return a problem as one of the option that was typed."""
+    told = of_option(told, SHOWN)
+    if line.requirements is not None and told.startswith(f"{line.requirements}: "):
+        return f"{SHOWN}: --requirements: {told}"
+    either = "--with, --requirements"
+    return told.replace(f": {either}: ", f": {'--with' if line.packages else '--requirements'}: ", 1)
 
 
 def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: bool) -> dict[str, Any]:
@@ -293,7 +337,7 @@ def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: boo
     from runner.cli.run_save import saved_file  # noqa: PLC0415  only --save pays for it
 
     with saved_file(line, save, here) as text:
-        return client.submit(save, text, None, dry_run=dry_run)
+        return client.submit(save, text, None, dry_run=dry_run, shown=SHOWN)
 
 
 def _stay(client: Client, job: JobSummary, *, as_json: bool) -> int:
@@ -314,15 +358,19 @@ def _stay(client: Client, job: JobSummary, *, as_json: bool) -> int:
 
 
 def wants_cancel(name: str) -> bool:
-    """Ask on the terminal whether to cancel a job; everything but ``c`` means to detach.
+    """Ask on the terminal whether to cancel a job, until the answer is one of the two.
 
-    Without a terminal nobody can answer, and the job goes on.
+    The end of input means to detach.  Without a terminal nobody can answer, and the job goes on.
     """
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    try:
-        answer = click.prompt(f"\n{name}: (d)etach or (c)ancel?", default="d", err=True, show_default=False)
-    except (click.Abort, KeyboardInterrupt, EOFError):
-        click.echo(err=True)
-        return False
-    return str(answer).strip().lower() in {"c", "cancel"}
+    question = f"\n{name}: (d)etach or (c)ancel?"
+    while True:
+        try:
+            answer = click.prompt(question, default="d", err=True, show_default=False)
+        except (click.Abort, KeyboardInterrupt, EOFError):
+            click.echo(err=True)
+            return False
+        if (said := str(answer).strip().lower()) in ANSWERS:
+            return ANSWERS[said]
+        question = f"{name}: d or c?"

@@ -34,6 +34,10 @@ OPTIONS: Final = {
     "profile": "--profile",
     "labels": "--label",
     "network": "--network",
+    "priority": "--priority",
+    "queue.priority_class": "--class",
+    "queue.after": "--after",
+    "queue.not_before": "--not-before",
 }
 """The fields of the job file, and the options that set them."""
 
@@ -59,7 +63,15 @@ _PLAIN: Final = re.compile(r"-{0,2}[A-Za-z_./][A-Za-z0-9_./+-]*|[0-9]+(?:[kKmMgG
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"})
 _SCRIPT: Final = re.compile(r"([^/]+)\.(?:py|sh|bash|pl|rb|jl|R|lua|js)")
 _PYTHON: Final = re.compile(r"python[0-9.]*")
-_PROBLEM: Final = re.compile(r"(?:(?::\d+:\d+)?: )([a-z_]+(?:[.\[][A-Za-z0-9_./\[\]-]*)?): (.*)", re.DOTALL)
+_PROBLEM: Final = re.compile(
+    r"(?:(?::\d+:\d+)?: )([a-z_]+(?:[.\[](?:\"[^\"]*\"|[A-Za-z0-9_./\[\]-])*)?): (.*)", re.DOTALL
+)
+_POSITION: Final = re.compile(r":\d+:\d+: ")
+_FIELDS: Final = re.compile(
+    r"\b(?:" + "|".join(re.escape(field) for field in OPTIONS if "." in field) + r")\b(?!\.)"
+)
+"""Fields that facts about other fields name."""
+
 _MAX_NAME: Final = 63
 
 
@@ -226,10 +238,11 @@ def of_option(line: str, shown: str) -> str:
         return line
     match = _PROBLEM.fullmatch(line.removeprefix(shown))
     if match is None:
-        return line
+        return shown + _POSITION.sub(": ", line.removeprefix(shown), count=1)
     path, fact = re.sub(r"\[(\d+)\]", "", match[1]), match[2]
     while path and path not in OPTIONS:
         path = path.rpartition(".")[0]
     option = OPTIONS.get(path, match[1])
-    below = match[1].removeprefix(path).lstrip(".") if option == "--env" else ""
+    below = match[1].removeprefix(path).lstrip(".").strip('"') if option in {"--env", "--label"} else ""
+    fact = _FIELDS.sub(lambda field: OPTIONS[field[0]], fact)
     return f"{shown}: {option}: {below + ': ' if below else ''}{fact}"

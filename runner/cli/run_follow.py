@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import signal
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Self
 
-    from runner.client.client import Client
+    from runner.client.client import Client, LogChunk
     from runner.client.types import JobDetail
 
 LOOK_S: Final = 0.5
@@ -31,6 +32,7 @@ SHORT_S: Final = 2.0
 """The end of a job that is shorter is noticed at once, and the output of a longer one."""
 
 _NUMBERS: Final = re.compile("[0-9]+")
+_UTF8: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class Follower:
@@ -46,6 +48,8 @@ class Follower:
         self._last: JobDetail | None = None
         self._waits_for = ""
         self._running_since: float | None = None
+        self._decoded: int | None = None  # the attempt whose output is decoded
+        self._decoder = _UTF8("replace")
 
     def follow(self) -> int:
         """Print the output of the job and its changes, and return the exit code for its outcome.
@@ -99,8 +103,6 @@ class Follower:
 
     def _print_output(self, job: JobDetail, interrupts: Interrupts, *, wait: bool) -> bool:
         """Print the new output, and return whether the call has waited for some."""
-        if self._as_json:
-            return False
         waits = self._has_run_long(job) and wait
         pieces = self._output.new_pieces(job, LOOK_S if waits else 0.0)
         while True:
@@ -109,7 +111,14 @@ class Follower:
             if piece is None:
                 return waits
             self._status.clear()
-            write_piece(piece)
+            (self._say_piece if self._as_json else write_piece)(piece)
+
+    def _say_piece(self, piece: LogChunk) -> None:
+        """Print one piece as ``runner logs --json`` does; characters are not parted."""
+        if piece.attempt != self._decoded:
+            self._decoded, self._decoder = piece.attempt, _UTF8("replace")
+        if (text := self._decoder.decode(piece.body)) or piece.cut:
+            say_json({"attempt": piece.attempt, "offset": piece.offset, "cut": piece.cut, "text": text})
 
     def _has_run_long(self, job: JobDetail) -> bool:
         if job["state"] != "running":

@@ -9,7 +9,7 @@ import click
 
 from runner.cli.console import complain, complain_of, say, say_json
 from runner.cli.parameters import CommandGroup, as_json
-from runner.client.client import find
+from runner.client.client import find_running
 
 FILE = click.Path(path_type=Path)
 
@@ -67,7 +67,7 @@ def reload_(*, as_json: bool) -> None:
     Only root and the daemon's own user may. A file with a mistake changes nothing: exit code 2. Settings
     that need a restart of the daemon are named, and keep their values.
     """
-    answer = find(complain).post("/v1/settings/reload", {})
+    answer = find_running(complain).post("/v1/settings/reload", {})
     if as_json:
         say_json(answer)
         return

@@ -30,7 +30,10 @@ def check_terminal(otherwise: str) -> None:
 
 def use(client: Client, ref: str, verb: str, first: Mapping[str, object]) -> int:
     """Use a terminal inside of a job until it ends or is left; return the exit code of this command."""
-    check_terminal("leave out -t")
+    otherwise = (
+        "runner attach needs one; runner logs shows the output" if verb == "attach" else "leave out -t"
+    )
+    check_terminal(otherwise)
     from runner.client.terminal import Terminal  # noqa: PLC0415  what has no terminal need not load it
 
     terminal = Terminal(client, ref)

@@ -460,6 +460,19 @@ def find(tell: Tell = _silent) -> Client:
     return Client(last, tell)
 
 
+def find_running(tell: Tell = _silent) -> Client:
+    """Return a client of the first daemon that answers, for what only a daemon that runs can do.
+
+    Raises:
+        NoDaemon: no daemon answers; the message says how to start one.
+    """
+    try:
+        return find(tell)
+    except NoDaemon as absent:
+        advice = "start that of all users with: systemctl start runner; your own with: runner list"
+        raise NoDaemon(f"{absent}; {advice}") from absent
+
+
 def find_or_start(tell: Tell = _silent) -> Client:
     """Return a client of the first daemon that answers; otherwise start the user's own daemon.
 

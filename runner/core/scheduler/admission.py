@@ -8,7 +8,7 @@ from enum import StrEnum
 from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import Quota, Quotas
 from runner.core.scheduler.device_selection import select_devices
-from runner.core.scheduler.formatting import describe_request, format_count, format_memory
+from runner.core.scheduler.formatting import describe_request, format_count, format_cpus, format_memory
 from runner.core.scheduler.placement import Placements, matches_request
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, SchedulableDevice, Snapshot
 
@@ -78,8 +78,8 @@ def _no_host(request: ResourceRequest, snapshot: Snapshot) -> str:
     memory = format_memory(max((host.memory_bytes for host in hosts), default=0))
     beside = " with such devices" if request.gpus else ""
     return (
-        f"the request is for {request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory; "
-        f"no host{beside} has both; the most that one has is {cpus:g} cpus or {memory}"
+        f"the request is for {format_cpus(request.cpus)} and {format_memory(request.memory_bytes)} of"
+        f" memory; no host{beside} has both; the most that one has is {format_cpus(cpus)} or {memory}"
     )
 
 

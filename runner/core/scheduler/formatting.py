@@ -89,10 +89,15 @@ def format_memory(amount: int) -> str:
     return f"{amount / MIB:.4g} MiB" if 0 < amount < GIB else f"{amount / GIB:.4g} GiB"
 
 
+def format_cpus(count: float) -> str:
+    """Return a number of CPUs as text: ``1 cpu``, ``1.5 cpus``."""
+    return f"{count:g} cpu{'' if count == 1 else 's'}"
+
+
 def describe_request(request: ResourceRequest) -> str:
     """Return a request as text: ``2 linked GPUs with >= 40 GiB``, or CPUs and memory if it has no GPUs."""
     if not request.gpus:
-        return f"{request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory"
+        return f"{format_cpus(request.cpus)} and {format_memory(request.memory_bytes)} of memory"
     nouns = {DeviceKind.WHOLE: "GPU", DeviceKind.SLICE: "GPU slice", DeviceKind.SHARED: "shared GPU"}
     linked = "linked " if request.linked and request.gpus > 1 else ""
     brand = "" if request.models or not request.vendor else f"{BRANDS.get(request.vendor, request.vendor)} "
@@ -125,7 +130,7 @@ def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[st
 def describe_shortage(request_class: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
     """Yield the CPUs or memory that are short, given the most that one host has free."""
     if request_class.millicpus > cpus:
-        yield f"{request_class.request.cpus:g} cpus wanted and {cpus / 1000:g} free"
+        yield f"{format_cpus(request_class.request.cpus)} wanted and {cpus / 1000:g} free"
     if request_class.request.memory_bytes > memory_bytes:
         wanted = format_memory(request_class.request.memory_bytes)
         yield f"{wanted} of memory wanted and {format_memory(memory_bytes)} free"

@@ -21,6 +21,7 @@ from runner.core.scheduler.formatting import (
     describe_request,
     describe_shortage,
     format_count,
+    format_cpus,
     format_job_ids,
     format_memory,
     format_time,
@@ -446,4 +447,4 @@ def _with_cpus_and_memory(job: PendingJob) -> str:
     request = job.request
     if not request.gpus:
         return ""
-    return f" with {request.cpus:g} cpus and {format_memory(request.memory_bytes)} of memory"
+    return f" with {format_cpus(request.cpus)} and {format_memory(request.memory_bytes)} of memory"

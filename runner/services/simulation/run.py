@@ -10,6 +10,7 @@ from typing import Any, Final
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted
 from runner.core.scheduler.config import SchedulingOrder
+from runner.core.scheduler.formatting import format_cpus
 from runner.core.scheduler.placement import matches_request
 from runner.core.scheduler.simulator import Arrival, Site, simulate
 from runner.core.scheduler.simulator_report import Report, make_report
@@ -94,8 +95,9 @@ def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:
     bad = [job for job in trace if not verdicts.setdefault(job.request, _holds(job.request, site.hosts))]
     if bad:
         more = f" (and {len(bad) - 1} more jobs)" if len(bad) > 1 else ""
+        cpus = format_cpus(bad[0].request.cpus)
         raise UsageError(
-            f"job {bad[0].job_id}: asks for {bad[0].request.gpus} GPUs, {bad[0].request.cpus:g} cpus and "
+            f"job {bad[0].job_id}: asks for {bad[0].request.gpus} GPUs, {cpus} and "
             f"{bad[0].request.memory_bytes / GIB:g} GiB, which no host has{more}; simulate larger hosts"
         )
 

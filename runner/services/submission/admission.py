@@ -43,7 +43,7 @@ def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[
     """Yield the fields of a resource request that exceed this machine, each with the fact."""
     wants = job.resources
     if wants.cpus > capacity.cpus:
-        yield ("resources", "cpus"), f"asks for {wants.cpus:g}; there are {capacity.cpus:g}"
+        yield ("resources", "cpus"), f"asks for {wants.cpus:g}; there {_is(capacity.cpus)} {capacity.cpus:g}"
     if wants.memory > capacity.memory_bytes:
         there = f"{capacity.memory_bytes / 1024**3:.1f}GiB"
         yield ("resources", "memory"), f"asks for {format_size(wants.memory)}; there are {there}"
@@ -52,7 +52,11 @@ def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[
     vendor = VENDORS.get(job.accelerator)
     count = sum(vendor in {None, device.vendor} for device in capacity.devices)
     if wants.gpus > count:
-        yield ("resources", "gpus"), f"asks for {wants.gpus}; there are {count}"
+        yield ("resources", "gpus"), f"asks for {wants.gpus}; there {_is(count)} {count}"
+
+
+def _is(count: float) -> str:
+    return "is" if count == 1 else "are"
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,14 @@ def test_jobs_are_listed_by_label_and_those_of_a_matrix_by_any_of_them(api: Fake
     assert api.asked[-1][1] == "/v1/jobs?sweep=rate"
 
 
+def test_jobs_with_all_of_several_labels_are_listed(api: FakeApi, invoke: Invoke) -> None:
+    for name, labels in (("both", {"seed": "1", "lr": "3"}), ("one", {"seed": "1"}), ("other", {"lr": "4"})):
+        api.add(name, labels=labels)
+    listed = invoke("list", "--label", "seed=1", "--label", "lr", "--label", "lr=3", "--columns", "name")
+    assert listed.stdout == "both\n"
+    assert api.asked[-1][1] == "/v1/jobs?all=0&mine=0&label=seed%3D1"
+
+
 @pytest.mark.parametrize("label", ["", "=", "=1"])
 def test_a_label_without_a_key_is_refused_before_anybody_is_asked(
     label: str, api: FakeApi, invoke: Invoke
@@ -51,10 +59,6 @@ def test_a_label_without_a_key_is_refused_before_anybody_is_asked(
 @pytest.mark.parametrize(
     ("options", "fact"),
     [
-        (
-            ["--label", "seed=1", "--label", "lr"],
-            "'--label': given more than once; jobs are looked for by one label",
-        ),
         (["--sweep", "rate", "--label", "seed=1"], "--sweep prints all jobs of a matrix; leave out --mine"),
         (["--sweep", "rate", "--limit", "2"], "--sweep prints all jobs of a matrix; leave out --mine"),
         (["--sweep", "rate", "--mine"], "--sweep prints all jobs of a matrix; leave out --mine"),

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -149,11 +150,20 @@ def test_a_dry_run_submits_nothing(api: FakeApi, invoke: Invoke) -> None:
     assert not api.jobs
 
 
-def test_as_json_each_change_is_one_object(api: FakeApi, invoke: Invoke) -> None:
-    api.logs = {("000001", 1): b"not shown\n"}
-    become(api, {"state": "queued"}, {"state": "queued"}, ended())
+def test_as_json_each_change_and_the_output_are_objects(api: FakeApi, invoke: Invoke) -> None:
+    api.logs = {("000001", 1): "größe 3\n".encode()}
+    become(
+        api,
+        {"state": "queued", "attempts": []},
+        {"state": "queued", "attempts": []},
+        {**ended(), "attempts": [an_attempt(1)]},
+    )
     result = invoke("run", "--json", "true")
-    assert [json.loads(line)["state"] for line in result.stdout.splitlines()] == ["queued", "finished"]
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["state"] for line in lines if "state" in line] == ["queued", "finished"]
+    output = [line for line in lines if "text" in line]
+    assert "".join(line["text"] for line in output) == "größe 3\n"
+    assert output[0].keys() == {"attempt", "offset", "cut", "text"}
 
 
 @pytest.mark.parametrize(
@@ -188,6 +198,48 @@ def test_packages_become_the_image(
     assert ("packages: " in result.stderr) == ("requirements.txt" in image)
 
 
+def test_code_and_none_exclude_each_other(invoke: Invoke) -> None:
+    result = invoke("run", "--no-code", "--code", ".", "true")
+    assert (result.exit_code, result.stderr.count("--code and --no-code exclude each other")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "said", "told"),
+    [
+        (("--with", "a=="), "runner run:9:3: image.requirements[0]: is none", "runner run: --with: is none"),
+        (
+            ("--requirements", "r.txt"),
+            "r.txt: does not exist",
+            "runner run: --requirements: r.txt: does not exist",
+        ),
+        (("--requirements", "r.txt"), "r.txt:3: no such package", "r.txt:3: no such package"),
+    ],
+)
+def test_a_problem_of_packages_names_the_option_that_was_typed(
+    api: FakeApi, invoke: Invoke, args: tuple[str, ...], said: str, told: str
+) -> None:
+    api.problem = Problem(422, "usage", 2, said)
+    assert invoke("run", *args, "true").stderr == f"{told}\n"
+
+
+def test_input_that_the_job_does_not_get_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "input").write_text("rows")
+    told = "standard input is not passed on to the job"
+    capture: list[str] = []
+    monkeypatch.setattr(run, "complain", capture.append)
+    reading, writing = os.pipe()
+    with (here / "input").open() as file, os.fdopen(reading) as pipe, os.fdopen(writing, "w") as generator:
+        for stdin, says in ((file, True), (pipe, False)):
+            monkeypatch.setattr("sys.stdin", stdin)
+            capture.clear()
+            run.tell_of_input()
+            assert any(told in line for line in capture) == says
+        generator.write("rows")
+        generator.flush()
+        run.tell_of_input()
+        assert told in capture[-1]
+
+
 def test_requirements_and_none_exclude_each_other(invoke: Invoke) -> None:
     result = invoke("run", "--requirements", "x", "--no-requirements", "true")
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
@@ -201,7 +253,7 @@ def test_the_saved_file_is_the_one_that_was_sent(api: FakeApi, invoke: Invoke, h
     assert invoke("run", "--save", "job.yaml", "python", "train.py").exit_code == 0
     assert (here / "job.yaml").read_bytes() == api.submitted[0]
     assert api.asked[0][2] is not None
-    assert (api.asked[0][2]["path"], api.asked[0][2]["shown"]) == (str(here / "job.yaml"), "job.yaml")
+    assert (api.asked[0][2]["path"], api.asked[0][2]["shown"]) == (str(here / "job.yaml"), "runner run")
 
 
 def test_with_a_dry_run_the_file_is_written_and_nothing_submitted(
@@ -213,9 +265,9 @@ def test_with_a_dry_run_the_file_is_written_and_nothing_submitted(
 
 
 def test_a_refused_job_leaves_no_file(api: FakeApi, invoke: Invoke, here: Path) -> None:
-    api.problem = Problem(422, "usage", 2, "job.yaml:6:3: resources.memory: must be a size")
+    api.problem = Problem(422, "usage", 2, "runner run:6:3: resources.memory: must be a size")
     result = invoke("run", "--save", "job.yaml", "-m", "lots", "true")
-    assert result.stderr == "job.yaml:6:3: resources.memory: must be a size\n"
+    assert result.stderr == "runner run: --memory: must be a size\n"
     assert not list(here.iterdir())
 
 
@@ -254,6 +306,23 @@ def test_paths_are_relative_to_the_saved_file(tmp_path: Path) -> None:
 
 def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("answers", "cancels"), [("zz d", False), ("zz cancel", True), ("C", True)])
+def test_an_answer_that_is_neither_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, answers: str, *, cancels: bool
+) -> None:
+    typed, questions = iter(answers.split()), []
+
+    def prompt(question: str, **_: object) -> str:
+        questions.append(question)
+        return next(typed)
+
+    monkeypatch.setattr("click.prompt", prompt)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+    assert run.wants_cancel("train") == cancels
+    assert len(questions) == len(answers.split())
 
 
 Answer = Callable[..., str]

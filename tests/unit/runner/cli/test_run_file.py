@@ -128,6 +128,15 @@ def test_a_command_line_becomes_a_job_file_with_only_what_was_given() -> None:
         ("runner run: workload.command[3]: is too long", "runner run: COMMAND: is too long"),
         ("runner run: --class: there is none", "runner run: --class: there is none"),
         ("runner run: devices: describes GPUs", "runner run: devices: describes GPUs"),
+        ('runner run:7:3: labels."ä": is no label', "runner run: --label: ä: is no label"),
+        ("runner run:7:3: queue.priority_class: there is none", "runner run: --class: there is none"),
+        ("runner run:7:3: queue.after[0].job: there is none", "runner run: --after: there is none"),
+        ("runner run: queue.not_before: must be a time", "runner run: --not-before: must be a time"),
+        (
+            "runner run:7:3: checkpoint.resume_args: needs checkpoint.files, which says what",
+            "runner run: --resume-args: needs --checkpoint, which says what",
+        ),
+        ("runner run:7:3: Some words", "runner run: Some words"),
         ("job.yaml:3:1: resources.memory: must be a size", "job.yaml:3:1: resources.memory: must be a size"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from runner.base.errors import Unavailable
 from runner.cli.settings import settings
-from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.daemon.service import RUNNER, Service, service, until
 from tests.fakes.host.users import with_uid
 
 BOB = 4321
@@ -69,6 +71,21 @@ def test_a_reload_puts_in_force_what_may_change_and_names_the_rest(daemon: Servi
     assert "may have 0 jobs waiting" in daemon.runner("submit", str(job), code=3)
     say(daemon)
     assert "in force now: queue" in daemon.runner("settings", "reload")
+
+
+@pytest.mark.parametrize("command", [("prune",), ("settings", "reload")])
+def test_without_a_daemon_it_is_said_how_to_start_one(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [*RUNNER, *command],
+        env={**os.environ, "RUNNER_STATE_DIR": str(tmp_path / "none")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == Unavailable.exit_code
+    assert "no daemon answers" in done.stderr
+    assert "systemctl start runner; your own with: runner list" in done.stderr
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_hangup_reloads_and_a_mistake_in_the_file_changes_nothing(daemon: Service) -> None:

@@ -74,6 +74,9 @@ def test_a_file_is_copied_to_a_name_and_from_the_run_directory(
     daemon.runner("cp", f"{job}:/code/train.py", str(tmp_path))
     assert (tmp_path / "train.py").read_text() == SCRIPT
     daemon.runner("cp", f"{job}:", str(tmp_path / "all"))
+    (tmp_path / "there").mkdir()
+    daemon.runner("cp", f"{job}:", str(tmp_path / "there"))
+    assert (tmp_path / "there" / "train.py").read_bytes() == (tmp_path / "all" / "train.py").read_bytes()
     assert (tmp_path / "all" / "train.py").read_text() == SCRIPT
 
 

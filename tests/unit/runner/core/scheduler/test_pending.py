@@ -76,7 +76,7 @@ def test_a_state_without_a_reason_stands_alone() -> None:
 
 def test_conditions_are_named() -> None:
     amd = replace(waiting("1"), request=ResourceRequest(gpus=1, vendor="amd"))
-    assert why(amd).startswith("never starts: no host has 1 AMD GPU with 1 cpus and 0 GiB")
+    assert why(amd).startswith("never starts: no host has 1 AMD GPU with 1 cpu and 0 GiB")
     new = replace(waiting("1"), request=ResourceRequest(gpus=1, models=("B200", "B300"), capability=(10, 0)))
     assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 with")
 
@@ -109,7 +109,7 @@ def test_a_job_without_devices_is_told_of_a_maintenance_too() -> None:
     fan = Maintenance(NOW_S + HOUR_S, NOW_S + 2 * HOUR_S, "fan")
     job = waiting("1", ResourceRequest(1, GIB), hours=None)
     assert planned([job], maintenance=(fan,)).pending_reasons["1"].why == (
-        "waits for 1 cpus and 1 GiB of memory: reserved for fan at 18:46; "
+        "waits for 1 cpu and 1 GiB of memory: reserved for fan at 18:46; "
         "with a time limit the job might fit before that; starts about 19:46"
     )
 
@@ -124,7 +124,7 @@ def test_during_a_maintenance_everybody_is_told_so() -> None:
     waits = planned(queue, maintenance=(fan,)).pending_reasons
     assert waits["1"].why == "waits for 1 GPU: 0 free, closed for fan until 18:46; starts about 18:46"
     assert waits["2"].never
-    assert waits["3"].why.startswith("waits for 1 cpus and 1 GiB of memory: closed for fan until 18:46")
+    assert waits["3"].why.startswith("waits for 1 cpu and 1 GiB of memory: closed for fan until 18:46")
     own = Maintenance(NOW_S - HOUR_S, NOW_S + HOUR_S, "fan", devices=frozenset({"h-0", "h-1"}))
     said = planned([waiting("1", gpus(3))], busy=BUSY, maintenance=(own,)).pending_reasons["1"].why
     assert said.startswith("waits for 3 GPUs: 2 free, closed for fan until 18:46; ")
@@ -465,7 +465,7 @@ def test_an_overdue_queue_holds_back_what_would_fit() -> None:
     queue = [waiting("late", gpus(4), age_s=9e6), waiting("1", ResourceRequest(1))]
     wait = planned(queue, busy=BUSY, rules=rules).pending_reasons["1"]
     assert wait.why.startswith(
-        "waits for 1 cpus and 0 GiB of memory: held back by the queue order; starts about"
+        "waits for 1 cpu and 0 GiB of memory: held back by the queue order; starts about"
     )
     free = planned([queue[0], waiting("1", gpus(1))], busy=BUSY, rules=rules).pending_reasons["1"]
     assert free.why.startswith(

@@ -20,6 +20,10 @@ from jobs.training.failures import DeviceOutOfMemory, InvalidSpec
 from jobs.training.report import resident_bytes
 from jobs.training.switches import Switches
 
+FP16_CAPABILITY = (7, 0)
+"""The first with tensor cores for fp16 (Volta).  The wheels for CUDA 13 begin at 7.5, those for CUDA 12.6
+below; on a GPU that the wheels have no code for nothing gets so far."""
+
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -143,7 +147,7 @@ def _available(wanted: str, device: Device) -> tuple[str, str]:
         return wanted, ""
     capability = torch.cuda.get_device_capability(device.torch_device)
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    best = "bf16" if has_bf16 else "fp16" if capability >= (7, 0) else "fp32"
+    best = "bf16" if has_bf16 else "fp16" if capability >= FP16_CAPABILITY else "fp32"
     if wanted == "auto":
         return best, f"the best that {device.name} has natively"
     if (wanted == "bf16" and not has_bf16) or (wanted == "tf32" and capability < (8, 0)):

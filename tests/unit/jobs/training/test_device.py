@@ -42,6 +42,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     [
         ((9, 0), "auto", "bf16"),
         ((7, 5), "auto", "fp16"),
+        ((7, 0), "auto", "fp16"),
         ((6, 1), "auto", "fp32"),
         ((7, 5), "bf16", "fp32"),
         ((7, 5), "tf32", "fp32"),

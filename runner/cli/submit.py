@@ -194,12 +194,24 @@ def _show_plan(answer: dict[str, Any]) -> None:
 
     for part in ("job", "spec", "engine"):
         say(f"{part}: {json.dumps(answer.get(part), indent=2)}")
+    if devices := answer.get("devices"):
+        _show_devices(devices)
     if len(jobs := answer.get("jobs", ())) > 1:
         say(f"jobs: {len(jobs)}, of which this is the first")
         for job in jobs:
             say(f"  {job['name']}: {json.dumps(job['values'])}")
     if "schedule" in answer:
         _show_schedule(answer["schedule"])
+
+
+def _show_devices(said: dict[str, Any]) -> None:
+    """Print which devices are among the engine's arguments, marked as what they are."""
+    say(f"devices: {said['note']}")
+    for device in said["devices"]:
+        say(f"  {device['name'] or '-'} {device['model']} {device['uuid']}")
+    for name in ("waits_for", "problem"):
+        if said[name]:
+            say(f"  {name.replace('_', ' ')}: {said[name]}")
 
 
 def _show_schedule(made: dict[str, Any]) -> None:

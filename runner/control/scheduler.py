@@ -7,7 +7,7 @@ is made in ``core.scheduler``.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
 from threading import Lock
@@ -33,11 +33,14 @@ from runner.core.job.states import Queued
 from runner.core.ports.store import JobRow, UsageRecord
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.pending import PendingReason
-from runner.core.scheduler.snapshot import Host, ResourceRequest, SchedulableDevice, Snapshot
+from runner.core.scheduler.snapshot import Host, PendingJob, ResourceRequest, SchedulableDevice, Snapshot
 
 log = structlog.get_logger()
 
 Record: TypeAlias = Callable[[list[Transition]], None]
+
+PREVIEWED: Final = "0"
+"""The id of a job that is not in the queue, as in its dry run; the first job is 1."""
 
 REPLAN_S: Final = 5.0
 """How often a plan is made while a job is pending and nothing happens: shares fade, jobs overrun."""
@@ -226,6 +229,11 @@ class Scheduler:
                 self._explaining.release()
             return found
         return known.reason(job_id) or newest.reason(job_id)  # the earlier plan may not know the job
+
+    def preview(self, row: JobRow, needs: ResourceRequest) -> tuple[Snapshot, PendingJob]:
+        """Return the queue, and a job that is not in it as if it was: for ``preview_devices``."""
+        queue = self.snapshot(self.context.moment(), admitted=True)
+        return queue, replace(self.jobs.hypothetical(row, needs), job_id=PREVIEWED)
 
     def unmet(self, row: JobRow, needs: ResourceRequest) -> str:
         """Return what an attempt of a job would wait for if no job was pending; empty: it could start."""

@@ -23,6 +23,7 @@ from runner.services.context import Caller, ServiceContext
 from runner.services.package_locks import PackagesPending
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
+from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.packages import KnownLocks, no_locks
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import Resolution, RevisionResolver
@@ -153,10 +154,12 @@ class SubmissionService:
         revision = revisions[0]
         row, attempt = self.draft(owner, revision, "0"), Attempt(1, 1)
         request = context.attempt_service.preview_launch(row, attempt, "IMAGE")
+        engine, devices = plan_with_devices(context.daemon, row, revision.needs(), request)
         return {
             "job": json.loads(revision.model_dump_json()),
             "spec": context.attempt_service.spec_json(row, attempt),
-            "engine": context.daemon.context.executor.plan(request),
+            "engine": engine,
+            **({} if devices is None else {"devices": devices}),
             "warnings": list(self.warnings(revision)),
             "jobs": [
                 {"name": each.job.name, "values": {} if each.sweep is None else each.sweep.values}

@@ -95,7 +95,8 @@ class FakeExecutor:
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         check_request(request)
-        return {"name": attempt_name(request.key), "argv": list(request.argv)}
+        devices = {"devices": [device.uuid for device in request.devices]} if request.devices else {}
+        return {"name": attempt_name(request.key), "argv": list(request.argv), **devices}
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
         check_request(request)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from runner.cli import follow
 from runner.cli.main import cli
+from runner.cli.submit import show_answer
 from runner.client.client import Client
 from tests.fakes.daemon.api import FakeApi, Problem, Vanish, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
@@ -138,6 +139,21 @@ def test_a_dry_run_prints_its_parts_and_submits_nothing(api: FakeApi, invoke: In
     assert 'engine: {\n  "user": "1000:1000"\n}' in result.stdout
     assert api.jobs == {}
     assert json.loads(invoke("submit", "--dry-run", "--json", str(job_file)).stdout)["spec"] == {"attempt": 1}
+
+
+def test_a_dry_run_marks_the_devices_as_those_of_now(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {
+        "note": "those that the job would get now; the start decides",
+        "devices": [{"uuid": "GPU-1b", "name": "GPU-3", "model": "NVIDIA H100"}],
+        "waits_for": None,
+        "problem": "not in the arguments: no CDI",
+    }
+    show_answer({"job": {}, "spec": {}, "engine": {}, "devices": said}, dry_run=True, as_json=False)
+    assert capsys.readouterr().out.splitlines()[3:] == [
+        "devices: those that the job would get now; the start decides",
+        "  GPU-3 NVIDIA H100 GPU-1b",
+        "  problem: not in the arguments: no CDI",
+    ]
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("succeeded", 0), ("failed", 10), ("cancelled", 11)])

@@ -19,12 +19,14 @@ from runner.adapters.host.clock import SystemClock
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.broadcast import ChangeBroadcast
+from runner.base.errors import Unavailable
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity
 from runner.control.context import Context as Parts
 from runner.control.controller import Controller
 from runner.core.ports.devices import Device
+from runner.core.ports.executor import LaunchRequest
 from runner.files.settings.model import Settings
 from runner.server.api.application import MAX_BODY_BYTES, application
 from runner.server.api.peer import Peer, peer_of
@@ -251,6 +253,35 @@ def test_a_dry_run_tells_everything_and_does_nothing(site: Site) -> None:
     assert said["engine"]["argv"][:4] == ["python", "-P", "-m", "jobs"]
     assert site.ask("GET", "/jobs").json()["jobs"] == []
     assert not (site.directory / "jobs").exists()
+
+
+def test_a_dry_run_shows_the_devices_that_the_job_would_get_now(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = JOB + "resources: {gpus: 1}"
+    said = site.submit(text, dry_run=True).json()
+    assert "devices" not in site.submit(dry_run=True).json()
+    assert said["devices"]["note"] == "those that the job would get now; the start decides"
+    assert [each["uuid"] for each in said["devices"]["devices"]] == ["GPU-a"]
+    assert (said["devices"]["waits_for"], said["devices"]["problem"]) == (None, None)
+    assert said["engine"]["devices"] == ["GPU-a"]
+    site.submit(text)
+    site.until("running")
+    waits = site.submit(text, dry_run=True).json()["devices"]
+    assert waits["note"].startswith("those of an idle machine, as an example")
+    assert [each["uuid"] for each in waits["devices"]] == ["GPU-a"]
+    assert "waits for 1 NVIDIA GPU" in waits["waits_for"]
+    monkeypatch.setattr(FakeExecutor, "plan", without_devices)
+    refused = site.submit(text, dry_run=True).json()
+    assert refused["devices"]["problem"] == "not in the arguments: no GPU can be given to containers"
+    assert refused["engine"] == {"argv": []}
+
+
+def without_devices(_: object, request: LaunchRequest) -> dict[str, object]:
+    """Plan as an executor does whose engine can inject no device."""
+    if request.devices:
+        raise Unavailable("no GPU can be given to containers")
+    return {"argv": []}
 
 
 def test_cancelling_twice_is_no_error(site: Site) -> None:

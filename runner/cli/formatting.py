@@ -183,6 +183,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("step", progress_share(job)),
         ("epochs", epochs_text(job)),
         ("trace", trace_text(job)),
+        ("disk", disk_text(job)),
         ("metrics", metrics_text(job)),
         ("command", command_text(job)),
         ("resources", resources_text(job)),
@@ -229,6 +230,15 @@ def operator_rows(job: JobDetail) -> Iterator[tuple[object, ...]]:
     trace = job.get("trace")
     for each in trace["operators"] if trace else ():
         yield each["calls"], f"{each['cpu_s'] * 1000:.2f}", f"{each['device_s'] * 1000:.2f}", each["name"]
+
+
+def disk_text(job: JobDetail) -> str:
+    """Return how fast a job reads from disks and writes, and how much it has since its attempt began."""
+    disk = job.get("disk")
+    if not disk:
+        return ""
+    rates = f"reads {count(disk['read_per_s'])}B/s, writes {count(disk['written_per_s'])}B/s"
+    return f"{rates}; {count(disk['read_bytes'])}B read, {count(disk['written_bytes'])}B written"
 
 
 def _short(seconds: float) -> str:

@@ -53,7 +53,8 @@ def top(*, once: bool, as_json: bool) -> None:
 
     The screen is drawn every second and whenever a job changes. UTILISATION and MEMORY are averages of
     the last ten seconds. ITEMS/S and DATA WAIT (the share of a step spent waiting for the next batch)
-    are reported by the job. LEFT appears after a few steps. Press q or Ctrl-C to leave.
+    are reported by the job. DISK R/W are bytes that it reads from disks and writes in a second. LEFT
+    appears after a few steps. Press q or Ctrl-C to leave.
     """
     client = find_or_start(complain)
     if as_json:

@@ -132,6 +132,7 @@ def make_job_table(overview: Json, now: float, etas: Mapping[str, float] | None 
             "DATA WAIT",
             "UTIL",
             "MEM",
+            "DISK R/W",
             "FOR",
             "LEFT",
         ),
@@ -139,7 +140,7 @@ def make_job_table(overview: Json, now: float, etas: Mapping[str, float] | None 
     )
     names = {each["uuid"]: str(each.get("name") or each["uuid"]) for each in overview["devices"]}
     rows = tuple(_job(each, now, etas or {}, names) for each in found)
-    spare = ("TRY", "MEM", "OWNER", "FOR", "UTIL", "STEP")
+    spare = ("DISK R/W", "TRY", "MEM", "OWNER", "FOR", "UTIL", "STEP")
     return Table(columns, rows, empty="no job is running", spare=spare)
 
 
@@ -159,10 +160,18 @@ def _job(job: Json, now: float, etas: Mapping[str, float], names: Mapping[str, s
         Cell("-" if wait is None else f"{wait:.0%}", _high(wait), right=True),
         Cell("-" if util is None else f"{util:.0f}%", _low(None if util is None else util / 100), right=True),
         Cell("-" if job.get("memory") is None else f"{job['memory']:.0%}", right=True),
+        Cell(_disk(job.get("disk")), right=True),
         Cell(formatting.age(job.get("started_at") or job["since"], now), right=True),
         Cell(formatting.duration(etas[job["id"]]) if job["id"] in etas else "-", right=True),
         _place(job, names),
     )
+
+
+def _disk(disk: Json | None) -> str:
+    """Return the bytes per second that a job reads and writes."""
+    if disk is None:
+        return "-"
+    return f"{formatting.count(disk['read_per_s'])}/{formatting.count(disk['written_per_s'])}"
 
 
 def _place(job: Json, names: Mapping[str, str]) -> Cell:

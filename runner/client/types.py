@@ -96,6 +96,15 @@ class TraceResponse(TypedDict):
     operators: list[OperatorResponse]
 
 
+class DiskResponse(TypedDict):
+    """How fast a job reads from disks and writes to them, and how much since its attempt began."""
+
+    read_per_s: float
+    written_per_s: float
+    read_bytes: int
+    written_bytes: int
+
+
 class JobDetail(JobSummary):
     """One job with its history."""
 
@@ -108,6 +117,7 @@ class JobDetail(JobSummary):
     settings: dict[str, Any]
     epochs: NotRequired[EpochsResponse | None]  # absent in the answers of older daemons
     trace: NotRequired[TraceResponse | None]
+    disk: NotRequired[DiskResponse | None]
     advice: list[str]
     revision: dict[str, Any] | None
     result: dict[str, Any] | None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from runner.control.disk_rates import DiskRateSampler
 from runner.core.job.states import Allocated, Running
 from runner.core.policy.heartbeat import FLOOR_S
 from runner.core.ports.attempts import Attempts
@@ -99,6 +100,7 @@ class Context:
     boot: str | None = None  # id of the host's present boot
     watch_every_s: float = 5.0
     site: SiteConfig = field(default_factory=SiteConfig)
+    disk: DiskRateSampler = field(default_factory=DiskRateSampler)
     silence_limits_s: Mapping[str, float | None] = field(default_factory=dict)  # by phase, see the settings
     silence_floor_s: float = FLOOR_S  # the watchdog holds no shorter silence against an attempt
 

@@ -82,7 +82,8 @@ class Watchdog:
         heartbeat = self._heartbeats[key] = _observe(heartbeat, probe, state.attempt, now.monotonic)
         devices = context.inventory.facts(state.allocation.devices, state.since)
         silence = heartbeat_facts(heartbeat, context.silence_floor_s, context.silence_limits_s)
-        facts = {**probe.facts, **silence, **devices}
+        disk = context.disk.facts(context.key(row.job.id, state.attempt.number))
+        facts = {**probe.facts, **silence, **devices, **disk}
         if state.deadline is not None:
             facts["deadline.slack_s"] = (state.deadline - state.since - (now.at - started)).total_seconds()
         askable = facts_at(DecisionPoint.WATCH)

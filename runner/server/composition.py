@@ -16,6 +16,7 @@ from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
+from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.run_directory import owners
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.code_use import needed_snapshots
@@ -29,11 +30,13 @@ from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity, Context, SiteConfig
 from runner.control.controller import Controller
+from runner.control.disk_rates import DiskRateSampler
 from runner.control.inventory import Inventory
 from runner.control.inventory_types import InventoryRules, PresentDevices
 from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
+from runner.core.ports.disk import NoDiskUse
 from runner.core.ports.executor import Executor
 from runner.files.settings.live import LiveSettings, OfferedImages
 from runner.files.settings.model import Settings
@@ -141,6 +144,7 @@ def build(
         site=_site(settings),
         past=SqliteAccounting(store),
         inventory=inventory,
+        disk=DiskRateSampler(NoDiskUse() if executor.queues else HostDiskCounters(), executor.observe),
     )
     return JobService(
         daemon=_controller(context, inventory, broadcast),

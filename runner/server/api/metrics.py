@@ -4,6 +4,7 @@ Nothing here waits for the control loop or for the engine.  The daemon's socket 
 settings say so, a TCP port (``metrics_port``).
 """
 
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from runner.core.job.states import Allocated, Queued
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import DeviceState
 from runner.server.api.overview import OverviewCache
+from runner.server.api.reported import disk
 from runner.services.monitor.monitor import UtilizationMonitor
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -78,11 +80,16 @@ METRICS: Final = (
     Metric("runner_queue_jobs", "gauge", "waiting jobs by priority class", ("priority_class",)),
     Metric("runner_queue_oldest_seconds", "gauge", "for how long the oldest waiting job has waited"),
     Metric("runner_alarms", "gauge", "running jobs with a utilisation alarm"),
+    Metric("runner_disk_bytes_per_second", "gauge",
+           "what running jobs read from disks and write to them, together", ("direction",)),
     Metric("runner_user_jobs", "gauge", "unfinished jobs by user and state, with `metrics.per_user`",
            ("user", "state")),
     Metric("runner_user_devices", "gauge", "devices that a user's jobs have, with `metrics.per_user`",
            ("user",)),
     Metric("runner_user_cpus", "gauge", "CPUs that a user's jobs have, with `metrics.per_user`", ("user",)),
+    Metric("runner_user_disk_bytes_per_second", "gauge",
+           "what a user's jobs read from disks and write to them, with `metrics.per_user`",
+           ("user", "direction")),
     Metric("runner_attempts_ended_total", "counter", "attempts that ended since the daemon started, by cause",
            ("cause",)),
     Metric("runner_decisions_total", "counter",
@@ -140,9 +147,19 @@ class MetricsCollector(Collector):
         classes = Counter(view.priority_class for view in known)
         for name, count in classes.most_common(MAX_CLASSES):
             yield Sample("runner_queue_jobs", count, (name,))
+        for direction, rate in self._disk(rows).items():
+            yield Sample("runner_disk_bytes_per_second", rate, (direction,))
         now = self.monitor.service.clock.now()
         ages = [(now - row.job.state.since).total_seconds() for row in queued]
         yield Sample("runner_queue_oldest_seconds", max(ages, default=0.0))
+
+    def _disk(self, rows: Iterable[JobRow]) -> dict[str, float]:
+        """Return the sums of the rates of jobs by direction."""
+        known = [rates for row in rows if (rates := disk(self.monitor.service, row)) is not None]
+        return {
+            "read": math.fsum(each["read_per_s"] for each in known),
+            "write": math.fsum(each["written_per_s"] for each in known),
+        }
 
     def _user_samples(self, rows: list[JobRow], most: int) -> Iterator[Sample]:
         """Yield what users have; those with the most jobs have a label of their own."""
@@ -151,10 +168,12 @@ class MetricsCollector(Collector):
         jobs: Counter[tuple[str, str]] = Counter()
         devices: Counter[str] = Counter()
         cpus: defaultdict[str, float] = defaultdict(float)
+        theirs: defaultdict[str, list[JobRow]] = defaultdict(list)
         needs = self.monitor.service.daemon.context.attempt_service.needs
         for row in rows:
             user, state = row.owner.name if row.owner.name in named else OTHER_USERS, row.job.state
             jobs[user, state.kind] += 1
+            theirs[user].append(row)
             if isinstance(state, Allocated):
                 devices[user] += len(state.allocation.devices)
                 cpus[user] += needs(row).cpus
@@ -163,6 +182,8 @@ class MetricsCollector(Collector):
                 yield Sample("runner_user_jobs", jobs[user, kind], (user, kind))
             yield Sample("runner_user_devices", devices[user], (user,))
             yield Sample("runner_user_cpus", cpus[user], (user,))
+            for direction, rate in self._disk(theirs[user]).items():
+                yield Sample("runner_user_disk_bytes_per_second", rate, (user, direction))
 
     def _monitor_samples(self) -> Iterator[Sample]:
         monitor = self.monitor

@@ -20,6 +20,7 @@ from runner.core.job.states import Allocated, Queued
 from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
 from runner.server.api import views
+from runner.server.api.reported import disk
 from runner.services.jobs import JobService
 from runner.services.monitor.monitor import UtilizationMonitor
 
@@ -169,6 +170,7 @@ def _active(service: JobService, row: JobRow, load: Mapping[str, Json]) -> Json:
         "started_at": views.moment(started),
         "util": _extreme(min, (each.get("util") for each in held)),
         "memory": _extreme(max, (each.get("memory") for each in held)),
+        "disk": disk(service, row),
     }
 
 

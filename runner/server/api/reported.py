@@ -1,16 +1,34 @@
-"""What the newest attempt of a job has reported about itself, beyond its heartbeat, as JSON values."""
+"""What is known of the newest attempt of a job beyond its heartbeat, as JSON values."""
 
 from jobs.contract import Effective, Status, TraceSummary
+from runner.core.job.states import Running
 from runner.core.ports.store import JobRow
 from runner.server.api.views import Json
 from runner.services.jobs import JobService
 
 
 def reported(service: JobService, row: JobRow, status: Status | None) -> Json:
-    """Return the epochs and the trace of a training; null where it has reported none."""
+    """Return epochs, trace and disk rates of a job; null where they are not known."""
     return {
         "epochs": epochs(service.queries.effective(row), status),
         "trace": trace(service.queries.trace(row)),
+        "disk": disk(service, row),
+    }
+
+
+def disk(service: JobService, row: JobRow) -> Json | None:
+    """Return how fast a running job reads from disks and writes to them, in bytes and bytes per second."""
+    context, state = service.daemon.context, row.job.state
+    if not isinstance(state, Running):
+        return None
+    rates = context.disk.current.get(context.key(row.job.id, state.attempt.number))
+    if rates is None:
+        return None
+    return {
+        "read_per_s": rates.read_per_s,
+        "written_per_s": rates.written_per_s,
+        "read_bytes": rates.total.read_bytes,
+        "written_bytes": rates.total.written_bytes,
     }
 
 

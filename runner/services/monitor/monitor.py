@@ -90,6 +90,8 @@ class UtilizationMonitor:
             for tracked in list(self.service.daemon.tracked_jobs.values())
             if isinstance(tracked.row.job.state, Running)
         }
+        context = self.service.daemon.context
+        context.disk.sample({context.key(job_id, attempt) for job_id, attempt in running}, now)
         self._samples = {key: samples for key, samples in self._samples.items() if key in running}
         self._alarms.forget_others(set(running))
         for key, (row, state) in running.items():

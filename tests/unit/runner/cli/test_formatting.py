@@ -231,3 +231,10 @@ def test_a_trace_is_told_with_its_steps_and_its_place() -> None:
 def test_a_job_without_a_trace_has_no_rows_of_operators(known: dict[str, object]) -> None:
     assert render.trace_text(job(**known)) == ""
     assert list(render.operator_rows(job(**known))) == []
+
+
+def test_disk_rates_are_told_with_their_sums() -> None:
+    known = {"read_per_s": 12.5e6, "written_per_s": 0.0, "read_bytes": 3_000_000_000, "written_bytes": 950}
+    text = "reads 12.5MB/s, writes 0B/s; 3.0GB read, 950B written"
+    assert render.disk_text(job(disk=known)) == text
+    assert render.disk_text(job(disk=None)) == render.disk_text(job()) == ""

@@ -32,6 +32,7 @@ def a_job(job_id: str = "7", **facts: object) -> Json:
         "priority": 50, "gpus": ["GPU-00000000"], "labels": {}, "started_at": "2030-01-01T11:00:00.000Z",
         "progress": {"phase": "train", "time": NOW - 2, "step": 10, "total_steps": 400,
                      "items_per_s": 5123.0, "data_wait": 0.83},
+        "disk": {"read_per_s": 3.5e6, "written_per_s": 12e3},
         "util": 12.0, "memory": 0.5, "wants": {"gpus": 1, "cpus": 4.0, "memory_bytes": GIB},
     } | facts  # fmt: skip
 
@@ -100,8 +101,8 @@ def test_memory_in_bytes_goes_before_a_share() -> None:
 
 def test_a_job_is_shown_with_its_pace_what_it_waits_for_and_what_it_fills() -> None:
     assert row(an_overview(), "7", **{"7": 3600.0}) == [
-        "7", "train", "ada", "running", "2", "10/400", "5.1k", "83%", "12%", "50%", "1h00m", "1h00m",
-        "GPU-0",
+        "7", "train", "ada", "running", "2", "10/400", "5.1k", "83%", "12%", "50%",
+        "3.5M/12.0k", "1h00m", "1h00m", "GPU-0",
     ]  # fmt: skip
 
 

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from jobs.contract import Effective, OperatorTime, Phase, Status, TraceSummary, dump
+from runner.core.ports.disk import DiskCounters, DiskRates
+from runner.server.api.metrics import MetricsCollector
+from runner.server.api.overview import OverviewCache
 from runner.server.api.reported import epochs
+from runner.services.monitor.monitor import UtilizationMonitor
 from tests.unit.runner.server.api.test_jobs import Site, site  # noqa: F401  found by name
 
 
@@ -61,6 +65,26 @@ def test_a_job_has_the_newest_trace_of_its_attempts(site: Site) -> None:  # noqa
     }
     (site.attempt_dir() / "trace.json").write_text("[")
     assert site.job()["trace"] is None
+
+
+def test_the_disk_rates_of_a_running_job_are_shown_and_measured(site: Site) -> None:  # noqa: F811
+    site.submit()
+    site.until("running")
+    assert site.job()["disk"] is None
+    context = site.service.daemon.context
+    rates = DiskRates(2048.0, 512.0, DiskCounters(9000, 800))
+    context.disk.current = {context.key("1", 1): rates}
+    known = {"read_per_s": 2048.0, "written_per_s": 512.0, "read_bytes": 9000, "written_bytes": 800}
+    assert site.job()["disk"] == known
+    monitor = UtilizationMonitor(site.service)
+    overviews = OverviewCache(site.service, dict, lambda _row: None, monitor)
+    [shown] = overviews.now()["jobs"]
+    assert shown["disk"] == known
+    lines = MetricsCollector(overviews, monitor).text().decode().splitlines()
+    assert 'runner_disk_bytes_per_second{direction="read"} 2048.0' in lines
+    assert 'runner_disk_bytes_per_second{direction="write"} 512.0' in lines
+    site.complete()
+    assert site.until("finished")["disk"] is None
 
 
 @pytest.mark.parametrize(

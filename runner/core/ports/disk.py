@@ -1,0 +1,39 @@
+"""What attempts have read from disks and written to them, as the kernel counts it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.core.ports.executor import Alive, Key
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCounters:
+    """Bytes since an attempt began; what the page cache answers or has not written yet is not counted."""
+
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRates:
+    """The recent rates of an attempt in bytes per second, and its counters."""
+
+    read_per_s: float
+    written_per_s: float
+    total: DiskCounters
+
+
+class DiskUse(Protocol):
+    """The kernel's counters of attempts on this host."""
+
+    def counters(self, attempts: Iterable[Alive]) -> Mapping[Key, DiskCounters]:
+        """Return the counters of each attempt that can be read; the others are left out."""
+
+
+class NoDiskUse:
+    """For an executor whose attempts run elsewhere."""
+
+    def counters(self, attempts: Iterable[Alive]) -> Mapping[Key, DiskCounters]:  # noqa: ARG002
+        """Return nothing: nothing is known."""
+        return {}

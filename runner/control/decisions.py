@@ -7,6 +7,7 @@ knows: who asked for a stop, which devices there are.  ``decide_exit`` blocks no
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from runner.base import jsontext as compact
@@ -77,14 +78,22 @@ def _with_sender(context: Context, job_id: str, attempt: Attempt, ended: Attempt
     return ended
 
 
-def decide_exit(context: Context, row: JobRow, message: Examined | LaunchRefusal) -> ExitTransition | None:
-    """Return the exit event with the policy's decision; None if the message is about an older attempt."""
+def decide_exit(
+    context: Context,
+    row: JobRow,
+    message: Examined | LaunchRefusal,
+    of_queue: Mapping[str, object] = MappingProxyType({}),
+) -> ExitTransition | None:
+    """Return the exit event with the policy's decision; None if the message is about an older attempt.
+
+    ``of_queue`` are the facts that the queue knows about the job.
+    """
     state = row.job.state
     if not isinstance(state, Allocated) or state.attempt.number != message.attempt:
         return None
     findings = message.findings if isinstance(message, Examined) else _launch_refused(message)
     cause = findings.ended.cause
-    known = {**findings.facts, **_facts_of_loop(context, row, state, cause)}
+    known = {**findings.facts, **of_queue, **_facts_of_loop(context, row, state, cause)}
     facts = validate_facts(known, DecisionPoint.EXIT)
     started = context.started_at(state, message.at, getattr(message, "monotonic", None))
     situation = Situation(facts, message.at, started, findings.effective, row.job.id)

@@ -5,10 +5,11 @@ Jobs of one array are alike, and so are those of one schedule: each of them has 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Final
 
 from runner.core.ports.store import JobRow, SimilarBy, UsageHistory
-from runner.core.scheduler.snapshot import JobArray
+from runner.core.scheduler.snapshot import EstimateSource, JobArray
 
 LEAST_S: Final = 60.0
 """A job that has run as long as expected is taken to need so much more at least,"""
@@ -21,6 +22,13 @@ STEP: Final = 1.25
 
 SCHEDULE: Final = "runner.schedule"
 """Jobs of a schedule carry its id under this label; job files cannot use such labels themselves."""
+
+MOST_UPDATED: Final = 200
+"""Jobs that hear of it at once when the past of their owner changes; of more, each with its next change."""
+
+MEAN_OF: Final = 2
+"""Jobs of an owner whose mean is taken: D. Tsafrir, Y. Etsion, D. Feitelson, *Backfilling Using
+System-Generated Predictions Rather than User Runtime Estimates*, IEEE TPDS 18(6), 2007."""
 
 _Kind = tuple[str, SimilarBy, str]  # owner, what they have in common, and which that is
 
@@ -55,6 +63,8 @@ class RunTimeEstimates:
     """What earlier jobs suggest, and which unfinished jobs it is about."""
 
     past: UsageHistory
+    sources: dict[str, EstimateSource] = field(default_factory=dict)
+    """What the last estimate of each job follows from."""
     _known: dict[_Kind, float | None] = field(default_factory=dict)
     _jobs: dict[_Kind, set[str]] = field(default_factory=dict)
     _kinds: dict[str, tuple[_Kind, ...]] = field(default_factory=dict)
@@ -65,19 +75,30 @@ class RunTimeEstimates:
 
         What the job itself reports comes first, then what earlier jobs suggest.
         """
+        self.sources.pop(row.job.id, None)
         if row.job.time_limit is not None:
             return None
         reported = self._progress.get(row.job.id)
         if reported is not None and reported.remaining_s is not None:
+            self.sources[row.job.id] = EstimateSource.PROGRESS
             return reported.remaining_s
         kinds = self._kinds[row.job.id] = _kinds(row, sweep)
         for kind in kinds:
             self._jobs.setdefault(kind, set()).add(row.job.id)
             if kind not in self._known:
-                self._known[kind] = rounded(self.past.lasted_s(*kind))
-        lasts_s = next((lasts_s for kind in kinds if (lasts_s := self._known[kind]) is not None), None)
-        ran_s = row.job.history.ran.total_seconds()
-        return None if lasts_s is None else max(lasts_s - ran_s, MORE * lasts_s, LEAST_S)
+                self._known[kind] = self._look_up(kind)
+        best = next((kind for kind in kinds if self._known[kind] is not None), None)
+        if best is None or (lasts_s := self._known[best]) is None:
+            return None
+        self.sources[row.job.id] = EstimateSource(best[1])
+        return max(lasts_s - row.job.history.ran.total_seconds(), MORE * lasts_s, LEAST_S)
+
+    def _look_up(self, kind: _Kind) -> float | None:
+        """Return how long jobs of a kind last, as far as earlier ones tell."""
+        lasted_s = self.past.lasted_s(*kind)
+        if kind[1] != "user":
+            return rounded(lasted_s)
+        return rounded([fmean(lasted_s)]) if len(lasted_s) == MEAN_OF else None
 
     def observe_progress(
         self, job_id: str, at_s: float, facts: Mapping[str, object], started_s: float
@@ -96,13 +117,23 @@ class RunTimeEstimates:
         changed: set[str] = set()
         for kind in _kinds(row, sweep):
             if kind in self._jobs:
-                before, self._known[kind] = self._known[kind], rounded(self.past.lasted_s(*kind))
-                changed |= set() if before == self._known[kind] else self._jobs[kind]
+                before, self._known[kind] = self._known[kind], self._look_up(kind)
+                concerned = self._concerned(kind)
+                changed |= set() if before == self._known[kind] else concerned
         return tuple(changed)
+
+    def _concerned(self, kind: _Kind) -> set[str]:
+        """Return the jobs whose estimate a kind may change."""
+        if kind[1] != "user":
+            return self._jobs[kind]
+        of_user = {EstimateSource.USER, None}
+        jobs = {job_id for job_id in self._jobs[kind] if self.sources.get(job_id) in of_user}
+        return jobs if len(jobs) <= MOST_UPDATED else set()
 
     def forget(self, job_id: str) -> None:
         """Forget a job, and with the last one of its kind what is known of the kind."""
         self._progress.pop(job_id, None)
+        self.sources.pop(job_id, None)
         for kind in self._kinds.pop(job_id, ()):
             self._jobs[kind].discard(job_id)
             if not self._jobs[kind]:
@@ -113,9 +144,10 @@ def _kinds(row: JobRow, sweep: JobArray | None) -> tuple[_Kind, ...]:
     """Return the kinds of earlier jobs that a job is like, the most alike first."""
     owner, schedule = row.owner.name, row.labels.get(SCHEDULE)
     name: _Kind = (owner, "name", row.name)
+    user: _Kind = (owner, "user", "")
     if sweep is not None:
-        return (owner, "matrix", sweep.id), name
-    return (name,) if schedule is None else ((owner, "schedule", schedule), name)
+        return (owner, "matrix", sweep.id), name, user
+    return (name, user) if schedule is None else ((owner, "schedule", schedule), name, user)
 
 
 def rounded(lasted_s: Iterable[float]) -> float | None:

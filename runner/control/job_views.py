@@ -7,7 +7,7 @@ time of day, which somebody may set.  Nothing here depends on how many jobs have
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from typing import Final
 
@@ -30,13 +30,15 @@ from runner.core.job.states import (
     Stopping,
     StopReason,
 )
+from runner.core.policy.facts import FactValue
 from runner.core.ports.attempts import QueueTerms
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.config import SchedulingOrder
+from runner.core.scheduler.displacement import switch_cost_s
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.ready import NumericId, PendingIndex, numeric_id
-from runner.core.scheduler.snapshot import EndedJob, PendingJob, ResourceRequest, RunningJob
+from runner.core.scheduler.snapshot import EndedJob, EstimateSource, PendingJob, ResourceRequest, RunningJob
 
 CLOCK_SET_S: Final = 0.5
 """The time of day has been set when it differs by more from what the monotonic clock says."""
@@ -143,7 +145,8 @@ class JobViews:
             probed.job_id, probed.at.timestamp(), probed.facts, view.started_s
         )
         if remaining_s is not None and self.tracked_jobs[probed.job_id].row.job.time_limit is None:
-            view = replace(view, ends_s=probed.at.timestamp() + remaining_s)
+            ends_s = probed.at.timestamp() + remaining_s
+            view = replace(view, ends_s=ends_s, ends_by=EstimateSource.PROGRESS)
         if probed.start_s is not None:
             self._starts_s[probed.job_id] = probed.start_s
             view = replace(view, restart_s=probed.start_s)
@@ -172,6 +175,20 @@ class JobViews:
             for uuid in job.devices:
                 holders[uuid] = f"{holders[uuid]},{job.job_id}" if uuid in holders else job.job_id
         return holders
+
+    def queue_facts(self, job_id: str, at: datetime) -> dict[str, FactValue]:
+        """Return the facts of a policy about the turns of a job that holds resources; from any thread."""
+        view, tracked = self.running.get(job_id), self.tracked_jobs.get(job_id)
+        if view is None or tracked is None:
+            return {}
+        job, now_s = tracked.row.job, at.timestamp()
+        gives_way = isinstance(job.state, Stopping) and job.state.reason is StopReason.PREEMPTION
+        devices = billed_devices(view.request, self.context.site.rules)
+        return {
+            "queue.switches": job.preempted + gives_way,
+            "queue.switch_cost_s": max(switch_cost_s(view, now_s), 0.0),
+            "queue.attained_s": view.held_s(now_s) * devices,
+        }
 
     def hypothetical(self, row: JobRow, needs: ResourceRequest) -> PendingJob:
         """Return a job as if its next attempt was pending."""
@@ -204,6 +221,7 @@ class JobViews:
             dependencies=terms.after,
             time_limit_s=_remaining_limit_s(row),
             estimated_s=self._estimates.remaining_s(row, terms.sweep),
+            estimated_by=self._estimates.sources.get(row.job.id),
             array=terms.sweep,
             queued_s=state.since.timestamp() + self._shift_s(tracked),
             ran_s=row.job.history.ran.total_seconds(),
@@ -223,6 +241,7 @@ class JobViews:
             devices=state.allocation.devices,
             started_s=started.timestamp() + shift_s,
             ends_s=self._ends_s(row, state, shift_s, terms.sweep),
+            ends_by=self._ends_by(row, state),
             group=terms.team,
             priority_class=terms.priority_class,
             saves_when_asked=terms.saves_when_asked and row.job.id not in self.switching.unsaving,
@@ -331,6 +350,14 @@ class JobViews:
         limit_s = _remaining_limit_s(row)
         remaining_s = self._estimates.remaining_s(row, sweep) if limit_s is None else limit_s
         return None if remaining_s is None else state.since.timestamp() + shift_s + remaining_s
+
+    def _ends_by(self, row: JobRow, state: Allocated) -> EstimateSource | None:
+        """Return what the end of a job that was estimated just now follows from."""
+        if isinstance(state, Stopping):
+            return None
+        if row.job.time_limit is not None:
+            return EstimateSource.TIME_LIMIT
+        return self._estimates.sources.get(row.job.id)
 
     def _shift_s(self, tracked: TrackedJob) -> float:
         """Return by how much the time of day was set during the present state: waits keep their length."""

@@ -184,7 +184,9 @@ class ControlLoop:
                 self._advance_and_record(message)
             case Probed():
                 self.scheduler.jobs.record_probe(message)
-                act_on_findings(self.context, self.tracked_jobs, message, self._apply)
+                of_queue = self.scheduler.jobs.queue_facts(message.job_id, message.at)
+                known = replace(message, facts={**message.facts, **of_queue})
+                act_on_findings(self.context, self.tracked_jobs, known, self._apply)
             case Call(work):
                 work()
 
@@ -240,7 +242,8 @@ class ControlLoop:
         try:
             if isinstance(message, EventReceived):
                 return transition(tracked, message.event)
-            decided = decide_exit(self.context, tracked.row, message)
+            of_queue = self.scheduler.jobs.queue_facts(message.job_id, message.at)
+            decided = decide_exit(self.context, tracked.row, message, of_queue)
             if decided is not None:
                 return transition(tracked, *decided)
             log.info("job.exit_ignored", job_id=message.job_id, attempt=message.attempt)

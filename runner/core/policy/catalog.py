@@ -12,6 +12,7 @@ from runner.core.policy.catalog_environment import (
     CHANGE_FACTS,
     DEVICE_FACTS,
     EFFECTIVE_FACTS,
+    QUEUE_FACTS,
     REQUEST_FACTS,
 )
 from runner.core.policy.facts import DecisionPoint, Fact, FactValue
@@ -24,6 +25,7 @@ SECTIONS: Final = (
     ("What took effect", EFFECTIVE_FACTS),
     ("Attempts", ATTEMPT_FACTS),
     ("Requests and limits", REQUEST_FACTS),
+    ("The queue", QUEUE_FACTS),
     ("A change", CHANGE_FACTS),
 )
 

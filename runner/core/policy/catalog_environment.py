@@ -228,6 +228,35 @@ REQUEST_FACTS: Final = (
     ),
 )
 
+QUEUE_FACTS: Final = (
+    Fact(
+        "queue.switches",
+        FactKind.WHOLE,
+        _ALWAYS,
+        "how often the job has given way to others so far, with this time",
+        "the recorded preemptions",
+        least=0,
+    ),
+    Fact(
+        "queue.switch_cost_s",
+        FactKind.NUMBER,
+        _ALWAYS,
+        "what it costs the job to give way once: the save, work that is repeated, and the start",
+        "the runner's observations of this job; a minute for a start that was not observed",
+        least=0,
+        unit="s",
+    ),
+    Fact(
+        "queue.attained_s",
+        FactKind.NUMBER,
+        _ALWAYS,
+        "device-seconds that the job has had, by which the order `attained` goes",
+        "its recorded allocations, this attempt's included; a CPU counts as cpu_weight devices",
+        least=0,
+        unit="s",
+    ),
+)
+
 CHANGE_FACTS: Final = (
     Fact(
         "diff.class",

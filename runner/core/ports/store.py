@@ -106,8 +106,8 @@ class RecordedTransition:
     usage: UsageRecord | None = None  # what an attempt that is placed gets
 
 
-SimilarBy: TypeAlias = Literal["name", "matrix", "schedule"]
-"""What jobs have in common: a name, the first job of a matrix, the id of a schedule."""
+SimilarBy: TypeAlias = Literal["name", "matrix", "schedule", "user"]
+"""What jobs have in common: a name, the first job of a matrix, the id of a schedule, or only the owner."""
 
 
 class UsageHistory(Protocol):
@@ -117,7 +117,10 @@ class UsageHistory(Protocol):
         """Return the usage records that end after ``at``."""
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
-        """Return the running times of the latest similar jobs that succeeded, in seconds."""
+        """Return the running times of the latest similar jobs that succeeded, the newest first, in seconds.
+
+        Of the owner's there are two at most.
+        """
 
 
 class Store(Protocol):

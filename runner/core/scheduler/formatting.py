@@ -1,8 +1,9 @@
 """Requests, times and devices as text, for pending reasons and refusals."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Final
 
 from runner.core.policy.explain import format_span as span_of
 from runner.core.scheduler.placement import RequestClass
@@ -10,6 +11,7 @@ from runner.core.scheduler.snapshot import (
     GIB,
     DeviceKind,
     DeviceState,
+    EstimateSource,
     ResourceRequest,
     SchedulableDevice,
     Snapshot,
@@ -40,6 +42,17 @@ def format_time(at_s: float, snapshot: Snapshot) -> str:
     day, second = divmod(_second(at_s + snapshot.utc_offset_s), DAY_S)
     time = f"{second // 3600:02d}:{second // 60 % 60:02d}"
     return time if day == _day(snapshot.now_s + snapshot.utc_offset_s) else f"{_date(day)} {time}"
+
+
+ESTIMATED_BY: Final[Mapping[EstimateSource, str]] = {
+    EstimateSource.TIME_LIMIT: "by its time limit",
+    EstimateSource.PROGRESS: "by its steps so far",
+    EstimateSource.MATRIX: "by earlier jobs of its matrix",
+    EstimateSource.SCHEDULE: "by earlier jobs of its schedule",
+    EstimateSource.NAME: "by earlier jobs of its name",
+    EstimateSource.USER: "by the last two jobs of its owner",
+}
+"""What an expected end follows from, in words."""
 
 
 def format_zone(snapshot: Snapshot) -> str:

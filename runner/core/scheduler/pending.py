@@ -17,6 +17,7 @@ from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
 from runner.core.scheduler.dependencies import Readiness, check_dependency
 from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.formatting import (
+    ESTIMATED_BY,
     describe_out_of_service,
     describe_request,
     describe_shortage,
@@ -29,7 +30,14 @@ from runner.core.scheduler.formatting import (
 )
 from runner.core.scheduler.placement import Placements, RequestClass
 from runner.core.scheduler.position import LimitLookup, QueuePosition, UnboundedJobs, queue_positions
-from runner.core.scheduler.snapshot import DependencyCondition, DeviceState, Maintenance, PendingJob, Snapshot
+from runner.core.scheduler.snapshot import (
+    DependencyCondition,
+    DeviceState,
+    EstimateSource,
+    Maintenance,
+    PendingJob,
+    Snapshot,
+)
 from runner.core.scheduler.timeline import Span
 
 NEVER_STARTS: Final = "never starts: "
@@ -345,7 +353,14 @@ class PendingReasons(Mapping[str, PendingReason]):
         if ends_s:
             next_s = min(ends_s)
             until = f", the next until about {format_time(next_s, self.snapshot)}" if next_s < inf else ""
-            yield f"{len(ends_s)} allocated{until}"
+            yield f"{len(ends_s)} allocated{until}{self._ends_by(slots, next_s)}"
+
+    def _ends_by(self, slots: list[DeviceSlot], at_s: float) -> str:
+        """Return what the end of the next allocation follows from, unless it is a time limit."""
+        devices = {slot.device.uuid for slot in slots if self._allocated_until.get(slot.device.uuid) == at_s}
+        sources = {job.ends_by for job in self.snapshot.running if not devices.isdisjoint(job.devices)}
+        source = sources.pop() if len(sources) == 1 and at_s < inf else None
+        return "" if source in {None, EstimateSource.TIME_LIMIT} else f" {ESTIMATED_BY[source]}"
 
     def _host_shortage(self, request_class: RequestClass, current: list[Maintenance]) -> Iterator[str]:
         hosts = [

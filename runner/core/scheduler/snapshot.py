@@ -116,6 +116,20 @@ class JobArray:
     max_parallel: int | None = None  # jobs of it that may run at a time; None: no limit
 
 
+class EstimateSource(StrEnum):
+    """What is known of the duration of a job, and so of its end."""
+
+    TIME_LIMIT = "time_limit"
+    PROGRESS = "progress"
+    """The steps that it reports, at the rate so far."""
+    MATRIX = "matrix"
+    SCHEDULE = "schedule"
+    NAME = "name"
+    """Earlier jobs of its matrix, its schedule, or its name."""
+    USER = "user"
+    """The latest two jobs of its owner."""
+
+
 MIN_DURATION_S: Final = 1.0
 """The least duration of a job: it holds its devices even when its time is used up."""
 
@@ -135,6 +149,7 @@ class PendingJob:
     dependencies: tuple[Dependency, ...] = ()
     time_limit_s: float | None = None  # what is left of its time limit
     estimated_s: float | None = None  # estimated from earlier runs
+    estimated_by: EstimateSource | None = None  # what ``estimated_s`` follows from
     array: JobArray | None = None
     queued_s: float | None = None  # when it came back to the queue; None: it was submitted
     ran_s: float = 0.0  # for which its lineage has held resources
@@ -181,6 +196,7 @@ class RunningJob:
     ran_s: float = 0.0  # for which its lineage held resources before this attempt
     switched_s: float = 0.0  # lost to switching so far: saves on request, restarts, repeated work
     save_s: float | None = None  # from the request to clean devices; None: not measured
+    ends_by: EstimateSource | None = None  # what ``ends_s`` follows from; None: unknown, or it leaves
     preemptible: bool = True  # its owner lets it give way to jobs with less attained service
 
     def lost_s(self, now_s: float) -> float:

@@ -1,13 +1,14 @@
 """``runner why``: the pending reason of a job, or what it does, until when, and what can be done about it."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from runner.control.context import TrackedJob
 from runner.control.controller import Controller
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.store import JobRow
-from runner.core.scheduler.formatting import format_time
-from runner.core.scheduler.snapshot import Snapshot
+from runner.core.scheduler.formatting import ESTIMATED_BY, format_time
+from runner.core.scheduler.snapshot import EstimateSource, Snapshot
 from runner.server.api.views import Json, moment
 
 
@@ -15,12 +16,14 @@ def reason(daemon: Controller, row: JobRow) -> Json:
     """Return the reason of a job's state as JSON.
 
     ``starts_at`` is the expected start of a job that waits, ``until`` the expected end of one that holds
-    resources; null is unknown.
+    resources; null is unknown.  ``estimated_by`` is what the duration of the job is estimated by: its time
+    limit, the steps that it reports, or earlier jobs.
     """
     entry, job_id = daemon.tracked_jobs.get(row.job.id), row.job.id
     wait = None if entry is None else daemon.scheduler.pending_reason(entry)
     running = daemon.scheduler.jobs.running.get(job_id)
     ends_s = None if running is None else running.ends_s
+    estimated_by = _estimated_by(daemon, job_id)
     now = daemon.context.clock.now()
     at = Snapshot(now.timestamp(), (), utc_offset_s=daemon.context.site.utc_offset_s(now))
     return {
@@ -29,12 +32,35 @@ def reason(daemon: Controller, row: JobRow) -> Json:
         "state": row.job.state.kind,
         "outcome": str(row.job.state.outcome) if isinstance(row.job.state, Finished) else None,
         "why": _describe(
-            row, daemon.why(job_id), ends_s, at, waits=entry is not None and entry.waiting is not None
+            row,
+            daemon.why(job_id),
+            _End(ends_s, estimated_by, at),
+            waits=entry is not None and entry.waiting is not None,
         ),
         "starts_at": _starts_at(entry) if wait is None else _moment(wait.starts_s),
         "never": wait is not None and wait.never,
         "until": _moment(ends_s),
+        "estimated_by": None if estimated_by is None else str(estimated_by),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The expected end of a job."""
+
+    at_s: float | None
+    by: EstimateSource | None
+    now: Snapshot
+
+
+def _estimated_by(daemon: Controller, job_id: str) -> EstimateSource | None:
+    jobs = daemon.scheduler.jobs
+    running, pending = jobs.running.get(job_id), jobs.pending.get(job_id)
+    if running is not None:
+        return running.ends_by
+    if pending is None or pending.time_limit_s is not None:
+        return None if pending is None else EstimateSource.TIME_LIMIT
+    return pending.estimated_by
 
 
 def _moment(at_s: float | None) -> str | None:
@@ -47,7 +73,7 @@ def _starts_at(entry: TrackedJob | None) -> str | None:
     return None if waiting is None or waiting.starts_at is None else moment(waiting.starts_at)
 
 
-def _describe(row: JobRow, why: str, ends_s: float | None, at: Snapshot, *, waits: bool = False) -> str:
+def _describe(row: JobRow, why: str, end: _End, *, waits: bool = False) -> str:
     match row.job.state:
         case Starting(attempt=attempt) if waits:
             return f"attempt {attempt.number} waits in the queue of the engine{_suffix(why)}"
@@ -62,7 +88,7 @@ def _describe(row: JobRow, why: str, ends_s: float | None, at: Snapshot, *, wait
         case Finished(outcome=outcome, why=ended):
             return ended if ended.startswith(outcome) else f"{outcome}: {ended}"
         case Starting() | Running() | Stopping() as state:
-            return f"{_activity(state)}{_expected_end(state, ends_s, at)}{_suffix(why)}"
+            return f"{_activity(state)}{_expected_end(state, end)}{_suffix(why)}"
 
 
 def _activity(state: Allocated) -> str:
@@ -80,17 +106,17 @@ def _activity(state: Allocated) -> str:
             return f"{begins} on {where} was asked to stop ({reason}{by_whom})"
 
 
-def _expected_end(state: Allocated, ends_s: float | None, at: Snapshot) -> str:
-    if ends_s is None:
+def _expected_end(state: Allocated, end: _End) -> str:
+    if end.at_s is None:
         return "; nobody knows until when"
-    until = format_time(ends_s, at)
+    until = format_time(end.at_s, end.now)
     match state:
         case Stopping():
             return f"; it is gone by about {until}"
         case Running(deadline=deadline) if deadline is not None:
             return f"; its time limit ends it at {until} at the latest"
         case _:
-            return f"; probably until about {until}"
+            return f"; probably until about {until}{f', {ESTIMATED_BY[end.by]}' if end.by else ''}"
 
 
 def _suffix(why: str) -> str:

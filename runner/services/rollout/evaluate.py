@@ -233,6 +233,7 @@ class RolloutEvaluator:
             **self.found.facts(allowed=allowed),
             **worth.facts(),
             **self._devices(attempt),
+            **self.service.daemon.scheduler.jobs.queue_facts(self.row.job.id, now),
             "checkpoint.compatible": False if beyond else fits if saved.steps else None,
             "checkpoint.on_demand": saves_on_stop(self.before),
             "operator.approved": self.approved,

@@ -31,6 +31,7 @@ from runner.core.scheduler.config import PreemptionConfig, Quota, Quotas, Schedu
 from runner.core.scheduler.priority import eligible_since_s
 from runner.core.scheduler.snapshot import (
     GIB,
+    RESTART_S,
     Dependency,
     DependencyCondition,
     JobArray,
@@ -361,7 +362,10 @@ def test_a_preempted_job_goes_back_to_its_place_and_is_charged_for_nothing(site:
     assert isinstance(job.state, Queued)
     assert (job.state.why, job.state.not_before) == (f"gave way to job {urgent}", job.state.since)
     [kept] = site.store.decisions(idle)
-    assert json.loads(kept.body)["facts"]["killed_by"] == "preemption"
+    facts = json.loads(kept.body)["facts"]
+    assert (facts["killed_by"], facts["queue.switches"]) == ("preemption", 1)
+    assert facts["queue.attained_s"] == pytest.approx(200, abs=2)  # two devices for 100 s
+    assert facts["queue.switch_cost_s"] == RESTART_S
     told = [event.text for event, _ in site.store.events(0, idle, 99)]
     assert any(text.startswith(f"preempted for job {urgent} of class urgent, which would") for text in told)
     site.context.end(site.key(urgent), 0)

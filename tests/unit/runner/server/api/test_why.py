@@ -51,7 +51,22 @@ def test_a_job_that_waits_says_for_what_and_when_it_starts(host: Host) -> None:
         "starts_at": "2030-01-01T01:00:00.000Z",
         "never": False,
         "until": None,
+        "estimated_by": None,
     }
+
+
+def test_the_source_of_an_estimate_is_named(host: Host) -> None:
+    first = hand_in(host, gpus=2)
+    waits = hand_in(host, gpus=2)
+    assert "no estimate" in why(host, waits)
+    assert reason(host.daemon, host.row(waits))["estimated_by"] is None
+    host.context.end(host.key(first), 0)
+    host.settle()
+    waits = hand_in(host, gpus=2)
+    assert ", the next until about 00:01 by earlier jobs of its name;" in why(host, waits)
+    assert reason(host.daemon, host.row(waits))["estimated_by"] == "name"
+    limited = hand_in(host, limit=HOUR)
+    assert reason(host.daemon, host.row(limited))["estimated_by"] == "time_limit"
 
 
 def test_a_job_that_can_never_start_says_so(host: Host) -> None:
@@ -74,14 +89,18 @@ def test_a_job_that_runs_says_where_and_until_when(host: Host) -> None:
     assert why(host, endless) == "attempt 1 runs on cpu; nobody knows until when"
     host.context.end(host.key(endless), 0)
     host.settle()
-    assert why(host, hand_in(host, gpus=0)) == "attempt 1 runs on cpu; probably until about 00:01"
+    assert (
+        why(host, hand_in(host, gpus=0))
+        == "attempt 1 runs on cpu; probably until about 00:01, by earlier jobs of its name"
+    )
     assert reason(host.daemon, host.row(limited))["until"] == "2030-01-01T01:00:00.000Z"
 
 
 def test_a_job_that_is_being_started_says_what_is_in_the_way(host: Host) -> None:
     host.context.down = True
     job_id = hand_in(host, limit=HOUR)
-    said = "attempt 1 is being started on GPU-a; probably until about 01:00: the engine does not answer"
+    until = "probably until about 01:00, by its time limit"
+    said = f"attempt 1 is being started on GPU-a; {until}: the engine does not answer"
     assert why(host, job_id) == said
 
 

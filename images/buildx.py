@@ -91,7 +91,9 @@ def arguments(request: BuildRequest) -> list[str]:
     given = [f"--build-arg={name}={value}" for name, value in sorted(request.arguments.items())]
     labels = [f"--label={name}={value}" for name, value in sorted(request.labels.items())]
     # The default builder is that of the engine; others do not see local base images.
-    fixed = ["--builder=default", "--progress=plain", "--load", "--network=none", f"--tag={request.tag}"]
+    network = f"--network={'default' if request.network else 'none'}"
+    fixed = ["--builder=default", "--progress=plain", "--load", network, f"--tag={request.tag}"]
+    fixed += [f"--file={request.dockerfile}"] + ([] if request.cache else ["--no-cache"])
     return ["docker", "buildx", "build", *fixed, *given, *labels, "-"]
 
 

@@ -318,9 +318,12 @@ def _build_params(request: BuildRequest, version: str) -> dict[str, str]:
         "t": request.tag,
         "buildargs": json.dumps(dict(request.arguments)),
         "labels": json.dumps(dict(request.labels)),
-        "networkmode": "none",
+        "networkmode": "default" if request.network else "none",
         "rm": "1",
         "forcerm": "1",
+        "dockerfile": request.dockerfile,
+        **({} if request.cache else {"nocache": "1"}),
+        **({} if request.memory_bytes is None else {"memory": str(request.memory_bytes)}),
     }
 
 

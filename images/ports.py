@@ -55,6 +55,10 @@ class BuildRequest:
     tag: str
     arguments: Mapping[str, str]
     labels: Mapping[str, str]
+    dockerfile: str = "Dockerfile"  # its path in the context
+    network: bool = False  # the engine's default one; never that of the host
+    cache: bool = True  # whether steps of earlier builds are used again
+    memory_bytes: int | None = None  # of one step, where the builder has such a limit
 
 
 class Engine(Protocol):

@@ -161,6 +161,7 @@ def _make_helper(start: Start, daemon_uid: int) -> Helper:
         executor_setting=settings.executor,
         allowed_images=settings.allowed_images,
         allowed_system=settings.allowed_system_packages,
+        allows_dockerfiles=settings.allows_dockerfiles,
         make_executor=partial(local_executor, directory, settings),
         images=images,
         make_packages=lambda kind: make_packages(directory, settings, images, in_container=kind == "docker"),

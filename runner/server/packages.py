@@ -5,6 +5,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from images.own import DockerfileImages, DockerfileRules
 from images.packages.environment import EnvironmentStore, host_facts
 from images.packages.resolve import Resolver
 from images.packages.store import PackageSettings, PackageStore
@@ -32,14 +33,23 @@ def make_packages(directory: Path, settings: Settings, images: Images, *, in_con
     account = Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None
     known = package_settings(directory, settings)
     if in_container:
+        engine = partial(image_engine, settings.engine)
         return DockerPackages(
-            PackageStore(known, partial(image_engine, settings.engine)),
+            PackageStore(known, engine),
+            DockerfileImages(known.cache_dir, engine, dockerfile_rules(settings), known.limits),
             images,
             account,
             settings.packages.keep_bytes,
         )
     resolver = Resolver(known.cache_dir / "packages", known.indexes, known.limits, known.account)
     return HostPackages(EnvironmentStore(known, cache(host_facts)), resolver, account)
+
+
+def dockerfile_rules(settings: Settings) -> DockerfileRules:
+    """Return what the Dockerfiles of users may do."""
+    shared = settings.serves_all_users
+    offered = frozenset(settings.allowed_images.values()) if shared else None
+    return DockerfileRules(offered, settings.dockerfile_network, cache=not shared)
 
 
 def needed_images(store: JobStore) -> frozenset[str]:

@@ -77,6 +77,7 @@ def daemon(
 ) -> Iterator[Service]:
     ImageStore().ensure("cpu", tmp_path_factory.mktemp("build") / "log.txt")
     packages = {"find_links": [str(wheels)], "no_index": True, "system": ["libsndfile*", "no-such-*"]}
+    packages |= {"dockerfiles": True}
     with (
         counter_image(engine, base_image) as counter,
         service(executor="docker", packages=packages, allowed_images={"counter": counter}) as made,
@@ -149,25 +150,99 @@ def test_a_program_finds_the_debian_packages_that_its_operator_allows(daemon: Se
     script = "import bar, ctypes; print(bool(ctypes.CDLL('libsndfile.so.1').sf_version_string), bar.VERSION)"
     wanted: dict[str, object] = {"system": ["libsndfile1"], "requirements": ["bar"]}
     first = daemon.submit(job(daemon, "sound", wanted, "python", "-c", script))
-    assert daemon.ends(first)["outcome"] == "succeeded", daemon.log(first)
+    ended = daemon.ends(first)
+    assert ended["outcome"] == "succeeded", daemon.log(first)
     assert daemon.log(first).strip() == "True 1.0"
     found = parse_lock(daemon.job(first)["revision"]["lock"]).system
     assert {"libsndfile1", "libflac12"} <= {each.name for each in found}
-    image, address = remove_system_image(daemon)
+    made = remove_system_image(daemon, ended["image"])
     again = daemon.submit(
         job(daemon, "sound-again", {"system": ["libsndfile1"]}, "python", "-c", "print('ok')")
     )
-    assert daemon.ends(again)["outcome"] == "succeeded", daemon.log(again)
-    assert remove_system_image(daemon) == (image, address)  # the same bytes, though it was built anew
+    ended = daemon.ends(again)
+    assert ended["outcome"] == "succeeded", daemon.log(again)
+    assert remove_system_image(daemon, ended["image"]) == made  # the same bytes, though it was built anew
 
 
-def remove_system_image(daemon: Service) -> tuple[str, str]:
-    """Remove the image with Debian packages, and return its id and its digest."""
+C_PROGRAM = """\
+#include <stdio.h>
+#include <unistd.h>
+int main(void) { printf("hello from C, uid %d\\n", (int) getuid()); return 0; }
+"""
+DOCKERFILE = """\
+FROM ${BASE} AS build
+USER root
+COPY src/hello.c /src/hello.c
+RUN mkdir /made && gcc -O2 -o /made/hello /src/hello.c && ls /sys/class/net > /made/net
+FROM ${BASE}
+COPY --from=build /made /opt/made
+ENV GREETING=built
+"""
+
+
+def c_project(daemon: Service, name: str, dockerfile: str = DOCKERFILE, **image: object) -> Path:
+    """Write a C program with its Dockerfile, and a job that runs it."""
+    place = daemon.root / name
+    (place / "src").mkdir(parents=True)
+    (place / "src" / "hello.c").write_text(C_PROGRAM)
+    (place / "Dockerfile").write_text(dockerfile)
+    shell = "/opt/made/hello && cat /opt/made/net && echo $GREETING"
+    return daemon.file(
+        f"{name}-job",
+        workload={"kind": "program", "command": ["sh", "-c", shell], "code": name},
+        image={"dockerfile": f"{name}/Dockerfile", **image},
+        resources={"cpus": 1, "memory": "1GiB"},
+        retry={"max_attempts": 1},
+    )
+
+
+def test_a_c_program_that_is_compiled_in_its_dockerfile_runs_as_a_job(daemon: Service) -> None:
+    job_id = daemon.submit(c_project(daemon, "c"))
+    found = daemon.ends(job_id)
+    assert found["outcome"] == "succeeded", (daemon.log(job_id), found)
+    greeting, network, variable = daemon.log(job_id).split("\n")[:3]
+    assert greeting.startswith("hello from C, uid ")
+    assert not greeting.endswith(" 0")  # the build is root of its container, the job is not
+    assert (network, variable) == ("lo", "built")  # the commands of a Dockerfile have no network here
+    again = daemon.submit(daemon.root / "c-job.yaml")
+    assert daemon.ends(again)["image"] == found["image"]
     with docker_client(daemon.engine) as client:
-        [image] = client.images.list(filters={"label": "runner.kind=system"})
-        for tag in image.tags:
+        assert client.images.get(found["image"]).labels["runner.kind"] == "dockerfile"
+
+
+def test_packages_are_added_to_the_image_of_a_dockerfile(daemon: Service) -> None:
+    file = c_project(daemon, "c-and-python", requirements=["bar"])
+    file.write_text(file.read_text().replace("echo $GREETING", "bar"))
+    job_id = daemon.submit(file)
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    assert daemon.log(job_id).split()[-1] == "1.0"
+
+
+def test_a_dockerfile_that_fails_fails_the_job_with_what_its_command_has_said(daemon: Service) -> None:
+    bad = "FROM ${BASE}\nRUN echo no such thing && false\n"
+    job_id = daemon.submit(c_project(daemon, "c-bad", bad), end="failed")
+    found = daemon.ends(job_id)
+    assert (found["outcome"], found["attempts"]) == ("failed", [])
+    assert "no such thing" in daemon.runner("logs", job_id, "--build")
+
+
+def test_a_dockerfile_that_reaches_for_more_is_refused_at_its_line(daemon: Service) -> None:
+    said = daemon.runner(
+        "submit", str(c_project(daemon, "c-add", "FROM ${BASE}\nADD http://x/y /y\n")), code=2
+    )
+    assert "c-add/Dockerfile:2:1: ADD http://x/y /y: ADD downloads with the network of the engine" in said
+
+
+def remove_system_image(daemon: Service, image: str) -> tuple[str, str]:
+    """Remove the image with Debian packages that an image has or is; return its id and its digest."""
+    with docker_client(daemon.engine) as client:
+        found = client.images.get(image)
+        if found.labels["runner.kind"] == "packages":
+            found = client.images.get(found.labels["runner.below"])
+        assert found.labels["runner.kind"] == "system"
+        for tag in found.tags:
             client.images.remove(tag)
-        return str(image.id), str(image.labels["runner.digest"])
+        return str(found.id), str(found.labels["runner.digest"])
 
 
 def test_debian_packages_that_cannot_be_had_are_refused(daemon: Service) -> None:

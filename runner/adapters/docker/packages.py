@@ -5,12 +5,14 @@ Jobs with the same lock share one image; a lock on the file system lets one of t
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
+from images.own import DockerfileImages
 from images.packages.store import PackageStore
 from images.packages.values import Account
 from runner.adapters.package_errors import PackageTokens, as_build_log, find_requirements, translated
 from runner.core.ports.images import Accelerator, Images
-from runner.core.ports.packages import PackageRequest
+from runner.core.ports.packages import DockerfileRequest, PackageRequest
 from runner.core.ports.users import User
 
 
@@ -18,9 +20,15 @@ class DockerPackages:
     """Satisfies ``runner.core.ports.packages.Packages``."""
 
     def __init__(
-        self, store: PackageStore, images: Images, run_as: Account | None, keep_bytes: int | None = None
+        self,
+        store: PackageStore,
+        dockerfiles: DockerfileImages,
+        images: Images,
+        run_as: Account | None,
+        keep_bytes: int | None = None,
     ) -> None:
         self._store = store
+        self._dockerfiles = dockerfiles
         self._keep_bytes = keep_bytes
         self._known: set[str] = set()  # images that jobs have got
         self._grown = False  # since the last eviction
@@ -43,6 +51,16 @@ class DockerPackages:
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
             made = self._store.ensure(lock, image, accelerator, lines)
+            self._grown = self._grown or made not in self._known
+            self._known.add(made)
+            return made
+
+    def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:
+        with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
+            context.seek(0)
+            made = self._dockerfiles.ensure(
+                context, request.path, request.image, request.accelerator, request.uid, lines
+            )
             self._grown = self._grown or made not in self._known
             self._known.add(made)
             return made

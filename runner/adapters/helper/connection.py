@@ -26,14 +26,14 @@ class HelperConnection:
         self._control = control
         self._local = threading.local()
 
-    def ask(self, request: Message) -> Any:  # noqa: ANN401  (JSON)
-        """Return the value of the helper's answer.
+    def ask(self, request: Message, *given: int) -> Any:  # noqa: ANN401  (JSON)
+        """Return the value of the helper's answer; ``given`` are descriptors that the request needs.
 
         Raises:
             Exception: what the helper's work has raised.
             Unavailable: the helper has ended.
         """
-        value, descriptors = self._ask(request)
+        value, descriptors = self._ask(request, *given)
         close_all(descriptors)
         return value
 

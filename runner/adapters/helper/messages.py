@@ -131,6 +131,17 @@ class EnsurePackages(Message):
     job: JobId
 
 
+class BuildDockerfile(Message):
+    """Build the image of a Dockerfile; the context, a tar, comes as a descriptor."""
+
+    op: Literal["build_dockerfile"] = "build_dockerfile"
+    path: RelativePath
+    image: str
+    accelerator: Accelerator
+    uid: UserId
+    job: JobId
+
+
 class FindEnvironment(Message):
     op: Literal["find_environment"] = "find_environment"
     lock: str
@@ -413,6 +424,7 @@ Request: TypeAlias = Annotated[
     | ImageDigest
     | ResolvePackages
     | EnsurePackages
+    | BuildDockerfile
     | EvictPackages
     | FindEnvironment
     | LeavePackages

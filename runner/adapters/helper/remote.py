@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from socket import socket
-from typing import Any, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,7 +29,7 @@ from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.executor import Key, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.images import Accelerator
 from runner.core.ports.network import NetworkState
-from runner.core.ports.packages import PackageRequest
+from runner.core.ports.packages import DockerfileRequest, PackageRequest
 from runner.core.ports.users import Owner, User
 
 
@@ -130,6 +130,20 @@ class RemotePackages:
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:  # noqa: ARG002  the same
         request = ask.EnsurePackages(lock=lock, image=image, accelerator=accelerator, job=job_id)
         made = str(self._helper.ask(request))
+        self._grown = self._grown or made not in self._known
+        self._known.add(made)
+        return made
+
+    def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:  # noqa: ARG002  the same
+        asked = ask.BuildDockerfile(
+            path=request.path,
+            image=request.image,
+            accelerator=request.accelerator,
+            uid=request.uid,
+            job=job_id,
+        )
+        context.flush()
+        made = str(self._helper.ask(asked, context.fileno()))
         self._grown = self._grown or made not in self._known
         self._known.add(made)
         return made

@@ -42,7 +42,7 @@ from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor, ImageGone, LaunchRefused
 from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.network import OutboundNetwork
-from runner.core.ports.packages import Packages, Unresolvable
+from runner.core.ports.packages import DockerfileRequest, Packages, Unresolvable
 from runner.core.ports.users import Owner, User
 from runner.files.settings.model import Settings
 
@@ -89,6 +89,8 @@ class Helper:
     reload: Callable[[], Settings] | None = None
     allowed_system: tuple[str, ...] = ()
     """Debian packages that jobs may have, as patterns."""
+    allows_dockerfiles: bool = False
+    """Whether jobs may be built from a Dockerfile of their own."""
     _network: OutboundNetwork | None = None
     _packages: Packages | None = None
     _runs: "OrderedDict[tuple[str, Owner], HostRunDirectory]" = field(default_factory=OrderedDict)
@@ -228,6 +230,10 @@ class Helper:
             return None, (connection.detach(),)
         if isinstance(request, ask.OpenBroker):
             return None, (self.users.open_broker(),)
+        if isinstance(request, ask.BuildDockerfile):
+            if len(descriptors) != 1:
+                raise Refused("the helper needs one build context")
+            return self._build_dockerfile(request, descriptors[0]), ()
         return self._do(request), ()
 
     @singledispatchmethod
@@ -357,6 +363,18 @@ class Helper:
         image = self._the_packages().ensure(
             request.lock, request.image, request.accelerator, place, request.job
         )
+        record(self.image_records / "offered", image)
+        return image
+
+    def _build_dockerfile(self, request: ask.BuildDockerfile, descriptor: int) -> str:
+        if not self.allows_dockerfiles:
+            raise Refused("Dockerfiles are not allowed by the settings (packages.dockerfiles)")
+        if request.image not in self._known_images():
+            raise BuildFailed(f"image {request.image[:100]}: is not offered by the settings")
+        place = self.jobs / request.job / "build.log"
+        wanted = DockerfileRequest(request.path, request.image, request.accelerator, request.uid)
+        with open(descriptor, "rb", closefd=False) as context:
+            image = self._the_packages().build(wanted, context, place, request.job)
         record(self.image_records / "offered", image)
         return image
 
@@ -581,6 +599,7 @@ class Helper:
         run_as = settings.root_jobs_run_as
         self.allowed_images = settings.allowed_images
         self.allowed_system = settings.allowed_system_packages
+        self.allows_dockerfiles = settings.allows_dockerfiles
         self.walls = replace(self.walls, root_jobs=(run_as.uid, run_as.gid))
         self.users.instead_of_root = (run_as.uid, run_as.gid)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from images.packages.environment import EnvironmentStore
 from images.packages.mistakes import resolve_telling_all
@@ -11,8 +12,8 @@ from images.packages.resolve import Unresolvable as ImageUnresolvable
 from images.packages.sdist import require_no_builds
 from images.packages.values import Account
 from runner.adapters.package_errors import PackageTokens, as_build_log, find_requirements, translated
-from runner.core.ports.images import Accelerator
-from runner.core.ports.packages import PackageRequest
+from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.packages import DockerfileRequest, PackageRequest
 from runner.core.ports.users import User
 
 
@@ -40,6 +41,10 @@ class HostPackages:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
             self._store.ensure(lock, lines)
             return image
+
+    def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:
+        del request, context, log, job_id
+        raise BuildFailed("a Dockerfile needs a container engine, and jobs are plain processes here")
 
     def environment(self, lock: str) -> Path | None:
         return self._store.place(lock)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from runner.base.errors import UsageError
 from runner.core.ports.users import Owner, User
@@ -76,6 +76,14 @@ class CodeSnapshots(Protocol):
 
     def read(self, uid: int, digest: str, limit: int) -> bytes:
         """Return the first ``limit`` bytes of a file."""
+
+    def pack(self, uid: int, snapshot: str, out: BinaryIO) -> None:
+        """Write a snapshot as a tar that depends on its content alone.
+
+        Raises:
+            Refused: there is no such snapshot, or it is damaged.
+            OSError: the file system refuses it.
+        """
 
     def sweep(self) -> int:
         """Remove the snapshots that no job needs, and the files of no other; return the bytes freed."""

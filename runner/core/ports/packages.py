@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from runner.core.ports.images import Accelerator
 from runner.core.ports.users import User
@@ -21,6 +21,18 @@ class PackageRequest:
     """The reference of the image that gets the packages; None: that of the accelerator."""
     system: tuple[str, ...] = ()
     """Debian packages, possibly with their versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockerfileRequest:
+    """A Dockerfile in the code of a job."""
+
+    path: str
+    """Below the code directory, with slashes."""
+    image: str
+    """The id of the image that ``${BASE}`` stands for."""
+    accelerator: Accelerator
+    uid: int
 
 
 class Unresolvable(Exception):
@@ -53,6 +65,16 @@ class Packages(Protocol):
         Raises:
             BuildFailed: with the last lines of the log.
             Unavailable: the index or the engine does not answer, or all who waited have left.
+        """
+
+    def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:
+        """Return the id of the image of a Dockerfile, and build it if necessary.
+
+        ``context`` is a tar of the code, which is read from its beginning.
+
+        Raises:
+            BuildFailed: with the last lines of the log, or because the Dockerfile says what it may not.
+            Unavailable: the engine does not answer, or all who waited have left.
         """
 
     def environment(self, lock: str) -> Path | None:

@@ -8,7 +8,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, mod
 from jobs import contract
 from runner.base.textfile import quoted, shown
 from runner.files.field_checks import check_host_path, check_text
-from runner.files.types import Name
+from runner.files.types import HostPath, Name
 from runner.files.validation import error_below
 
 MAX_REQUIREMENTS: Final = 1000
@@ -109,6 +109,9 @@ class ImageChoice(contract.Spec):
     system: SystemPackages | None = Field(
         None, description="Debian packages, such as [libsndfile1], from the list of the operator."
     )
+    dockerfile: HostPath | None = Field(
+        None, description="A Dockerfile in the code of the job, where the operator allows it."
+    )
     base: Name | None = Field(
         None,
         description="The image that gets the packages, one that the operator offers; null: by accelerator.",
@@ -116,9 +119,11 @@ class ImageChoice(contract.Spec):
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "ImageChoice":
-        if self.name != "auto" and self.has_packages:
+        if self.name != "auto" and (self.has_packages or self.dockerfile is not None):
             fact = "an image with packages of its own has no name; write base"
             raise error_below(("name",), f"{fact}: {quoted(self.name)}")
+        if self.dockerfile is not None and self.system is not None:
+            raise error_below(("system",), "goes not with a dockerfile; install them there, with apt-get")
         return self
 
     @property

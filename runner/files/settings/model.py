@@ -303,6 +303,18 @@ class Settings(BaseModel):
         return () if self.serves_all_users else ("*",)
 
     @property
+    def allows_dockerfiles(self) -> bool:
+        """Whether jobs may be built from a Dockerfile of their own."""
+        said = self.packages.dockerfiles
+        return not self.serves_all_users if said is None else said
+
+    @property
+    def dockerfile_network(self) -> bool:
+        """Whether the commands of such a Dockerfile have the engine's default network."""
+        said = self.packages.dockerfile_network
+        return not self.serves_all_users if said is None else said == "bridge"
+
+    @property
     def requires_firewall(self) -> bool:
         """Whether a job may have a network only behind firewall rules that hold."""
         said = self.network.require_firewall

@@ -1,6 +1,6 @@
 """The settings of packages: where they come from, and what a job may have."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -58,6 +58,14 @@ class PackagesSettings(BaseModel):
     system: Annotated[tuple[SystemPattern, ...] | None, BeforeValidator(_pairs)] = None
     """Debian packages that jobs may have (``image.system``), also as patterns such as ``libgl*``.  Null: all
     in the daemon of one user, none in that of all users."""
+
+    dockerfiles: bool | None = None
+    """Whether jobs may be built from a Dockerfile of their own (``image.dockerfile``).  Null: in the daemon
+    of one user, not in that of all users."""
+
+    dockerfile_network: Literal["none", "bridge"] | None = None
+    """What the commands of such a Dockerfile reach.  ``bridge``: the engine's default network, and through it
+    also services of this host.  Null: ``bridge`` in the daemon of one user, ``none`` in that of all users."""
 
     time_limit_s: float = Field(600.0, ge=1, le=86400)
     """How long one resolution or one download may take, in seconds."""

@@ -4,6 +4,7 @@ All of this blocks, and runs on the work queues of the control loop.
 """
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -24,7 +25,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.network import OutboundNetwork
-from runner.core.ports.packages import Packages
+from runner.core.ports.packages import DockerfileRequest, Packages
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET
@@ -85,12 +86,24 @@ class LaunchPreparer:
         revision = parse_revision(row.revision)
         image = self._image(row, revision, directory)
         packages = self.config.packages
-        if revision.lock is None or packages is None:
+        if packages is None or not (revision.lock or revision.dockerfile):
             return image
         log = directory.root / "build.log"
-        made = packages.ensure(revision.lock, image, revision.accelerator, log, row.job.id)
+        made = self._built(packages, row, revision, image, log) if revision.dockerfile else image
+        if revision.lock is not None:
+            made = packages.ensure(revision.lock, made, revision.accelerator, log, row.job.id)
         packages.evict(lambda: self.config.needed_images() | {made})
         return made
+
+    def _built(self, packages: Packages, row: JobRow, revision: Revision, image: str, log: Path) -> str:
+        """Return the id of the image of the job's Dockerfile, whose context is the snapshot of its code."""
+        snapshots, code = self.config.code, revision.code
+        if snapshots is None or code is None or revision.dockerfile is None:
+            raise BuildFailed("image.dockerfile: the code of this job is not kept; submit it again")
+        request = DockerfileRequest(revision.dockerfile, image, revision.accelerator, revision.uid)
+        with tempfile.TemporaryFile(dir=self.config.jobs_dir.parent) as context:
+            snapshots.pack(revision.uid, code.snapshot, context)
+            return packages.build(request, context, log, row.job.id)
 
     def _image(self, row: JobRow, revision: Revision, directory: RunDirectory) -> str:
         """Return the id of the image without the packages of the job."""

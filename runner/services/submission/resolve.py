@@ -34,6 +34,7 @@ from runner.services.host_processes import HostProcesses
 from runner.services.package_locks import PackageLocks
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
+from runner.services.submission.dockerfile import check_dockerfile, check_dockerfile_is_kept
 from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import (
@@ -180,6 +181,7 @@ class _JobResolver:
             class_refusal(settings, self.who, job.queue.priority_class),
             network_refusal(settings, self.who, job),
             system_refusal(settings, job),
+            dockerfile_refusal(settings, job),
         ):
             if fact is not None:
                 self.refused[fact] = None
@@ -190,6 +192,7 @@ class _JobResolver:
             *self._torch_problems(job),
             *self._network_problems(job),
             *self._code_problems(made),
+            *self._dockerfile_problems(made),
             *self._conflicts(job, accelerator),
         )
         if problems:
@@ -197,7 +200,9 @@ class _JobResolver:
         lock = self._lock(job, accelerator)  # late: it may take long, and is begun for a valid job only
         profile = resolve_profile(job, accelerator)
         resolved = {"after": after, "settings": profile, "code": self._code(made), **lock}
-        return made.model_copy(update=resolved)
+        whole = made.model_copy(update=resolved)
+        check_dockerfile_is_kept(self.resolver.code, whole)
+        return whole
 
     def _code(self, made: Revision) -> CodeReference | None:
         """Return the snapshot of a job's code, which is taken once for all jobs of the submission.
@@ -272,6 +277,31 @@ class _JobResolver:
             step = "let it (chmod o+rx), submit as another user, or leave out live: true"
             yield made.job.origin.problem(("workload", "code"), f"{fact}; {step}")
 
+    def _dockerfile_problems(self, made: Revision) -> Iterator[Problem]:
+        """Yield why a Dockerfile cannot be built, before anything is kept.
+
+        Raises:
+            FileError: at the lines of the Dockerfile that say what it may not.
+        """
+        asked, code = made.job.image.dockerfile, made.program_code
+        if asked is None:
+            return
+        where = ("image", "dockerfile")
+        if self.resolver.host_processes:
+            fact = "jobs are plain processes here; give the daemon a container engine"
+            yield made.job.origin.problem(where, fact)
+        elif code is None or code.live:
+            fact = "its files are those of workload.code, as they are kept: name it, without live: true"
+            yield made.job.origin.problem(where, fact)
+        elif made.dockerfile is None:
+            fact = f"{quoted(asked)} is not in the code of the job ({one_line(str(code.path))})"
+            yield made.job.origin.problem(where, fact)
+        else:
+            read = partial(self.resolver.users.read_as_user, self.who)
+            rules = self.resolver.settings
+            offered = frozenset(rules.allowed_images.values()) if rules.serves_all_users else None
+            check_dockerfile(read, self.named.base, asked, offered)
+
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
         if self.resolver.host_processes and job.image.system:
             fact = "jobs are plain processes here, with the Debian packages of this host; ask the operator"
@@ -334,6 +364,13 @@ def system_refusal(settings: Settings, job: JobFile) -> str | None:
         return None
     fact = f"image.system: {', '.join(refused)}: not on the list ({_names(allowed)})"
     return f"{fact}; the operator decides (packages.system in the settings)"
+
+
+def dockerfile_refusal(settings: Settings, job: JobFile) -> str | None:
+    """Return why a job may not be built from its Dockerfile, or None."""
+    if job.image.dockerfile is None or settings.allows_dockerfiles:
+        return None
+    return "image.dockerfile: not allowed here; the operator decides (packages.dockerfiles in the settings)"
 
 
 def network_access(settings: Settings, who: User, job: JobFile) -> NetworkAccess:

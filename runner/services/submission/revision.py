@@ -4,6 +4,7 @@ Paths are absolute, ``auto`` is decided, and the submitter is part of it.  The s
 every attempt is derived from it alone.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -125,6 +126,12 @@ def code_reference(taken: CodeSnapshot) -> CodeReference:
         remote=git.remote,
         dirty=git.dirty,
     )
+
+
+def path_below(path: Path, directory: Path) -> str | None:
+    """Return a path as it is below a directory, without looking at either; None: it is not."""
+    whole, above = Path(os.path.normpath(path)), Path(os.path.normpath(directory))
+    return whole.relative_to(above).as_posix() if whole.is_relative_to(above) else None
 
 
 class Revision(BaseModel):
@@ -270,6 +277,14 @@ class Revision(BaseModel):
         """What the job file says about the code of a program."""
         plan = self.job.workload
         return plan.code if isinstance(plan, Program) else None
+
+    @property
+    def dockerfile(self) -> str | None:
+        """The path of the job's Dockerfile below its code; None: its image is made without one."""
+        code = self.code_directory()
+        if self.job.image.dockerfile is None or code is None:
+            return None
+        return path_below(self.base / self.job.image.dockerfile, code)
 
     def working_directory(self) -> WorkingDirectory | None:
         """Return what the working directory of an attempt is made of; None if it is not made."""

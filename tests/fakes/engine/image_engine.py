@@ -123,7 +123,7 @@ class FakeEngine:
         self, kind: BuilderKind, request: BuildRequest, context: IO[bytes], token: CancellationToken
     ) -> Iterator[str]:
         with tarfile.open(fileobj=io.BytesIO(context.read())) as tar:
-            dockerfile = tar.extractfile("Dockerfile")
+            dockerfile = tar.extractfile(request.dockerfile)
             assert dockerfile is not None
             self.builds.append(Built(kind, request, dockerfile.read().decode(), frozenset(tar.getnames())))
         with token.on_cancel(self.broken_off.set):

@@ -1,12 +1,14 @@
 """Packages that are known by name: a resolver and a builder without an index."""
 
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import BinaryIO
 
 from runner.base.errors import Unavailable
 from runner.core.ports.images import Accelerator, BuildFailed
-from runner.core.ports.packages import PackageRequest, Unresolvable
+from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import User
 
 
@@ -23,6 +25,7 @@ class FakePackages:
     def __init__(self) -> None:
         self.asked: list[tuple[PackageRequest, str]] = []
         self.built: list[tuple[str, str]] = []
+        self.contexts: list[tuple[DockerfileRequest, tuple[str, ...]]] = []
         self.left: list[str] = []
         self.needed: list[frozenset[str]] = []
         self.missing: dict[str, str] = {}  # reasons by requirement
@@ -49,6 +52,13 @@ class FakePackages:
         del accelerator, log, job_id
         self.built.append((lock, image))
         return f"{image}-with-packages"
+
+    def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:
+        del log, job_id
+        context.seek(0)
+        with tarfile.open(fileobj=context) as tar:
+            self.contexts.append((request, tuple(tar.getnames())))
+        return f"{request.image}-from-dockerfile"
 
     def environment(self, lock: str) -> Path | None:
         del lock

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -196,6 +197,22 @@ class HostCodeSnapshots:
         )
         return tuple(kept)
 
+    def pack(self, uid: int, snapshot: str, out: BinaryIO) -> None:
+        """Write a snapshot as a tar that depends on its content alone.
+
+        Raises:
+            Refused: there is no such snapshot, or it is damaged.
+            OSError: the file system refuses it.
+        """
+        store = self._store(uid)
+        entries = store.manifest(snapshot)
+        if entries is None:
+            raise _gone(snapshot)
+        with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for path in sorted(entries):
+                _check_place(path, entries)
+                _pack(store, entries[path], path, tar)
+
     # --- room
 
     def sweep(self) -> int:
@@ -375,6 +392,26 @@ def _check_place(path: str, entries: Mapping[str, CodeEntry]) -> None:
     is_inside = len(parts) == 1 or (parent is not None and parent.kind == "directory")
     if not is_inside or not all(part not in {"", ".", ".."} for part in parts):
         raise Refused(f"the code of this job is damaged: {one_line(path)} is no place in it; submit it again")
+
+
+def _pack(store: CodeStore, entry: CodeEntry, path: str, tar: tarfile.TarFile) -> None:
+    """Add one entry of a snapshot to a tar."""
+    member = tarfile.TarInfo(path)
+    member.mode = 0o755 if entry.executable or entry.kind == "directory" else 0o644
+    if entry.kind == "directory":
+        member.type = tarfile.DIRTYPE
+        tar.addfile(member)
+    elif entry.kind == "link":
+        member.type, member.linkname = tarfile.SYMTYPE, entry.target
+        tar.addfile(member)
+    else:
+        member.size = entry.size
+        try:
+            with store.path(entry.digest).open("rb") as file:
+                tar.addfile(member, file)
+        except FileNotFoundError as error:
+            fact = f"{one_line(path)} is gone"
+            raise Refused(f"the code of this job is damaged: {fact}; submit it again") from error
 
 
 def _make(

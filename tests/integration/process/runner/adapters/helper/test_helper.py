@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import pytest
 
@@ -40,7 +40,7 @@ from runner.core.ports.attempts import ProgramFiles
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Alive, ImageGone, Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed
-from runner.core.ports.packages import PackageRequest, Unresolvable
+from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import Owner, User
 from runner.services.ports import RunDirectory
 from tests.fakes.engine.executor import FakeExecutor, World
@@ -89,6 +89,10 @@ class Packages:
     def ensure(self, lock: str, image: str, accelerator: str, log: Path, job_id: str) -> str:
         assert (accelerator, image, log.parent.name) == ("cpu", IMAGE, job_id)
         return f"{image} with {lock}"
+
+    def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:
+        assert (request.uid, request.accelerator, log.parent.name) == (ANN.uid, "cpu", job_id)
+        return f"{request.image} with {request.path} of {context.read().decode()}"
 
     def environment(self, lock: str) -> Path | None:
         return Path("/environments") / lock if lock == "tiny" else None
@@ -280,6 +284,17 @@ def test_packages_are_asked_through_the_helper(two: Two) -> None:
         packages.ensure("lock", "sha256:evil", "cpu", Path("x"), "7")
     record(two.state / "images", IMAGE)
     assert packages.ensure("lock", IMAGE, "cpu", Path("x"), "7") == f"{IMAGE} with lock"
+    asked = DockerfileRequest("Dockerfile", IMAGE, "cpu", ANN.uid)
+    with TemporaryFile() as context:
+        context.write(b"code")
+        context.seek(0)
+        with pytest.raises(Refused, match="Dockerfiles are not allowed by the settings"):
+            packages.build(asked, context, Path("x"), "7")
+        two.helper.allows_dockerfiles = True
+        context.seek(0)
+        assert packages.build(asked, context, Path("x"), "7") == f"{IMAGE} with Dockerfile of code"
+        with pytest.raises(BuildFailed, match="not offered"):
+            packages.build(replace(asked, image="evil"), context, Path("x"), "7")
     packages.evict(lambda: frozenset({"sha256:2", "sha256:1"}))
     assert (packages.environment("tiny"), packages.environment("x")) == (Path("/environments/tiny"), None)
     packages.leave("7")

@@ -3,9 +3,11 @@
 import os
 import socket
 import subprocess
+import tarfile
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import pytest
 
@@ -46,6 +48,43 @@ def filled(kept: HostCodeSnapshots, taken: CodeSnapshot, target: Path, *, read_o
     target.mkdir()
     kept.fill(ME.uid, WorkingDirectory(taken.id, read_only), target, OWNER)
     return target
+
+
+def packed(kept: HostCodeSnapshots, snapshot: str) -> bytes:
+    with TemporaryFile() as out:
+        kept.pack(ME.uid, snapshot, out)
+        out.seek(0)
+        return out.read()
+
+
+def test_a_tar_of_a_snapshot_depends_on_its_content_alone(place: Path) -> None:
+    code, kept = place / "code", snapshots(place)
+    (code / "src").mkdir()
+    (code / "src" / "run.sh").write_text("true\n")
+    (code / "src" / "run.sh").chmod(0o755)
+    (code / "link").symlink_to("src/run.sh")
+    taken = kept.take(ME, code)
+    body = packed(kept, taken.id)
+    with tarfile.open(fileobj=BytesIO(body)) as tar:
+        found = {each.name: (each.mode, each.linkname, each.mtime, each.uid) for each in tar}
+        assert found == {
+            "link": (0o644, "src/run.sh", 0, 0),
+            "src": (0o755, "", 0, 0),
+            "src/run.sh": (0o755, "", 0, 0),
+            "train.py": (0o644, "", 0, 0),
+        }
+        script = tar.extractfile("src/run.sh")
+        assert script is not None
+        assert script.read() == b"true\n"
+    os.utime(code / "train.py", (1, 1))
+    assert packed(kept, kept.take(ME, code).id) == body
+    with pytest.raises(Refused, match="is gone; submit it again"):
+        kept.pack(ME.uid, "0" * 64, BytesIO())
+    for path in (place / "store").rglob("*"):
+        if path.is_file() and path.read_bytes() == b"true\n":
+            path.unlink()
+    with pytest.raises(Refused, match=r"src/run\.sh is gone"):
+        kept.pack(ME.uid, taken.id, BytesIO())
 
 
 def test_a_snapshot_holds_what_the_directory_held(place: Path) -> None:

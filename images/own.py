@@ -1,0 +1,206 @@
+"""Images that users build from a Dockerfile in their code.
+
+The context is the code as it was submitted, and nothing else of the host.  The Dockerfile is checked first
+(``images.dockerfile``), and what is checked is what the builder gets.  The id of the image depends on the
+context, the image below and the user, so the same code is built once.
+"""
+
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event, Timer
+from typing import IO, Final
+
+from images.cancellation import CancellationToken
+from images.digest import LABEL, tag
+from images.dockerfile import BASE, MAX_BYTES, find_mistakes
+from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
+from images.file_lock import locked
+from images.log import BuildLog
+from images.packages.values import Limits
+from images.ports import BuildRequest, Engine
+from images.records import record
+from images.settings import Accelerator
+
+SCHEMA: Final = 1
+"""Increment it when the same context gives a different image."""
+
+CHECKED: Final = ".runner.Dockerfile"
+"""The name of the Dockerfile that is built, beside the files of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockerfileRules:
+    """What the operator allows."""
+
+    offered: Collection[str] | None = None
+    """Images that a Dockerfile may begin with besides ``${BASE}``; None: any."""
+    network: bool = False
+    cache: bool = True
+    """Whether the steps of earlier builds are used again, also of other users."""
+
+
+@dataclass(frozen=True, slots=True)
+class DockerfileImages:
+    """Finds and builds the images of Dockerfiles."""
+
+    cache_dir: Path
+    engine: Callable[[], Engine]
+    rules: DockerfileRules
+    limits: Limits
+
+    def ensure(  # noqa: PLR0913, PLR0917  (one value per part of the image)
+        self, context: IO[bytes], path: str, below: str, accelerator: Accelerator, uid: int, log: BuildLog
+    ) -> str:
+        """Return the id of the image of a Dockerfile; ``context`` is a tar, ``path`` the Dockerfile in it.
+
+        Raises:
+            BuildFailed: a step fails or takes too long, or the Dockerfile says what it may not.
+            EngineUnavailable: the engine does not answer.
+            BuildCancelled: the token of the log was cancelled.
+        """
+        with tempfile.TemporaryFile(dir=self.cache_dir) as own:  # nobody changes it behind the check
+            shutil.copyfileobj(context, own)
+            address = self._address(own, path, below, uid)
+            name = tag("dockerfile", accelerator, address)
+            image = self._find(name, address)
+            if image is None:
+                waiting = partial(log.line, "dockerfile: waiting for another build of the same")
+                with locked(self.cache_dir, address, waiting, log.token):
+                    labels = {
+                        LABEL: address,
+                        "runner.kind": "dockerfile",
+                        "runner.accelerator": accelerator,
+                        "runner.owner": str(uid),
+                        "runner.below": below,
+                    }
+                    request = self._request(name, below, labels)
+                    image = self._find(name, address) or self._build(own, path, request, log)
+        record(self.cache_dir, image)
+        return image
+
+    def _request(self, name: str, below: str, labels: Mapping[str, str]) -> BuildRequest:
+        return BuildRequest(
+            name,
+            {BASE: self._tag_of(below)},
+            labels,
+            dockerfile=CHECKED,
+            network=self.rules.network,
+            cache=self.rules.cache,
+            memory_bytes=self.limits.memory_bytes,
+        )
+
+    def _find(self, name: str, address: str) -> str | None:
+        image = self.engine().image(name)
+        return image.id if image is not None and image.labels.get(LABEL) == address else None
+
+    def _address(self, context: IO[bytes], path: str, below: str, uid: int) -> str:
+        context.seek(0)
+        digest = hashlib.file_digest(context, "sha256").hexdigest()  # type: ignore[arg-type]
+        content = {
+            "schema": SCHEMA,
+            "context": digest,
+            "path": path,
+            "below": below,
+            "uid": uid,
+            "network": self.rules.network,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _tag_of(self, below: str) -> str:
+        """Return a tag of an image: builders cannot build from an id.
+
+        Raises:
+            BuildFailed: the engine has no such image.
+        """
+        image = self.engine().image(below)
+        if image is None:
+            raise BuildFailed(f"image {below}: is not in the engine")
+        if image.tags:
+            return min(image.tags, key=lambda each: (":h-" not in each, each))  # those of digests do not move
+        made = f"runner-base:id-{below.removeprefix('sha256:')[:16]}"
+        self.engine().tag(below, made)
+        return made
+
+    def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> str:
+        self._write_checked(context, path)
+        engine = self.engine()
+        kind = next(engine.builders())
+        log.line(f"dockerfile: building {path} with {kind}")
+        context.seek(0)
+        with _limited(log, self.limits.seconds) as token:
+            log.lines(engine.build(kind, request, context, token))
+        image = self._find(request.tag, request.labels[LABEL])
+        if image is None:
+            raise BuildFailed(f"{request.tag}: the build succeeded, but the engine does not have the image")
+        log.line(f"dockerfile: {request.tag} is {image}")
+        return image
+
+    def _write_checked(self, context: IO[bytes], path: str) -> None:
+        """Add the Dockerfile to its context as it was checked, with the argument that names its base.
+
+        Raises:
+            BuildFailed: it is not there, or says what it may not.
+        """
+        context.seek(0)
+        with tarfile.open(fileobj=context) as tar:
+            text = _read(tar, path)
+        mistakes = find_mistakes(text, self.rules.offered)
+        if mistakes:
+            raise BuildFailed("\n".join(f"{path}:{each.line}: {each.text}: {each.fact}" for each in mistakes))
+        context.seek(0)
+        with tarfile.open(fileobj=context, mode="a", format=tarfile.GNU_FORMAT) as tar:
+            body = f"ARG {BASE}\n{text}".encode()
+            member = tarfile.TarInfo(CHECKED)
+            member.size = len(body)
+            tar.addfile(member, io.BytesIO(body))
+
+
+def _read(tar: tarfile.TarFile, path: str) -> str:
+    try:
+        file = tar.extractfile(path)
+        body = b"" if file is None else file.read(MAX_BYTES + 1)
+        text = body.decode()
+    except KeyError as error:
+        raise BuildFailed(f"{path}: is not in the code of the job; does .gitignore leave it out?") from error
+    except UnicodeDecodeError as error:
+        raise BuildFailed(f"{path}: is not UTF-8 text") from error
+    if len(body) > MAX_BYTES:
+        raise BuildFailed(f"{path}: is larger than {MAX_BYTES // 1024} KiB")
+    return text
+
+
+@contextmanager
+def _limited(log: BuildLog, seconds: float) -> Iterator[CancellationToken]:
+    """Yield a token that is cancelled with that of the log, or after a time.
+
+    Raises:
+        BuildFailed: the time is over.
+    """
+    token, late = CancellationToken(), Event()
+
+    def expire() -> None:
+        late.set()
+        token.cancel("it takes too long")
+
+    timer = Timer(seconds, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        with log.token.on_cancel(token.cancel):
+            yield token
+    except (BuildFailed, BuildCancelled, EngineUnavailable) as error:
+        log.token.check()
+        if late.is_set():
+            raise BuildFailed(f"dockerfile: took longer than {seconds:g} s and was ended") from error
+        raise
+    finally:
+        timer.cancel()

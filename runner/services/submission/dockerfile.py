@@ -1,0 +1,58 @@
+"""The Dockerfile of a job: it is checked when the job is submitted, and built when its image is prepared."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from images.dockerfile import MAX_BYTES, find_mistakes
+from runner.base.errors import UsageError
+from runner.base.textfile import FileError, Position, Problem, one_line
+from runner.core.ports.code import CodeSnapshots
+from runner.services.submission.revision import Revision
+
+
+def check_dockerfile(
+    read: Callable[[Path], bytes], base: Path, path: str, offered: Collection[str] | None
+) -> None:
+    """Check a Dockerfile.
+
+    Args:
+        read: Returns the content of a file, with the rights of the submitter.
+        base: The directory of the job file.
+        path: The Dockerfile, as the job file names it.
+        offered: The images that it may begin with; None: any.
+
+    Raises:
+        FileError: at the lines that say what it may not.
+    """
+    shown = Path(path)
+    try:
+        body = read(base / path)
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
+    except UsageError as error:
+        fact = str(error).removeprefix(f"{one_line(str(base / path))}: ")
+        raise FileError(shown, [Problem(None, "", fact)]) from error
+    if len(body) > MAX_BYTES:
+        raise FileError(shown, [Problem(None, "", f"is larger than {MAX_BYTES // 1024} KiB")])
+    mistakes = find_mistakes(text, offered)
+    if mistakes:
+        problems = [
+            Problem(Position(each.line, 1), one_line(each.text), one_line(each.fact)) for each in mistakes
+        ]
+        raise FileError(shown, problems)
+
+
+def check_dockerfile_is_kept(code: CodeSnapshots | None, revision: Revision) -> None:
+    """Check that the snapshot of a job's code has its Dockerfile.
+
+    Raises:
+        FileError: it was left out.
+    """
+    path, kept = revision.dockerfile, revision.code
+    if path is None or kept is None or code is None:
+        return
+    if path not in (code.entries(revision.uid, kept.snapshot) or {}):
+        fact = f"{one_line(path)} is left out of the code that is kept, by .gitignore or .runnerignore"
+        origin = revision.job.origin
+        raise FileError(origin.path, [origin.problem(("image", "dockerfile"), fact)])

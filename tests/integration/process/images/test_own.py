@@ -1,0 +1,108 @@
+"""Images from Dockerfiles of users, with an engine that builds nothing."""
+
+import io
+import re
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from images.errors import BuildCancelled, BuildFailed
+from images.log import BuildLog
+from images.own import CHECKED, DockerfileImages, DockerfileRules
+from images.packages.values import Limits
+from tests.fakes.engine.image_engine import FakeEngine
+
+
+class Site:
+    """An engine with one image, and what builds from Dockerfiles on it."""
+
+    def __init__(self, root: Path, rules: DockerfileRules, seconds: float = 60.0) -> None:
+        self.engine = FakeEngine()
+        self.image = self.engine.add("runner-cpu:h-1").id
+        (root / "cache").mkdir()
+        self.images = DockerfileImages(root / "cache", lambda: self.engine, rules, Limits(seconds))
+        self.log = BuildLog(root / "log.txt")
+
+    def ensure(self, files: Mapping[str, bytes], path: str = "Dockerfile", uid: int = 7) -> str:
+        context = io.BytesIO()
+        with tarfile.open(fileobj=context, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for name, body in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(body)
+                tar.addfile(member, io.BytesIO(body))
+        context.seek(0)
+        return self.images.ensure(context, path, self.image, "cpu", uid, self.log)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, DockerfileRules(frozenset(), cache=False))
+    with made.log:
+        yield made
+
+
+GOOD = {"src/Dockerfile": b"FROM ${BASE}\nRUN x\n", "x.c": b"int main;"}
+
+
+def test_the_dockerfile_that_was_checked_is_what_the_builder_gets(site: Site) -> None:
+    made = site.ensure(GOOD, "src/Dockerfile")
+    [built] = site.engine.builds
+    assert built.dockerfile == "ARG BASE\nFROM ${BASE}\nRUN x\n"
+    assert built.files == {"src/Dockerfile", "x.c", CHECKED}
+    request = built.request
+    assert dict(request.arguments) == {"BASE": "runner-cpu:h-1"}
+    assert (request.network, request.cache, request.memory_bytes) == (False, False, 4 * 1024**3)
+    image = site.engine.image(made)
+    assert image is not None
+    assert (image.labels["runner.kind"], image.labels["runner.owner"]) == ("dockerfile", "7")
+
+
+def test_the_same_code_of_the_same_user_is_built_once(site: Site) -> None:
+    made = site.ensure(GOOD, "src/Dockerfile")
+    assert site.ensure(GOOD, "src/Dockerfile") == made
+    assert len(site.engine.builds) == 1
+    assert site.ensure(GOOD, "src/Dockerfile", uid=8) != made
+    assert site.ensure({**GOOD, "x.c": b"int more;"}, "src/Dockerfile") != made
+
+
+def test_an_image_without_a_tag_gets_one(site: Site) -> None:
+    site.engine.tagged.clear()
+    site.ensure(GOOD, "src/Dockerfile")
+    assert site.engine.builds[0].request.arguments["BASE"].startswith("runner-base:id-")
+    site.image = "sha256:gone"
+    with pytest.raises(BuildFailed, match="is not in the engine"):
+        site.ensure(GOOD, "src/Dockerfile")
+
+
+@pytest.mark.parametrize(
+    ("files", "fact"),
+    [
+        ({"x": b""}, "Dockerfile: is not in the code of the job; does .gitignore leave it out?"),
+        ({"Dockerfile": b"\xff\xfe"}, "Dockerfile: is not UTF-8 text"),
+        ({"Dockerfile": b"#" * 300_000}, "Dockerfile: is larger than 256 KiB"),
+        ({"Dockerfile": b"FROM evil\n"}, "Dockerfile:1: FROM evil: evil: is not offered here"),
+    ],
+)
+def test_what_may_not_be_built_reaches_no_builder(site: Site, files: Mapping[str, bytes], fact: str) -> None:
+    with pytest.raises(BuildFailed, match=re.escape(fact)):
+        site.ensure(files)
+    assert site.engine.builds == []
+
+
+def test_a_build_that_fails_or_is_not_wanted_leaves_no_image(site: Site) -> None:
+    site.engine.failing = ("a line",)
+    with pytest.raises(BuildFailed, match="exit code: 1"):
+        site.ensure(GOOD, "src/Dockerfile")
+    assert len(site.engine.store) == 1
+    site.log.token.cancel()
+    with pytest.raises(BuildCancelled):
+        site.ensure(GOOD, "src/Dockerfile")
+
+
+def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    site = Site(tmp_path, DockerfileRules(), seconds=0.1)
+    site.engine.endless = True
+    with site.log, pytest.raises(BuildFailed, match=r"took longer than 0\.1 s and was ended"):
+        site.ensure(GOOD, "src/Dockerfile")

@@ -28,6 +28,7 @@ from tests.contract.worlds import (
     printed,
     process_place,
     seen,
+    slurm_place,
 )
 from tests.fakes.engine.executor import FOREVER, Program
 
@@ -37,12 +38,12 @@ SLEEP = ("/bin/sh", "-c", "echo ready; exec sleep 1000")
 SAVES_ON_TERM = ("/bin/sh", "-c", "trap 'echo saved; exit 75' TERM; echo ready; while :; do sleep 0.02; done")
 
 
-@pytest.fixture(scope="module", params=["fake", "process", DOCKER])
+@pytest.fixture(scope="module", params=["fake", "process", DOCKER, "slurm"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     yield from _place(request)
 
 
-@pytest.fixture(scope="module", params=["process", DOCKER])
+@pytest.fixture(scope="module", params=["process", DOCKER, "slurm"])
 def real(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Where programs really run."""
     yield from _place(request)
@@ -60,6 +61,8 @@ def _place(request: pytest.FixtureRequest) -> Iterator[Place]:
             chosen = fake_place()
         case "process":
             chosen = process_place()
+        case "slurm":
+            chosen = slurm_place(request.getfixturevalue("slurm_conf"))
         case _:
             chosen = docker_place(request.getfixturevalue("engine"), request.getfixturevalue("base_image"))
     with chosen as place:
@@ -213,7 +216,9 @@ def test_a_watch_wakes_when_an_attempt_ends_and_can_be_stopped(place: Place, job
         eventually(ended)
     finally:
         stop()
-    assert not any(thread.name in {"engine-events", "process-ends"} for thread in threading.enumerate())
+    assert not any(
+        thread.name in {"engine-events", "process-ends", "slurm-files"} for thread in threading.enumerate()
+    )
 
 
 # --- Rules --------------------------------------------------------------------------------------------
@@ -267,8 +272,8 @@ def test_the_environment_and_the_directory_are_what_was_said(real: Place, job: s
     environment, directory, uid, groups = json.loads(printed(request))
     root = str(real.job_dir or request.run_dir)
     assert {name: environment[name] for name in values} == values
-    assert (directory, uid, environment["HOME"]) == (root, OWNER.uid, f"{root}/home")
-    assert groups in ([], [OWNER.gid])
+    assert (directory, uid, environment["HOME"]) == (root, real.owner.uid, f"{root}/home")
+    assert groups in ([], [real.owner.gid])
     assert (environment["USER"], environment["PYTHONHASHSEED"]) == ("ada", "0")
     assert not {"SUDO_USER", "SSH_AUTH_SOCK", "VIRTUAL_ENV"} & environment.keys()
 

@@ -4,7 +4,9 @@ A world outlives its executors, as the machine outlives the daemon, and cleans u
 """
 
 import os
+import pwd
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -19,7 +21,19 @@ from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettin
 from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.host.clock import boot_id
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.core.ports.executor import Alive, Executor, Gone, Key, LaunchRequest, Limits, Observation
+from runner.adapters.slurm.commands import SlurmCommands
+from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
+from runner.core.ports.executor import (
+    Alive,
+    Executor,
+    Gone,
+    Key,
+    LaunchRequest,
+    LaunchResult,
+    Limits,
+    Observation,
+    Waiting,
+)
 from runner.core.ports.users import Owner
 from tests.fakes.engine.executor import FakeExecutor, Program
 from tests.fakes.engine.executor import World as FakeWorld
@@ -33,6 +47,7 @@ HOSTILE: Final = 'it\'s a "run"; echo $(id) `id`\n\\ # dir, rw'
 """Part of every path: nothing may be spliced into a shell's or an engine's words."""
 
 OWNER: Final = Owner(os.getuid() or 12345, os.getgid() or 12345, "ada")
+NOBODY: Final = Owner(pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("nobody").pw_gid, "ada")
 LIMITS: Final = Limits(cpus=1.0, memory_bytes=256 * 1024**2, pids=64, tmp_bytes=16 * 1024**2)
 PATIENCE_S: Final = 60
 
@@ -58,6 +73,7 @@ class Place:
     image: str = ""
     job_dir: Path | None = None  # what a program sees of its run directory; None: the host's path
     fake: FakeWorld | None = None
+    owner: Owner = field(default_factory=lambda: OWNER)
     _made: list[Key] = field(default_factory=list)
 
     @property
@@ -79,10 +95,10 @@ class Place:
         for leaf in (paths.attempt_dir, paths.home):
             leaf.mkdir(parents=True, exist_ok=True, mode=0o755)
             if os.geteuid() == 0:
-                os.chown(leaf, OWNER.uid, OWNER.gid)
+                os.chown(leaf, self.owner.uid, self.owner.gid)
         key = Key(self.instance, job, attempt)
         self._made.append(key)
-        return LaunchRequest(key, "tiny", OWNER, self.image, argv, paths.root, paths.log, LIMITS)
+        return LaunchRequest(key, "tiny", self.owner, self.image, argv, paths.root, paths.log, LIMITS)
 
     def elsewhere(self, request: LaunchRequest, instance: str) -> LaunchRequest:
         """Return the same request of another daemon's store."""
@@ -154,6 +170,29 @@ def docker_place(url: str, image: str) -> "Iterator[Place]":
 
     with _root() as root:
         place = Place(f"contract{os.getpid()}", make, root, image, Path("/job"))
+        yield place
+        place.clear()
+
+
+@contextmanager
+def slurm_place(conf: str) -> "Iterator[Place]":
+    """Attempts are jobs of a real Slurm; its nodes look up the owner, who therefore is somebody."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    class Begun(SlurmExecutor):
+        """Its launch returns when the attempt has begun: the suite takes a launch for a start."""
+
+        def launch(self, request: LaunchRequest) -> LaunchResult:
+            result = super().launch(request)
+            eventually(lambda: not isinstance(seen(self, request.key), Waiting | None))
+            return result
+
+    def make(name: str) -> SlurmExecutor:
+        commands = SlurmCommands(Path(conf))
+        return Begun(SlurmExecutorSettings(name, root / "books", commands, poll_s=0.2, path=path))
+
+    with _root() as root:
+        place = Place(f"contract{os.getpid()}", make, root, owner=NOBODY)
         yield place
         place.clear()
 

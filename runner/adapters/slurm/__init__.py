@@ -1,0 +1,1 @@
+"""Attempts as batch jobs of a Slurm cluster, by its command line."""

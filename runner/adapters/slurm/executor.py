@@ -1,0 +1,438 @@
+"""Attempts as batch jobs of a Slurm cluster.
+
+One attempt is one job of Slurm that is never requeued: the policy of the job decides what follows from its
+end, and Slurm decides the order of what waits.  Slurm has no idempotent submission (``sbatch`` may report a
+time-out and the job runs), so three things make one: the attempt is booked before it is submitted; Slurm is
+asked for a job of that name and user before every submission; and the batch script claims the attempt with a
+file that only one can make.  The program's exit status is what the script itself has written.
+
+Slurm is asked for all attempts at once and seldom; starts and ends of attempts are seen in their own files.
+An answer that does not come is never evidence.
+
+Isolation is that of Slurm: memory and devices are fenced by its control groups where the cluster says so.
+"""
+
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from shlex import quote
+from signal import SIGKILL, SIGUSR1, SIGUSR2
+from typing import Final
+from weakref import WeakValueDictionary
+
+from runner.adapters.host.clock import SystemClock
+from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
+from runner.adapters.slurm.commands import Over, SlurmCommands
+from runner.adapters.slurm.options import SlurmRules, resource_options
+from runner.adapters.slurm.queue import QueueAnswer, QueueView
+from runner.adapters.slurm.records import Booking, SlurmRecord, SlurmRecords, write_file
+from runner.adapters.slurm.states import (
+    Evidence,
+    Missing,
+    Row,
+    StartedTwice,
+    alive,
+    judge,
+    left_alone,
+    parse_accounting,
+)
+from runner.base.errors import Unavailable
+from runner.base.threads import PeriodicThread
+from runner.core.ports.executor import (
+    EndReason,
+    Gone,
+    Key,
+    LaunchRefused,
+    LaunchRequest,
+    LaunchResult,
+    Observation,
+    Unknown,
+    Waiting,
+)
+
+SCRIPT: Final = Path(__file__).with_name("batch.sh")
+
+FILES_S: Final = 0.25
+"""How often a watch looks at the files of attempts."""
+
+SOON_S: Final = 0.5
+"""The age of an answer of Slurm about what has just been signalled, or has just written its exit status."""
+
+PATIENCE_S: Final = 60.0
+"""How long an exit status may take to become visible on a shared file system, or an orphan to be found."""
+
+TRIES: Final = 3
+"""Slurm calls a job over whose script is just being started; it is signalled again once it has begun."""
+
+HARMLESS: Final = frozenset({SIGUSR1, SIGUSR2})
+"""Signals that end nothing: an attempt that has not begun does not get them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmExecutorSettings:
+    """Where records are, and how Slurm is asked."""
+
+    instance: str
+    directory: Path
+    """Of the records, on a local file system; private to the daemon's user."""
+    commands: SlurmCommands = field(default_factory=SlurmCommands)
+    rules: SlurmRules = field(default_factory=SlurmRules)
+    poll_s: float = 5.0
+    """Between two questions to Slurm while attempts wait or run there."""
+    path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
+    """``PATH`` of the programs."""
+    patience_s: float = PATIENCE_S
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class _Turn:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class SlurmExecutor:
+    """Satisfies ``runner.core.ports.executor.Executor``."""
+
+    kind: Final = "slurm"
+    in_container: Final = False
+    queues: Final = True
+
+    def __init__(self, settings: SlurmExecutorSettings) -> None:
+        self.settings = settings
+        self.queue = QueueView(settings.commands)
+        self._records = SlurmRecords(settings.directory, settings.instance)
+        self._clock = SystemClock()
+        self._guard = threading.Lock()
+        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        self._missing: dict[Key, float] = {}  # since when Slurm cannot explain an attempt
+        self._begun: dict[Key, float] = {}  # since when its claim is known
+        self._fences_checked = False
+        self._accounts = True  # until Slurm says that it has no accounting
+        with _disk_errors(str(settings.directory)):
+            self._records.create_directory()
+
+    # --- launching
+
+    def plan(self, request: LaunchRequest) -> Mapping[str, object]:
+        check_request(request)
+        return {"sbatch": self._options(request), "program": self._program(request)}
+
+    def launch(self, request: LaunchRequest) -> LaunchResult:
+        """Hand the attempt to Slurm, or find that this was done."""
+        check_request(request)
+        self._check_host(request)
+        self._check_fences()
+        with self._turn(attempt_name(request.key)), _disk_errors(f"launch {attempt_name(request.key)}"):
+            record = self._records.of(request.key)
+            booking = record.create(request, self._clock.now().timestamp())
+            if record.number is None:
+                number = self._submitted(record, booking) or self._submit(request, booking)
+                self.queue.expire()  # earlier answers do not know this job
+                record.set_number(number)
+        return LaunchResult.ACCEPTED
+
+    def _submitted(self, record: SlurmRecord, booking: Booking) -> str | None:
+        """Return the job that an earlier submission has made, whose number was not noted."""
+        claim = record.evidence(booking).claim
+        return claim.number if claim is not None else self.queue.named(record.name, booking.uid)
+
+    def _submit(self, request: LaunchRequest, booking: Booking) -> str:
+        self._prepare(request, booking)
+        paths = (os.fsdecode(booking.attempt_dir), os.fsdecode(booking.place))
+        said = self.settings.commands.ask("sbatch", *self._options(request), str(SCRIPT), *paths)
+        return said.strip().partition(";")[0]
+
+    def _prepare(self, request: LaunchRequest, booking: Booking) -> None:
+        """Write what the node reads; only the owner of the job can read it."""
+        booking.place.mkdir(mode=0o711, exist_ok=True)
+        booking.place.chmod(0o711)
+        program = booking.place / "program"
+        write_file(program, self._program(request))
+        program.chmod(0o400)
+        if os.geteuid() == 0:
+            os.chown(program, request.owner.uid, request.owner.gid)
+
+    def _options(self, request: LaunchRequest) -> list[str]:
+        """Return the options of ``sbatch``."""
+        owner, output = request.owner, os.fsdecode(request.log.parent / ".slurm-out")
+        user = [f"--uid={owner.uid}", f"--gid={owner.gid}"] if os.geteuid() == 0 else []
+        return [
+            "--parsable",
+            "--no-requeue",
+            "--export=NONE",
+            *user,
+            f"--job-name={attempt_name(request.key)}",
+            f"--comment=runner:{request.job_name}",
+            f"--chdir={os.fsdecode(request.run_dir)}",
+            f"--output={_escaped(output)}",
+            "--open-mode=append",
+            *resource_options(request, self.settings.rules),
+        ]
+
+    def _program(self, request: LaunchRequest) -> str:
+        """Return the shell script that becomes the program, with nothing of Slurm's environment but GPUs."""
+        variables = {
+            "PATH": self.settings.path,
+            "LANG": "C.UTF-8",
+            **attempt_environment(request, request.run_dir, request.run_dir / "cache"),
+        }
+        words = [f"{name}={value}" for name, value in variables.items()]
+        kept = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURMD_NODENAME")
+        passed = " ".join(f'"{name}=${{{name}-}}"' for name in kept)
+        entry = entry_script(request.directory or request.run_dir, request.log, request.argv)
+        clean = "env --ignore-environment --default-signal=INT,QUIT"
+        said = " ".join(quote(word) for word in words)
+        start = " ".join(quote(word) for word in entry)
+        return f"ulimit -c 0\nexec setpriv --no-new-privs -- {clean} {said} {passed} {start}\n"
+
+    def _check_host(self, request: LaunchRequest) -> None:
+        if os.geteuid() not in {0, request.owner.uid}:
+            raise LaunchRefused(f"cannot run as {request.owner.name}: this daemon is not root")
+        if not request.run_dir.is_dir():
+            raise LaunchRefused(f"{str(request.run_dir)!r}: no such directory")
+        if request.mounts:
+            raise LaunchRefused("plain processes on nodes have no mounts; give the program the host's paths")
+
+    def _check_fences(self) -> None:
+        """Check once that Slurm ends all processes of a job.
+
+        Raises:
+            LaunchRefused: processes that leave their session would survive, on a node that counts as free.
+        """
+        if self._fences_checked:
+            return
+        said = self.settings.commands.ask("scontrol", "show", "config")
+        found = re.search(r"^ProctrackType\s*=\s*(\S+)", said, re.MULTILINE)
+        if found is not None and found[1] != "proctrack/cgroup":
+            fact = f"Slurm tracks processes by {found[1]}, so processes of a job can survive its end"
+            raise LaunchRefused(f"{fact}; set ProctrackType=proctrack/cgroup in slurm.conf")
+        self._fences_checked = True
+
+    # --- signals
+
+    def signal(self, key: Key, signal: int) -> None:
+        """Send a signal to the program alone, SIGKILL to all processes; take what waits out of the queue."""
+        record = self._records.of(key)
+        with self._turn(record.name), _disk_errors(f"signal {record.name}"):
+            booking = record.booking()
+            number = None if booking is None else self._number(record, booking)
+            if booking is None or number is None:
+                return
+            self.queue.expire()  # it may have begun since the last answer
+            row = self.queue.look((booking.uid,), SOON_S).row(number, record.name, booking.uid)
+            seen = record.evidence(booking)
+            if row is None or row.ended or seen.exit_code is not None:
+                return
+            waits = row.waits and seen.claim is None
+            if waits and signal in HARMLESS:
+                return
+            if seen.claim is None and signal not in HARMLESS:  # Slurm loses what comes before the script
+                write_file(booking.place / "stop", f"{int(signal)}\n")
+                (booking.place / "stop").chmod(0o644)
+            self._scancel(record, number, int(signal), waits=waits)
+            self.queue.expire()
+
+    def _number(self, record: SlurmRecord, booking: Booking) -> str | None:
+        """Return the job of a record, also if the daemon was killed before it could note the number."""
+        number = record.number or self._submitted(record, booking)
+        if number is not None and record.number is None:
+            record.set_number(number)
+        return number
+
+    def _scancel(self, record: SlurmRecord, number: str, signal: int, *, waits: bool) -> None:
+        insisted = record.killed
+        if signal == SIGKILL:
+            record.set_killed()
+        if waits:
+            record.set_cancelled(signal)
+        named = f"--name={record.name}"  # a number alone may be that of another job by now
+        whole = waits or (signal == SIGKILL and insisted)
+        how = () if whole else ("--batch", f"--signal={signal}")
+        for _ in range(TRIES):
+            with suppress(Over):
+                self.settings.commands.ask("scancel", named, *how, number)
+                return
+            booking = record.booking()
+            seen = None if booking is None else record.evidence(booking)
+            if seen is None or seen.claim is None or seen.exit_code is not None:
+                return  # it is over, or it will find the stop file when it begins
+
+    # --- looking
+
+    def observe(self) -> tuple[Observation, ...]:
+        with _disk_errors(str(self.settings.directory)):
+            records = list(self._records.all())
+            seen = [(booking, record, record.evidence(booking)) for booking, record in records]
+        answer: QueueAnswer | Unavailable | None = None
+        found: list[Observation] = []
+        for booking, record, evidence in seen:
+            ended = left_alone(booking.key, evidence)
+            if ended is not None:
+                found.append(ended)
+                continue
+            if answer is None:
+                answer = self._look(seen)
+            observation = self._observation(booking, record, evidence, answer)
+            if observation is not None:
+                found.append(observation)
+        return tuple(found)
+
+    def _look(self, seen: list[tuple[Booking, SlurmRecord, Evidence]]) -> QueueAnswer | Unavailable:
+        """Return what Slurm knows of all attempts; sooner again if one has ended or was signalled."""
+        is_ending = any(each.exit_code is not None or each.killed or each.cancelled for _, _, each in seen)
+        try:
+            max_age_s = min(SOON_S, self.settings.poll_s) if is_ending else self.settings.poll_s
+            return self.queue.look((booking.uid for booking, _, _ in seen), max_age_s)
+        except Unavailable as error:
+            return error
+
+    def _observation(
+        self, booking: Booking, record: SlurmRecord, evidence: Evidence, answer: QueueAnswer | Unavailable
+    ) -> Observation | None:
+        key, number = booking.key, record.number
+        if evidence.claim is not None and evidence.claim.number != number:
+            number = evidence.claim.number  # of two submissions, this is the one that runs
+            record.set_number(number)
+        if number is None:
+            return None  # the launch is given again
+        if isinstance(answer, Unavailable):
+            return Unknown(key, str(answer))
+        row = answer.row(number, record.name, booking.uid)
+        if row is not None and row.ended and evidence.exit_code is None:
+            evidence = record.evidence(booking)  # it may have been written since
+        if row is not None and row.waits and evidence.claim is not None:
+            since_s = self._begun.setdefault(key, time.monotonic())
+            if answer.asked_s <= since_s:  # before it began
+                return alive(key, evidence)
+        verdict = judge(key, row, evidence, self._clock.now())
+        if isinstance(verdict, StartedTwice):
+            return self._end_second_start(record, key, number)
+        if isinstance(verdict, Missing):
+            return self._unexplained(booking, record, evidence, answer)
+        self._missing.pop(key, None)
+        return verdict
+
+    def _end_second_start(self, record: SlurmRecord, key: Key, number: str) -> Observation:
+        """Cancel a job that Slurm is about to start again: the attempt has been started already."""
+        try:
+            with suppress(Over):
+                self.settings.commands.ask("scancel", f"--name={record.name}", number)
+        except (Unavailable, LaunchRefused) as error:
+            return Unknown(key, str(error))
+        why = f"Slurm has put job {number} back into its queue although it had begun"
+        return Gone(key, None, error=why, reason=EndReason.STARTED_TWICE)
+
+    def _unexplained(
+        self, booking: Booking, record: SlurmRecord, evidence: Evidence, answer: QueueAnswer
+    ) -> Observation:
+        """Return what becomes of an attempt that Slurm does not know, or whose exit status is not there."""
+        key, number = booking.key, record.number or ""
+        since_s = self._missing.setdefault(key, answer.asked_s)
+        if answer.row(number, record.name, booking.uid) is None:
+            known = self._accounted(booking, record, evidence)
+            verdict = None if known is None else judge(key, known, evidence, self._clock.now())
+            if isinstance(verdict, Gone):
+                return verdict
+        if time.monotonic() - since_s < self.settings.patience_s:
+            why = f"Slurm says nothing of the end of job {number}; waiting for its exit status"
+            return alive(key, evidence) if evidence.claim is not None else Waiting(key, why)
+        why = f"job {number} is unknown to Slurm, and has left no exit status"
+        return Gone(key, None, error=why, never_started=evidence.claim is None)
+
+    def _accounted(self, booking: Booking, record: SlurmRecord, evidence: Evidence) -> Row | None:
+        """Return the job as Slurm's accounting knows it, where there is one."""
+        if not self._accounts:
+            return None
+        since = timedelta(hours=1).total_seconds()
+        begins = f"--starttime={_standard_time(booking.submitted_at - since)}"
+        how = ("--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,ExitCode,UID")
+        try:
+            said = self.settings.commands.ask("sacct", *how, f"--name={record.name}", begins)
+        except LaunchRefused:
+            self._accounts = False
+            return None
+        except Unavailable:
+            return None
+        node = "" if evidence.claim is None else evidence.claim.node
+        return parse_accounting(said, record.number or "", node, record.name)
+
+    # --- forgetting
+
+    def remove(self, key: Key) -> None:
+        """Forget an attempt that has ended.
+
+        Raises:
+            Unavailable: it waits or runs, or Slurm does not answer; it is left as it is.
+        """
+        record = self._records.of(key)
+        with self._turn(record.name), _disk_errors(f"remove {record.name}"):
+            booking = record.booking()
+            if booking is None:
+                record.remove()
+                return
+            seen, number = record.evidence(booking), self._number(record, booking)
+            if seen.exit_code is None and number is not None:
+                row = self.queue.look((booking.uid,), SOON_S).row(number, record.name, booking.uid)
+                if row is not None and not row.ended:
+                    raise Unavailable(f"{record.name}: not removed, it still runs; signal it first")
+            shutil.rmtree(booking.place, ignore_errors=True)
+            record.remove()
+            self._missing.pop(key, None)
+            self._begun.pop(key, None)
+
+    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Look at the files of attempts on a separate thread."""
+        before: dict[Key, tuple[bool, bool]] | None = None
+
+        def look() -> None:
+            nonlocal before
+            with suppress(OSError):
+                now = {booking.key: _progress(booking) for booking, _ in self._records.all()}
+                if before is not None and now != before:
+                    wake()
+                before = now
+
+        thread = PeriodicThread("slurm-files", FILES_S, look, begin_at_once=True)
+        thread.start()
+
+        def stop() -> None:
+            thread.stop()
+            thread.join(None)
+
+        return stop
+
+    @contextmanager
+    def _turn(self, name: str) -> Iterator[None]:
+        with self._guard:
+            turn = self._turns.setdefault(name, _Turn())
+        with turn.lock:
+            yield
+
+
+def _progress(booking: Booking) -> tuple[bool, bool]:
+    """Return whether an attempt has begun, and whether it has ended."""
+    directory = booking.attempt_dir
+    return (directory / ".slurm-claim").exists(), (directory / ".slurm-exit").exists()
+
+
+def _escaped(path: str) -> str:
+    """Return a path for ``--output``, where a percent sign begins a pattern and a backslash ends all."""
+    return path.replace("%", "%%").replace("\\", "\\\\")
+
+
+def _standard_time(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(unix_s, 0)))
+
+
+@contextmanager
+def _disk_errors(action: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"{action}: {error.strerror or error}") from error

@@ -1,0 +1,63 @@
+"""The options of ``sbatch`` that say what a job needs; pure."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from runner.core.ports.executor import GpuRequest, LaunchRequest
+
+MARGIN: Final = timedelta(minutes=2)
+"""Beyond the job's own time limit and its grace: the runner's deadline decides, Slurm's is a backstop."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmRules:
+    """What the operator's settings say about jobs in Slurm."""
+
+    partition: str | None = None
+    """Of jobs that name none; None: Slurm's default."""
+    account: str | None = None
+    qos: str | None = None
+    gpu_types: Mapping[str, str] = field(default_factory=dict)
+    """The type in ``Gres`` by a part of a model's name, both in lower case."""
+
+
+def resource_options(request: LaunchRequest, rules: SlurmRules) -> list[str]:
+    """Return the options for the resources of an attempt, and those that its job file asks for."""
+    limits, batch = request.limits, request.batch
+    named = (
+        ("partition", batch.partition or rules.partition),
+        ("account", batch.account or rules.account),
+        ("qos", batch.qos or rules.qos),
+        ("constraint", batch.constraint),
+        ("reservation", batch.reservation),
+    )
+    return [
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={max(math.ceil(limits.cpus), 1)}",
+        f"--mem={math.ceil(limits.memory_bytes / 2**20)}M",
+        *_gpus(request.gpus, rules.gpu_types),
+        *_time(request.time_left, request.grace),
+        *(f"--{name}={value}" for name, value in named if value is not None),
+        *batch.extra,
+    ]
+
+
+def _gpus(wanted: GpuRequest, types: Mapping[str, str]) -> Iterator[str]:
+    """Yield the request for GPUs; the first model that has a type in Slurm is asked for."""
+    if not wanted.count:
+        return
+    models = [model.casefold() for model in wanted.models]
+    known = (name for model in models for part, name in types.items() if part in model)
+    kind = next(known, models[0] if models else "")
+    yield f"--gres=gpu:{kind}:{wanted.count}" if kind else f"--gres=gpu:{wanted.count}"
+
+
+def _time(left: timedelta | None, grace: timedelta) -> Iterator[str]:
+    """Yield the time limit, in minutes, and the signal with which Slurm asks to save before its own limit."""
+    yield f"--signal=B:TERM@{math.ceil(grace.total_seconds())}"
+    if left is not None:
+        yield f"--time={math.ceil((left + grace + MARGIN).total_seconds() / 60)}"

@@ -1,0 +1,273 @@
+"""What Slurm's words about a job mean for the attempt that it is: a pure table.
+
+Success is believed of the exit status alone that the batch script itself has written; a zero that only Slurm
+knows is unknown, because a second start of the script that runs nothing ends with zero, too.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from signal import SIGKILL
+from typing import Final, TypeAlias
+
+from runner.core.ports.executor import Alive, EndReason, Gone, Key, Observation, Waiting
+
+WAITING: Final = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+LIVING: Final = frozenset(
+    {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
+)
+SUSPENDED: Final = frozenset({"SUSPENDED", "STOPPED"})
+
+REASONS: Final = {
+    "PREEMPTED": EndReason.PREEMPTED,
+    "NODE_FAIL": EndReason.NODE_FAILED,
+    "BOOT_FAIL": EndReason.NODE_FAILED,
+    "TIMEOUT": EndReason.OUT_OF_TIME,
+    "DEADLINE": EndReason.OUT_OF_TIME,
+    "CANCELLED": EndReason.CANCELLED_ELSEWHERE,
+    "REVOKED": EndReason.CANCELLED_ELSEWHERE,
+}
+"""States of Slurm that end a job for a reason that is not the program's."""
+
+STARTED_BEFORE: Final = 79
+"""The exit code of ``batch.sh`` where it finds that the attempt was started before."""
+
+LEAVES_ALONE: Final = frozenset({0, 75})
+"""Exit codes of the program after which nothing of Slurm's own is worth a question."""
+
+NO_ESTIMATE: Final = timedelta(days=300)
+"""Slurm says a year where no job has a time limit; that is no estimate."""
+
+WORDS: Final = {
+    "Resources": "waits for free resources",
+    "Priority": "jobs with a higher priority go first",
+    "Dependency": "waits for another job of Slurm",
+    "BeginTime": "its begin time has not come",
+    "JobHeldUser": "was held by its user with scontrol hold; scontrol release lets it go on",
+    "JobHeldAdmin": "was held by an administrator of Slurm; only an administrator can release it",
+    "ReqNodeNotAvail": "the nodes that it asks for are down, drained or reserved",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is inactive",
+    "PartitionNodeLimit": "asks for more than its partition allows",
+    "PartitionTimeLimit": "its time limit is longer than its partition allows",
+    "Reservation": "waits for its reservation",
+    "Licenses": "waits for a license",
+    "Prolog": "its node is being prepared",
+    "Cleaning": "an earlier start of it is being cleaned up",
+    "NodeDown": "a node that it asks for is down",
+    "BadConstraints": "no node has what it asks for",
+    "AccountNotAllowed": "its account may not use this partition",
+    "InvalidAccount": "its account is not valid",
+    "InvalidQOS": "its QOS is not valid",
+    "QOSNotAllowed": "its QOS may not use this partition",
+    "None": "Slurm is about to look at it",
+}
+"""Slurm's reasons in words; the others are told as they are."""
+
+_LIMITS: Final = re.compile(r"(QOS|Assoc)(Max|Grp|Min)\w*|MaxSubmit\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job in the answer of ``squeue``."""
+
+    number: str
+    state: str
+    reason: str
+    node: str
+    uid: int
+    starts: str
+    status: int  # as wait(2) has it: signal, and code times 256
+    name: str
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in WAITING | LIVING
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the batch script has written when it began the attempt."""
+
+    number: str
+    node: str
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the files of an attempt say, and what this daemon itself has asked Slurm for."""
+
+    claim: Claim | None = None
+    exit_code: int | None = None
+    exited_at: datetime | None = None
+    cancelled: int | None = None  # the signal for which it was taken out of Slurm's queue
+    killed: bool = False  # SIGKILL was sent
+    said: str = ""  # the last line that the batch script or Slurm's node has printed
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Slurm does not know the job, or has ended it and its exit status is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedTwice:
+    """Slurm is about to start the attempt again; the job must be cancelled."""
+
+
+Verdict: TypeAlias = Observation | Missing | StartedTwice
+
+FIELDS: Final = ("JobID", "State", "Reason", "BatchHost", "UserID", "StartTime", "exit_code", "Name")
+FORMAT: Final = ",".join(f"{name}:|" for name in FIELDS)
+
+
+def parse_rows(text: str) -> list[Row]:
+    """Return the jobs in an answer of ``squeue --Format``; the name is last, and may have any character."""
+    rows = []
+    for line in text.splitlines():
+        parts = line.split("|", len(FIELDS) - 1)
+        if len(parts) == len(FIELDS) and parts[4].isdecimal() and parts[6].isdecimal():
+            number, state, reason, node, uid, starts, status, name = parts
+            name = name.removesuffix("|")
+            rows.append(Row(number, state, reason, node, int(uid), starts, int(status), name))
+    return rows
+
+
+def judge(key: Key, row: Row | None, seen: Evidence, now: datetime) -> Verdict:
+    """Return what is known of an attempt; ``row`` is its job, None if Slurm does not know it."""
+    if row is None:
+        return _judge_forgotten(key, seen)
+    if row.waits:
+        if seen.exit_code is not None or seen.claim is not None:
+            return StartedTwice()
+        return Waiting(key, f"Slurm: {describe_wait(row.reason)}", estimate(row.starts, now))
+    if not row.ended:
+        return alive(key, seen, row)
+    return _judge_ended(key, row, seen)
+
+
+def alive(key: Key, seen: Evidence, row: Row | None = None) -> Alive:
+    """Return an attempt that has not ended; its node and GPUs are known from the claim."""
+    node = seen.claim.node if seen.claim is not None else row.node if row is not None else None
+    gpus = () if seen.claim is None else tuple(f"gpu:{number}" for number in seen.claim.gpus)
+    return Alive(key, host=node, devices=gpus, suspended=row is not None and row.state in SUSPENDED)
+
+
+def left_alone(key: Key, seen: Evidence) -> Gone | None:
+    """Return an end about which Slurm need not be asked, None if there is no such end."""
+    if seen.exit_code in LEAVES_ALONE:
+        return Gone(key, seen.exit_code, at=seen.exited_at)
+    return None
+
+
+def _judge_forgotten(key: Key, seen: Evidence) -> Verdict:
+    if seen.exit_code is not None:
+        return Gone(key, seen.exit_code, at=seen.exited_at)
+    if seen.cancelled is not None and seen.claim is None:
+        return Gone(key, 128 + seen.cancelled, never_started=True)
+    if seen.killed:
+        return Gone(key, 128 + SIGKILL)
+    return Missing()
+
+
+def _judge_ended(key: Key, row: Row, seen: Evidence) -> Verdict:
+    if seen.cancelled is not None and seen.claim is None:
+        return Gone(key, 128 + seen.cancelled, never_started=True)
+    reason = _reason(row, seen)
+    oom = row.state == "OUT_OF_MEMORY"
+    code = seen.exit_code
+    if code is None and reason is None:
+        code = _code_of_slurm(row, seen, oom=oom)
+    if code is None and reason is None:
+        return _unexplained(key, row, seen)
+    error = "" if reason is None else _describe_end(row, reason)
+    if not error and code in {2, 126, 127}:
+        error = seen.said
+    unborn = reason is not None and seen.claim is None and seen.exit_code is None
+    return Gone(key, code, oom, error, seen.exited_at, never_started=unborn, reason=reason)
+
+
+def _reason(row: Row, seen: Evidence) -> EndReason | None:
+    reason = REASONS.get(row.state)
+    if reason is EndReason.CANCELLED_ELSEWHERE and (seen.killed or seen.cancelled is not None):
+        return None
+    if reason is None and seen.exit_code is None and row.status >> 8 == STARTED_BEFORE:
+        return EndReason.STARTED_TWICE
+    return reason
+
+
+def _code_of_slurm(row: Row, seen: Evidence, *, oom: bool) -> int | None:
+    """Return the exit code where the batch script has written none; Slurm's zero is not believed."""
+    if seen.killed or oom:
+        return 128 + SIGKILL
+    signal, code = row.status & 0x7F, row.status >> 8
+    return 128 + signal if signal else code or None
+
+
+def _unexplained(key: Key, row: Row, seen: Evidence) -> Verdict:
+    """Return what is known of a job that has ended, says Slurm, and has left no exit status."""
+    if row.state == "COMPLETED" or seen.claim is not None:
+        return Missing()  # on a shared file system it may become visible later
+    return Gone(key, None, error=_describe_end(row, None), never_started=True)
+
+
+def _describe_end(row: Row, reason: EndReason | None) -> str:
+    where = "" if row.node in {"", "n/a"} else f" on {row.node}"
+    why = "" if row.reason in {"None", ""} else f" ({row.reason})"
+    match reason:
+        case EndReason.CANCELLED_ELSEWHERE:
+            return f"job {row.number} was cancelled in Slurm{where}{_canceller(row)}"
+        case EndReason.STARTED_TWICE:
+            return f"Slurm has started job {row.number} twice{where}; the second start ran nothing"
+        case EndReason.NODE_FAILED:
+            return f"Slurm has lost the node of job {row.number}{where}{why}"
+        case EndReason.PREEMPTED:
+            return f"Slurm has preempted job {row.number}{where}"
+        case EndReason.OUT_OF_TIME:
+            return f"the time limit of job {row.number} in Slurm is over{where}"
+        case None:  # exhaustive
+            return f"job {row.number} ended in Slurm as {row.state}{why}{where}"
+
+
+def _canceller(row: Row) -> str:
+    """Return who has cancelled a job, where the state of the accounting has it (``CANCELLED by 1000``)."""
+    found = re.fullmatch(r"by (\d+)", row.reason)
+    return f" by uid {found[1]}" if found else ""
+
+
+def describe_wait(reason: str) -> str:
+    """Return a pending reason of Slurm in words."""
+    short = reason.partition(",")[0].strip("() ")
+    if short in WORDS:
+        return WORDS[short] if short == "None" else f"{WORDS[short]} ({short})"
+    if _LIMITS.fullmatch(short):
+        return f"a limit of its QOS or account is reached ({short})"
+    return short
+
+
+def estimate(starts: str, now: datetime) -> datetime | None:
+    """Return Slurm's estimate of a start, which is in UTC; None if it has none."""
+    try:
+        at = datetime.fromisoformat(starts).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return at if now <= at <= now + NO_ESTIMATE else None
+
+
+def parse_accounting(text: str, number: str, node: str, name: str) -> Row | None:
+    """Return a job that only the accounting still knows, from ``sacct --parsable2``; None if it does not."""
+    for line in text.splitlines():
+        job, state, code, uid = [*line.split("|"), "", "", "", ""][:4]
+        if job == number and uid.isdecimal():
+            said, _, by = state.partition(" ")
+            status, _, signal = code.partition(":")
+            raw = int(status or 0) * 256 + int(signal or 0) % 128
+            return Row(number, said, by, node, int(uid), "", raw, name)
+    return None

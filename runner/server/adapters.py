@@ -32,6 +32,9 @@ from runner.adapters.host.users import HostUsers
 from runner.adapters.image_locks import choose_for_this_machine
 from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
+from runner.adapters.slurm.commands import SlurmCommands
+from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
+from runner.adapters.slurm.options import SlurmRules
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
 from runner.core.ports.images import Images
@@ -225,6 +228,8 @@ def image_settings(directory: Path, settings: Settings) -> ImageSettings:
 
 
 def local_executor(directory: Path, settings: Settings, kind: str, instance: str) -> Executor:
+    if kind == "slurm":
+        return SlurmExecutor(slurm_settings(directory, settings, instance))
     if kind == "process":
         return ProcessExecutor(ProcessSettings(instance, directory / "processes"))
     from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
@@ -238,9 +243,28 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
     )
 
 
+def slurm_settings(directory: Path, settings: Settings, instance: str) -> SlurmExecutorSettings:
+    """Return how a daemon hands its jobs to Slurm."""
+    said = settings.slurm
+    return SlurmExecutorSettings(
+        instance=instance,
+        directory=directory / "slurm",
+        commands=SlurmCommands(said.conf, said.timeout_s),
+        rules=slurm_rules(settings),
+        poll_s=said.poll_every_s,
+    )
+
+
+def slurm_rules(settings: Settings) -> SlurmRules:
+    """Return what the settings say about jobs in Slurm."""
+    said = settings.slurm
+    types = {part.casefold(): name for part, name in said.gpu_types.items()}
+    return SlurmRules(said.partition, said.account, said.qos, types)
+
+
 def local_commands(directory: Path, settings: Settings, kind: str) -> ExecPort:
     """Return what runs commands inside of attempts."""
-    if kind == "process":
+    if kind in {"process", "slurm"}:
         return ProcessExec(directory / "processes")
     from runner.adapters.docker.exec import DockerExec  # noqa: PLC0415  loads the SDK
 

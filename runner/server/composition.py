@@ -18,6 +18,8 @@ from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
 from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.run_directory import owners
+from runner.adapters.slurm.check import SlurmCheck
+from runner.adapters.slurm.commands import SlurmCommands
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.code_use import needed_snapshots
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
@@ -40,7 +42,7 @@ from runner.core.ports.disk import NoDiskUse
 from runner.core.ports.executor import Executor
 from runner.files.settings.live import LiveSettings, OfferedImages
 from runner.files.settings.model import Settings
-from runner.server.adapters import Adapters, LocalAdapters
+from runner.server.adapters import Adapters, LocalAdapters, slurm_rules
 from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.network import watch_network
 from runner.server.packages import needed_images
@@ -49,6 +51,7 @@ from runner.services.attempts.service import AttemptService
 from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
 from runner.services.package_locks import PackageLocks
+from runner.services.ports import BatchCheck
 
 if TYPE_CHECKING:
     from runner.core.ports.devices import DeviceHealth, DeviceProbe
@@ -60,6 +63,14 @@ BUILD_THREADS: Final = 8
 
 MEMORY_SHARE: Final = 0.9
 """Of the host's memory that jobs may have; the rest is the host's own."""
+
+ELSEWHERE_CPUS: Final = float(2**20)
+"""More than any cluster has: an engine with a queue of its own decides what there is."""
+
+ELSEWHERE_BYTES: Final = 2**60
+
+CHECK_S: Final = 12.0
+"""Longest wait of a submission for Slurm: it says within ten seconds that its controller is down."""
 
 MOST_NAMED: Final = 100
 """Run directories without a record that one line of the log names."""
@@ -109,6 +120,7 @@ def build(
             instance=store.instance,
             jobs_dir=directory / "jobs",
             in_container=executor.in_container,
+            queues=executor.queues,
             images=images,
             packages=packages,
             needed_images=partial(needed_images, store),
@@ -132,7 +144,7 @@ def build(
         executor=executor,
         attempt_service=attempt_service,
         clock=clock,
-        capacity=_capacity(settings, inventory),
+        capacity=_capacity(settings, inventory, executor),
         work_queue=KeyedExecutor(settings.launches_at_once),
         build_queue=KeyedExecutor(BUILD_THREADS),
         verification_queue=verification_queue,
@@ -161,6 +173,7 @@ def build(
         started_at=clock.now(),
         code=code,
         host_processes=_host_processes(executor, engine_problem),
+        batch_check=_batch_check(settings, executor),
         unrecorded=_unrecorded(directory, store),
         package_locks=PackageLocks(packages, FairExecutor("packages"), directory / "images" / "packages"),
     )
@@ -206,6 +219,12 @@ def _host_processes(executor: Executor, engine_problem: str | None) -> HostProce
     return HostProcesses(sys.executable, lambda: find_spec("torch") is not None, engine_problem)
 
 
+def _batch_check(settings: Settings, executor: Executor) -> BatchCheck | None:
+    if not executor.queues:
+        return None
+    return SlurmCheck(SlurmCommands(settings.slurm.conf, CHECK_S), slurm_rules(settings))
+
+
 def _site(settings: Settings) -> SiteConfig:
     queue = settings.queue
     for problem in settings.strangers():
@@ -224,6 +243,8 @@ def _executor(settings: Settings, store: SqliteStore, adapters: Adapters) -> tup
         named=bool(settings.engine or os.environ.get("DOCKER_HOST")),
     )
     choice = choose_executor(settings.executor, evidence, lambda: adapters.executor("docker").observe())
+    if choice.kind == "slurm":
+        return adapters.executor("slurm"), None
     if choice.kind == "docker":
         return adapters.executor("docker"), None
     if choice.engine_problem:
@@ -231,7 +252,10 @@ def _executor(settings: Settings, store: SqliteStore, adapters: Adapters) -> tup
     return adapters.executor("process"), choice.engine_problem
 
 
-def _capacity(settings: Settings, inventory: Inventory) -> Capacity:
+def _capacity(settings: Settings, inventory: Inventory, executor: Executor) -> Capacity:
+    if executor.queues:  # the engine has resources of its own, and decides who gets them
+        cpus, memory = settings.cpus or ELSEWHERE_CPUS, settings.memory_bytes or ELSEWHERE_BYTES
+        return Capacity(cpus, memory, chooses_devices=True)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = settings.memory_bytes or int(pages * MEMORY_SHARE)
     cpus = settings.cpus or float(len(os.sched_getaffinity(0)))

@@ -34,11 +34,15 @@ class EngineEvidence:
 
 
 def choose_executor(
-    setting: Literal["auto", "docker", "process"], evidence: EngineEvidence, ask: Callable[[], object]
+    setting: Literal["auto", "docker", "process", "slurm"],
+    evidence: EngineEvidence,
+    ask: Callable[[], object],
 ) -> ExecutorChoice:
     """Return the executor of a daemon that starts; ``ask`` raises ``Unavailable`` if no engine answers."""
     if setting != "auto":
         return ExecutorChoice(setting)
+    if evidence.unfinished == "slurm":  # its attempts are there, whatever else is here
+        return ExecutorChoice("slurm")
     if evidence.unfinished == "process":
         return ExecutorChoice("process", BEGUN_AS_PROCESSES)
     if evidence.unfinished or evidence.used or evidence.named:

@@ -80,6 +80,8 @@ def _named_user(name: str) -> pwd.struct_passwd:
 
 def _problem(settings: Settings) -> str | None:
     """Return why a daemon with these settings cannot be in two parts."""
+    if settings.executor == "slurm":
+        return "with executor: slurm, jobs are submitted as their users by the daemon itself"
     if not settings.pin_mounts and settings.executor != "process":
         return "with pin_mounts: false, a helper could not tell what is mounted"
     if not is_openat2_there():

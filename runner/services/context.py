@@ -20,7 +20,7 @@ from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.services.host_processes import HostProcesses
 from runner.services.package_locks import PackageLocks
-from runner.services.ports import HostAttempts
+from runner.services.ports import BatchCheck, HostAttempts
 
 
 class NotFound(RunnerError):
@@ -64,6 +64,7 @@ class ServiceContext:
     unrecorded: Mapping[str, int | None] = field(
         default_factory=dict
     )  # owners of run directories without a job
+    batch_check: BatchCheck | None = None  # None: attempts run on this host
     package_locks: PackageLocks | None = None  # None: no packages are offered
 
     @property

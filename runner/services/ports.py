@@ -20,7 +20,7 @@ from runner.core.ports.attempts import (
     Verification,
 )
 from runner.core.ports.code import WorkingDirectory
-from runner.core.ports.executor import LaunchRequest
+from runner.core.ports.executor import BatchRequest, LaunchRequest
 from runner.core.ports.network import NetworkState
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
@@ -170,6 +170,16 @@ class RunDirectory(Protocol):
 
     def has_kept(self, attempt: int, name: str) -> bool:
         """Return whether such a text exists, or the directory for it does not exist."""
+
+
+class BatchCheck(Protocol):
+    """What a batch system says about a job before it is submitted."""
+
+    def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
+        """Return the field of the job file that the batch system refuses, and the fact; None: nothing.
+
+        A batch system that does not answer refuses nothing.
+        """
 
 
 class VerificationQueue(Protocol):

@@ -37,7 +37,7 @@ RelativePath: TypeAlias = Annotated[str, Field(min_length=1, max_length=4096)]
 """A path below a run directory; the kernel keeps it from leading out of it."""
 
 Instance: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")]
-ExecutorKind: TypeAlias = Literal["docker", "process"]
+ExecutorKind: TypeAlias = Literal["docker", "process", "slurm"]
 Number: TypeAlias = Annotated[int, Field(ge=1, le=2**31)]
 UserId: TypeAlias = Annotated[int, Field(ge=0, lt=2**32 - 1)]
 PinName: TypeAlias = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}-[0-9]{1,10}$")]

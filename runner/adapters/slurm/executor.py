@@ -46,6 +46,7 @@ from runner.adapters.slurm.states import (
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import (
+    BatchRequest,
     EndReason,
     Gone,
     Key,
@@ -163,6 +164,7 @@ class SlurmExecutor:
         owner, output = request.owner, os.fsdecode(request.log.parent / ".slurm-out")
         user = [f"--uid={owner.uid}", f"--gid={owner.gid}"] if os.geteuid() == 0 else []
         return [
+            *resource_options(request.batch or BatchRequest(request.limits), self.settings.rules),
             "--parsable",
             "--no-requeue",
             "--export=NONE",
@@ -172,7 +174,6 @@ class SlurmExecutor:
             f"--chdir={os.fsdecode(request.run_dir)}",
             f"--output={_escaped(output)}",
             "--open-mode=append",
-            *resource_options(request, self.settings.rules),
         ]
 
     def _program(self, request: LaunchRequest) -> str:

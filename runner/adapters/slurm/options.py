@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from runner.core.ports.executor import GpuRequest, LaunchRequest
+from runner.core.ports.executor import BatchRequest, GpuRequest
 
 MARGIN: Final = timedelta(minutes=2)
 """Beyond the job's own time limit and its grace: the runner's deadline decides, Slurm's is a backstop."""
@@ -24,9 +24,12 @@ class SlurmRules:
     """The type in ``Gres`` by a part of a model's name, both in lower case."""
 
 
-def resource_options(request: LaunchRequest, rules: SlurmRules) -> list[str]:
-    """Return the options for the resources of an attempt, and those that its job file asks for."""
-    limits, batch = request.limits, request.batch
+def resource_options(request: BatchRequest, rules: SlurmRules) -> list[str]:
+    """Return the options for the resources of an attempt, and those that its job file asks for.
+
+    Further options come first: none overrides one of the runner's own.
+    """
+    limits, batch = request.limits, request.options
     named = (
         ("partition", batch.partition or rules.partition),
         ("account", batch.account or rules.account),
@@ -35,6 +38,7 @@ def resource_options(request: LaunchRequest, rules: SlurmRules) -> list[str]:
         ("reservation", batch.reservation),
     )
     return [
+        *batch.extra,
         "--nodes=1",
         "--ntasks=1",
         f"--cpus-per-task={max(math.ceil(limits.cpus), 1)}",
@@ -42,7 +46,6 @@ def resource_options(request: LaunchRequest, rules: SlurmRules) -> list[str]:
         *_gpus(request.gpus, rules.gpu_types),
         *_time(request.time_left, request.grace),
         *(f"--{name}={value}" for name, value in named if value is not None),
-        *batch.extra,
     ]
 
 

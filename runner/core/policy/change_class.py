@@ -171,6 +171,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "resources.time_limit": _LIMIT,
     "resources.gpus": FieldRule(ChangeClass.C, "another number of devices sums in another order"),
     "queue.*": _LIMIT,
+    "slurm.*": _LIMIT,
     "devices.*": _PLACE,
     "devices.memory": _LIMIT,
     "devices.linked": _LIMIT,

@@ -66,6 +66,17 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchRequest:
+    """What a batch system needs to know of an attempt to find a place for it."""
+
+    limits: Limits
+    gpus: GpuRequest = GpuRequest()
+    options: BatchOptions = BatchOptions()
+    time_left: timedelta | None = None  # of the job's time limit; None: it has none
+    grace: timedelta = timedelta(seconds=30)  # between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """All that an executor is told about an attempt."""
 
@@ -83,10 +94,7 @@ class LaunchRequest:
     network: str | None = None  # a network of the engine; None: no network
     name_servers: tuple[str, ...] = ()  # in that network; none: those of the engine
     directory: PurePosixPath | None = None  # where argv starts, as it sees it; None: the run directory
-    gpus: GpuRequest = GpuRequest()  # for an engine that chooses devices itself; the others get ``devices``
-    time_left: timedelta | None = None  # of the job's time limit; None: it has none
-    grace: timedelta = timedelta(seconds=30)  # between SIGTERM and SIGKILL
-    batch: BatchOptions = BatchOptions()
+    batch: BatchRequest | None = None  # for an engine that places attempts itself; None: limits alone
 
 
 class LaunchResult(StrEnum):

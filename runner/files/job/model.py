@@ -20,6 +20,7 @@ from runner.files.job.program_files import check_checkpoint_files, check_resume_
 from runner.files.job.progress import LogProgress
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
 from runner.files.job.shorthand import check_kind, check_plan_paths, expand_image, expand_profile
+from runner.files.job.slurm import SlurmFields
 from runner.files.profiles.load import Accelerator, ProfileChoice, resolve_choice
 from runner.files.types import (
     GIB,
@@ -178,6 +179,7 @@ class JobFile(contract.Spec):
     priority: int = Field(50, ge=0, le=100, description="Higher goes first in the queue.")
     queue: QueueFields = Field(QueueFields(), description="When it may start, and before whom.")
     devices: DeviceRequest = Field(DeviceRequest(), description="On which GPUs it can run.")
+    slurm: SlurmFields = Field(SlurmFields(), description="What it asks of Slurm, where jobs run there.")
     matrix: Matrix | None = Field(None, description="Many jobs from this file, one for each combination.")
     schedule: Schedule | None = Field(None, description="When it is submitted again, on its own.")
     labels: dict[LabelKey, LabelValue] = Field(

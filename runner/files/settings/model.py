@@ -23,6 +23,7 @@ from runner.files.settings.notify import NotificationRule
 from runner.files.settings.packages import IndexUrl, PackagesSettings
 from runner.files.settings.queue import QueueSettings
 from runner.files.settings.retention import RetentionSettings
+from runner.files.settings.slurm import SlurmSettings
 from runner.files.validation import describe_non_mapping, suggest_choice, validate_model
 
 HOST_PROGRAMS: Final = (
@@ -133,8 +134,12 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    executor: Literal["auto", "docker", "process"] = "auto"
-    """Where attempts run.  ``auto``: the engine, or processes where none was ever there."""
+    executor: Literal["auto", "docker", "process", "slurm"] = "auto"
+    """Where attempts run.  ``auto``: the engine, or processes where none was ever there.  ``slurm``: as
+    jobs of a Slurm cluster."""
+
+    slurm: SlurmSettings = SlurmSettings()
+    """How jobs are handed to Slurm (docs/operate/slurm.md)."""
 
     engine: str | None = None
     """URL of the engine; None: ``DOCKER_HOST``, then the default socket."""

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from runner.core.ports.attempts import PreparedLaunch, ProgramFiles
 from runner.core.ports.clock import Clock
 from runner.core.ports.code import CodeSnapshots
 from runner.core.ports.devices import Device
-from runner.core.ports.executor import Key, LaunchRequest, Limits, Mount
+from runner.core.ports.executor import BatchRequest, GpuRequest, Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import DockerfileRequest, Packages
@@ -36,6 +37,7 @@ from runner.services.attempts.inside import TERMINAL, install
 from runner.services.attempts.program import apply_program, locate_working_directory
 from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.services.submission.revision import Revision, parse_revision
+from runner.services.submission.slurm import batch_options
 
 SECRETS_DIR: Final = Path("/run/secrets")
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
@@ -61,6 +63,7 @@ class AttemptConfig:
     code: CodeSnapshots | None = None  # None: every attempt runs the directory as it is then
     packages: Packages | None = None
     needed_images: Callable[[], frozenset[str]] = frozenset  # of the jobs that have not ended
+    queues: bool = False  # the engine has a queue of its own, and chooses devices itself
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
@@ -269,6 +272,7 @@ class LaunchPreparer:
             devices=devices,
             network=network,
             name_servers=self.config.network.dns if self.config.network and network else (),
+            batch=_batch_request(row, revision) if self.config.queues else None,
         )
 
     def _visible_paths(self, paths: RunPaths) -> tuple[Path, Path]:
@@ -303,6 +307,23 @@ class LaunchPreparer:
         if problem:
             raise UsageError(problem)
         return path.resolve()
+
+
+def _batch_request(row: JobRow, revision: Revision) -> BatchRequest:
+    """Return what an engine with a queue of its own is told to find a place for an attempt."""
+    job, resources = revision.job, revision.job.resources
+    return BatchRequest(
+        Limits(resources.cpus, resources.memory, resources.shm_bytes),
+        GpuRequest(resources.gpus, job.devices.model),
+        batch_options(job),
+        _time_left(row, resources.time_limit),
+        job.stop_grace,
+    )
+
+
+def _time_left(row: JobRow, limit: timedelta | None) -> timedelta | None:
+    """Return what is left of the time limit of a job."""
+    return None if limit is None else max(limit - row.job.history.ran, timedelta())
 
 
 def _is_outbound(revision: Revision, network: OutboundNetwork) -> bool:

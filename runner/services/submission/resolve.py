@@ -32,6 +32,7 @@ from runner.files.settings.network import OutboundUsers
 from runner.files.validation import did_you_mean
 from runner.services.host_processes import HostProcesses
 from runner.services.package_locks import PackageLocks
+from runner.services.ports import BatchCheck
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.dockerfile import check_dockerfile, check_dockerfile_is_kept
@@ -45,6 +46,7 @@ from runner.services.submission.revision import (
     code_reference,
     find_data,
 )
+from runner.services.submission.slurm import find_slurm_problems
 
 CODE_FIELD: Final = ("workload", "code")
 
@@ -68,6 +70,7 @@ class RevisionResolver:
     host_processes: HostProcesses | None
     code: CodeSnapshots | None
     package_locks: PackageLocks | None = None
+    batch_check: BatchCheck | None = None
 
     def resolve(
         self, who: User, owner: Owner, submission: Submission, known_locks: KnownLocks = no_locks
@@ -151,6 +154,11 @@ class _JobResolver:
         limited = job.resources.model_copy(update={"time_limit": timedelta(seconds=named.time_limit_s)})
         return job.model_copy(update={"resources": limited})
 
+    def _devices(self) -> Sequence[Device]:
+        """Return the devices that the accelerator of a job is chosen by; a batch system's are NVIDIA's."""
+        capacity = self.resolver.daemon.context.capacity
+        return (Device("", "nvidia", ""),) if capacity.chooses_devices else capacity.devices
+
     def revision(self, job: JobFile, sweep: ArrayMembership | None) -> Revision:
         """Return the revision of one job.
 
@@ -158,7 +166,7 @@ class _JobResolver:
             FileError: with all its problems.
         """
         job = self._with_time_limit(job)
-        accelerator = accelerator_of(job, self.resolver.daemon.context.capacity.devices)
+        accelerator = accelerator_of(job, self._devices())
         data, unprepared = self._data(job)
         made = Revision(
             job=job,
@@ -194,6 +202,7 @@ class _JobResolver:
             *self._code_problems(made),
             *self._dockerfile_problems(made),
             *self._conflicts(job, accelerator),
+            *self._slurm_problems(job),
         )
         if problems:
             raise FileError(job.origin.path, problems)
@@ -257,6 +266,11 @@ class _JobResolver:
         processes = self.resolver.host_processes
         if processes and (fact := processes.torch_problem(job)):
             yield job.origin.problem(("workload", "kind"), fact)
+
+    def _slurm_problems(self, job: JobFile) -> Iterator[Problem]:
+        resolver = self.resolver
+        found = find_slurm_problems(job, resolver.settings.slurm, self.owner, resolver.batch_check)
+        return (job.origin.problem(path, fact) for path, fact in found)
 
     def _network_problems(self, job: JobFile) -> Iterator[Problem]:
         if self.resolver.host_processes and job.network == "none":

@@ -139,6 +139,7 @@ class SubmissionService:
             context.host_processes,
             context.code,
             context.package_locks,
+            context.batch_check,
         )
         with limit_cpu(CHECK_CPU_S, f"{one_line(submission.shown or submission.path)}: {TOO_MUCH_WORK}"):
             return resolver.resolve(user, self._owner_of(user), submission, known_locks)

@@ -1,0 +1,54 @@
+"""Asking Slurm about a job before it is submitted: ``sbatch --test-only`` queues nothing."""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from runner.adapters.slurm.commands import Over, SlurmCommands
+from runner.adapters.slurm.options import SlurmRules, resource_options
+from runner.base.errors import Unavailable
+from runner.core.ports.executor import BatchRequest, LaunchRefused
+from runner.core.ports.users import Owner
+
+FIELDS: Final = (
+    ("partition", "slurm.partition", "sinfo lists the partitions"),
+    ("account", "slurm.account", "sacctmgr show associations lists yours"),
+    ("qos", "slurm.qos", "sacctmgr show qos lists them"),
+    ("feature", "slurm.constraint", "sinfo --format='%N %f' lists the features of nodes"),
+    ("reservation", "slurm.reservation", "scontrol show reservation lists them"),
+    ("time limit", "resources.time_limit", "sinfo --format='%P %l' lists the limits of partitions"),
+    ("node configuration", "resources", "no node has so much; sinfo --format='%N %c %m %G' lists them"),
+    ("memory", "resources.memory", "sinfo --format='%N %m' lists the memory of nodes"),
+    ("cpu", "resources.cpus", "sinfo --format='%N %c' lists the CPUs of nodes"),
+    ("gres", "resources.gpus", "sinfo --format='%N %G' lists the GPUs of nodes"),
+)
+"""A word in an error of ``sbatch``, the field of the job file that it is about, and the next step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmCheck:
+    """Satisfies ``runner.services.ports.BatchCheck``."""
+
+    commands: SlurmCommands
+    rules: SlurmRules
+
+    def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
+        """Return the field of the job file that Slurm refuses, and the fact; None: nothing, or no answer."""
+        user = [f"--uid={owner.uid}", f"--gid={owner.gid}"] if os.geteuid() == 0 else []
+        options = resource_options(request, self.rules)
+        try:
+            self.commands.ask("sbatch", "--test-only", *options, *user, "--wrap=true")
+        except LaunchRefused as error:
+            return explain_refusal(str(error))
+        except (Unavailable, Over):
+            return None  # the launch asks again
+        return None
+
+
+def explain_refusal(said: str) -> tuple[str, str]:
+    """Return the field that an error of ``sbatch`` is about, and the error with the next step."""
+    text = said.removeprefix("sbatch: ").removeprefix("allocation failure: ")
+    for word, field, step in FIELDS:
+        if word in text.lower():
+            return field, f"Slurm says: {text}; {step}"
+    return "slurm", f"Slurm says: {text}"

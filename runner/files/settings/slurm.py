@@ -1,0 +1,91 @@
+"""The section ``slurm`` of the settings: how jobs are handed to Slurm, and what they may ask for."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from runner.base.textfile import quoted
+
+RESERVED: Final = frozenset(
+    {
+        "uid", "gid", "output", "error", "input", "chdir", "job-name", "comment", "wrap", "export",
+        "export-file", "requeue", "no-requeue", "array", "parsable", "test-only", "wait", "open-mode",
+        "signal",
+        "time", "ntasks", "nodes", "mem", "cpus-per-task", "gres", "clusters", "get-user-env", "propagate",
+        "bb", "bbf", "spank", "container", "dependency", "begin", "hold", "quiet", "version", "help",
+        "partition", "account", "qos", "constraint", "reservation",
+    }
+)  # fmt: skip
+"""Options of sbatch that are the runner's own, or would give a job more than its user has."""
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) else value
+
+
+def _options(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names of options without their dashes."""
+    for name in value:
+        if name.removeprefix("--") in RESERVED:
+            raise ValueError(f"{quoted(name)} is the runner's own option of sbatch; leave it out")
+    return tuple(name.removeprefix("--") for name in value)
+
+
+class SlurmSettings(BaseModel):
+    """How jobs are handed to Slurm (docs/operate/slurm.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    conf: Annotated[Path, BeforeValidator(_path)] | None = None
+    """``slurm.conf``; null: ``SLURM_CONF``, then Slurm's own default."""
+
+    partition: str | None = None
+    """Partition of jobs that name none; null: Slurm's default."""
+
+    account: str | None = None
+    """Account of jobs that name none; null: the user's default."""
+
+    qos: str | None = None
+    """QOS of jobs that name none; null: the account's default."""
+
+    partitions: tuple[str, ...] | None = None
+    """Partitions that a job may name; null: any that Slurm lets its user use."""
+
+    accounts: tuple[str, ...] | None = None
+    """Accounts that a job may name; null: any that Slurm lets its user use."""
+
+    qoses: tuple[str, ...] | None = None
+    """QOS that a job may name; null: any that Slurm lets its user use."""
+
+    constraints: tuple[str, ...] | None = None
+    """Constraints that a job may name, as they are written; null: any."""
+
+    reservations: tuple[str, ...] | None = None
+    """Reservations that a job may name; null: any that Slurm lets its user use."""
+
+    extra: Annotated[tuple[str, ...], AfterValidator(_options)] = ()
+    """Further options of sbatch that a job may use (``slurm.extra``), without dashes."""
+
+    gpu_types: dict[str, str] = {}
+    """Type of a GPU in Slurm's ``Gres`` by a part of its model's name; else the first ``devices.model`` in
+    lower case."""
+
+    poll_every_s: float = Field(5.0, ge=0.2, le=300)
+    """Seconds between two questions to slurmctld, whatever the number of jobs; starts and ends are seen in
+    files."""
+
+    timeout_s: float = Field(30.0, ge=1, le=600)
+    """Longest wait for one of Slurm's commands."""
+
+    def allowed(self, field: str) -> frozenset[str] | None:
+        """Return what a job may write into a field; None: anything."""
+        lists = {
+            "partition": self.partitions,
+            "account": self.accounts,
+            "qos": self.qoses,
+            "constraint": self.constraints,
+            "reservation": self.reservations,
+        }
+        found = lists[field]
+        return None if found is None else frozenset(found)

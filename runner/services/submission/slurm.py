@@ -1,0 +1,61 @@
+"""What a job file asks of Slurm: what the operator does not allow, and what Slurm itself refuses."""
+
+from collections.abc import Iterator
+
+from runner.base.textfile import one_line, quoted
+from runner.base.yaml import PathPart
+from runner.core.ports.executor import BatchOptions, BatchRequest, GpuRequest, Limits
+from runner.core.ports.users import Owner
+from runner.files.job.model import JobFile
+from runner.files.job.slurm import SlurmFields
+from runner.files.settings.slurm import SlurmSettings
+from runner.services.ports import BatchCheck
+
+FieldProblem = tuple[tuple[PathPart, ...], str]
+
+
+def batch_options(job: JobFile) -> BatchOptions:
+    """Return what a job file says to a batch system."""
+    said = job.slurm
+    return BatchOptions(said.partition, said.account, said.qos, said.constraint, said.reservation, said.extra)
+
+
+def find_slurm_problems(
+    job: JobFile, settings: SlurmSettings, owner: Owner, check: BatchCheck | None
+) -> Iterator[FieldProblem]:
+    """Yield what the operator's settings or Slurm refuse of a job; without Slurm ``check`` is None."""
+    if check is None:
+        if job.slurm != SlurmFields():
+            yield ("slurm",), "jobs do not run in Slurm here (executor in the settings); leave it out"
+        return
+    refused = tuple(refused_fields(job.slurm, settings))
+    yield from refused
+    if refused:
+        return
+    resources = job.resources
+    asked = BatchRequest(
+        Limits(resources.cpus, resources.memory),
+        GpuRequest(resources.gpus, job.devices.model),
+        batch_options(job),
+        resources.time_limit,
+        job.stop_grace,
+    )
+    problem = check.problem(asked, owner)
+    if problem is not None:
+        yield tuple(problem[0].split(".")), problem[1]
+
+
+def refused_fields(asked: SlurmFields, settings: SlurmSettings) -> Iterator[FieldProblem]:
+    """Yield the fields that the operator does not allow, each with the fact."""
+    for field, value in asked.named:
+        allowed = settings.allowed(field)
+        if allowed is not None and value not in allowed and not set(value.split(",")) <= allowed:
+            there = one_line(", ".join(sorted(allowed))) or "none"
+            fact = f"{quoted(value)} is not offered here; there is {there}; ask the operator"
+            yield ("slurm", field), fact
+    for number, option in enumerate(asked.extra):
+        name = option.partition("=")[0].removeprefix("--")
+        if name not in settings.extra:
+            there = one_line(", ".join(f"--{each}" for each in sorted(settings.extra))) or "no option"
+            fact = f"--{name} is not allowed here; {there} is; ask the operator (slurm.extra)"
+            yield ("slurm", "extra", number), fact

@@ -1,0 +1,38 @@
+"""A program that writes to the disk all the time, and what its job must show."""
+
+from typing import Any
+
+from tests.fakes.daemon.service import Json, Service, until
+
+PROGRAM = """
+import os, threading
+while True:
+    with open("file", "wb") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+    threading.Event().wait(0.05)
+"""
+
+
+def assert_the_rate_is_shown(daemon: Service, **fields: Any) -> None:  # noqa: ANN401
+    """Run the program, and hold ``show`` and ``top`` to the rate that the kernel has counted."""
+    code = daemon.root / "writer"
+    code.mkdir()
+    (code / "main.py").write_text(PROGRAM)
+    workload = {"kind": "program", "command": ["python3", "main.py"], "code": str(code)}
+    resources = {"cpus": 1, "memory": "256MiB"}
+    file = daemon.file("writer", workload=workload, resources=resources, **fields)
+    job_id = daemon.submit(file, end="cancelled")
+
+    def writes() -> Json | None:
+        disk: Json | None = daemon.job(job_id)["disk"]
+        return disk if disk and disk["written_per_s"] > 0 and disk["written_bytes"] >= 2**20 else None
+
+    disk = until(writes, "the kernel has counted what the program writes", more=daemon.log_tail)
+    [shown] = [each for each in daemon.answer("top", "--once", "--json")["jobs"] if each["id"] == job_id]
+    assert shown["disk"]["written_bytes"] >= disk["written_bytes"]
+    lines = daemon.runner("show", job_id).splitlines()
+    assert any(line.startswith("disk\treads ") for line in lines)
+    daemon.runner("cancel", job_id)
+    assert daemon.ends(job_id)["disk"] is None

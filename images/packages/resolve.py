@@ -5,6 +5,7 @@ choice, so that no build for another accelerator is ever downloaded; the others 
 A local part of their version tells them from the packages of the index.
 """
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed
+from images.lock_files import PYTORCH_INDEX
 from images.packages.lock import Lock, Package, Wheel
 from images.packages.program import find_uv, index_arguments, run, uv_environment
 from images.packages.values import (
@@ -32,6 +34,9 @@ from images.packages.values import (
     Requirements,
     Source,
 )
+
+PROJECT: Final = "the-job-file"
+"""The name of the project that requirements are written as, where torch has an index of its own."""
 
 LOCAL: Final = "image"
 """The local part of the version of a package that the image holds."""
@@ -84,7 +89,11 @@ class Resolver:
             BuildFailed: the resolver cannot be started, or takes too long.
             BuildCancelled: ``token`` was cancelled.
         """
-        found = self._compile(wanted, facts, account, token, built, ["--no-config", "--no-build"])
+        options = ["--no-config", "--no-build"]
+        found = self._compile(wanted, facts, account, token, built, options)
+        while more := _unasked_family(found, wanted) if torch_index(self.indexes, wanted, facts) else ():
+            wanted = replace(wanted, lines=(*wanted.lines, *more))  # which takes them from that index, too
+            found = self._compile(wanted, facts, account, token, built, options)
         return _read_lock(found, wanted, facts, built)
 
     def find_sources(  # noqa: PLR0913, PLR0917  (one value per part of the question)
@@ -124,12 +133,16 @@ class Resolver:
         with tempfile.TemporaryDirectory(dir=home, prefix="resolve-", ignore_cleanup_errors=True) as made:
             work = Path(made)
             _write_inputs(work, wanted, facts)
+            index = torch_index(self.indexes, wanted, facts)
+            if index is not None:
+                (work / "pyproject.toml").write_text(_project(wanted, index))
             for each in built:
                 shutil.copyfile(each.wheel, work / "held" / each.wheel.name)
             static = (f'[[dependency-metadata]]\nname = "{name}"\nrequires-dist = []\n' for name in unbuilt)
             (work / "sources.toml").write_text("".join(static))
             hand_over(work, account)
-            argv = [find_uv(), "pip", "compile", *options, *self._arguments(work, home, facts)]
+            source = work / ("requirements.txt" if index is None else "pyproject.toml")
+            argv = [find_uv(), "pip", "compile", *options, *self._arguments(work, home, facts), str(source)]
             environment = uv_environment(home, self.indexes, account)
             outcome = run(argv, work, environment, account, self.limits, token)
             if outcome.exit_code != 0:
@@ -143,7 +156,7 @@ class Resolver:
             *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
             *index_arguments(self.indexes),
             *[f"--find-links={work / 'held'}", f"--constraints={work / 'constraints.txt'}"],
-            *[f"--output-file={work / 'pylock.toml'}", str(work / "requirements.txt")],
+            f"--output-file={work / 'pylock.toml'}",
         ]
 
 
@@ -184,6 +197,37 @@ def platform(facts: PythonFacts) -> str:
 
 
 # --- what the resolver is given
+
+
+def torch_index(indexes: Indexes, wanted: Requirements, facts: PythonFacts) -> str | None:
+    """Return the index of torch and its family, None if it is that of all packages or of the image."""
+    if not wanted.own_family:
+        return None
+    if wanted.accelerator in indexes.torch:
+        return indexes.torch[wanted.accelerator]
+    build = facts.versions.get("torch", "").partition("+")[2]
+    return f"{PYTORCH_INDEX}/{build}" if build and indexes.index_url is None and not indexes.offline else None
+
+
+def _project(wanted: Requirements, index: str) -> str:
+    """Return requirements as a project, which can say that torch and its family come from one index."""
+    lines = ", ".join(map(json.dumps, wanted.lines))
+    sources = "".join(f'{name} = {{ index = "family" }}\n' for name in FAMILY)
+    return (
+        f'[project]\nname = "{PROJECT}"\nversion = "0"\nrequires-python = ">=3"\ndependencies = [{lines}]\n'
+        f"[tool.uv.sources]\n{sources}"
+        f'[[tool.uv.index]]\nname = "family"\nurl = {json.dumps(index)}\nexplicit = true\n'
+    )
+
+
+def _unasked_family(found: dict[str, Any], wanted: Requirements) -> tuple[str, ...]:
+    """Return the packages of torch's family that a lock has, and that no requirement names."""
+    named = {
+        re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]).lower()
+        for line in wanted.lines
+    }
+    names = (each["name"] for each in found.get("packages", ()))
+    return tuple(name for name in names if name in FAMILY and name not in named)
 
 
 def _write_inputs(work: Path, wanted: Requirements, facts: PythonFacts) -> None:
@@ -292,6 +336,6 @@ def _reason(output: str, facts: PythonFacts) -> str:
         if each.name in FAMILY:  # the constraint that the image makes
             fixed = re.escape(f"{each.name}=={_version(each)}")
             text = re.sub(rf"(?<![\w-])(?:you require )?({fixed})", r"the image has \1", text)
-    text = text.replace(f"+{LOCAL}", "")
+    text = text.replace(f"+{LOCAL}", "").replace(f"{PROJECT} depends on ", "you require ")
     text = re.sub(r",? (?:and )?we can conclude that your requirements are unsatisfiable\.?$", "", text)
     return text.removeprefix("Because ")

@@ -85,6 +85,10 @@ class Indexes:
     find_links: tuple[str, ...] = ()
     offline: bool = False
     """No index at all: only ``find_links``."""
+    torch: Mapping[str, str | None] = field(default_factory=dict)
+    """The index of torch and its family by accelerator, for jobs that ask for another torch than the image's.
+    Without an entry: PyTorch's own if the torch of the image names its build, and none if ``index_url`` or
+    ``offline`` say that this machine has indexes of its own.  ``None``: that of all packages."""
     netrc: Path | None = None
     """A file with credentials by host, in the format of netrc(5)."""
     ca_file: Path | None = None

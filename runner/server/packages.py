@@ -74,6 +74,7 @@ def package_settings(directory: Path, settings: Settings) -> PackageSettings:
             extra_index_urls=asked.extra_index_urls,
             find_links=asked.find_links,
             offline=asked.no_index,
+            torch=dict(settings.torch_indexes),
             netrc=None if asked.credentials is None else Path(asked.credentials),
             ca_file=settings.ca_file,
         ),

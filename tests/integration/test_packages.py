@@ -241,7 +241,7 @@ def remove_system_image(daemon: Service, image: str) -> tuple[str, str]:
             found = client.images.get(found.labels["runner.below"])
         assert found.labels["runner.kind"] == "system"
         for tag in found.tags:
-            client.images.remove(tag)
+            client.images.remove(tag, force=True)  # a container that has ended may still be there
         return str(found.id), str(found.labels["runner.digest"])
 
 
@@ -253,6 +253,22 @@ def test_debian_packages_that_cannot_be_had_are_refused(daemon: Service) -> None
     file = job(daemon, "none", {"system": ["libsndfile1", "no-such-thing"]}, "true")
     said = daemon.runner("submit", str(file), code=2)
     assert 'image.system[1]: "no-such-thing": Unable to locate package no-such-thing' in said
+
+
+def test_another_torch_than_that_of_the_image_is_an_environment_of_its_own(
+    daemon: Service, wheels: Path
+) -> None:
+    make_wheel(wheels, "torch", "2.12.0", requires=("baz",))
+    (daemon.root / "other.txt").write_text("bar\ntorch==2.12.0\n")
+    script = "import torch, bar; print(torch.VERSION, torch.__file__, bar.VERSION)\nimport numpy"
+    file = job(daemon, "other-torch", {"requirements": "other.txt"}, "python", "-c", script)
+    job_id = daemon.submit(file, end="failed")
+    daemon.ends(job_id)
+    assert "2.12.0 /opt/packages/lib/python3" in daemon.log(job_id)
+    assert "No module named 'numpy'" in daemon.log(job_id)  # nothing comes from the image
+    (daemon.root / "other.txt").write_text("bar\ntorch==2.1.0\n")
+    said = daemon.runner("submit", str(file), code=2)
+    assert "other.txt:2: torch==2.1.0: there is no version of torch==2.1.0" in said
 
 
 def test_a_lock_beside_the_job_file_gives_the_same_packages(daemon: Service, wheels: Path) -> None:

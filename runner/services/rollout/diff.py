@@ -20,7 +20,7 @@ from runner.core.policy.change_class import (
 from runner.core.policy.digest import compute_digest
 from runner.files.package_lock import locked_versions
 from runner.files.policy.job_policy import deserialize_policy
-from runner.services.submission.revision import CodeReference, Revision
+from runner.services.submission.revision import CodeReference, DataReference, Revision
 
 _ELSEWHERE = frozenset({"workload", "profile", "mounts", "network", "accelerator", "policy"})
 """Parts of the job file that are shown in another form."""
@@ -34,6 +34,12 @@ def compare_revisions(before: Revision, after: Revision, *, same_code: bool = Fa
     here, there = fields(before), fields(after)
     if same_code and before.code is not None:
         there = replace(there, values={**there.values, "workload.code": _code_of(after, before.code)})
+    if before.data and after.data and None in {before.data.digest, after.data.digest}:
+        paths = ({"workload.data": side.data.path} for side in (before, after) if side.data)
+        here, there = (
+            replace(known, values={**known.values, **path})
+            for known, path in zip((here, there), paths, strict=True)
+        )
     if _digest(before) == _digest(after):  # however the names of its files are spelt
         there = replace(there, values={**there.values, "policy": _policy(before)})
     return classify_change(here, there)
@@ -97,11 +103,16 @@ def _workload(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     plan = revision.job.workload
     for name, value in plan.model_dump(mode="json").items():
         if name == "data" and revision.data is not None:
-            yield "workload.data", revision.data.path
+            yield "workload.data", _data_of(revision.data)
         elif name == "code" and isinstance(plan, Program) and plan.code is not None:
             yield "workload.code", _code_of(revision, revision.code)
         else:
             yield f"workload.{name}", value
+
+
+def _data_of(data: DataReference) -> str:
+    """Return where data lie, with the digest of their content if it is known."""
+    return data.path if data.digest is None else f"{data.path} ({data.digest[:12]})"
 
 
 def _code_of(revision: Revision, kept: CodeReference | None) -> str:

@@ -26,7 +26,7 @@ from runner.core.ports.code import CodeSnapshot, GitState, WorkingDirectory
 from runner.core.ports.network import NetworkAccess
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import shell
-from runner.files.datasets import dataset_dir, is_prepared
+from runner.files.datasets import content_digest, dataset_dir, is_prepared
 from runner.files.field_checks import CODE_TARGET, WORKLOAD_TARGET
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
@@ -51,6 +51,8 @@ class DataReference(BaseModel):
     is_file: bool = False
     prepared: bool = False
     """A prepared data set in the state directory of the daemon; no user can have swapped it."""
+    digest: str | None = None
+    """Of the content of a prepared data set; other data may be as large as a disk, and are not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck)
         fact = f"the data set {quoted(name)} is not prepared; run: runner data prepare {name}"
         raise FileError(job.origin.path, [job.origin.problem(_DATA, fact)])
     if name is not None:
-        return DataReference(path=str(dataset_dir(state_dir, name)), prepared=True)
+        place = str(dataset_dir(state_dir, name))
+        return DataReference(path=place, prepared=True, digest=content_digest(state_dir, name))
     written = paths.data_path(job.workload)
     if written is None:
         return None

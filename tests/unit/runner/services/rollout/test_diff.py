@@ -8,7 +8,7 @@ from runner.core.policy.change_class import ChangeClass, change_rows, classify_f
 from runner.files.policy.job_policy import stored_digest
 from runner.files.policy.load import load_named_policy
 from runner.services.rollout.diff import compare_revisions, fields
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import DataReference, Revision
 from tests.unit.runner.services.submission.test_revision import resolved
 
 LM = "{kind: causal_lm, data: stdlib}"
@@ -57,6 +57,21 @@ def test_data_are_those_that_a_path_leads_to(tmp_path: Path) -> None:
     assert (change.name, change.kind) == ("workload.data", ChangeClass.E)
     assert change.after == str(tmp_path / "b" / "texts")
     assert names(here, side(tmp_path, workload="{kind: causal_lm, data: a/texts}")) == []
+
+
+def test_prepared_data_are_compared_by_their_content(tmp_path: Path) -> None:
+    """A revision of before that has no digest is compared by the path."""
+    made = side(tmp_path)
+    sides = [
+        made.model_copy(
+            update={"data": DataReference(path="/state/data/watch", prepared=True, digest=digest)}
+        )
+        for digest in ("a" * 64, "b" * 64, None)
+    ]
+    [change] = compare_revisions(sides[0], sides[1]).changes
+    assert (change.name, change.kind) == ("workload.data", ChangeClass.E)
+    assert change.after == f"/state/data/watch ({'b' * 12})"
+    assert names(sides[0], sides[2]) == names(sides[2], sides[0]) == names(sides[1], sides[1]) == []
 
 
 def test_mounts_and_code_are_compared_by_where_they_lie(tmp_path: Path) -> None:

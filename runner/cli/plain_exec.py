@@ -11,11 +11,12 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from runner.base.errors import RunnerError
-from runner.client.client import find_or_start
-from runner.client.sessions import run_command
+from runner.client.autostart import NoDaemon, connect, endpoints
+from runner.client.sessions import open_on, use_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from socket import socket
 
 INPUT: Final = frozenset({"-i", "--interactive"})
 LONGEST_REF: Final = 200
@@ -30,12 +31,25 @@ def run_plain(words: Sequence[str]) -> None:
     if not command or not _is_plain_ref(job):
         return
     try:
-        code = run_command(find_or_start(_tell), job, tuple(command), has_input=has_input)
+        session = open_on(_connection(), job, "exec", {"argv": command, "input": has_input})
+        code = use_command(session, has_input=has_input)
     except RunnerError as error:
         from runner.cli.console import complain_of  # noqa: PLC0415  only an error pays for it
 
         code = complain_of(error)
     os._exit(code)  # nothing is buffered, and Python takes 5 ms to take itself apart
+
+
+def _connection() -> socket:
+    """Return a connection to the first daemon that answers, as ``client.find_or_start`` finds it."""
+    for endpoint in endpoints(os.environ, os.geteuid()):
+        try:
+            return connect(endpoint.socket)
+        except NoDaemon:
+            continue
+    from runner.client.client import find_or_start  # noqa: PLC0415  only an absence pays for it
+
+    return connect(find_or_start(_tell).endpoint.socket)
 
 
 def _is_plain_ref(job: str) -> bool:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runner.base.errors import Unavailable
 from runner.client.autostart import connect
-from runner.client.client import ConnectionLost
 from runner.client.http import Response, error_of, quote_path, raise_for_error
 from runner.client.websocket import BINARY, Rejected, WebSocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from socket import socket
 
     from runner.client.client import Client
     from runner.client.websocket import Message
@@ -39,7 +39,12 @@ def open_session(client: Client, ref: str, verb: str, first: Mapping[str, object
         ConnectionLost: the daemon left.
         ErrorResponse: the daemon knows no such sessions.
     """
-    connection = connect(client.endpoint.socket)
+    return open_on(connect(client.endpoint.socket), ref, verb, first)
+
+
+def open_on(connection: socket, ref: str, verb: str, first: Mapping[str, object]) -> WebSocket:
+    """Return a session on a fresh connection to the daemon; see ``open_session``."""
+    place = connection.getpeername()
     try:
         session = WebSocket(connection, f"/v1/jobs/{quote_path(ref)}/{verb}")
         connection.settimeout(None)
@@ -50,13 +55,21 @@ def open_session(client: Client, ref: str, verb: str, first: Mapping[str, object
         raise_for_error(Response(error.status, {}, error.body))
     except OSError as error:
         connection.close()
-        raise ConnectionLost(f"{client.endpoint.socket}: the daemon left before it answered") from error
+        from runner.client.client import ConnectionLost  # noqa: PLC0415  takes as long to import as all else
+
+        raise ConnectionLost(f"{place}: the daemon left before it answered") from error
     return session
 
 
 def run_command(client: Client, ref: str, argv: tuple[str, ...], *, has_input: bool) -> int:
     """Run a command inside of a job with the streams of this process; return its exit code."""
-    session = open_session(client, ref, "exec", {"argv": argv, "input": has_input})
+    return use_command(
+        open_session(client, ref, "exec", {"argv": argv, "input": has_input}), has_input=has_input
+    )
+
+
+def use_command(session: WebSocket, *, has_input: bool) -> int:
+    """Give a command inside of a job the streams of this process; return its exit code."""
     with caught_signals(FORWARDED) as caught:
         try:
             return _move(session, caught, has_input=has_input)

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import signal as signals
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,11 @@ CHUNK_BYTES: Final = 64 * 1024
 FRAME_HEAD_BYTES: Final = 8
 """Of the engine's multiplexed stream: the number of the output, three zeros, the length in four bytes."""
 
-EXIT_POLL_S: Final = 0.02
+MAX_KNOWN: Final = 256
+"""Containers whose user and place are remembered."""
+
+EXIT_POLL_S: Final = (0.002, 0.05)
+"""Between two looks for an exit code: at first, and at most."""
 EXIT_LIMIT_S: Final = 10.0
 """How long the engine may take to know the exit code of a command whose output has ended."""
 
@@ -105,18 +109,21 @@ class DockerExec:
     url: str | None = None
     """As in ``DockerExecutorSettings``; a Unix socket or plain TCP."""
     timeout_s: int = 10
+    _known: dict[Key, Json] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    async def start(self, key: Key, request: ExecRequest) -> ExecProcess:
+    async def start(
+        self, key: Key, request: ExecRequest, recorded: Awaitable[None] | None = None
+    ) -> ExecProcess:
         name = attempt_name(key)
         with _engine_errors(f"exec in {name}"):
             async with asyncio.timeout(self.timeout_s):
                 stream = await self._open()
                 with ExitStack() as unless_begun:
                     unless_begun.callback(stream.close)
-                    container = await self._container(stream, key)
-                    body = _exec_config(container, request)
-                    made = await stream.ask("POST", f"/containers/{container['Id']}/exec", body)
+                    container, made = await self._create(stream, key, request)
                     tty = request.terminal is not None
+                    if recorded is not None:
+                        await asyncio.shield(recorded)
                     await stream.begin(f"/exec/{made['Id']}/start", {"Detach": False, "Tty": tty})
                     unless_begun.pop_all()
         number, where = str(made["Id"]), str(container["Id"])
@@ -142,6 +149,31 @@ class DockerExec:
             port = url.port or 2375
             return _Stream(*await asyncio.open_connection(url.hostname, port, limit=MAX_HEAD_BYTES))
         raise Unavailable(f"engine {url.scheme}: commands inside of jobs need a Unix socket or tcp")
+
+    async def _create(self, stream: _Stream, key: Key, request: ExecRequest) -> tuple[Json, Json]:
+        """Return the container of an attempt, and the command that the engine has made in it.
+
+        A container that is known is not inspected again: neither its id nor its user changes, and the engine
+        refuses a command in one that does not run.
+        """
+        container = self._known.get(key)
+        if container is not None:
+            try:
+                return container, await self._create_in(stream, container, request)
+            except _EngineError as error:
+                if error.status not in {404, 409}:
+                    raise
+                self._known.pop(key, None)
+        container = await self._container(stream, key)
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[key] = container
+        return container, await self._create_in(stream, container, request)
+
+    @staticmethod
+    async def _create_in(stream: _Stream, container: Json, request: ExecRequest) -> Json:
+        body = _exec_config(container, request)
+        return await stream.ask("POST", f"/containers/{container['Id']}/exec", body)
 
     async def _container(self, stream: _Stream, key: Key) -> Json:
         """Return the inspection of the running container of an attempt, which may have been renamed."""
@@ -227,6 +259,7 @@ class DockerExecProcess:
         """Return the exit code; the engine may know it a moment after the end of the output."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + EXIT_LIMIT_S
+        pause_s, longest_s = EXIT_POLL_S
         while True:
             with _engine_errors("ask for an exit code"):
                 state = await self.engine.ask("GET", f"/exec/{self.number}/json")
@@ -235,7 +268,8 @@ class DockerExecProcess:
                 return int(state["ExitCode"])
             if loop.time() > deadline:
                 raise Unavailable("the command has closed its output and runs on; its exit code is unknown")
-            await asyncio.sleep(EXIT_POLL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
 
     async def close(self) -> None:
         self.stream.close()

@@ -1,7 +1,7 @@
 """Commands inside of attempts, as a daemon without rights starts them: through its helper."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -78,7 +78,11 @@ class RemoteExec:
 
     helper: HelperConnection
 
-    async def start(self, key: Key, request: ExecRequest) -> ExecProcess:
+    async def start(
+        self, key: Key, request: ExecRequest, recorded: Awaitable[None] | None = None
+    ) -> ExecProcess:
+        if recorded is not None:
+            await recorded
         connection = self.helper.connect()
         connection.settimeout(0)
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=BUFFER_BYTES)

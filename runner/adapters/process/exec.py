@@ -10,7 +10,7 @@ import asyncio
 import os
 import resource
 import signal as signals
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,7 +62,11 @@ class ProcessExec:
     directory: Path
     """That of the executor's records."""
 
-    async def start(self, key: Key, request: ExecRequest) -> ExecProcess:
+    async def start(
+        self, key: Key, request: ExecRequest, recorded: Awaitable[None] | None = None
+    ) -> ExecProcess:
+        if recorded is not None:
+            await recorded
         if request.terminal is not None:
             raise Refused("plain processes get their terminals otherwise")
         record = ProcessRecord(self.directory / attempt_name(key))

@@ -4,7 +4,7 @@ A command gets exactly the walls of the attempt: its user, capabilities, limits,
 control group.  It is no attempt: it has no record, and the executor forgets it when it ends.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -67,8 +67,12 @@ class ExecProcess(Protocol):
 class ExecPort(Protocol):
     """Starts commands inside of attempts; each call belongs to one event loop."""
 
-    async def start(self, key: Key, request: ExecRequest) -> ExecProcess:
-        """Start a command inside of an attempt.
+    async def start(
+        self, key: Key, request: ExecRequest, recorded: Awaitable[None] | None = None
+    ) -> ExecProcess:
+        """Start a command inside of an attempt, but not before it is ``recorded``.
+
+        What has to be done before the start is done meanwhile; what ``recorded`` raises is raised.
 
         Raises:
             Refused: the attempt does not run, or would not run the command as its owner.

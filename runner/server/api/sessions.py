@@ -159,9 +159,9 @@ class SessionRoutes:
         if body.terminal is not None:
             await self._exec_on_terminal(websocket, caller, body, program, body.terminal.size())
             return
-        async with self._session(websocket, caller, f"exec of {program}") as (session, outcome):
+        async with self._session(websocket, caller, f"exec of {program}") as (session, outcome, recorded):
             request = ExecRequest(body.argv, session.row.owner, has_input=body.input)
-            process = await self.executor.start(session.key, request)
+            process = await self.executor.start(session.key, request, recorded)
             outcome.append(await self._through(websocket, process, session))
 
     async def _exec_on_terminal(
@@ -170,7 +170,8 @@ class SessionRoutes:
         """Run a command on a terminal that outlives this session, and attach to it."""
         name = f"{_NOT_IN_NAMES.sub('', program)[:32] or 'command'}-{secrets.token_hex(2)}"
         environment = {"TERM": body.term or "xterm"}
-        async with self._session(websocket, caller, f"terminal {name}") as (session, outcome):
+        async with self._session(websocket, caller, f"terminal {name}") as (session, outcome, recorded):
+            await recorded
             argv = await run_control(self._sessions.prepare_terminal, session, name, body.argv, size)
             request = ExecRequest(argv, session.row.owner, environment, outlives=True)
             if await self._start_holder(session, request):
@@ -208,7 +209,8 @@ class SessionRoutes:
         body = await _first(websocket, AttachBody)
         reference = str(websocket.path_params["reference"])
         name = await self._await_terminal(caller, reference, body)
-        async with self._session(websocket, caller, f"terminal {name}") as (session, outcome):
+        async with self._session(websocket, caller, f"terminal {name}") as (session, outcome, recorded):
+            await recorded
             await websocket.send_text(json.dumps({"terminal": name}))
             outcome.append(await self._attach_to(websocket, session, name, body))
 
@@ -242,7 +244,9 @@ class SessionRoutes:
     async def _forward(self, websocket: WebSocket, caller: Caller) -> None:
         body = await _first(websocket, ForwardBody)
         name = f".port-{body.port}-{secrets.token_hex(4)}"
-        async with self._session(websocket, caller, f"port {body.port} forwarded") as (session, outcome):
+        what = f"port {body.port} forwarded"
+        async with self._session(websocket, caller, what) as (session, outcome, recorded):
+            await recorded
             argv = await run_control(self._sessions.prepare_relay, session, name, body.port)
             process = await self.executor.start(
                 session.key, ExecRequest(argv, session.row.owner, has_input=True, outlives=True)
@@ -298,16 +302,21 @@ class SessionRoutes:
     @asynccontextmanager
     async def _session(
         self, websocket: WebSocket, caller: Caller, what: str
-    ) -> AsyncIterator[tuple[Session, list[str]]]:
-        """Begin and end a session, with events; the last text of the list says how it ended."""
+    ) -> AsyncIterator[tuple[Session, list[str], asyncio.Future[None]]]:
+        """Begin and end a session, with events; the last text of the list says how it ended.
+
+        The future is done when the begin is recorded; nothing may be started inside before.
+        """
         reference, outcome = str(websocket.path_params["reference"]), ["its client left"]
-        session = await run_control(self._sessions.begin, caller, reference, what)
+        session = await run_control(self._sessions.find, caller, reference, what)
+        recorded = asyncio.ensure_future(run_control(self._sessions.record_begin, session))
         try:
-            yield session, outcome
+            yield session, outcome, recorded
         except RunnerError as error:
             outcome.append(str(error).partition("\n")[0])
             raise
         finally:
+            await asyncio.gather(recorded, return_exceptions=True)  # the end is recorded behind the begin
             await asyncio.shield(run_control(self._sessions.end, session, outcome[-1]))
 
     @property

@@ -62,11 +62,9 @@ class SessionService:
 
     context: ServiceContext
 
-    def begin(self, caller: Caller, reference: str, what: str) -> Session:
-        """Return a new session in the running attempt of a job, and record that it begins; see ``find``."""
-        session = self.find(caller, reference, what)
+    def record_begin(self, session: Session) -> None:
+        """Record that a session begins; may raise Unavailable."""
         self._note(session, BEGUN, f"{session.what}, begun by {session.user}")
-        return session
 
     def find(self, caller: Caller, reference: str, what: str) -> Session:
         """Return a new session in the running attempt of a job.

@@ -1,6 +1,7 @@
 """Which commands start without the library of the command line."""
 
 import os
+from collections.abc import Mapping
 
 import pytest
 
@@ -16,18 +17,23 @@ class Ended(BaseException):
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     calls: list[tuple[object, ...]] = []
 
-    def run(_client: object, ref: str, argv: tuple[str, ...], *, has_input: bool) -> int:
-        calls.append((ref, argv, has_input))
+    def begin(_connection: object, ref: str, verb: str, first: Mapping[str, object]) -> object:
+        calls.append((ref, verb, first["argv"], first["input"]))
         if ref == "theirs":
             raise Refused("job 7: belongs to bob")
+        return first["input"]
+
+    def use(session: object, *, has_input: bool) -> int:
+        assert session == has_input
         return 7
 
     def end(code: int) -> None:
         calls.append((code,))
         raise Ended
 
-    monkeypatch.setattr(plain_exec, "run_command", run)
-    monkeypatch.setattr(plain_exec, "find_or_start", lambda _tell: None)
+    monkeypatch.setattr(plain_exec, "open_on", begin)
+    monkeypatch.setattr(plain_exec, "use_command", use)
+    monkeypatch.setattr(plain_exec, "connect", lambda _path: None)
     monkeypatch.setattr(os, "_exit", end)
     return calls
 
@@ -35,10 +41,10 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("words", "call"),
     [
-        (["5", "true"], ("5", ("true",), False)),
-        (["5", "--", "ls", "-l", "--", "x"], ("5", ("ls", "-l", "--", "x"), False)),
-        (["-i", "5", "cat"], ("5", ("cat",), True)),
-        (["--interactive", "5", "cat", "-i"], ("5", ("cat", "-i"), True)),
+        (["5", "true"], ("5", "exec", ["true"], False)),
+        (["5", "--", "ls", "-l", "--", "x"], ("5", "exec", ["ls", "-l", "--", "x"], False)),
+        (["-i", "5", "cat"], ("5", "exec", ["cat"], True)),
+        (["--interactive", "5", "cat", "-i"], ("5", "exec", ["cat", "-i"], True)),
     ],
 )
 def test_the_plain_form_runs_at_once(

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,14 @@ def test_a_session_dies_with_its_job(daemon: Service) -> None:
         assert command.stderr is not None
         told = command.stderr.read()
     assert told == "job brief ended (cancelled by root); the command ended with it\n"
+
+
+def test_a_command_is_not_started_before_its_begin_is_recorded(daemon: Service, job: str) -> None:
+    seen = typed(daemon, "exec", job, "--", "/bin/sh", "-c", "date +%s%N; exec sleep 0")
+    began_ns = int(seen.stdout)
+    begun = [each for each in daemon.events(job) if each["kind"] == "session_begun"][-1]
+    recorded = datetime.fromisoformat(begun["at"])
+    assert recorded.timestamp() * 1e9 <= began_ns + 1e6  # times of events have milliseconds
 
 
 def test_a_command_that_is_killed_alone_says_nothing_of_its_job(daemon: Service, job: str) -> None:

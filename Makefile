@@ -36,10 +36,11 @@ help:
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml package-lock.json
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@scripts/dashboard-assets
 	@mkdir -p .make && touch $@
 
 # Says what it does; leaves the address of an engine in .make/engine.  Without one, tests that need it

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "show": "runner.cli.jobs:show",
     "why": "runner.cli.why:why",
     "top": "runner.cli.top:top",
+    "dash": "runner.cli.dash:dash",
     "logs": "runner.cli.logs:logs",
     "metrics": "runner.cli.metrics:metrics",
     "plot": "runner.cli.metrics:plot",
@@ -68,7 +69,7 @@ COMMANDS: Final = {
 }
 
 GROUPS: Final = {
-    "Jobs": ("run", "submit", "list", "show", "why", "top", "logs", "metrics", "plot", "events",
+    "Jobs": ("run", "submit", "list", "show", "why", "top", "dash", "logs", "metrics", "plot", "events",
              "wait", "cancel", "kill", "restart", "hold", "release"),
     "In a job": ("shell", "exec", "attach", "forward", "cp"),
     "Changes": ("diff", "apply", "rollback", "revisions"),

@@ -1,0 +1,76 @@
+"""``runner dash``: the dashboard in a browser."""
+
+from __future__ import annotations
+
+import os
+import socket
+import webbrowser
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.base.errors import UsageError
+from runner.cli.console import complain, say
+from runner.client.client import find_or_start
+
+if TYPE_CHECKING:
+    from runner.dashboard.access import Access
+    from runner.dashboard.listen import Address
+
+
+@click.command()
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="PORT, HOST:PORT, or the path of a socket.  [a free port of 127.0.0.1; on a shared server a socket]",
+)
+@click.option("--read-only", is_flag=True, help="Change nothing, whoever asks.")
+@click.option(
+    "--behind-proxy",
+    "proxied",
+    metavar="NAME",
+    help="Answer to this name, too, without a login of our own: a reverse proxy in front asks for one.",
+)
+@click.option("--open/--no-open", "opens", default=None, help="Open a browser.  [if there is one]")
+def dash(*, listen: str | None, read_only: bool, proxied: str | None, opens: bool | None) -> None:
+    """Show the machine and its jobs in a browser.
+
+    The command runs until Ctrl-C. It asks the daemon as you, so the pages show and change what you may. It
+    prints a link that works once. On a server that others use, too, it listens at a socket that only you
+    may open, and prints the line of ssh that carries it to your own computer.
+    """
+    from runner.dashboard.listen import listening, parse_address, usual_address  # noqa: PLC0415  loads a server
+    from runner.dashboard.serve import make_access, serve  # noqa: PLC0415  the same
+
+    if proxied is not None and not read_only:
+        raise UsageError("--behind-proxy: needs --read-only, because everybody behind the proxy acts as you")
+    client = find_or_start(complain)
+    shared = client.endpoint.state_dir is None
+    address = parse_address(listen) if listen else usual_address(os.environ, shared=shared)
+    access = make_access(
+        () if proxied is None else (proxied,), needs_login=proxied is None, read_only=read_only
+    )
+    with listening(address) as listener:
+        serve(client, access, listener, lambda: _tell(access, address, listener, opens=opens))
+
+
+def _tell(access: Access, address: Address, listener: socket.socket, *, opens: bool | None) -> None:
+    """Print where the dashboard is, and open it where there is a browser."""
+    from runner.dashboard.listen import FORWARDED_PORT  # noqa: PLC0415  loaded by now
+
+    query = f"/login?ticket={access.new_ticket()}" if access.needs_login else "/"
+    if address.path is not None:
+        complain("on your own computer, type the first line and open the second one; Ctrl-C here ends it")
+        say(f"ssh -N -L {FORWARDED_PORT}:{address.path} {socket.gethostname()}")
+        say(f"http://localhost:{FORWARDED_PORT}{query}")
+        return
+    host, port = listener.getsockname()[:2]
+    link = f"http://{f'[{host}]' if ':' in host else host}:{port}{query}"
+    complain("open this link, which works once; Ctrl-C ends the dashboard")
+    say(link)
+    if opens or (opens is None and _has_browser()):
+        webbrowser.open(link)
+
+
+def _has_browser() -> bool:
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,54 @@
+"""The daemon as the dashboard asks it: each answer is kept for a moment, so that many tabs ask once."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final
+
+from runner.client.client import ANSWER_LIMIT_S, Client, LogChunk
+from runner.client.http import Query, query_string, quote_path
+
+FRESH_S: Final = 0.5
+"""How long an answer is used again."""
+
+MOST_KEPT: Final = 256
+
+
+@dataclass(slots=True)
+class Daemon:
+    """Questions to one daemon; every method may raise a ``RunnerError``."""
+
+    client: Client
+    monotonic: Callable[[], float]
+    _kept: dict[str, tuple[float, Any]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
+        """Return the answer to a question, perhaps the one of a moment ago."""
+        key = path + query_string(query or {})
+        with self._lock:
+            known = self._kept.get(key)
+        if not wait_s and known is not None and self.monotonic() - known[0] < FRESH_S:
+            return known[1]
+        # Asked once: a page says that no daemon answers, and loads itself again when one does.
+        answer = json.loads(self.client.ask("GET", key, None, wait_s + ANSWER_LIMIT_S).body)
+        with self._lock:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = self.monotonic(), answer
+        return answer
+
+    def job(self, ref: str, part: str = "", query: Query | None = None) -> Any:  # noqa: ANN401  JSON
+        """Return a job, or a part of it: ``/why``, ``/curves``."""
+        return self.get(f"/v1/jobs/{quote_path(ref)}{part}", query)
+
+    def log(self, ref: str, attempt: int | None, offset: int, tail: int | None = None) -> LogChunk:
+        """Return a piece of a log."""
+        return self.client.log(ref, attempt=attempt, offset=offset, tail=tail)
+
+    def change(self, ref: str, verb: str, body: Mapping[str, object]) -> Any:  # noqa: ANN401  JSON
+        """Change a job; what was kept is asked for anew."""
+        with self._lock:
+            self._kept.clear()
+        return self.client.act(ref, verb, body)

@@ -1,0 +1,39 @@
+"""Runs the dashboard until it is interrupted."""
+
+import socket
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+import uvicorn
+
+from runner.client.client import Client
+from runner.dashboard.access import LOOPBACK, Access
+from runner.dashboard.app import application
+from runner.dashboard.daemon import Daemon
+
+GRACE_S: Final = 2
+"""How long open streams may hold up the end."""
+
+
+def make_access(hosts: tuple[str, ...], *, needs_login: bool, read_only: bool) -> Access:
+    """Return what lets browsers in; ``hosts`` are names beside those of the loopback."""
+    return Access(
+        monotonic, LOOPBACK | {host.lower() for host in hosts}, needs_login=needs_login, read_only=read_only
+    )
+
+
+def serve(client: Client, access: Access, listener: socket.socket, ready: Callable[[], None]) -> None:
+    """Answer browsers at a socket; ``ready`` is called when it does."""
+    app = application(Daemon(client, monotonic), access)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_S,
+        lifespan="off",
+    )
+    ready()
+    uvicorn.Server(config).run(sockets=[listener])

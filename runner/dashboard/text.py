@@ -1,0 +1,95 @@
+"""Values as text for people: durations, sizes, moments; and hostile text made harmless."""
+
+import unicodedata
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from markupsafe import Markup, escape
+
+LONGEST: Final = 2000
+"""Characters of one value on a page."""
+
+KEPT: Final = frozenset("\n\t")
+
+UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def clean(value: object) -> str:
+    """Return text without control characters and without marks that turn the direction of writing.
+
+    Names, reasons and logs come from users: an escape sequence or U+202E could make them look like something
+    else.  HTML is escaped by the templates.
+    """
+    if value is None:
+        return "-"
+    text = str(value)
+    if len(text) > LONGEST:
+        text = text[:LONGEST] + " ..."
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_shown(character) for character in text)
+
+
+def log_text(value: str) -> Markup:
+    """Return a long text made harmless, of any length, as HTML."""
+    return Markup(escape("".join(_shown(character) for character in value)))  # noqa: S704  escaped here
+
+
+def _shown(character: str) -> str:
+    if character in KEPT or unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Zl", "Zp"}:
+        return character
+    return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
+
+
+def parse_moment(text: str | None) -> datetime | None:
+    """Return a time of the daemon's answers."""
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length of time in its two largest units: ``2 h 10 min``."""
+    if seconds is None:
+        return "-"
+    left, parts = int(max(seconds, 0)), []
+    for size, unit in UNITS:
+        if left >= size:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+        if len(parts) == 2:
+            break
+    return " ".join(parts) or "0 s"
+
+
+def ago(text: str | None, now: datetime) -> str:
+    """Return how long ago a time was."""
+    at = parse_moment(text)
+    return "-" if at is None else duration((now - at).total_seconds())
+
+
+def clock(text: str | None) -> str:
+    """Return a time as date and time of day, UTC."""
+    at = parse_moment(text)
+    return "-" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size(count: float | None) -> str:
+    """Return a number of bytes with a binary unit."""
+    if count is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def share(part: float | None) -> str:
+    """Return a share as percent."""
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def number(value: Any) -> str:  # noqa: ANN401  a number of an answer, or none
+    """Return a number with five digits."""
+    if value is None:
+        return "-"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,363 @@
+"""The pages over a daemon that answers from dictionaries: what they show, and whom they refuse."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from runner.client.autostart import Endpoint
+from runner.client.client import Client
+from runner.dashboard.access import Access
+from runner.dashboard.app import application
+from runner.dashboard.daemon import Daemon
+from tests.fakes.daemon.api import AT, FakeApi, an_attempt, ended
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e"
+LOSS = [[1000.0 + n, 10 * n, 1 / (n + 1), 0.1, 1.0, 1] for n in range(50)]
+GiB = 2**30
+
+
+def a_device(number: int = 0, **facts: object) -> dict[str, Any]:
+    return {
+        "uuid": f"GPU-{number}",
+        "name": f"GPU-{number}",
+        "vendor": "nvidia",
+        "model": "H100",
+        "memory_bytes": 80 * GiB,
+        "util": 97.0,
+        "memory": 0.5,
+        "state": "lent",
+        "reason": "",
+        "temperature_c": 60,
+        "power_w": 400.0,
+        "jobs": [{"id": "000001", "name": "train", "owner": "ada"}],
+    } | facts
+
+
+def listed(job: dict[str, Any]) -> dict[str, Any]:
+    wants = {"gpus": 1, "cpus": 4.0, "memory_bytes": GiB}
+    more = {"wants": wants, "util": 97.0, "memory": 0.5, "alarm": None}
+    return {**job, **more, "saved_step": 5, "started_at": AT, "starts_at": None}
+
+
+def an_overview(jobs: list[dict[str, Any]], **facts: object) -> dict[str, Any]:
+    return {
+        "at": AT,
+        "executor": "docker",
+        "cpus": {"lent": 4, "total": 64},
+        "memory_bytes": {"lent": GiB, "total": 8 * GiB},
+        "devices": [a_device()],
+        "jobs": [listed(job) for job in jobs if job["state"] != "queued"],
+        "queue": [listed(job) for job in jobs if job["state"] == "queued"],
+        "queue_length": 1,
+    } | facts
+
+
+class Desk:
+    """A browser that has opened the link."""
+
+    def __init__(self, api: FakeApi, **facts: Any) -> None:  # noqa: ANN401
+        self.api = api
+        self.access = Access(time.monotonic, **facts)
+        client = Client(Endpoint(str(api.socket_path), None))
+        app = application(Daemon(client, time.monotonic), self.access)
+        self.browser = TestClient(app, base_url="http://localhost:8433", follow_redirects=False)
+
+    def log_in(self) -> "Desk":
+        answer = self.browser.get("/login", params={"ticket": self.access.new_ticket()})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        return self
+
+    def page(self, path: str, status: int = 200) -> str:
+        answer = self.browser.get(path)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[FakeApi]:
+    with FakeApi(tmp_path / "runner.sock") as api:
+        job = api.add("train", saved_step=5)
+        api.curves[job["id"]] = {"loss": LOSS, "memory_bytes": LOSS}
+        api.whys[job["id"]] = {
+            "job": job["id"],
+            "name": "train",
+            "state": "running",
+            "why": "attempt 1 runs",
+            "starts_at": None,
+            "until": AT,
+        }
+        api.logs[job["id"], 1] = b"step 1\nstep 2\n"
+        api.changes["devices"] = [{"curves": {}} for _ in range(9)]
+        api.changes["revisions"] = [{"revisions": []} for _ in range(9)]
+        api.answers["overview"] = an_overview(
+            [job, {**api.add("later"), "state": "queued", "why": "waits for GPU-0", "progress": None}]
+        )
+        api.answers["usage"] = {
+            "uses": [],
+            "total": {
+                "who": "",
+                "device_s": 0,
+                "cpu_s": 3600,
+                "share": 1.0,
+                "efficiency": None,
+                "utilisation": None,
+                "attempts": 1,
+            },
+        }
+        yield api
+
+
+@pytest.fixture
+def desk(api: FakeApi) -> Desk:
+    return Desk(api).log_in()
+
+
+def test_the_machine_shows_devices_jobs_and_the_queue_with_reasons(desk: Desk) -> None:
+    shown = desk.page("/")
+    for words in (
+        "GPU-0",
+        "H100",
+        "97 %",
+        "60 °C",
+        "400 W",
+        "1.0 GiB of 8.0 GiB",
+        "train",
+        "10/100",
+        "waits for GPU-0",
+    ):
+        assert words in shown
+
+
+def test_a_job_shows_its_state_attempts_curves_log_and_what_one_may_do(desk: Desk) -> None:
+    shown = desk.page("/jobs/train")
+    for words in (
+        "attempt 1 runs",
+        "step 1\nstep 2",
+        "<figcaption>loss</figcaption>",
+        'action="/jobs/000001/cancel"',
+        "2026-03-01 12:00:00",
+    ):
+        assert words in shown
+
+
+def test_a_decision_is_explained_rule_by_rule(desk: Desk, api: FakeApi) -> None:
+    rule = {
+        "name": "crashed",
+        "do": "resume",
+        "truth": True,
+        "because": ["exit.code = 1 (wanted: 1)"],
+        "note": "",
+    }
+    verdict = {"do": "resume", "rule": "crashed", "reason": "resume: exit 1"}
+    api.decisions["000001"] = [
+        {
+            "record": 1,
+            "attempt": 1,
+            "at": AT,
+            "policy": {"name": "default"},
+            "facts": {"exit.code": 1},
+            "verdict": verdict,
+            "rules": [rule],
+        }
+    ]
+    shown = desk.page("/jobs/000001")
+    assert "exit.code = 1 (wanted: 1)" in shown
+    assert "<strong>resume</strong> by rule crashed: resume: exit 1" in shown
+
+
+def test_a_job_that_has_ended_shows_its_life(desk: Desk, api: FakeApi) -> None:
+    api.jobs["000001"].update(
+        **ended(),
+        attempts=[
+            an_attempt(1, ended_at=AT, exit_code=137, cause="killed", verdict="resume"),
+            an_attempt(2, ended_at=AT, exit_code=0, cause="completed"),
+        ],
+    )
+    shown = desk.page("/jobs/000001")
+    assert '<rect class="bad"' in shown
+    assert '<rect class="good"' in shown
+    assert "killed (exit 137)" in shown
+    assert "Restart from scratch" in shown
+
+
+def test_hostile_names_reasons_and_logs_stay_text(desk: Desk, api: FakeApi) -> None:
+    api.jobs["000001"].update(name=HOSTILE, why=HOSTILE, advice=[HOSTILE], labels={HOSTILE: HOSTILE})
+    api.logs["000001", 1] = HOSTILE.encode() * 10
+    api.curves["000001"] = {HOSTILE: LOSS}
+    api.answers["overview"] = an_overview(
+        [api.jobs["000001"]], devices=[a_device(reason=HOSTILE, model=HOSTILE)]
+    )
+    for path in ("/", "/jobs", "/jobs/000001", "/compare?job=000001"):
+        shown = desk.page(path)
+        assert "<script>alert" not in shown
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert "&lt;script&gt;" in shown
+
+
+def test_two_jobs_are_compared_in_one_chart(desk: Desk, api: FakeApi) -> None:
+    api.curves["000002"] = {"loss": LOSS}
+    shown = desk.page("/compare?job=train&job=later")
+    assert shown.count("<figure") == 1
+    assert "train (000001)" in shown
+    assert "runner diff 000001 000002" in shown
+    assert "Type the ids" in desk.page("/compare")
+    assert "at most 12" in desk.page("/compare?job=" + "1+" * 13, 404)
+
+
+def test_a_sweep_marks_its_best(desk: Desk, api: FakeApi) -> None:
+    for job, rate in zip(api.jobs.values(), (0.1, 0.01), strict=True):
+        job.update(revision={"job": {}, "sweep": {"values": {"rate": rate}}}, saved_step=None)
+    api.curves["000002"] = {"loss": [[1.0, 1, 0.001, 0, 0, 1]]}
+    shown = desk.page("/sweeps/000001")
+    assert '<tr class="best">' in shown
+    assert shown.index("least loss") > shown.index("later</a>")
+
+
+def test_filters_keep_what_they_accept(desk: Desk, api: FakeApi) -> None:
+    for job in api.jobs.values():
+        job["saved_step"] = None
+    api.jobs["000002"].update(owner="bob", **ended("failed", "exit 1"))
+    assert 'href="/jobs/000001"' not in desk.page("/jobs?state=failed")
+    assert 'href="/jobs/000002"' in desk.page("/jobs?user=bob&text=exit&sort=name")
+    assert "No job is like that" in desk.page("/jobs?text=nothing-like-it")
+
+
+def test_other_pages_are_shown(desk: Desk, api: FakeApi) -> None:
+    api.schedules.append(
+        {
+            "name": "nightly",
+            "owner": "ada",
+            "state": "active",
+            "cron": "0 3 * * *",
+            "next": ["2030-01-01T03:00"],
+            "last": None,
+        }
+    )
+    assert "nightly" in desk.page("/schedules")
+    assert "1.0" in desk.page("/usage")
+
+
+def test_a_change_is_made_from_the_page_and_shown(desk: Desk, api: FakeApi) -> None:
+    desk.page("/jobs/000001")
+    token = desk.access.form_token(desk.browser.cookies["runner_dash"])
+    answer = desk.browser.post(
+        "/jobs/000001/cancel", data={"token": token}, headers={"Origin": "http://localhost:8433"}
+    )
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/000001")
+    assert api.jobs["000001"]["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("token", "origin", "verb"),
+    [
+        ("", None, "cancel"),
+        ("right", "http://evil.example", "cancel"),
+        ("right", None, "signal"),
+        ("x" * 9000, None, "cancel"),
+    ],
+)
+def test_a_change_that_others_caused_is_refused(
+    desk: Desk, api: FakeApi, token: str, origin: str | None, verb: str
+) -> None:
+    if token == "right":  # noqa: S105  stands for the token of the session
+        token = desk.access.form_token(desk.browser.cookies["runner_dash"])
+    headers = {} if origin is None else {"Origin": origin}
+    answer = desk.browser.post(f"/jobs/000001/{verb}", data={"token": token}, headers=headers)
+    assert answer.status_code in {403, 404, 413}
+    assert api.jobs["000001"]["state"] == "running"
+
+
+def test_without_the_link_nothing_is_shown(api: FakeApi) -> None:
+    desk = Desk(api)
+    for path in (
+        "/",
+        "/jobs",
+        "/jobs/000001",
+        "/jobs/000001/curves.json",
+        "/jobs/000001/log",
+        "/live",
+        "/compare",
+    ):
+        assert desk.browser.get(path).status_code == 401
+    assert not api.asked
+    assert desk.browser.get("/login", params={"ticket": "guess"}).status_code == 403
+
+
+def test_the_cookie_is_for_this_site_and_no_script(api: FakeApi) -> None:
+    desk = Desk(api)
+    cookie = (
+        desk.browser.get("/login", params={"ticket": desk.access.new_ticket()}).headers["set-cookie"].lower()
+    )
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+
+
+@pytest.mark.parametrize("path", ["/", "/nothing", "/static/dash.css", "/login", "/jobs/000001/curves.json"])
+def test_every_answer_forbids_what_is_foreign(desk: Desk, path: str) -> None:
+    headers = desk.browser.get(path).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/vendor/../../app.py",
+        "/jobs/..%2f..%2fv1%2fstop",
+    ],
+)
+def test_no_path_leads_out_of_the_static_files(desk: Desk, path: str) -> None:
+    assert desk.browser.get(path).status_code == 404
+
+
+def test_a_foreign_name_is_refused(desk: Desk) -> None:
+    assert desk.browser.get("/", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_a_read_only_dashboard_offers_no_change(api: FakeApi) -> None:
+    desk = Desk(api, needs_login=False, read_only=True)
+    assert '<form method="post"' not in desk.page("/jobs/000001")
+    assert (
+        desk.browser.post(
+            "/jobs/000001/cancel", data={"token": desk.access.form_token("anybody")}
+        ).status_code
+        == 403
+    )
+    assert api.jobs["000001"]["state"] == "running"
+
+
+def test_a_daemon_that_is_away_is_said(desk: Desk, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.client.client.ABSENCE_LIMIT_S", 0.0)
+    api.socket_path.unlink()
+    assert "no daemon answers" in desk.page("/", 503)
+    api.socket_path.touch()
+
+
+def test_a_log_is_given_piece_by_piece(desk: Desk) -> None:
+    answer = desk.browser.get("/jobs/000001/log", params={"offset": 7, "attempt": 1})
+    assert (answer.text, answer.headers["x-next-offset"], answer.headers["x-attempt"]) == (
+        "step 2\n",
+        "14",
+        "1",
+    )
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert (
+        "attachment"
+        in desk.browser.get("/jobs/000001/log?offset=0&download=1").headers["content-disposition"]
+    )
+
+
+def test_the_curves_come_in_columns(desk: Desk) -> None:
+    found = desk.browser.get("/jobs/000001/curves.json").json()
+    assert found["loss"]["x"][:3] == [0, 10, 20]
+    assert found["loss"]["steps"] is True

@@ -38,11 +38,11 @@ class FactCollector:
     state_dir: Path = Path("/")
 
     def nvidia(self) -> NvidiaFacts:
-        """Return the facts about NVIDIA; NVML is asked only where there is a GPU or a driver."""
+        """Return the facts about NVIDIA; none where there is no GPU, no driver and no NVML."""
         on_bus, module = self._on_bus(NVIDIA), self._read("sys/module/nvidia/version")
-        facts = NvidiaFacts()
-        if on_bus or module or self.root != Path("/"):
-            facts = describe_driver()
+        facts = describe_driver()
+        if facts.nvml_error and not (on_bus or module):
+            return NvidiaFacts()
         return replace(
             facts,
             on_bus=on_bus,
@@ -95,7 +95,8 @@ class FactCollector:
             for path in sorted((self.root / directory).iterdir()):
                 if name.fullmatch(path.name):
                     shown = f"/{path.relative_to(self.root)}"
-                    yield Node(shown, _group(path), os.access(path, os.R_OK | os.W_OK))
+                    by_group = (path.stat().st_mode & 0o060) == 0o060
+                    yield Node(shown, _group(path), os.access(path, os.R_OK | os.W_OK), by_group)
 
     def _clock(self) -> bool | None:
         """Return whether a time service says that it keeps the clock; None: none is known here."""

@@ -19,6 +19,9 @@ CDI_ENGINE: Final = (25, 0)
 LEAST_DISK_BYTES: Final = 20 * GIB
 """An image with CUDA takes about 10 GiB while it is built, and its checkpoints come on top."""
 
+TOOLKIT_FIRST: Final = "install nvidia-container-toolkit, then: "
+"""A step that is left out where the toolkit is installed."""
+
 LEAST_WATCHES, LEAST_INSTANCES = 8192, 128
 
 Injection: TypeAlias = Literal["cdi", "hook"]
@@ -51,6 +54,7 @@ class Node:
     path: str
     group: str
     accessible: bool
+    by_group: bool = False  # whether members of its group may
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ def choose_injection(engine: EngineFacts, wanted: Literal["auto", "cdi", "hook"]
         return InjectionChoice(
             None,
             "gpu_injection is hook, and the engine has no runtime nvidia",
-            "install nvidia-container-toolkit, then: nvidia-ctk runtime configure --runtime=docker",
+            f"{TOOLKIT_FIRST}nvidia-ctk runtime configure --runtime=docker, and restart the engine",
         )
     if not can_cdi:
         fact = f"engine {engine.version or 'of unknown version'} cannot inject devices by CDI"
@@ -159,13 +163,14 @@ def choose_injection(engine: EngineFacts, wanted: Literal["auto", "cdi", "hook"]
         return InjectionChoice(
             None,
             f"{fact}{tail}",
-            "use an engine of version 25 or later with features.cdi, or install nvidia-container-toolkit"
-            " (nvidia-ctk runtime configure --runtime=docker) and let gpu_injection be hook",
+            "use an engine of version 25 or later with features.cdi, or "
+            f"{'let gpu_injection be auto and ' if wanted == 'cdi' else ''}register the runtime nvidia: "
+            f"{TOOLKIT_FIRST}nvidia-ctk runtime configure --runtime=docker, and restart the engine",
         )
     return InjectionChoice(
         None,
         "no CDI specification describes nvidia.com/gpu",
-        "install nvidia-container-toolkit, then: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+        f"{TOOLKIT_FIRST}nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     )
 
 
@@ -180,8 +185,13 @@ def examine(machine: Machine) -> tuple[Finding, ...]:
     )
 
 
+def has_gpus(machine: Machine) -> bool:
+    """Return whether the machine has a GPU, with or without a driver."""
+    return bool(machine.nvidia.on_bus or machine.nvidia.gpus or machine.amd.on_bus or machine.amd.gpus)
+
+
 def _no_gpu(machine: Machine) -> Iterator[Finding]:
-    if not (machine.nvidia.on_bus or machine.nvidia.gpus or machine.amd.on_bus or machine.amd.gpus):
+    if not has_gpus(machine):
         yield Finding("GPUs", Verdict.ABSENT, "none on the PCI bus", "jobs run on CPUs")
 
 
@@ -257,9 +267,12 @@ def _injection(machine: Machine) -> Finding:
     assert engine is not None  # noqa: S101  the caller has looked
     choice = choose_injection(engine, machine.injection)
     if choice.how is None:
-        return Finding("devices in containers", Verdict.PROBLEM, choice.problem, choice.advice)
-    how = "CDI" if choice.how == "cdi" else "the runtime nvidia"
-    return Finding("devices in containers", Verdict.OK, f"by {how}")
+        advice = choice.advice
+        if machine.nvidia.toolkit is not None:  # that step is done
+            advice = advice.replace(TOOLKIT_FIRST, "")
+        return Finding("devices in containers", Verdict.PROBLEM, choice.problem, advice)
+    how = f"by CDI ({', '.join(engine.cdi_files)})" if choice.how == "cdi" else "by the runtime nvidia"
+    return Finding("devices in containers", Verdict.OK, how)
 
 
 # --- AMD
@@ -282,19 +295,30 @@ def _amd(machine: Machine) -> Iterator[Finding]:
         advice = "install the amdgpu kernel module of ROCm, or a kernel with CONFIG_HSA_AMD"
         yield Finding("/dev/kfd", Verdict.PROBLEM, "is missing: nothing can compute", advice)
     else:
-        yield from _nodes("/dev/kfd", (facts.kfd,), "", machine)
-    yield from _nodes("/dev/dri/renderD*", facts.render, "see dmesg for errors of amdgpu", machine)
+        yield from _nodes("/dev/kfd", (facts.kfd,), "", machine, groups_given=True)
+    yield from _nodes(
+        "/dev/dri/renderD*", facts.render, "see dmesg for errors of amdgpu", machine, groups_given=True
+    )
 
 
-def _nodes(subject: str, nodes: Iterable[Node], missing: str, machine: Machine) -> Iterator[Finding]:
-    """Yield whether device nodes exist and may be opened.  A daemon in containers opens none itself."""
+def _nodes(
+    subject: str, nodes: Iterable[Node], missing: str, machine: Machine, *, groups_given: bool = False
+) -> Iterator[Finding]:
+    """Yield whether device nodes exist and may be opened.
+
+    A daemon with an engine opens none itself: with ``groups_given``, containers have the groups of the nodes.
+    """
     found = tuple(nodes)
     if not found:
         yield Finding(subject, Verdict.PROBLEM, "there are none", missing)
         return
-    closed = tuple(node for node in found if not node.accessible)
+    in_containers = groups_given and machine.engine is not None
+    closed = tuple(each for each in found if not (each.accessible or (in_containers and each.by_group)))
     if not closed:
-        yield Finding(subject, Verdict.OK, ", ".join(node.path for node in found))
+        given = sorted({node.group for node in found if not node.accessible})
+        fact = ", ".join(node.path for node in found)
+        more = f"; containers get the group {' and '.join(given)}" if given else ""
+        yield Finding(subject, Verdict.OK, f"{fact}{more}")
         return
     groups = sorted({node.group for node in closed} - machine.groups)
     paths = ", ".join(node.path for node in closed)

@@ -238,7 +238,7 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
     choose = settings.gpu_injection == "auto"
     return DockerExecutor(
         DockerExecutorSettings(
-            hardened, settings.engine, choose_injection=choose, describe_driver=nvidia.describe_driver
+            hardened, settings.engine, choose_injection=choose, driver_version=nvidia.driver_version
         )
     )
 

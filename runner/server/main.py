@@ -48,6 +48,7 @@ from runner.server.api import settings as settings_api
 from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.composition import build, open_store
+from runner.server.doctor import watch_machine
 from runner.server.leaving import StopDeadline, end_threads
 from runner.server.listen import BACKLOG, ask_to_stop, bound, catch_stop_signals, keep_from_hangup, server_of
 from runner.server.network import make_network
@@ -138,6 +139,8 @@ def _serve(start: Start, parts: Parts | None = None) -> int:
             else LocalAdapters(directory, settings, store.instance)
         )
         service = build(directory, settings, store, adapters, kernel_log)
+        if not parts:
+            watch_machine(directory, settings).start()
         listener = (
             parts.socket
             if parts
@@ -153,6 +156,7 @@ def _make_helper(start: Start, daemon_uid: int) -> Helper:
     """Return the helper, which acts with root's rights for the rest of the daemon."""
     directory, settings = start.directory, start.settings
     run_as = settings.root_jobs_run_as
+    watch_machine(directory, settings).start()  # with the rights that tell what jobs can reach
     users = HostUsers(unknown_uids(settings), instead_of_root=(run_as.uid, run_as.gid))
     walls = Walls(directory, daemon_uid, (run_as.uid, run_as.gid), users.account_problem)
     images = local_images(directory, settings)

@@ -49,14 +49,15 @@ def test_specifications_of_nvidia_are_found(engine: str, tmp_path: Path) -> None
 
 
 def test_an_image_is_started_and_computes(engine: str, torch_image: str) -> None:
-    finding = try_image(engine, torch_image, None, None)
+    finding = try_image(engine, torch_image, None)
     assert finding.verdict is Verdict.OK, finding
     assert "computes on the CPU" in finding.fact
+    assert finding.fact.endswith(" s to compile a line")
 
 
 def test_an_image_that_is_not_there_or_has_no_python_is_a_problem(engine: str, base_image: str) -> None:
-    assert try_image(engine, "nothing:of-that-name", None, None).verdict is Verdict.PROBLEM
-    found = try_image(engine, base_image, None, None)
+    assert try_image(engine, "nothing:of-that-name", None).verdict is Verdict.PROBLEM
+    found = try_image(engine, base_image, None)
     assert found.verdict is Verdict.PROBLEM
     assert "python" in found.fact
 

@@ -1,8 +1,9 @@
 """What ``runner doctor`` asks the container engine, and the program that it starts in an image."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from docker import APIClient
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
 from runner.base.errors import Unavailable
-from runner.core.doctor import EngineFacts, Finding, Verdict
+from runner.core.doctor import EngineFacts, Finding, Injection, Verdict
 
 CDI_DIRECTORIES: Final = ("etc/cdi", "var/run/cdi")
 ENGINE_TIMEOUT_S: Final = 10
@@ -59,27 +60,51 @@ assert torch.isfinite(one @ one).all()
 found["matmul_s"] = round(time.monotonic() - began, 3)
 half = one.to(torch.bfloat16)
 found["bf16"] = bool(torch.isfinite((half @ half).float()).all())
+began = time.monotonic()
+try:
+    doubled = torch.compile(lambda x: torch.relu(x) * 2)(one)
+    assert torch.equal(doubled, torch.relu(one) * 2)
+    found["compile_s"] = round(time.monotonic() - began, 1)
+except Exception as error:
+    found["compile_error"] = " ".join(str(error).split())[:200]
 if device.type == "cuda":
     found["device"] = torch.cuda.get_device_name(0)
     found["visible"] = torch.cuda.device_count()
     torch.cuda.synchronize()
 print(json.dumps(found))
 """
-"""What is run in an image: memory, a product of matrices, bfloat16."""
+"""What is run in an image: memory, a product of matrices, bfloat16, and one line compiled."""
 
 PROBE_TIMEOUT_S: Final = 120
 
+WRITABLE: Final = {
+    "HOME": "/tmp",  # noqa: S108  of a container of its own
+    "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",  # noqa: S108  as above
+    "TRITON_CACHE_DIR": "/tmp/triton",  # noqa: S108  as above
+}
+"""Where a user without an account may write in a container of its own."""
 
-def try_image(url: str | None, image: str, device: str | None, how: str | None) -> Finding:
+
+@dataclass(frozen=True, slots=True)
+class TriedDevice:
+    """A device that a container gets: of NVIDIA by its number, of AMD by its nodes and their groups."""
+
+    name: str
+    how: Injection | None = None  # NVIDIA
+    number: int = 0
+    nodes: tuple[Path, ...] = ()  # AMD
+
+
+def try_image(url: str | None, image: str, device: TriedDevice | None) -> Finding:
     """Start an image with a device, or on the CPU, and compute in it; return what came of it."""
-    subject = f"image {image} on {device or 'the CPU'}"
+    subject = f"image {image} on {device.name if device else 'the CPU'}"
     connection = EngineConnection(url, PROBE_TIMEOUT_S)
     target = "cpu" if device is None else "cuda"
     try:
         with engine_errors(f"start {image}"):
             client = connection.connect()
             try:
-                code, text = _run_in(client, image, target, _device_arguments(client, device, how))
+                code, text = _run_in(client, image, target, device)
             finally:
                 client.close()
     except Unavailable as error:
@@ -93,30 +118,46 @@ def try_image(url: str | None, image: str, device: str | None, how: str | None) 
         found = json.loads(last)
     except ValueError:
         return Finding(subject, Verdict.PROBLEM, f"it printed {last[:200]!r}", "the image must have torch")
-    rounding = "" if found["bf16"] else "; bfloat16 does not work"
-    device_name = f"{found.get('device', 'the CPU')}, {found['matmul_s']} s for a first product"
-    return Finding(subject, Verdict.OK, f"torch {found['torch']} computes on {device_name}{rounding}")
+    return _verdict(subject, found)
 
 
-def _device_arguments(client: APIClient, device: str | None, how: str | None) -> dict[str, Any]:
+def _verdict(subject: str, found: Mapping[str, Any]) -> Finding:
+    """Return what the report of a probe means."""
+    where = f"{found.get('device', 'the CPU')}, {found['matmul_s']} s for a first product"
+    fact = f"torch {found['torch']} computes on {where}"
+    if not found["bf16"]:
+        return Finding(subject, Verdict.WARNING, f"{fact}; bfloat16 does not work", "use another precision")
+    if error := found.get("compile_error"):
+        return Finding(subject, Verdict.WARNING, f"{fact}; torch.compile fails: {error}", "use compile: off")
+    return Finding(subject, Verdict.OK, f"{fact}, {found['compile_s']} s to compile a line")
+
+
+def device_arguments(device: TriedDevice | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the host configuration that gives a container a device, and the variables that it needs."""
     host: dict[str, Any] = {"cap_drop": ["ALL"], "network_mode": "none", "pids_limit": 512}
-    if device is not None and how == "cdi":
-        host["device_requests"] = [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={device}"]}]
-    elif device is not None and how == "hook":
+    variables = {"NVIDIA_VISIBLE_DEVICES": "void", **WRITABLE}
+    if device is None:
+        return host, variables
+    if device.nodes:
+        host["devices"] = [f"{node}:{node}:rw" for node in device.nodes]
+        host["group_add"] = sorted({str(node.stat().st_gid) for node in device.nodes})
+    elif device.how == "hook":
         host["runtime"] = "nvidia"
-    made: dict[str, Any] = client.create_host_config(**host)
-    return made
+        variables["NVIDIA_VISIBLE_DEVICES"] = str(device.number)
+    else:
+        host["device_requests"] = [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={device.number}"]}]
+    return host, variables
 
 
-def _run_in(client: APIClient, image: str, target: str, host: dict[str, Any]) -> tuple[int, str]:
+def _run_in(client: APIClient, image: str, target: str, device: TriedDevice | None) -> tuple[int, str]:
     """Run the probe in a new container, which is removed; return its exit code and output."""
-    visible = {"NVIDIA_VISIBLE_DEVICES": "void"} if target == "cpu" else {}
+    host, variables = device_arguments(device)
     created = client.create_container(
         image,
         entrypoint=["python", "-c", PROBE, target],
-        host_config=host,
+        host_config=client.create_host_config(**host),
         user="65532:65532",
-        environment=visible,
+        environment=variables,
     )["Id"]
     try:
         client.start(created)

@@ -40,7 +40,7 @@ from runner.adapters.docker.memory_kills import MemoryKills
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
 from runner.core.cuda import Gpu, launch_problem, parse_version
-from runner.core.doctor import Injection, NvidiaFacts, choose_injection
+from runner.core.doctor import Injection, choose_injection
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -78,7 +78,7 @@ class DockerExecutorSettings:
     """Of every call; after a longer silence the engine counts as unavailable."""
     reconnect_max_s: float = 5.0
     """Longest pause between two attempts to listen to the events of an engine that is down."""
-    describe_driver: Callable[[], NvidiaFacts] | None = None
+    driver_version: Callable[[], str | None] | None = None
     """What says which NVIDIA driver is there before a launch; None: images are not compared with it."""
     choose_injection: bool = False
     """Whether the engine is asked how NVIDIA devices get into containers; False: as the hardening says."""
@@ -175,11 +175,11 @@ class DockerExecutor:
             Unavailable: they do not fit; the job waits, and is not blamed.
         """
         devices = [each for each in request.devices if each.vendor == "nvidia"]
-        describe = self.settings.describe_driver
-        if not devices or describe is None or (cuda := self._cuda_of(request.image)) is None:
+        version = self.settings.driver_version
+        if not devices or version is None or (cuda := self._cuda_of(request.image)) is None:
             return
         gpus = [Gpu(each.label or each.uuid, each.capability) for each in devices]
-        if problem := launch_problem(cuda, describe().driver, gpus):
+        if problem := launch_problem(cuda, version(), gpus):
             raise Unavailable(f"{attempt_name(request.key)}: not started: {problem}")
 
     def _cuda_of(self, image: str) -> tuple[int, int] | None:

@@ -78,6 +78,14 @@ class NvidiaProbe:
                 yield from _device(handle, label=label, numa=numa, link_group=groups.get(bus or ""))
 
 
+def driver_version(sys_root: Path = Path("/sys")) -> str | None:
+    """Return the version of the driver, None if there is none; a driver that hangs is not asked."""
+    try:
+        return (sys_root / "module/nvidia/version").read_text().strip()
+    except OSError:
+        return describe_driver().driver
+
+
 def describe_driver() -> NvidiaFacts:
     """Return what NVML says about the driver and each GPU; ``nvml_error`` says why it does not answer."""
     try:

@@ -54,7 +54,7 @@ def test_a_healthy_machine_has_no_advice() -> None:
     assert one(MACHINE, "NVIDIA driver").fact == (
         "580.65.06, supports CUDA up to 13.0; the image's torch needs CUDA 13.0"
     )
-    assert one(MACHINE, "devices in containers").fact == "by CDI"
+    assert one(MACHINE, "devices in containers").fact == "by CDI (/etc/cdi/nvidia.yaml)"
     assert (
         one(replace(MACHINE, wanted_cuda=None), "NVIDIA driver").fact == "580.65.06, supports CUDA up to 13.0"
     )

@@ -23,7 +23,7 @@ from runner.adapters.docker.executor import (
 )
 from runner.adapters.docker.hardening import LOOPBACK_HOSTS, HardeningSettings
 from runner.base.errors import Unavailable
-from runner.core.doctor import EngineFacts, NvidiaFacts
+from runner.core.doctor import EngineFacts
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -297,8 +297,7 @@ def _launching(
 ) -> tuple[Launching, DockerExecutor]:
     engine = Launching(labels)
     monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
-    facts = NvidiaFacts(driver=driver)
-    settings = DockerExecutorSettings(HardeningSettings("i1"), describe_driver=lambda: facts)
+    settings = DockerExecutorSettings(HardeningSettings("i1"), driver_version=lambda: driver)
     return engine, DockerExecutor(settings)
 
 

@@ -1,0 +1,58 @@
+"""Looks at the machine as ``runner doctor`` does, when a daemon starts and once a day, and warns in its log.
+
+Only a machine with GPUs is looked at.  It happens beside the start, because a driver may hang.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from runner.adapters.docker.doctor import describe_engine
+from runner.adapters.doctor import FactCollector, groups_of_this_process
+from runner.adapters.image_locks import cuda_of_images
+from runner.base.threads import PeriodicThread
+from runner.core.doctor import Machine, Verdict, examine, has_gpus
+from runner.files.settings.model import Settings
+from runner.server.adapters import image_settings
+
+EVERY_S: Final = 86400.0
+
+log = structlog.get_logger()
+
+
+def collect(directory: Path, settings: Settings, root: Path = Path("/")) -> Machine:
+    """Return the facts about this machine, for a daemon with a state directory and settings."""
+    collector = FactCollector(root, directory)
+    uses_engine = settings.executor in {"auto", "docker"}
+    return Machine(
+        nvidia=collector.nvidia(),
+        amd=collector.amd(),
+        engine=describe_engine(settings.engine) if uses_engine else None,
+        host=collector.host(),
+        wanted_cuda=cuda_of_images(image_settings(directory, settings)),
+        injection=settings.gpu_injection,
+        groups=groups_of_this_process(),
+    )
+
+
+def watch_machine(directory: Path, settings: Settings) -> PeriodicThread:
+    """Return a thread that looks at the machine and warns; it is not started yet."""
+    return PeriodicThread("doctor", EVERY_S, partial(_warn_of, directory, settings), begin_at_once=True)
+
+
+def _warn_of(directory: Path, settings: Settings) -> None:
+    machine = collect(directory, settings)
+    if has_gpus(machine):
+        warn(machine)
+
+
+def warn(machine: Machine) -> None:
+    """Log every problem and warning about a machine."""
+    for finding in examine(machine):
+        told = {"subject": finding.subject, "fact": finding.fact, "advice": finding.advice}
+        if finding.verdict is Verdict.PROBLEM:
+            log.error("doctor.problem", **told)
+        elif finding.verdict is Verdict.WARNING:
+            log.warning("doctor.warning", **told)

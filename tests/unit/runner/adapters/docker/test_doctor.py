@@ -1,0 +1,49 @@
+"""How the container of a trial gets its device, and what its report means."""
+
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.docker import doctor
+from runner.adapters.docker.doctor import TriedDevice, device_arguments
+from runner.core.doctor import Verdict
+
+SEEN = {"torch": "2.13.0", "matmul_s": 0.2, "bf16": True, "compile_s": 9.1, "device": "NVIDIA H100"}
+
+
+def test_without_a_device_the_container_sees_none() -> None:
+    host, variables = device_arguments(None)
+    assert (host["cap_drop"], host["network_mode"]) == (["ALL"], "none")
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+def test_cdi_and_the_hook_name_the_device() -> None:
+    host, variables = device_arguments(TriedDevice("GPU-1", "cdi", 1))
+    assert host["device_requests"] == [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=1"]}]
+    assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
+    host, variables = device_arguments(TriedDevice("GPU-1", "hook", 1))
+    assert (host["runtime"], variables["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", "1")
+
+
+def test_nodes_of_amd_come_with_their_groups(tmp_path: Path) -> None:
+    nodes = (tmp_path / "kfd", tmp_path / "renderD128")
+    for node in nodes:
+        node.touch()
+    host, _ = device_arguments(TriedDevice("renderD128", nodes=nodes))
+    assert host["devices"] == [f"{node}:{node}:rw" for node in nodes]
+    assert host["group_add"] == [str(nodes[0].stat().st_gid)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "ends"),
+    [
+        ({}, Verdict.OK, "NVIDIA H100, 0.2 s for a first product, 9.1 s to compile a line"),
+        ({"bf16": False}, Verdict.WARNING, "bfloat16 does not work"),
+        ({"compile_error": "no gcc"}, Verdict.WARNING, "torch.compile fails: no gcc"),
+    ],
+)
+def test_a_report_is_read(changes: dict[str, object], verdict: Verdict, ends: str) -> None:
+    finding = doctor._verdict("image", {**SEEN, **changes})
+    assert finding.verdict is verdict
+    assert finding.fact.endswith(ends)
+    assert bool(finding.advice) is (verdict is not Verdict.OK)

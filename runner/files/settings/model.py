@@ -215,9 +215,9 @@ class Settings(BaseModel):
     that this machine's driver and GPUs can run."""
 
     torch_indexes: dict[LockName, IndexUrl | None] = {}
-    """The index of torch for an accelerator or a lock, besides those of pip; for an accelerator also the one of
-    jobs that ask for another torch.  Without an entry: PyTorch's own
-    for a lock that names its build (``+rocm7.2``), else none.  null: none."""
+    """The index of torch for an accelerator or a lock, besides those of pip; that of an accelerator is also
+    for jobs that ask for another torch.  Without an entry: PyTorch's own for a lock that names its build
+    (``+rocm7.2``), else none.  null: none."""
 
     allowed_images: dict[str, str] = {}
     """Names that a job file may give as ``image``, and their image references."""

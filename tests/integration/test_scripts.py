@@ -5,6 +5,7 @@ Each directory of ``examples/scripts`` is one, with its requirements and its job
 anything of the runner.
 """
 
+import json
 import re
 import shutil
 import signal
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 from images.store import ImageStore
+from tests.fakes.daemon.ports import fetch, forwarding
 from tests.fakes.daemon.service import Service, service, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -126,6 +128,39 @@ def test_trackers_have_every_step_of_a_script_that_was_killed(daemon: Service) -
     assert here == there
     assert len(list((homes[1] / "tensorboard").iterdir())) == 2  # one file for each attempt
     assert sum(map(records, (homes[1] / "tensorboard").iterdir())) >= 120
+
+
+def test_tensorboard_in_a_job_without_network_is_shown_by_forward(daemon: Service) -> None:
+    """It comes from the requirements of the script, and runs beside it in its container."""
+    show = "tensorboard --logdir $HOME/tensorboard --port 6006 --load_fast=false"
+    train = "python train.py --steps 20 && echo trained && exec sleep 1000"
+    directory = SCRIPTS / TRACKED.name
+    file = daemon.file(
+        "board",
+        directory=directory,
+        workload={"kind": "program", "command": ["sh", "-c", f"{show} & {train}"], "code": str(directory)},
+        image={"requirements": str(directory / "requirements.txt")},
+        network="none",
+        resources={"cpus": 1, "memory": "4GiB"},
+    )
+    job = daemon.submit(file, end="cancelled")
+    daemon.reaches(job, "running", LONGEST_S)
+    until(lambda: "trained" in daemon.log(job), "it has trained", LONGEST_S, more=daemon.log_tail)
+    with forwarding(daemon, job, "6006:0") as (_, port):
+        points = "/data/plugin/scalars/scalars?run=.&tag=loss"
+        found = until(lambda: _scalars(port, points), "TensorBoard shows the losses", LONGEST_S)
+    assert [step for _, step, _ in found] == list(range(20))
+    daemon.runner("cancel", job)
+    daemon.ends(job)
+
+
+def _scalars(port: int, path: str) -> list[tuple[float, int, float]]:
+    """Return the points that TensorBoard answers with; none while it starts or reads."""
+    try:
+        found: list[tuple[float, int, float]] = json.loads(fetch(port, path))
+    except (OSError, ValueError):
+        return []
+    return found if len(found) == 20 else []
 
 
 def mlflow_losses(home: Path) -> dict[int, float]:

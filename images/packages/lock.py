@@ -66,6 +66,8 @@ class Lock:
 
     system: tuple[SystemPackage, ...] = ()
     """Debian packages that the image gets below the others."""
+    below: str | None = None
+    """The operator's image that gets the packages, chosen by its Python; None: that of the job."""
 
     @property
     def text(self) -> str:
@@ -114,6 +116,7 @@ def parse_lock(text: str) -> Lock:
         own.get("owner"),
         isolated,
         system,
+        own.get("below"),
     )
 
 
@@ -133,6 +136,8 @@ def _lines(lock: Lock) -> Iterator[str]:
     yield f"machine = {_quoted(lock.machine)}"
     if lock.owner is not None:
         yield f"owner = {lock.owner}"
+    if lock.below is not None:
+        yield f"below = {_quoted(lock.below)}"
     if lock.isolated:
         yield "isolated = true"
     yield ""

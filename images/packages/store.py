@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,6 +58,11 @@ class PackageStore:
             EngineUnavailable: the engine does not answer.
         """
         return probe_image(self.engine(), image, self.settings.cache_dir)
+
+    def labels(self, image: str) -> Mapping[str, str]:
+        """Return the labels of an image, none if the engine does not have it."""
+        found = self.engine().image(image)
+        return {} if found is None else found.labels
 
     def resolve(self, wanted: Requirements, below: str, account: Account | None, log: BuildLog) -> Lock:
         """Return the lock of requirements for an image; packages without a wheel are built.

@@ -20,6 +20,13 @@ def locked_hashes(text: str) -> Mapping[str, str]:
     return {each["name"]: each["wheels"][0]["hashes"]["sha256"] for each in found if each.get("wheels")}
 
 
+@cached_by_text(64, 4 * 1024**2)
+def locked_image(text: str) -> str | None:
+    """Return the name of the operator's image that was chosen for a lock; None: that of the job."""
+    found = tomllib.loads(text).get("tool", {}).get("runner", {}).get("below")
+    return found if isinstance(found, str) else None
+
+
 def locked_python(text: str) -> str | None:
     """Return the Python of a lock, such as 3.11; None if it does not say."""
     python = tomllib.loads(text).get("tool", {}).get("runner", {}).get("python")

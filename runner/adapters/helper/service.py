@@ -345,6 +345,9 @@ class Helper:
         base = request.request.base
         if base is not None and base not in self.allowed_images.values():
             raise BuildFailed(f"image {base}: is not offered by the settings")
+        for name, reference in request.request.offered:
+            if reference not in self.allowed_images.values():
+                raise BuildFailed(f"image {name[:100]}: is not offered by the settings")
         for name in (each.partition("=")[0] for each in request.request.system):
             if not any(fnmatchcase(name, pattern) for pattern in self.allowed_system):
                 raise Refused(f"{name[:100]}: is not on the list of the settings (packages.system)")

@@ -21,6 +21,10 @@ class PackageRequest:
     """The reference of the image that gets the packages; None: that of the accelerator."""
     system: tuple[str, ...] = ()
     """Debian packages, possibly with their versions."""
+    python: str | None = None
+    """The Python that the image must have; None: any."""
+    offered: tuple[tuple[str, str], ...] = ()
+    """Names and references of the images of the operator, one of which may have that Python."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,8 @@ class ImageChoice(contract.Spec):
         None, description="Python packages: a requirements.txt, pyproject.toml or pylock.toml, or a list."
     )
     python: PythonVersion | None = Field(
-        None, description='The Python that the packages are for, such as "3.12"; null: that of the base.'
+        None,
+        description='The Python of the image, such as "3.12"; the operator must have one with it.',
     )
     system: SystemPackages | None = Field(
         None, description="Debian packages, such as [libsndfile1], from the list of the operator."
@@ -129,7 +130,7 @@ class ImageChoice(contract.Spec):
     @property
     def has_packages(self) -> bool:
         """Whether the job asks for more than an image that the operator offers."""
-        return self.requirements is not None or self.system is not None
+        return any(each is not None for each in (self.requirements, self.system, self.python))
 
     @property
     def offered(self) -> str:

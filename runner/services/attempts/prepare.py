@@ -32,6 +32,7 @@ from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import fill_resume_args
+from runner.files.package_lock import locked_image
 from runner.services.attempts.checkpoints import keep_program_start, known_program_start, program_files
 from runner.services.attempts.inside import TERMINAL, install
 from runner.services.attempts.program import apply_program, locate_working_directory
@@ -113,7 +114,8 @@ class LaunchPreparer:
         config = self.config
         if not config.in_container:
             return NO_IMAGE
-        name = revision.job.image.offered
+        chosen = None if revision.lock is None else locked_image(revision.lock)
+        name = chosen or revision.job.image.offered
         if name == "auto":
             return config.images.ensure(revision.accelerator, directory.root / "build.log", row.job.id)
         if name not in config.allowed_images:

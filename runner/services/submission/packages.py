@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ MAX_FILES: Final = 20
 """Files that one file of requirements may include."""
 
 
-ADDED: Final = frozenset({"system"})
+ADDED: Final = frozenset({"system", "python"})
 """Fields that older requests lack: empty, they change no digest."""
 
 KnownLocks: TypeAlias = Callable[[str], tuple[str | None, str | None]]
@@ -103,6 +103,8 @@ class PackageResolver:
     who: User
     base: Path
     """The directory of the job file."""
+    offered: Mapping[str, str] = field(default_factory=dict)
+    """The images of the operator."""
 
     def resolve(
         self, job: JobFile, accelerator: Accelerator, reference: str | None, known: KnownLocks
@@ -130,6 +132,8 @@ class PackageResolver:
             accelerator,
             reference,
             job.image.system or (),
+            job.image.python,
+            tuple(sorted(self.offered.items())) if job.image.python is not None else (),
         )
         digest, (known_digest, known_lock) = _digest(request), known(job.name)
         if known_lock is not None and digest == known_digest:
@@ -285,7 +289,8 @@ def _check_hashes(job: JobFile, collected: Collected, lock: str) -> None:
 
 def _digest(request: PackageRequest) -> str:
     """Return the digest of a request."""
-    asked = {name: value for name, value in asdict(request).items() if value or name not in ADDED}
+    known = {name: value for name, value in asdict(request).items() if name != "offered"}
+    asked = {name: value for name, value in known.items() if value or name not in ADDED}
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -303,6 +308,10 @@ def _line_error(path: Path, line: RequirementLine, fact: str) -> FileError:
 
 def _at_its_line(job: JobFile, collected: Collected, reason: str) -> FileError:
     """Return the error of requirements without a solution, at the line that makes them so."""
+    python = "image.python: "
+    if reason.startswith(python):
+        fact = f"{job.image.python}: {one_line(reason.removeprefix(python))}"
+        return FileError(job.origin.path, [job.origin.problem(("image", "python"), fact)])
     for number, name in enumerate(job.image.system or ()):
         if reason.startswith(f"{name}: "):
             fact = f"{quoted(name)}: {one_line(reason.removeprefix(f'{name}: '))}"

@@ -243,9 +243,10 @@ class _JobResolver:
         if resolver.package_locks is None:
             fact = "this daemon offers no packages"
             raise FileError(job.origin.path, [job.origin.problem(("image",), fact)])
-        packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self.named.base)
+        allowed = resolver.settings.allowed_images
+        packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self.named.base, allowed)
         offered = job.image.offered
-        reference = None if offered == "auto" else resolver.settings.allowed_images[offered]
+        reference = None if offered == "auto" else allowed[offered]
         lock, request = packages.resolve(job, accelerator, reference, self.known_locks)
         return {"lock": lock, "lock_request": request}
 

@@ -296,5 +296,11 @@ def test_an_image_with_another_python_is_refused(site: Site) -> None:
     assert site.submit(f'{JOB}image: {{requirements: [tqdm], python: "3.11"}}\n').status_code == 201
     [line] = refusal(site, '{requirements: [tqdm], python: "3.12"}')
     assert line.startswith("job.yaml:2:39: image.python: is 3.12, and the image has 3.11; name a base")
+    [(request, _), *_] = site.packages.asked
+    assert (request.python, request.offered) == ("3.11", (("ours", "site/ours:1"),))
+    site.packages.missing["six"] = "image.python: no image for it (auto has 3.11); ask the operator"
+    assert refusal(site, '{requirements: [six], python: "3.12"}') == [
+        "job.yaml:2:38: image.python: 3.12: no image for it (auto has 3.11); ask the operator"
+    ]
     [line] = refusal(site, "{requirements: [tqdm], python: 3.12}")
     assert line.endswith('image.python: must be a version such as "3.12", not 3.12; put it in quotes')

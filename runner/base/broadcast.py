@@ -1,7 +1,8 @@
 """Wake-up of coroutines, on any event loop, when something has changed."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import TypeAlias
 
@@ -29,29 +30,52 @@ class ChangeBroadcast:
         """
         with self._lock:
             topics = list(self._waiting) if jobs is None else (None, *jobs)
-            waiting = [waiter for topic in topics for waiter in self._waiting.pop(topic, ())]
+            waiting = [waiter for topic in topics for waiter in self._waiting.get(topic, ())]
         for loop, event in waiting:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(event.set)
 
-    async def wait(self, timeout_s: float, job_id: str | None = None) -> None:
-        """Return at the next change, or after ``timeout_s``; at once when the daemon stops.
+    @contextmanager
+    def listen(self, job_id: str | None = None) -> Iterator["Listener"]:
+        """Yield who hears of every change from now on; look at what may change after this call.
 
-        With ``job_id`` only a change of this job counts: who follows one job is not woken by the others.
+        With ``job_id`` only changes of this job count: who follows one job is not woken by the others.
         """
         event = asyncio.Event()
         waiter = (asyncio.get_running_loop(), event)
         with self._lock:
-            if self.leaving:
-                return
             self._waiting.setdefault(job_id, set()).add(waiter)
         try:
-            await asyncio.wait_for(event.wait(), timeout_s)
-        except TimeoutError:
-            return
+            yield Listener(self, event)
         finally:
             with self._lock:
-                others = self._waiting.get(job_id, set())
+                others = self._waiting[job_id]
                 others.discard(waiter)
                 if not others:
-                    self._waiting.pop(job_id, None)
+                    del self._waiting[job_id]
+
+    async def wait(self, timeout_s: float, job_id: str | None = None) -> None:
+        """Return at the next change, or after ``timeout_s``; at once when the daemon stops."""
+        with self.listen(job_id) as listener:
+            await listener.wait(timeout_s)
+
+
+class Listener:
+    """Hears of changes."""
+
+    def __init__(self, broadcast: ChangeBroadcast, event: asyncio.Event) -> None:
+        self._broadcast = broadcast
+        self._event = event
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when something has changed since the last wait, or after ``timeout_s``.
+
+        At once when the daemon stops.
+        """
+        if self._broadcast.leaving:
+            return
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        except TimeoutError:
+            return
+        self._event.clear()

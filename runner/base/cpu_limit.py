@@ -1,7 +1,7 @@
 """A limit of the CPU time that a thread spends on what one user wrote.
 
-The code that walks a user's text calls ``check_cpu`` once for each unit of its work.  Without a limit, as in
-a command that reads its own user's file, that does nothing.
+The code that walks a user's text calls ``check_cpu`` once for each unit of its work; there it also gives way
+to others.  In a command that reads its own user's file, that does nothing.
 """
 
 from collections.abc import Iterator
@@ -50,8 +50,6 @@ def check_cpu() -> None:
         CpuLimitError: the thread has computed for longer than its limit.
         Unavailable: the client of the request has gone, or the daemon leaves.
     """
-    if _state.until_s is None:
-        return
-    if thread_time() > _state.until_s:
+    if _state.until_s is not None and thread_time() > _state.until_s:
         raise CpuLimitError(_state.message)
     check_wanted()

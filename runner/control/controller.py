@@ -123,3 +123,7 @@ class Controller:
     def snapshot(self) -> Snapshot:
         """Return the queue as it is now, with the jobs that will be in it once they have an image."""
         return self.scheduler.snapshot(self.context.moment(), admitted=True)
+
+    def admission_snapshot(self) -> Snapshot:
+        """Return all that decides whether a job is admitted; it costs the same for any queue."""
+        return self.scheduler.admission_snapshot(self.context.moment())

@@ -5,6 +5,7 @@ With the views stands what they are made of: dependencies, run-time estimates, u
 time of day, which somebody may set.  Nothing here depends on how many jobs have finished.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -38,7 +39,14 @@ from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.displacement import switch_cost_s
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.ready import NumericId, PendingIndex, numeric_id
-from runner.core.scheduler.snapshot import EndedJob, EstimateSource, PendingJob, ResourceRequest, RunningJob
+from runner.core.scheduler.snapshot import (
+    EndedJob,
+    EstimateSource,
+    PendingJob,
+    QueueName,
+    ResourceRequest,
+    RunningJob,
+)
 
 CLOCK_SET_S: Final = 0.5
 """The time of day has been set when it differs by more from what the monotonic clock says."""
@@ -76,6 +84,7 @@ class JobViews:
     tracked_jobs: Mapping[str, TrackedJob]  # the loop changes it
     pending: dict[str, PendingJob] = field(default_factory=dict)
     index: PendingIndex = field(default_factory=PendingIndex)  # the same jobs in order
+    waiting: Counter[QueueName] = field(default_factory=Counter)  # pending and preparing jobs
     running: dict[str, RunningJob] = field(default_factory=dict)
     preparing: dict[str, PendingJob] = field(default_factory=dict)  # their images are still made
     preparing_arrays: FirstOfArrays = field(default_factory=FirstOfArrays)
@@ -112,6 +121,7 @@ class JobViews:
             self.index.remove(was_pending)
         self.dependencies.ended.pop(job_id, None)
         was_preparing = self.preparing.pop(job_id, None)
+        self._count(was_pending or was_preparing, -1)
         match state:
             case Preparing():
                 self.preparing[job_id] = self._preparing_view(row)
@@ -124,6 +134,7 @@ class JobViews:
                 self._finish(row, state)
             case _:
                 pass
+        self._count(self.pending.get(job_id) or self.preparing.get(job_id), 1)
         ended = isinstance(state, Finished)
         self.totals.update(row, "" if ended else self.context.attempt_service.terms(row).team)
         self.preparing_arrays.update(was_preparing, self.preparing.get(job_id), self.preparing)
@@ -133,6 +144,14 @@ class JobViews:
         self._follow_switch(was_running, tracked)
         if job_id in self.pending or was_pending or (was_running and not self._goes_on(job_id, state)):
             self.changed = True
+
+    def _count(self, view: PendingJob | None, sign: int) -> None:
+        """Count a waiting job, or with a sign of -1 count it no longer."""
+        if view is not None:
+            name = (view.priority_class, view.owner, view.group)
+            self.waiting[name] += sign
+            if not self.waiting[name]:
+                del self.waiting[name]
 
     def record_probe(self, probed: Probed) -> None:
         """Note what a running job would lose by a preemption: all since its last checkpoint, and a start."""

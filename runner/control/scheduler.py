@@ -143,17 +143,17 @@ class Scheduler:
 
     def snapshot(self, now: Instant, *, admitted: bool = False) -> Snapshot:
         """Return all that decides who starts; ``admitted``: with the jobs whose image is still made."""
-        jobs, site, capacity = self.jobs, self.context.site, self.context.capacity
+        jobs, site = self.jobs, self.context.site
         jobs.follow_clock(now)
         jobs.usage.advance(now.monotonic)
         devices = self._present_devices()
-        queues = self.context.executor.queues
-        host = Host(site.host, capacity.cpus, capacity.memory_bytes, () if queues else devices, queues)
+        overdue = site.rules.overdue_per_owner
+        by_id = {**jobs.pending, **jobs.preparing} if admitted else jobs.pending.copy()
         return Snapshot(
             now_s=now.at.timestamp(),
-            hosts=(host,),
-            pending=(*jobs.pending.values(), *(jobs.preparing.values() if admitted else ())),
-            ready=None if admitted else jobs.index.view(now.at.timestamp(), site.rules.overdue_per_owner),
+            hosts=(self._host(devices),),
+            pending=tuple(by_id.values()),
+            ready=None if admitted else jobs.index.view(now.at.timestamp(), overdue, by_id),
             running=tuple(jobs.running.values()),
             user_usage=jobs.usage.users.rounded(),
             group_usage=jobs.usage.groups.rounded(),
@@ -163,6 +163,25 @@ class Scheduler:
             utc_offset_s=site.utc_offset_s(now.at),
             switching_left_device_s=jobs.switching_left_device_s(),
         )
+
+    def admission_snapshot(self, now: Instant) -> Snapshot:
+        """Return all that decides whether a job is admitted: of those that wait, how many they are."""
+        jobs, site = self.jobs, self.context.site
+        devices = self._present_devices()
+        return Snapshot(
+            now_s=now.at.timestamp(),
+            hosts=(self._host(devices),),
+            waiting=dict(jobs.waiting),
+            running=tuple(jobs.running.values()),
+            maintenance=tuple(with_device_uuids(each, devices) for each in site.maintenance),
+            config=site.rules,
+        )
+
+    def _host(self, devices: tuple[SchedulableDevice, ...]) -> Host:
+        """Return this machine, or what a queue of the engine offers: that queue knows the devices."""
+        capacity, queues = self.context.capacity, self.context.executor.queues
+        name = self.context.site.host
+        return Host(name, capacity.cpus, capacity.memory_bytes, () if queues else devices, queues)
 
     def _present_devices(self) -> tuple[SchedulableDevice, ...]:
         return self.context.inventory.schedulable(self.jobs.device_holders())

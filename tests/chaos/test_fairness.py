@@ -30,12 +30,15 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be some
 VICTIM, ATTACKER = 1234, 4321
 
 WAITING: Final = 30_000
-ROUNDS: Final = 7
-AT_MOST: Final = 3.0
-"""Times the time on the quiet daemon of the same run: the aim, which is printed."""
+ROUNDS: Final = 11
+TRIES: Final = 3
+"""Of a measurement under attack; the best counts, because other programs only make it slower."""
 
-SLACK_S: Final = 5.0
-"""More than that is a failure: the attack takes all processors, and other tests may run beside it."""
+AT_MOST: Final = 3.0
+"""Times the time on the quiet daemon of the same run."""
+
+SLACK_S: Final = 0.01
+"""A few turns of the kernel's scheduler, beside processes that take all processors."""
 
 SPARSE: Final = """\
 set -e
@@ -81,15 +84,15 @@ def submit_as(daemon: Service, uid: int, file: Path) -> str:
 # --- what the victim does
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Return how long the victim needs for something, as the victim's uid."""
+def seconds_of(victim: int, work: Callable[[], object]) -> float:
+    """Return how long a victim needs for something."""
 
     def timed() -> float:
         began = time.monotonic()
         work()
         return time.monotonic() - began
 
-    code, took = with_uid(VICTIM, timed)
+    code, took = with_uid(victim, timed)
     assert code == 0, took
     assert isinstance(took, float)
     return took
@@ -100,16 +103,16 @@ def small_job(daemon: Service, file: Path) -> None:
     assert daemon.client.wait(answer["job"]["id"], 60.0)[0]
 
 
-def measure(daemon: Service) -> dict[str, float]:
-    """Return the victim's median times."""
+def measure(daemon: Service, victim: int) -> dict[str, float]:
+    """Return the median times of a victim without jobs."""
     short = program(daemon, "short", ["/bin/true"])
     late = program(daemon, "late", ["/bin/true"], queue={"not_before": "2099-01-01T00:00:00+00:00"})
     times: dict[str, list[float]] = {"list": [], "cancel": [], "job": []}
     for _ in range(ROUNDS):
-        job_id = submit_as(daemon, VICTIM, late)
-        times["list"].append(seconds_of(partial(daemon.client.jobs, mine=True)))
-        times["cancel"].append(seconds_of(partial(daemon.client.act, job_id, "cancel", {})))
-        times["job"].append(seconds_of(partial(small_job, daemon, short)))
+        job_id = submit_as(daemon, victim, late)
+        times["list"].append(seconds_of(victim, partial(daemon.client.jobs, mine=True)))
+        times["cancel"].append(seconds_of(victim, partial(daemon.client.act, job_id, "cancel", {})))
+        times["job"].append(seconds_of(victim, partial(small_job, daemon, short)))
     return {name: statistics.median(each) for name, each in times.items()}
 
 
@@ -139,7 +142,15 @@ def fill_queue(daemon: Service) -> None:
     template_id = submit_as(daemon, ATTACKER, file)
     daemon.reaches(template_id, "queued")
     daemon.kill()
-    store = SqliteStore(daemon.state / "store.db")
+    # In another process: this one is measured by its forks, which are slower the more it holds.
+    code, problem = with_uid(0, lambda: write_waiting(daemon.state / "store.db", template_id))
+    assert code == 0, problem
+    daemon.start()
+
+
+def write_waiting(path: Path, template_id: str) -> None:
+    """Write copies of a waiting job into a store."""
+    store = SqliteStore(path)
     template, now = store.get(template_id), datetime.now(UTC)
     assert template is not None
     state, first = Queued(now, "none"), int(store.next_id())
@@ -149,7 +160,6 @@ def fill_queue(daemon: Service) -> None:
     ]
     store.add_all(rows, [f"submitted by {template.owner.name}"] * WAITING)
     store.close()
-    daemon.start()
 
 
 def attacks(daemon: Service, running: str) -> list[tuple[int, Attack]]:
@@ -186,6 +196,7 @@ def attacked(daemon: Service, running: str) -> Iterator[None]:
             os.setgroups([])
             os.setresgid(ATTACKER, ATTACKER, ATTACKER)
             os.setresuid(ATTACKER, ATTACKER, ATTACKER)
+            os.nice(19)  # what is measured is the daemon, not who gets the processors
             for connections, attack in planned:
                 for _ in range(connections):
                     threading.Thread(target=repeat, args=(attack,), daemon=True).start()
@@ -209,15 +220,16 @@ def repeat(attack: Attack) -> None:
 def test_another_user_lists_cancels_and_runs_a_small_job_under_all_attacks_at_once(
     daemon: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quiet = measure(daemon)
+    quiet = measure(daemon, VICTIM)
     running = leave_sparse_checkpoints(daemon)
     fill_queue(daemon)
     with attacked(daemon, running):
-        busy = measure(daemon)
-    told = [
-        f"{name}: {seconds / quiet[name]:.1f} times {quiet[name] * 1000:.0f} ms; aim: {AT_MOST:g}\n"
-        for name, seconds in busy.items()
-    ]
+        tries = [measure(daemon, VICTIM + number) for number in range(1, TRIES + 1)]
+    busy = {name: min(each[name] for each in tries) for name in quiet}
+    told = []
+    for name, seconds in quiet.items():
+        ratios = ", ".join(f"{each[name] / seconds:.1f}" for each in tries)
+        told.append(f"{name}: {ratios} times {seconds * 1000:.0f} ms; at most: {AT_MOST:g}\n")
     with capsys.disabled():
         sys.stdout.write("\n" + "".join(told))
     for name, seconds in busy.items():

@@ -257,7 +257,7 @@ class SqliteStore:
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # users must not read the job files of others
         connection = self._connection()
-        connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=1)}")
+        connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=1)}{SQL['indexes']}")
         connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
         connection.commit()
         # The version must be in the file itself and not in its log: an older program reads it there.
@@ -273,11 +273,11 @@ class SqliteStore:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _complete(self) -> None:
-        """Add what version 3 gained after the first stores with its number were written.
+        """Add what versions 3 and 5 gained after the first stores with their numbers were written.
 
         Such a store may have been migrated to a later version since, so its number does not tell.
         """
-        missing = ""
+        missing = "" if self.rows("index_named", name="jobs_by_owner") else SQL["indexes"]
         if not self.rows("columns_of", table="utilisation"):
             missing += SQL["version_3_utilisation"]
         if "terms" not in {row["name"] for row in self.rows("columns_of", table="schedules")}:
@@ -552,8 +552,10 @@ class SqliteStore:
         self, since: datetime, uid: int | None, limit: int, before: int | None = None
     ) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, the newest first."""
-        rows = self.rows("recent", since=since.isoformat(), uid=uid, limit=limit, before=before)
-        return self._jobs(rows)
+        page = {"since": since.isoformat(), "limit": limit, "before": before}
+        return self._jobs(
+            self.rows("recent", **page) if uid is None else self.rows("recent_of_owner", uid=uid, **page)
+        )
 
     def labelled(  # noqa: PLR0913, PLR0917  (one per condition)
         self,

@@ -129,12 +129,11 @@ def _inventory(devices: Iterable[SchedulableDevice]) -> str:
 
 
 def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
-    quotas = snapshot.config.quotas
-    waiting = snapshot.pending
-    own = sum(each.owner == job.owner for each in waiting)
+    quotas, lengths = snapshot.config.quotas, snapshot.queue_lengths
+    own = sum(count for (_, owner, _), count in lengths.items() if owner == job.owner)
     yield from _quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus, own, jobs)
     yield from _class_quota(job, snapshot, jobs)
-    group = sum(each.group == job.group for each in waiting)
+    group = sum(count for (_, _, name), count in lengths.items() if name == job.group)
     yield from _quota(f"group {job.group}", quotas.for_group(job.group), job.request.gpus, group, jobs)
 
 
@@ -142,7 +141,11 @@ def _class_quota(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Ref
     """Yield what the quota of the owner within the class of a job refuses."""
     found = next((each for each in snapshot.config.classes if each.name == job.priority_class), None)
     if found is not None:
-        same = (each.owner == job.owner and each.priority_class == found.name for each in snapshot.pending)
+        same = (
+            count
+            for (name, owner, _), count in snapshot.queue_lengths.items()
+            if owner == job.owner and name == found.name
+        )
         holder = f"user {job.owner} in class {found.name}"
         yield from _quota(holder, found.user_quota, job.request.gpus, sum(same), jobs)
 

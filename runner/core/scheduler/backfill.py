@@ -92,7 +92,7 @@ class _Planner:
     closed_limits: set[str] = field(default_factory=set)  # labels of limits that an overdue job waits for
     held_back: dict[str, int] = field(default_factory=dict)  # by label: amount kept for that overdue job
     at_limit_s: dict[LimitKey, float] = field(default_factory=dict)  # durations from here on exceed a limit
-    open_classes: set[int] = field(default_factory=set)  # ids of request classes that may still fit
+    open_classes: Counter[int] = field(default_factory=Counter)  # that may still fit, by id: jobs to consider
 
     def __post_init__(self) -> None:
         self.calendar = Calendar(self.snapshot)
@@ -104,12 +104,13 @@ class _Planner:
 
     def plan(self) -> Plan:
         eligible = self.eligible = EligibleJobs(self.snapshot, self.fair_share)
-        self.open_classes = {
-            id(self.placements.request_class(request)) for request in eligible.requests.values()
-        }
+        for identity, request in eligible.requests.items():
+            request_class = self.placements.request_class(request)
+            self.open_classes[id(request_class)] += eligible.request_counts[identity]
         overdue_count = len(eligible.overdue)
         for position, job in enumerate(eligible):  # the overdue jobs come first
             overdue = position < overdue_count
+            self._count_down(job)
             if not self._consider(job, overdue=overdue):
                 break
             if not overdue and self._is_done() and not self._may_displace(job):
@@ -129,6 +130,14 @@ class _Planner:
     def _is_done(self) -> bool:
         """Return whether no other job can start, so that the rest of the queue is not looked at."""
         return self.head_reserved and not self.open_classes
+
+    def _count_down(self, job: PendingJob) -> None:
+        """Close the request class of the job that is considered now if it is the last job of the class."""
+        class_id = id(self.placements.request_class(job.request))
+        if class_id in self.open_classes:
+            self.open_classes[class_id] -= 1
+            if not self.open_classes[class_id]:
+                del self.open_classes[class_id]
 
     def _consider(self, job: PendingJob, *, overdue: bool) -> bool:
         """Start a job, reserve for it or pass it over; return whether the jobs behind it may still start."""
@@ -200,7 +209,7 @@ class _Planner:
             request_class.too_long_s = duration_s
         if request_class.exhausted or self.placements.find_now(request_class, 0.0) is None:
             request_class.exhausted = True
-            self.open_classes.discard(id(request_class))
+            self.open_classes.pop(id(request_class), None)
 
     def _start(self, job: PendingJob, selection: Selection, duration_s: float) -> None:
         """Book a start.  A job of unknown duration is booked for the default duration, as running jobs are.

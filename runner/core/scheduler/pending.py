@@ -83,17 +83,23 @@ class PendingReasons(Mapping[str, PendingReason]):
     _never_reasons: dict[str, PendingReason | None] = field(default_factory=dict)  # by job
 
     def __getitem__(self, job_id: str) -> PendingReason:
+        if job_id in self.started:
+            raise KeyError(job_id)
         return self._reason(self._jobs[job_id])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._jobs)
+        return (job_id for job_id in self._jobs if job_id not in self.started)
 
     def __len__(self) -> int:
         return len(self.snapshot.pending) - len(self.started)
 
     @cached_property
-    def _jobs(self) -> dict[str, PendingJob]:
-        return {job.job_id: job for job in self.snapshot.pending if job.job_id not in self.started}
+    def _jobs(self) -> Mapping[str, PendingJob]:
+        """The pending jobs by id, also those that start."""
+        ready = self.snapshot.ready
+        if ready is not None and ready.by_id is not None:
+            return ready.by_id
+        return {job.job_id: job for job in self.snapshot.pending}
 
     @cached_property
     def _limits(self) -> LimitLookup:
@@ -182,7 +188,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         to_check = list(dict.fromkeys(job_ids))
         seen = set(to_check)
         for job_id in to_check:  # grows in the loop
-            job = self._jobs.get(job_id)
+            job = None if job_id in self.started else self._jobs.get(job_id)
             if job is None:
                 continue
             never = self._never_starts(job)

@@ -8,6 +8,7 @@ In the order ``attained`` the first job of each owner's queue decides before fai
 their owner within the owner's share of the machine go first, then those of the lowest service level.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
@@ -18,8 +19,8 @@ from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.dependencies import Readiness, check_dependencies
 from runner.core.scheduler.fairshare import FairShare
-from runner.core.scheduler.ready import NumericId, QueueName, ReadyJobs, numeric_id, waits_since_s
-from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
+from runner.core.scheduler.ready import NumericId, ReadyJobs, numeric_id, waits_since_s
+from runner.core.scheduler.snapshot import PendingJob, QueueName, ResourceRequest, Snapshot
 
 QueueRank: TypeAlias = tuple[float, float, float, float, float]
 """Of an owner's queue: class, whether its first job exceeds the owner's share, the service level of that job,
@@ -58,6 +59,7 @@ class EligibleJobs:
     overdue: list[PendingJob] = field(default_factory=list)
     queues: list[OwnerQueue] = field(default_factory=list)
     requests: dict[int, ResourceRequest] = field(default_factory=dict)  # of eligible jobs, by identity
+    request_counts: Counter[int] = field(default_factory=Counter)  # of the jobs, by the same
     promoted: frozenset[str] = frozenset()  # overdue jobs in the lowest service level
 
     def __post_init__(self) -> None:
@@ -90,7 +92,8 @@ class EligibleJobs:
             )
             for each in ready.queues
         }
-        self.requests = {id(request): request for request in ready.requests}
+        self.requests = {id(request): request for _, request in ready.requests}
+        self.request_counts.update({id(request): count for count, request in ready.requests})
         oldest = [job for queue in ready.queues for job in queue.oldest]
         for job in ready.dependent:
             if not self._is_eligible(job):
@@ -103,6 +106,7 @@ class EligibleJobs:
             queue.is_sorted = False
             queue.oldest_s = min(queue.oldest_s, waits_since_s(job))
             self.requests[id(job.request)] = job.request
+            self.request_counts[id(job.request)] += 1
             oldest.append(job)
         self.queues = list(queues.values())
         self._take_overdue(oldest)
@@ -110,7 +114,7 @@ class EligibleJobs:
     def _split_by_owner(self, *, fair: bool) -> dict[QueueName, OwnerQueue]:
         """Return one queue per owner, group and class; a single queue if the order is not fair."""
         queues: dict[QueueName, OwnerQueue] = {}
-        requests = self.requests
+        requests, counts = self.requests, self.request_counts
         for job in self.snapshot.pending:  # thousands of jobs in every plan
             if not self._is_eligible(job):
                 continue
@@ -122,6 +126,7 @@ class EligibleJobs:
             queue.jobs.append(job)
             queue.oldest_s = min(queue.oldest_s, waits_since_s(job))
             requests[id(job.request)] = job.request
+            counts[id(job.request)] += 1
         return queues
 
     def _is_eligible(self, job: PendingJob) -> bool:

@@ -7,17 +7,15 @@ each plan.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from typing import TypeAlias
 
-from runner.core.scheduler.snapshot import PendingJob, ResourceRequest
+from runner.core.scheduler.snapshot import PendingJob, QueueName, ResourceRequest
 
 NumericId: TypeAlias = tuple[int, str]
-
-QueueName: TypeAlias = tuple[str, str, str]
-"""Of an owner's queue: class, owner, group."""
 
 _Place: TypeAlias = tuple[int, float, NumericId]
 
@@ -37,7 +35,8 @@ class ReadyJobs:
 
     queues: tuple[ReadyQueue, ...] = ()
     dependent: tuple[PendingJob, ...] = ()  # they wait for other jobs, which may have ended
-    requests: tuple[ResourceRequest, ...] = ()  # of all jobs in the queues, each object once
+    requests: tuple[tuple[int, ResourceRequest], ...] = ()  # each object once, with the number of jobs
+    by_id: Mapping[str, PendingJob] | None = None  # all pending jobs, if somebody has them so
     next_s: float = inf  # when the first job that waits for a time may start
 
 
@@ -91,8 +90,11 @@ class PendingIndex:
         if count == 1:
             del self._requests[id(request)]
 
-    def view(self, now_s: float, oldest: int) -> ReadyJobs:
-        """Return the jobs as they are at a time, with the ``oldest`` ones of each queue."""
+    def view(self, now_s: float, oldest: int, by_id: Mapping[str, PendingJob] | None = None) -> ReadyJobs:
+        """Return the jobs as they are at a time, with the ``oldest`` ones of each queue.
+
+        ``by_id`` has the same jobs, and does not change any more.
+        """
         due = bisect_left(self._future, (now_s, (_LAST, "")))
         for _, number in self._future[:due]:
             self._enqueue(self._jobs[number], number)
@@ -105,7 +107,8 @@ class PendingIndex:
                 for name, queue in self._queues.items()
             ),
             tuple(self._dependent.values()),
-            tuple(request for _, request in self._requests.values()),
+            tuple(self._requests.values()),
+            by_id,
             self._future[0][0] if self._future else inf,
         )
 

@@ -4,11 +4,12 @@ Nothing else influences a plan.  Times are seconds of one clock and durations ar
 floats, because ten thousand jobs are looked at in a few milliseconds.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from runner.core.job.states import Outcome
 from runner.core.scheduler.config import SchedulerConfig
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from runner.core.scheduler.ready import ReadyJobs
 
 GIB = 1024**3
+
+QueueName: TypeAlias = tuple[str, str, str]
+"""Of an owner's queue: class, owner, group."""
 
 
 class DeviceKind(StrEnum):
@@ -235,6 +239,8 @@ class Snapshot:
     pending: tuple[PendingJob, ...] = ()
     ready: "ReadyJobs | None" = field(default=None, compare=False, kw_only=True)
     """The pending jobs in order, if somebody keeps them so; else they are sorted by each plan."""
+    waiting: Mapping[QueueName, int] | None = field(default=None, compare=False, kw_only=True)
+    """How many jobs each owner's queue has, if somebody keeps count; else they are counted."""
     running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)
@@ -243,6 +249,13 @@ class Snapshot:
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     utc_offset_s: float = 0.0  # of the clock that times in messages are given by
     switching_left_device_s: float = inf  # what the budget of the machine leaves for switching
+
+    @property
+    def queue_lengths(self) -> Mapping[QueueName, int]:
+        """The number of waiting jobs of each owner's queue."""
+        if self.waiting is not None:
+            return self.waiting
+        return Counter((job.priority_class, job.owner, job.group) for job in self.pending)
 
     @property
     def unlimited(self) -> Span:

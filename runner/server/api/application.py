@@ -12,6 +12,7 @@ from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.server.api import devices, files, jobs, logs
 from runner.server.api.audit import AuditLog, AuditMiddleware
 from runner.server.api.deps import AdmittedUids, get_caller
+from runner.server.api.turns import TurnsMiddleware
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
@@ -93,6 +94,7 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     app.state.audit = AuditLog(service.state_dir / "audit.log", service.clock)
     app.state.audit.describe()
     app.add_middleware(AuditMiddleware, audit=app.state.audit)
+    app.add_middleware(TurnsMiddleware)
     app.add_exception_handler(RunnerError, _runner_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     return app

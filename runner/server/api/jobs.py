@@ -279,9 +279,11 @@ async def wait(
 
     row = await run_in_share(service.queries.find, reference, caller)
     deadline = asyncio.get_running_loop().time() + min(max(timeout, 0), LONGEST_WAIT_S)
-    while not is_over(row) and (remaining_s := _remaining_s(deadline)) > 0:
-        await service.broadcast.wait(min(remaining_s, RECHECK_S), row.job.id)
-        row = await run_in_share(service.queries.find, row.job.id)
+    with service.broadcast.listen(row.job.id) as listener:
+        row = await run_in_share(service.queries.find, row.job.id)  # it may have changed before we listened
+        while not is_over(row) and (remaining_s := _remaining_s(deadline)) > 0:
+            await listener.wait(min(remaining_s, RECHECK_S))
+            row = await run_in_share(service.queries.find, row.job.id)
     return JSONResponse({"done": is_over(row), "job": await run_in_share(_detail, service, caller, row)})
 
 
@@ -410,11 +412,13 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     row = None if job is None else await run_in_share(service.queries.find, job, caller)
     job_id = None if row is None else row.job.id
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
-    found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
-    while not found and (remaining_s := _remaining_s(deadline)) > 0:
-        # A note about a job is no change of it, and is found at the next look.
-        await service.broadcast.wait(min(remaining_s, 1.0), job_id)
-        found = await run_in_share(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+    look = partial(service.store.events, after, job_id, min(max(limit, 1), 10_000))
+    with service.broadcast.listen(job_id) as listener:
+        found = await run_in_share(look)
+        while not found and (remaining_s := _remaining_s(deadline)) > 0:
+            # A note about a job is no change of it, and is found at the next look.
+            await listener.wait(min(remaining_s, 1.0))
+            found = await run_in_share(look)
     newest = found[-1][0].seq if found else after
     if service.settings.private_jobs and job_id is None:
         found = await run_in_share(_own_events, service, caller, found)

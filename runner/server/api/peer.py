@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runner.adapters.host.users import SUBORDINATE_IDS
 from runner.server.api.body_pace import BodyPace, PacedFlow
+from runner.server.api.processor_shares import shares_here
 
 GONE: Final = "runner.gone"
 """The event in the scope of a request that is set when its connection has ended."""
@@ -61,6 +62,7 @@ class PeerProtocol(HttpToolsProtocol):
     _paces: ClassVar[dict[int, BodyPace]] = {}  # by the uid of the person
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        began_s = time.thread_time()
         self._gone = Event()
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
         self._paced = self.flow = PacedFlow(self.transport)
@@ -75,6 +77,16 @@ class PeerProtocol(HttpToolsProtocol):
         self._connections[self._person] += 1
         if self._connections[self._person] > MAX_CONNECTIONS:
             self._refuse(f"uid {self._person} has {MAX_CONNECTIONS} connections already; end some")
+        self._shares = shares_here()
+        self._shares.charge(self._person, time.thread_time() - began_s)
+        if wait_s := self._shares.wait_s(self._person):
+            self._hold(wait_s)
+
+    def _hold(self, seconds: float) -> None:
+        """Read nothing for a while."""
+        if not self._paced.held and not self.transport.is_closing():
+            self._paced.hold()
+            self._pace_timer = asyncio.get_running_loop().call_later(seconds, self._paced.release)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
@@ -125,9 +137,8 @@ class PeerProtocol(HttpToolsProtocol):
             return
         super().on_body(body)
         wait_s = self._paces.setdefault(self._person, BodyPace()).wait_s(len(body), time.monotonic())
-        if wait_s and not self._paced.held and not self.transport.is_closing():
-            self._paced.hold()
-            self._pace_timer = asyncio.get_running_loop().call_later(wait_s, self._paced.release)
+        if wait_s:
+            self._hold(wait_s)
 
     def on_message_complete(self) -> None:
         self._end_body()
@@ -147,7 +158,9 @@ class PeerProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        began_s = time.thread_time()
         super().data_received(data)
+        self._shares.charge(self._person, time.thread_time() - began_s)
         if self._timer is not None and not self.transport.is_closing():
             self._head += len(data)
             if self._head > MAX_HEAD_BYTES:

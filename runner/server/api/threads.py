@@ -13,10 +13,10 @@ share waits without a thread, and is dropped when its client has gone.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from inspect import iscoroutinefunction
 from threading import Event
 from typing import Any, Final, TypeVar
@@ -31,6 +31,7 @@ from runner.adapters.host.users import SUBORDINATE_IDS
 from runner.base.errors import Unavailable
 from runner.base.waiting import is_wanted
 from runner.server.api.peer import GONE, peer_of
+from runner.server.api.turns import Turns, turns_here
 
 T = TypeVar("T")
 
@@ -117,6 +118,9 @@ _person: Final[ContextVar[int]] = ContextVar("person")
 _gone: Final[ContextVar[Event | None]] = ContextVar("gone", default=None)
 """Set once the client of the request has gone; None without a connection."""
 
+_turns_of_request: Final[ContextVar[Turns]] = ContextVar("turns")
+"""The turns of the event loop of the request, for functions that answer it on a thread."""
+
 NOBODY_WAITS: Final = "nobody waits for the answer any more"
 
 _pools: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Pools]] = WeakKeyDictionary()
@@ -124,14 +128,20 @@ _pools: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Pools]] = WeakKeyDic
 
 def _pools_here() -> _Pools:
     """Return the pools of the running event loop."""
-    return _pools.setdefault(asyncio.get_running_loop(), _Pools())
+    loop = asyncio.get_running_loop()
+    found = _pools.get(loop)
+    if found is None:
+        found = _pools[loop] = _Pools()
+    return found
 
 
 @asynccontextmanager
 async def _share_of(person: int) -> AsyncIterator[_Share]:
     """Yield the share of a person; it exists as long as a request uses it."""
     shares = _pools_here().shares
-    share = shares.setdefault(person, _Share())
+    share = shares.get(person)
+    if share is None:
+        share = shares[person] = _Share()
     share.requests += 1
     try:
         yield share
@@ -153,8 +163,9 @@ async def run_in_share(work: Callable[..., T], *args: object, **named: object) -
     Raises:
         Unavailable: the client had gone when it was the turn of the work.
     """
-    async with _share_of(_person.get()) as share, share.threads:
-        return await run_sync(partial(_do_unless_gone, work, *args, **named))
+    person = _person.get()
+    async with _share_of(person) as share, share.threads, _turn(person, "share"):
+        return await run_sync(_counted(person, work, *args, **named))
 
 
 async def run_check(work: Callable[..., T], *args: object, **named: object) -> T:
@@ -166,8 +177,9 @@ async def run_check(work: Callable[..., T], *args: object, **named: object) -> T
     pools, person = _pools_here(), _person.get()
     are_long = pools.check_times.are_long(person)
     limiter = pools.long_checks if are_long else pools.checks
-    async with _share_of(person) as share, share.long_checks if are_long else share.checks:
-        call, took_s = partial(_do_unless_gone, work, *args, **named), [0.0]
+    threads = _share_of(person)
+    async with threads as share, share.long_checks if are_long else share.checks, _turn(person, "check"):
+        call, took_s = _counted(person, work, *args, **named), [0.0]
         try:
             return await run_sync(_timed, call, took_s, limiter=limiter)
         finally:
@@ -180,8 +192,9 @@ async def run_rollout(work: Callable[..., T], *args: object, **named: object) ->
     Raises:
         Unavailable: the client had gone when it was the turn of the work.
     """
-    async with _share_of(_person.get()) as share, share.rollouts:
-        return await run_sync(partial(_do_unless_gone, work, *args, **named), limiter=_pools_here().rollouts)
+    person, pools = _person.get(), _pools_here()
+    async with _share_of(person) as share, share.rollouts, _turn(person, "rollout"):
+        return await run_sync(_counted(person, work, *args, **named), limiter=pools.rollouts)
 
 
 async def run_control(work: Callable[..., T], *args: object, **named: object) -> T:
@@ -190,8 +203,19 @@ async def run_control(work: Callable[..., T], *args: object, **named: object) ->
     Raises:
         Unavailable: the client had gone when it was the turn of the work.
     """
-    async with _share_of(_person.get()) as share, share.controls:
-        return await run_sync(partial(_do_unless_gone, work, *args, **named), limiter=_pools_here().controls)
+    person, pools = _person.get(), _pools_here()
+    async with _share_of(person) as share, share.controls, _turn(person, "control"):
+        return await run_sync(_counted(person, work, *args, **named), limiter=pools.controls)
+
+
+def _turn(person: int, place: str) -> AbstractAsyncContextManager[None]:
+    return turns_here().turn(person, place, _gone.get())
+
+
+def _counted(person: int, work: Callable[..., T], *args: object, **named: object) -> Callable[[], T]:
+    """Return work whose processor time is counted, and that is not begun when its client has gone."""
+    call = partial(_do_unless_gone, work, *args, **named)
+    return partial(turns_here().do, person, _gone.get(), call)
 
 
 def _do_unless_gone(work: Callable[..., T], *args: object, **named: object) -> T:
@@ -223,6 +247,10 @@ def of_person(person: int) -> Iterator[None]:
 class SharedThreadsRoute(APIRoute):
     """A route whose handler runs within the share of its caller, whether it is a coroutine or not."""
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **named: Any) -> None:  # noqa: ANN401  (FastAPI's)
+        counted = iscoroutinefunction(endpoint) or hasattr(endpoint, "is_counted")
+        super().__init__(path, endpoint if counted else _counted_endpoint(endpoint), **named)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         waits = iscoroutinefunction(self.endpoint)
@@ -234,7 +262,19 @@ class SharedThreadsRoute(APIRoute):
             is_wanted.set(partial(_is_wanted, request))
             if waits:
                 return await handler(request)
-            async with _share_of(person) as share, share.threads:
+            _turns_of_request.set(turns_here())
+            async with _share_of(person) as share, share.threads, _turn(person, "share"):
                 return await handler(request)
 
         return handle
+
+
+def _counted_endpoint(endpoint: Callable[..., T]) -> Callable[..., T]:
+    """Return a function that answers requests, whose processor time is counted."""
+
+    @wraps(endpoint)
+    def counted(*args: object, **named: object) -> T:
+        return _turns_of_request.get().do(_person.get(), _gone.get(), partial(endpoint, *args, **named))
+
+    counted.is_counted = True  # type: ignore[attr-defined]  # a router that includes another makes routes again
+    return counted

@@ -85,7 +85,7 @@ class RevisionResolver:
         look, reader = partial(self.users.path_problem, who), partial(_read_policy, self.users, who)
         named = of_job.JobReferences(submission.place.parent, look, reader)
         written = submission.read(named.problems)
-        snapshot = self.daemon.exclusive.read(self.daemon.snapshot)
+        snapshot = self.daemon.exclusive.read(self.daemon.admission_snapshot)
         gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
         resolver = _JobResolver(self, who, owner, submission, gate, named, known_locks)
         found: list[Revision] = []

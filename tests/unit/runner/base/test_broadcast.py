@@ -40,3 +40,29 @@ def test_a_wait_that_ends_by_itself_leaves_nothing_behind() -> None:
     broadcast = ChangeBroadcast()
     asyncio.run(broadcast.wait(0.001, "7"))
     assert broadcast._waiting == {}
+
+
+def test_a_change_between_two_waits_of_a_listener_is_heard() -> None:
+    broadcast = ChangeBroadcast()
+
+    async def scene() -> None:
+        with broadcast.listen("7") as listener:
+            for _ in range(2):
+                broadcast.announce(("7",))  # while the listener looks at the job, and does not wait
+                await asyncio.sleep(0)
+                await listener.wait(60)
+
+    asyncio.run(asyncio.wait_for(scene(), 10))
+    assert broadcast._waiting == {}
+
+
+def test_a_listener_waits_for_nothing_when_the_daemon_leaves() -> None:
+    broadcast = ChangeBroadcast()
+
+    async def scene() -> None:
+        with broadcast.listen() as listener:
+            broadcast.leave()
+            await listener.wait(60)
+            await listener.wait(60)
+
+    asyncio.run(asyncio.wait_for(scene(), 10))

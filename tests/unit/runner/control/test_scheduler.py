@@ -470,6 +470,21 @@ def test_an_attempt_whose_image_was_missing_held_nothing_worth_mentioning(site: 
     assert (only.attempt, only.ended_at) == (1, None)
 
 
+def test_what_admits_jobs_knows_how_many_wait_and_not_which(site: Host) -> None:
+    for number, owner in enumerate((ANN, BOB, EVE, ANN, ANN, BOB)):
+        hand_in(site, Wish(gpus=2, owner=owner, name=f"j{number}"))
+    hand_in(site, Wish(terms=QueueTerms(after=(Dependency("2"),))))
+    hand_in(site, Wish(terms=QueueTerms(not_before=site.clock.now() + HOUR)))
+    site.settle()
+    for _ in range(2):
+        known, counted = site.daemon.admission_snapshot(), site.daemon.snapshot()
+        assert known.pending == ()
+        assert known.queue_lengths == counted.queue_lengths
+        assert sum(known.queue_lengths.values()) == len(counted.pending) == 7
+        site.boot()
+        site.settle()
+
+
 def test_a_daemon_that_begins_again_sees_the_same_queue_and_decides_the_same(site: Host) -> None:
     for number, owner in enumerate((ANN, BOB, EVE, ANN, BOB, EVE, ANN)):
         hand_in(site, Wish(gpus=number % 2 + 1, owner=owner, limit=HOUR * (number + 1), name=f"j{number}"))

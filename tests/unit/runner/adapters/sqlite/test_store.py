@@ -197,6 +197,23 @@ def test_jobs_are_found_by_their_labels(store: SqliteStore) -> None:
     assert store.labelled(day, 4711, 10, "seed", None) == ()
 
 
+def test_a_list_of_ones_own_jobs_is_paged_and_looks_at_no_others(store: SqliteStore) -> None:
+    for _ in range(5):
+        add(store)
+    uid = store.unfinished()[0].owner.uid
+    assert [row.job.id for row in store.recent(NOW, uid, 2)] == ["5", "4"]
+    assert [row.job.id for row in store.recent(NOW, uid, 9, before=3)] == ["2", "1"]
+    with store.transaction() as connection:
+        connection.execute("UPDATE jobs SET uid = uid + 1 WHERE id > 1")
+        values = {"since": "2020", "uid": uid, "limit": 9, "before": None}
+        steps = [
+            row["detail"]
+            for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL['recent_of_owner']}", values)
+        ]
+    assert [row.job.id for row in store.recent(NOW, uid, 9)] == ["1"]
+    assert not any(step.startswith("SCAN") for step in steps)
+
+
 def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -> None:
     follow(store, add(store), *RUN)
     add(store, "other")

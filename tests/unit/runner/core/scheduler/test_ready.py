@@ -3,14 +3,24 @@
 from dataclasses import replace
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.core.job.states import Outcome
+from runner.core.scheduler import backfill
 from runner.core.scheduler.backfill import plan
 from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.ready import PendingIndex
-from runner.core.scheduler.snapshot import Dependency, EndedJob, Host, PendingJob, ResourceRequest, Snapshot
+from runner.core.scheduler.snapshot import (
+    Dependency,
+    EndedJob,
+    Host,
+    PendingJob,
+    ResourceRequest,
+    RunningJob,
+    Snapshot,
+)
 
 NOW_S = 1_000_000.0
 REQUESTS = [ResourceRequest(cpus=cpus) for cpus in (1.0, 2.0, 4.0, 9.0)]
@@ -84,3 +94,23 @@ def test_a_view_has_the_oldest_jobs_of_each_queue() -> None:
     [queue] = indexed(jobs).view(NOW_S, 2).queues
     assert [job.job_id for job in queue.oldest] == ["7", "6"]
     assert [job.job_id for job in queue.jobs] == ["1", "2", "3", "4", "5", "6", "7"]
+
+
+def test_a_plan_looks_at_no_more_jobs_when_all_that_may_fit_are_placed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    considered: list[str] = []
+    consider = backfill._Planner._consider
+
+    def note(planner: backfill._Planner, job: PendingJob, *, overdue: bool) -> bool:
+        considered.append(job.job_id)
+        return consider(planner, job, overdue=overdue)
+
+    monkeypatch.setattr(backfill._Planner, "_consider", note)
+    large = [PendingJob(str(number), "ann", REQUESTS[2], NOW_S - 60) for number in range(1, 500)]
+    jobs = [*large, PendingJob("900", "bob", REQUESTS[0], NOW_S)]
+    ready = indexed(jobs).view(NOW_S, SchedulerConfig().overdue_per_owner)
+    busy = RunningJob("999", "ann", REQUESTS[0], "one", (), NOW_S - 9)
+    made = plan(replace(site(jobs), ready=ready, running=(busy,)))
+    assert [start.job_id for start in made.starts] == ["900"]
+    assert len(considered) <= 3

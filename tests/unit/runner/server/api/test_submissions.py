@@ -50,12 +50,12 @@ def lines(site: Site, text: str, **more: Any) -> list[str]:  # noqa: ANN401
 
 def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None:
     """Give the site quotas, however its settings say so."""
-    snapshot = type(site.service.daemon).snapshot
+    snapshot = type(site.service.daemon).admission_snapshot
 
     def with_quotas(daemon: Any) -> Snapshot:  # noqa: ANN401  (the daemon)
         return replace(snapshot(daemon), config=SchedulerConfig(quotas=quotas))
 
-    monkeypatch.setattr(type(site.service.daemon), "snapshot", with_quotas)
+    monkeypatch.setattr(type(site.service.daemon), "admission_snapshot", with_quotas)
     context = site.service.daemon.context
     rules = replace(context.site, rules=SchedulerConfig(quotas=quotas))
     monkeypatch.setattr(site.service.daemon, "context", replace(context, site=rules))

@@ -23,6 +23,7 @@ CREATED: Final = "1980-01-01T00:00:00Z"
 """The time of every image and file; wheels cannot have an older one."""
 
 _CREATED_S: Final = 315532800
+VERSION_LABELS: Final = ("runner.cuda", "runner.rocm")
 LAYER_PATH: Final = "packages/layer.tar"
 
 
@@ -38,9 +39,14 @@ class ImageBelow:
 
 
 def image_below(found: Mapping[str, Any], labels: Mapping[str, str]) -> ImageBelow:
-    """Return an image as the engine describes it; ``labels`` are those of the image that is made on it."""
+    """Return an image as the engine describes it; ``labels`` are those of the image that is made on it.
+
+    The versions of CUDA and ROCm below it stay among them: launches compare them with the driver.
+    """
     layers = tuple(found["RootFS"]["Layers"])
-    return ImageBelow(layers, found["Config"], found["Architecture"], found["Os"], labels)
+    below = found["Config"].get("Labels") or {}
+    kept = {name: below[name] for name in VERSION_LABELS if name in below}
+    return ImageBelow(layers, found["Config"], found["Architecture"], found["Os"], {**kept, **labels})
 
 
 def write_layer(root: Path, facts: PythonFacts, out: IO[bytes], *, isolated: bool) -> str:

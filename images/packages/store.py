@@ -168,6 +168,8 @@ class PackageStore:
             tempfile.TemporaryFile(dir=self.settings.cache_dir) as archive,
         ):
             base = image_below(self.engine().inspect(below), labels)
+            if lock.isolated:  # a torch of its own, with another CUDA or none
+                base = replace(base, labels=labels)
             write_archive(root, facts, base, name, archive, isolated=lock.isolated)
             log.token.check()
             self.engine().load(archive, log.token)

@@ -76,12 +76,12 @@ def markdown(parts: Sequence[Part]) -> str:
     """Return the report as Markdown: one table per part."""
     if not parts:
         return "# GPU report\n\nNothing was measured.\n"
-    text = [f"# GPU report: {_where(parts[0])}", ""]
+    text = [f"# GPU report: {_where(parts[0])}{_mark(parts[0])}", ""]
     if any(part.rehearsal for part in parts):
         text += ["**Rehearsal with tiny sizes: the figures say nothing about a GPU.**", ""]
     text += [*_overview(parts), ""]
     for part in parts:
-        text += [f"## {part.name}: {part.title}", "", f"{_about(part)}", ""]
+        text += [f"## {part.name}: {part.title}{_mark(part)}", "", f"{_about(part)}", ""]
         text += ["| what | status | |", "|---|---|---|"]
         text += [
             f"| {_cell(finding.name)} | {_shown_status(part, finding)} | {_cell(finding.summary)} |"
@@ -89,7 +89,7 @@ def markdown(parts: Sequence[Part]) -> str:
         ]
         text.append("")
         for finding in part.findings:
-            text += _table(finding)
+            text += _table(finding, _mark(part))
     return "\n".join(text)
 
 
@@ -107,27 +107,32 @@ def _overview(parts: Sequence[Part]) -> list[str]:
     rows = ["| part | passed | failed | measured | not run |", "|---|---|---|---|---|"]
     for part in parts:
         counts = (sum(finding.status == kind for finding in part.findings) for kind in kinds)
-        rows.append(f"| {part.name} | {' | '.join(map(str, counts))} |")
+        rows.append(f"| {part.name}{_mark(part)} | {' | '.join(map(str, counts))} |")
     return rows
 
 
 def _shown_status(part: Part, finding: Finding) -> str:
     shown = f"**{finding.status}**" if finding.status == "failed" else finding.status
-    return f"{shown} ({REHEARSED})" if part.rehearsal else shown
+    return f"{shown}{_mark(part)}"
+
+
+def _mark(part: Part) -> str:
+    """Return what marks a line of a rehearsal as one."""
+    return f" ({REHEARSED})" if part.rehearsal else ""
 
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _table(finding: Finding) -> list[str]:
-    """Return the table of a finding that has ``rows`` among its figures."""
+def _table(finding: Finding, mark: str) -> list[str]:
+    """Return the table of a finding that has ``rows`` among its figures; each row has the mark."""
     rows: list[dict[str, Any]] = finding.figures.get("rows") or []
     if not rows:
         return []
     head = list(rows[0])
-    text = [f"### {finding.name}", "", f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    text += [f"| {' | '.join(_cell(_shown(row.get(key))) for key in head)} |" for row in rows]
+    text = [f"### {finding.name}{mark}", "", f"| {' | '.join(head)}{mark} |", f"|{'---|' * len(head)}"]
+    text += [f"| {' | '.join(_cell(_shown(row.get(key))) for key in head)}{mark} |" for row in rows]
     return [*text, ""]
 
 

@@ -43,9 +43,19 @@ def test_a_part_of_the_report_is_rehearsed(name: str, tmp_path: Path) -> None:
     found = {finding.name: finding for finding in part.findings}
     assert found[MEASURES[name]].status in {"passed", "measured"}
     assert part.rehearsal
-    rows = [line for line in markdown([part]).splitlines() if line.startswith(f"| {MEASURES[name]} |")]
-    assert rows
-    assert all("(rehearsal)" in row for row in rows)
+    check_that_every_line_is_marked(part)
+
+
+def check_that_every_line_is_marked(part: Part) -> None:
+    """Check that no line of the report with a finding or a figure can be taken for a measurement."""
+    lines = markdown([part]).splitlines()
+    about = [
+        line for line in lines if line.startswith("| ") and not line.startswith(("| what |", "| part |"))
+    ]
+    assert about
+    assert [line for line in about if "rehearsal" not in line] == []
+    headings = [line for line in lines if line.startswith("#")]
+    assert all("rehearsal" in line for line in headings), headings
 
 
 def test_a_part_without_time_is_not_run(tmp_path: Path) -> None:

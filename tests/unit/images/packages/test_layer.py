@@ -14,6 +14,7 @@ from images.errors import BuildFailed
 from images.packages.layer import (
     LAYER_PATH,
     ImageBelow,
+    image_below,
     image_config,
     with_environment,
     write_archive,
@@ -126,3 +127,11 @@ def test_an_archive_holds_the_layer_and_names_those_below(tmp_path: Path) -> Non
     assert manifest["Layers"] == ["held-0/layer.tar", "held-1/layer.tar", LAYER_PATH]
     assert manifest["Config"] == f"{hashlib.sha256(config).hexdigest()}.json"
     assert json.loads(config)["rootfs"]["diff_ids"][-1] == f"sha256:{digest}"
+
+
+def test_an_image_says_the_cuda_of_the_one_below() -> None:
+    below = {"runner.cuda": "13.0", "runner.digest": "old", "theirs": "1"}
+    found = {"RootFS": {"Layers": []}, "Config": {"Labels": below}, "Architecture": "amd64", "Os": "linux"}
+    assert image_below(found, {"runner.digest": "d"}).labels == {"runner.cuda": "13.0", "runner.digest": "d"}
+    found["Config"] = {"Labels": None}
+    assert image_below(found, {"runner.digest": "d"}).labels == {"runner.digest": "d"}

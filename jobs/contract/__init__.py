@@ -38,6 +38,8 @@ from jobs.contract.plans import kind_of as kind_of
 from jobs.contract.profile import SWITCHES as SWITCHES
 from jobs.contract.profile import Profile as Profile
 from jobs.contract.profile import Trace as Trace
+from jobs.contract.profile import excess_workers as excess_workers
+from jobs.contract.profile import most_workers as most_workers
 from jobs.contract.profile import thread_count as thread_count
 from jobs.contract.reading import MAX_MANIFEST_BYTES as MAX_MANIFEST_BYTES
 from jobs.contract.reading import MAX_REPORT_BYTES as MAX_REPORT_BYTES

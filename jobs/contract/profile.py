@@ -164,6 +164,22 @@ SWITCHES: Final = tuple(name for name in Profile.model_fields if name != "name")
 """The fields of a profile that change how a job is run, which are all except ``name``."""
 
 
+def most_workers(cpus: float) -> int:
+    """Return the number of loader processes that a job's cores can run at the same time; at least one."""
+    return max(1, int(cpus))
+
+
+def excess_workers(profile: Profile, cpus: float) -> str | None:
+    """Return a line about more loader processes than cores, None if there are not more."""
+    if profile.loader_workers <= most_workers(cpus):
+        return None
+    cores = "1 core" if cpus == 1 else f"{cpus:g} cores"
+    return (
+        f"profile.loader_workers: {profile.loader_workers} processes and the trainer share {cores} and take"
+        " turns; raise resources.cpus or lower it"
+    )
+
+
 def thread_count(profile: Profile, cpus: float) -> int:
     """Return the number of CPU threads of one process.
 

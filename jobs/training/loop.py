@@ -11,7 +11,7 @@ from typing import Final
 from jobs.checkpoint.directory import Provenance, locked
 from jobs.checkpoint.saver import Checkpoints, ResumePoint
 from jobs.checkpoint.signatures import differences
-from jobs.contract import BILLION, AttemptSpec, Phase, Program, RunPaths
+from jobs.contract import BILLION, AttemptSpec, Phase, Program, RunPaths, excess_workers
 from jobs.contract.plans import TrainingPlan
 from jobs.training.device import out_of_memory_named, prepare
 from jobs.training.epochs import EpochLog
@@ -101,7 +101,11 @@ def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Sto
     reporter.progress.total_steps = plan.steps
     _leave_before_work(requests)
     with out_of_memory_named(device):
-        return Training(spec, plan, workload, device, switches)
+        training = Training(spec, plan, workload, device, switches)
+    if excess := excess_workers(spec.profile, spec.cpus):
+        warn(excess)
+        training.advice += (excess,)
+    return training
 
 
 def _built_in(spec: AttemptSpec) -> TrainingPlan:

@@ -204,10 +204,17 @@ class JobFile(contract.Spec):
 def resolve_profile(job: JobFile, accelerator: Accelerator, profiles: Path | None = None) -> contract.Profile:
     """Return the resulting profile of the job on an accelerator.
 
+    The loader processes that a named profile asks for are at most as many as the job has cores, because a
+    profile serves jobs of any size; a number in the job file is taken as it is.
+
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
     """
-    return resolve_choice(job.profile, profiles or contract.profiles_dir(), accelerator)
+    found = resolve_choice(job.profile, profiles or contract.profiles_dir(), accelerator)
+    most = contract.most_workers(job.resources.cpus)
+    if "loader_workers" in job.profile.changes or found.loader_workers <= most:
+        return found
+    return found.model_copy(update={"loader_workers": most})
 
 
 FIRST_SAVE: Final = timedelta(minutes=2)

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict
 
-from jobs.contract import AttemptSpec, Plan, Profile, Program, ProgramCode
+from jobs.contract import AttemptSpec, Plan, Profile, Program, ProgramCode, excess_workers
 from runner.base.text_cache import cached_by_text
 from runner.base.textfile import FileError, quoted
 from runner.core.job.attempt import Attempt, StartFrom
@@ -218,12 +218,16 @@ class Revision(BaseModel):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The settings of the job file that have no effect, one line each."""
+        """The settings of the job file that have no effect or make the job slow, one line each."""
         idle = find_unused_switches(self.profile(), self.job.workload.kind, self.accelerator)
         asked = self.job.profile.changes
         vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
         vain += of_job.find_ineffective_limits(self.job.retry, of_job.deserialize_policy(self.policy))
         plan = self.job.workload
+        excess = (
+            None if isinstance(plan, Program) else excess_workers(self.profile(), self.job.resources.cpus)
+        )
+        vain += [excess] if excess else []
         return (*vain, *(shell.find_shell_warnings(plan.command) if isinstance(plan, Program) else ()))
 
     def environment(

@@ -14,10 +14,12 @@ from jobs.contract import (
     AttemptSpec,
     CheckpointInvalid,
     CheckpointPlan,
+    Profile,
     RunPaths,
     checkpoint_name,
     checkpoints,
     dump,
+    excess_workers,
     file_sha256,
     inside_source,
     read_manifest,
@@ -190,3 +192,10 @@ def test_a_file_that_cannot_be_read_to_its_end_makes_a_checkpoint_invalid(
     monkeypatch.setattr("jobs.contract.reading.hashlib.file_digest", fail)
     with pytest.raises(CheckpointInvalid, match=r"state\.pt: Input/output error"):
         verify(where)
+
+
+@pytest.mark.parametrize(
+    ("workers", "cpus", "excess"), [(0, 0.5, False), (1, 0.5, False), (2, 1.9, True), (2, 2.0, False)]
+)
+def test_more_loader_processes_than_cores_are_too_many(workers: int, cpus: float, *, excess: bool) -> None:
+    assert (excess_workers(Profile(loader_workers=workers), cpus) is not None) == excess

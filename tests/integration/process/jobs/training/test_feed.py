@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from jobs.contract import ExitCode, Profile
+from jobs.contract import Effective, ExitCode, Profile, RunPaths
 from jobs.training import feed as feeding
 from jobs.training.batches import Batch
 from jobs.training.device import Device
@@ -234,3 +234,24 @@ def test_a_loader_process_whose_trainer_died_before_it_began_holds_no_lock_for_e
         parent.join()
         pipe.send("begin")
         assert select.select([child], [], [], 20)[0] == [child]
+
+
+@pytest.mark.parametrize(("cpus", "cores"), [(1.0, "1 core"), (1.5, "1.5 cores")])
+def test_more_loader_processes_than_cores_are_warned_of(
+    job: JobDir, capfd: pytest.CaptureFixture[str], cpus: float, cores: str
+) -> None:
+    job.train(profile={"loader_workers": 2, "threads": 1}, cpus=cpus)
+    line = f"profile.loader_workers: 2 processes and the trainer share {cores} and take turns"
+    assert capfd.readouterr().err.count(f"warning: {line}; raise resources.cpus or lower it") == 1
+    [advice] = effective(job).advice
+    assert advice.startswith(line)
+
+
+@pytest.mark.parametrize(("workers", "cpus"), [(0, 0.5), (1, 0.5), (2, 2.0)])
+def test_as_many_loader_processes_as_cores_are_fine(job: JobDir, workers: int, cpus: float) -> None:
+    job.train(profile={"loader_workers": workers, "threads": 1}, cpus=cpus)
+    assert effective(job).advice == ()
+
+
+def effective(job: JobDir) -> Effective:
+    return Effective.model_validate_json(RunPaths(job.root, job.attempts, 1).effective.read_bytes())

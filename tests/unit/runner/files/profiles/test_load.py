@@ -179,3 +179,16 @@ def test_every_switch_can_be_changed_in_a_job_file(switch: str) -> None:
     assert getattr(found, switch) == other
     assert getattr(found, switch) != getattr(profile("profile: compat\n"), switch)
     assert found.name == f"compat+{switch}"
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(0.5, 1), (1, 1), (2, 2), (3.9, 3), (16, 4)])
+def test_a_named_profile_asks_for_no_more_loader_processes_than_the_job_has_cores(
+    cpus: float, expected: int
+) -> None:
+    text = f"profile: cuda-ampere\nresources: {{gpus: 1, cpus: {cpus}}}\n"
+    job = parse_job((WORKLOAD + text).encode(), Path("job.yaml"))
+    assert resolve_profile(job, "cuda").loader_workers == expected
+
+
+def test_a_number_of_loader_processes_in_the_job_file_is_taken_as_it_is() -> None:
+    assert profile("profile: {loader_workers: 5}\nresources: {cpus: 2}\n").loader_workers == 5

@@ -229,6 +229,17 @@ def test_what_the_job_file_asks_for_in_vain_is_a_warning(tmp_path: Path) -> None
     assert asked("{kind: graph_forecast, data: sp500-stocks}").warnings == ()
 
 
+def test_more_loader_processes_than_cores_are_a_warning(tmp_path: Path) -> None:
+    asked = partial(resolved, "{kind: causal_lm, data: stdlib}", tmp_path)
+    rest = "profile: {{loader_workers: {}}}\nresources: {{cpus: {}}}\n"
+    assert asked(rest.format(2, 2)).warnings == ()
+    [warning] = asked(rest.format(8, 2)).warnings
+    assert warning == (
+        "profile.loader_workers: 8 processes and the trainer share 2 cores and take turns;"
+        " raise resources.cpus or lower it"
+    )
+
+
 @pytest.mark.parametrize(
     ("turned", "expected", "name"),
     [

@@ -11,9 +11,9 @@ from runner.core.ports.executor import BatchRequest, LaunchRefused
 from runner.core.ports.users import Owner
 
 FIELDS: Final = (
-    ("partition", "slurm.partition", "sinfo lists the partitions"),
-    ("account", "slurm.account", "sacctmgr show associations lists yours"),
     ("qos", "slurm.qos", "sacctmgr show qos lists them"),
+    ("account", "slurm.account", "sacctmgr show associations lists yours"),
+    ("partition", "slurm.partition", "sinfo lists the partitions"),
     ("feature", "slurm.constraint", "sinfo --format='%N %f' lists the features of nodes"),
     ("reservation", "slurm.reservation", "scontrol show reservation lists them"),
     ("time limit", "resources.time_limit", "sinfo --format='%P %l' lists the limits of partitions"),

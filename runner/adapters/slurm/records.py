@@ -157,12 +157,15 @@ def read_foreign(path: Path) -> tuple[str, datetime] | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:  # noqa: PTH123  a descriptor
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return None
-        file.seek(max(found.st_size - MOST_BYTES, 0))
-        text = file.read(MOST_BYTES).decode(errors="replace")
+        text = os.pread(descriptor, MOST_BYTES, max(found.st_size - MOST_BYTES, 0)).decode(errors="replace")
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
     return text, datetime.fromtimestamp(found.st_mtime, UTC)
 
 

@@ -20,12 +20,13 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-share test test-split check fix unit bench docs docs-reference graph venv engine slurm clean
+.PHONY: help demo demo-restart demo-share demo-slurm test test-split check fix unit bench docs docs-reference graph venv engine slurm clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
 	@echo "make demo-restart  change a running job: restart, keep or resume, by estimate and by measurement"
 	@echo "make demo-share    short trainings take turns with a long one, beside first come, first served"
+	@echo "make demo-slurm    the same on a small Slurm cluster that it starts: lose the node, resume on another"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
 	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
 	@echo "make check         the static checks, in seconds"
@@ -63,6 +64,13 @@ demo-restart: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_restart.py
+
+# The cluster is ended with it.  The other run is in a container if an engine answers.
+demo-slurm: venv
+	@mkdir -p .make
+	@scripts/slurm > .make/slurm
+	@scripts/engine > .make/engine || echo "no container engine: the run beside it is a plain process"
+	@trap 'scripts/slurm stop' EXIT; DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" $(BIN)/python scripts/demo_slurm.py
 
 demo-share: venv
 	@mkdir -p .make

@@ -9,7 +9,7 @@ from signal import SIGKILL, SIGTERM
 
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.control.context import Context
-from runner.control.messages import LaunchRefusal
+from runner.control.messages import LaunchAccepted, LaunchRefusal
 from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched, PreparationRefused
@@ -18,7 +18,7 @@ from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 
 
-def execute(context: Context, row: JobRow, command: Command) -> Event | LaunchRefusal | None:
+def execute(context: Context, row: JobRow, command: Command) -> Event | LaunchRefusal | LaunchAccepted | None:
     """Return the result of a command.
 
     Raises:
@@ -48,7 +48,7 @@ def _prepare(context: Context, row: JobRow) -> Event:
     return ImageReady(context.clock.now(), image)
 
 
-def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRefusal | None:
+def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRefusal | LaunchAccepted:
     devices = tuple(d for d in context.capacity.devices if d.uuid in command.allocation.devices)
     try:
         try:
@@ -64,8 +64,8 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
         return _refused(context, row, command, str(error))
     finally:
         context.attempt_service.release_launch(row)
-    if result is LaunchResult.ACCEPTED:  # it waits in the engine's own queue; that it has begun is observed
-        return None
+    if result is LaunchResult.ACCEPTED:
+        return LaunchAccepted(command.attempt.number, launch.resumed)
     return Launched(context.clock.now(), context.boot, context.clock.monotonic(), launch.resumed)
 
 

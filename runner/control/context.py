@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from runner.control.disk_rates import DiskRateSampler
+from runner.core.job.attempt import ProgramStart
 from runner.core.job.states import Allocated, Running
 from runner.core.policy.heartbeat import FLOOR_S
 from runner.core.ports.attempts import Attempts
@@ -138,6 +139,7 @@ class TrackedJob:
     since: Instant  # when this process came to know of the present state
     why: str = ""  # what the job waits for outside of the queue; empty: for nothing
     unknown: str = ""  # why its attempt cannot be observed
+    accepted: tuple[int, ProgramStart | None] | None = None  # by the engine: attempt, and where it resumes
     waiting: Waiting | None = None  # what its attempt waits for in the engine's own queue
     misses: int = 0  # observations in a row that did not show its attempt
     examined: int = 0  # attempt whose exit is being examined

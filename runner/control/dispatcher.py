@@ -17,7 +17,7 @@ from runner.control.commands import execute
 from runner.control.context import Context, TrackedJob, as_started
 from runner.control.decisions import examine_exit
 from runner.control.inbox import Inbox
-from runner.control.messages import Call, EventReceived, Examined, LaunchRefusal
+from runner.control.messages import Call, EventReceived, Examined, LaunchAccepted, LaunchRefusal
 from runner.control.observer import Observer
 from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, PrepareImage
@@ -124,10 +124,18 @@ class CommandDispatcher:
         result = execute(self.context, row, command)
         if isinstance(result, LaunchRefusal):
             self.inbox.put(result)
+        elif isinstance(result, LaunchAccepted):
+            self.inbox.put(Call(partial(self._record_accepted, row.job.id, result)))
         elif result is not None:
             self.inbox.put(EventReceived(row.job.id, result))
 
     # --- in the exclusive section
+
+    def _record_accepted(self, job_id: str, accepted: LaunchAccepted) -> None:
+        """Remember what is recorded once the attempt has begun."""
+        tracked = self.tracked_jobs.get(job_id)
+        if tracked is not None:
+            tracked.accepted = accepted.attempt, accepted.resumed
 
     def _record_unavailable(self, job_id: str, why: str) -> None:
         """Schedule a retry: an engine that does not answer for a moment ends no job."""

@@ -40,6 +40,7 @@ from runner.control.watchdog import Watchdog, act_on_findings
 from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied
 from runner.core.job.lifecycle import IllegalTransition, due_event
 from runner.core.job.states import Finished, Preparing, Running, State, Stopping
+from runner.core.ports.executor import Alive
 from runner.core.ports.store import DecisionRow, JobRow
 
 log = structlog.get_logger()
@@ -220,14 +221,23 @@ class ControlLoop:
                 continue
             match finding:
                 case AttemptBegun(tracked, alive):
-                    begun = Launched(self.context.clock.now(), host=alive.host, devices=alive.devices)
-                    self._advance_and_record(EventReceived(tracked.row.job.id, begun))
+                    self._advance_and_record(EventReceived(tracked.row.job.id, self._begun(tracked, alive)))
                 case AttemptEnded(tracked, attempt, gone):
                     self.dispatcher.examine(tracked, attempt, gone)
                 case StillAlive(tracked):
                     self.dispatcher.execute_implied(tracked)
                 case Orphan(key):  # exhaustive
                     self.dispatcher.put(key.job_id, partial(self.context.executor.remove, key))
+
+    def _begun(self, tracked: TrackedJob, alive: Alive) -> Launched:
+        """Return the start of an attempt that the engine had accepted earlier."""
+        number, resumed = tracked.accepted or (0, None)
+        return Launched(
+            self.context.clock.now(),
+            resumed=resumed if number == tracked.row.job.attempts else None,
+            host=alive.host,
+            devices=alive.devices,
+        )
 
     # --- advance
 

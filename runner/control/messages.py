@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from runner.core.job.attempt import ProgramStart
 from runner.core.job.events import Event
 from runner.core.policy.facts import Facts
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy
@@ -59,6 +60,14 @@ class Probed:
     effective: str = ""
     monotonic: float | None = None  # the moment ``at`` by the clock that nobody sets
     start_s: float | None = None  # from its launch to its first step, where that has been seen
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchAccepted:
+    """The engine has put an attempt into a queue of its own; that it has begun is observed."""
+
+    attempt: int
+    resumed: ProgramStart | None  # of a program that saves on its own
 
 
 JobMessage: TypeAlias = EventReceived | Examined | LaunchRefusal

@@ -45,7 +45,7 @@ def describe_event(event: Event, after: Job) -> str:
             where = ", ".join(allocation.devices) or "cpu"
             return f"attempt {after.attempts} placed on {where}, {describe_start(after)}"
         case Launched(resumed=resumed):
-            return f"attempt {after.attempts} started{_resumed(resumed)}"
+            return f"attempt {after.attempts} started{_place(event)}{_resumed(resumed)}"
         case LaunchFailed(_, why, _):
             return f"attempt {after.attempts} could not start: {why}; {describe_decision(after)}"
         case CancelRequested(_, by):
@@ -70,6 +70,13 @@ def describe_event(event: Event, after: Job) -> str:
             return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
         case Exited(_, number, ended, _):  # exhaustive
             return f"attempt {number} ended: {_ended(ended)}; {describe_decision(after)}"
+
+
+def _place(event: Launched) -> str:
+    """Return where an engine with a queue of its own has started an attempt."""
+    if event.host is None:
+        return ""
+    return f" on {event.host}" + (f" ({', '.join(event.devices)})" if event.devices else "")
 
 
 def _resumed(resumed: ProgramStart | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from jobs.contract import Result, Status
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.model import Job
-from runner.core.job.states import Finished, Held, Preparing, Queued, Running, Starting, Stopping
+from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.policy.adjustments import Overrides
 from runner.core.ports.network import NetworkState
 from runner.core.ports.store import AttemptRow, EventRow, JobRow
@@ -31,6 +31,7 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "attempts_max": row.job.attempts_max,
         "priority": row.priority,
         "gpus": list(_devices(row.job)),
+        "host": row.job.state.attempt.host if isinstance(row.job.state, Allocated) else None,
         "progress": None if progress is None else progress.model_dump(mode="json"),
         "saved_step": row.job.saved,
         "labels": dict(row.labels),

@@ -1,8 +1,8 @@
 """Train on a small Slurm cluster, lose the node, resume on another one, and compare with this machine.
 
-One job file twice.  One runs on the cluster of ``scripts/slurm``; half-way its node is killed with everything on
-it, Slurm says so after a while, and the runner resumes the job on another node.  The other one runs on this
-machine without Slurm, undisturbed.  At the end the sha256 of both weights must be equal, bit for bit.
+One job file twice.  One runs on the cluster of ``scripts/slurm``; half-way its node is killed with everything
+on it, Slurm says so after a while, and the runner resumes the job on another node.  The other one runs on
+this machine without Slurm, undisturbed.  At the end the sha256 of both weights must be equal, bit for bit.
 """
 
 import json
@@ -47,7 +47,11 @@ class Daemon:
         settings = {
             "executor": self.executor,
             "root_jobs_run_as": {"uid": nobody.pw_uid, "gid": nobody.pw_gid},
-            "slurm": {"conf": os.environ["SLURM_CONF"], "poll_every_s": 1},
+            "slurm": {
+                "conf": os.environ["SLURM_CONF"],
+                "poll_every_s": 1,
+                "containers": "crun" if os.environ.get("DOCKER_HOST") else "none",
+            },
         }
         (PLACE / self.name / "settings.yaml").write_text(json.dumps(settings))
 

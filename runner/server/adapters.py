@@ -1,9 +1,10 @@
 """The adapters of a daemon: made in this process, or asked of its helper where the daemon is split."""
 
+import os
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from images.settings import ImageSettings
 from images.store import ImageStore
@@ -34,6 +35,7 @@ from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.slurm.commands import SlurmCommands
 from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
+from runner.adapters.slurm.oci import NodeSettings
 from runner.adapters.slurm.options import SlurmRules
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
@@ -41,11 +43,14 @@ from runner.core.ports.images import Images
 from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import Packages
 from runner.core.ports.users import MountPins, UnknownUids, User
-from runner.files.settings.model import Settings
+from runner.files.settings.model import SHIPPED_SECCOMP, Settings
 from runner.server.network import make_network
 from runner.server.packages import make_packages
 from runner.services.ports import OpenRunDirectory
 from runner.services.retention import RunDirectories
+
+if TYPE_CHECKING:
+    from runner.adapters.slurm.containers import NodeContainers
 
 
 class Adapters(Protocol):
@@ -252,6 +257,21 @@ def slurm_settings(directory: Path, settings: Settings, instance: str) -> SlurmE
         commands=SlurmCommands(said.conf, said.timeout_s),
         rules=slurm_rules(settings),
         poll_s=said.poll_every_s,
+        containers=_node_containers(directory, settings, instance) if said.containers == "crun" else None,
+    )
+
+
+def _node_containers(directory: Path, settings: Settings, instance: str) -> "NodeContainers":
+    from runner.adapters.slurm.containers import NodeContainers  # noqa: PLC0415  loads the SDK of the engine
+    from runner.adapters.slurm.images import UnpackedImages  # noqa: PLC0415  the same
+
+    said = settings.slurm
+    seccomp = settings.seccomp_text() or SHIPPED_SECCOMP["runner"].read_text()
+    return NodeContainers(
+        instance,
+        UnpackedImages(said.images_dir or directory / "slurm-images", settings.engine),
+        NodeSettings(said.init, seccomp, os.uname().machine),
+        settings.open_files,
     )
 
 

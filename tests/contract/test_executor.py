@@ -33,17 +33,18 @@ from tests.contract.worlds import (
 from tests.fakes.engine.executor import FOREVER, Program
 
 DOCKER = pytest.param("docker", marks=pytest.mark.engine)
+SLURM_CRUN = pytest.param("slurm-crun", marks=pytest.mark.engine)
 EXIT_7 = ("/bin/sh", "-c", "exit 7")
 SLEEP = ("/bin/sh", "-c", "echo ready; exec sleep 1000")
 SAVES_ON_TERM = ("/bin/sh", "-c", "trap 'echo saved; exit 75' TERM; echo ready; while :; do sleep 0.02; done")
 
 
-@pytest.fixture(scope="module", params=["fake", "process", DOCKER, "slurm"])
+@pytest.fixture(scope="module", params=["fake", "process", DOCKER, "slurm", SLURM_CRUN])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     yield from _place(request)
 
 
-@pytest.fixture(scope="module", params=["process", DOCKER, "slurm"])
+@pytest.fixture(scope="module", params=["process", DOCKER, "slurm", SLURM_CRUN])
 def real(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Where programs really run."""
     yield from _place(request)
@@ -63,6 +64,9 @@ def _place(request: pytest.FixtureRequest) -> Iterator[Place]:
             chosen = process_place()
         case "slurm":
             chosen = slurm_place(request.getfixturevalue("slurm_conf"))
+        case "slurm-crun":
+            conf, image = request.getfixturevalue("slurm_conf"), request.getfixturevalue("base_image")
+            chosen = slurm_place(conf, request.getfixturevalue("engine"), image)
         case _:
             chosen = docker_place(request.getfixturevalue("engine"), request.getfixturevalue("base_image"))
     with chosen as place:

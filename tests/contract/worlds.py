@@ -22,7 +22,10 @@ from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.host.clock import boot_id
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.slurm.commands import SlurmCommands
+from runner.adapters.slurm.containers import NodeContainers
 from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
+from runner.adapters.slurm.images import UnpackedImages
+from runner.adapters.slurm.oci import NodeSettings
 from runner.core.ports.executor import (
     Alive,
     Executor,
@@ -35,6 +38,7 @@ from runner.core.ports.executor import (
     Waiting,
 )
 from runner.core.ports.users import Owner
+from runner.files.settings.model import SHIPPED_SECCOMP
 from tests.fakes.engine.executor import FakeExecutor, Program
 from tests.fakes.engine.executor import World as FakeWorld
 
@@ -175,8 +179,11 @@ def docker_place(url: str, image: str) -> "Iterator[Place]":
 
 
 @contextmanager
-def slurm_place(conf: str) -> "Iterator[Place]":
-    """Attempts are jobs of a real Slurm; its nodes look up the owner, who therefore is somebody."""
+def slurm_place(conf: str, engine: str | None = None, image: str = "") -> "Iterator[Place]":
+    """Attempts are jobs of a real Slurm, in containers if there is an image.
+
+    Nodes look up the owner, who therefore is somebody.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     class Begun(SlurmExecutor):
@@ -189,10 +196,16 @@ def slurm_place(conf: str) -> "Iterator[Place]":
 
     def make(name: str) -> SlurmExecutor:
         commands = SlurmCommands(Path(conf))
-        return Begun(SlurmExecutorSettings(name, root / "books", commands, poll_s=0.2, path=path))
+        node = NodeSettings(seccomp=SHIPPED_SECCOMP["runner"].read_text(), machine=os.uname().machine)
+        containers = NodeContainers(name, UnpackedImages(root / "images", engine), node) if image else None
+        books = root / "books"
+        return Begun(
+            SlurmExecutorSettings(name, books, commands, poll_s=0.2, path=path, containers=containers)
+        )
 
     with _root() as root:
-        place = Place(f"contract{os.getpid()}", make, root, owner=NOBODY)
+        inside = Path("/job") if image else None
+        place = Place(f"contract{os.getpid()}", make, root, image, inside, owner=NOBODY)
         yield place
         place.clear()
 

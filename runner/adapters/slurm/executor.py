@@ -12,6 +12,7 @@ An answer that does not come is never evidence.
 Isolation is that of Slurm: memory and devices are fenced by its control groups where the cluster says so.
 """
 
+import json
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from shlex import quote
 from signal import SIGKILL, SIGUSR1, SIGUSR2
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from runner.adapters.host.clock import SystemClock
@@ -58,6 +59,9 @@ from runner.core.ports.executor import (
     Waiting,
 )
 
+if TYPE_CHECKING:
+    from runner.adapters.slurm.containers import NodeContainers
+
 SCRIPT: Final = Path(__file__).with_name("batch.sh")
 
 FILES_S: Final = 0.25
@@ -90,6 +94,8 @@ class SlurmExecutorSettings:
     path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
     """``PATH`` of the programs."""
     patience_s: float = PATIENCE_S
+    containers: "NodeContainers | None" = None
+    """How containers are run on nodes; None: attempts are plain processes."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -101,11 +107,11 @@ class SlurmExecutor:
     """Satisfies ``runner.core.ports.executor.Executor``."""
 
     kind: Final = "slurm"
-    in_container: Final = False
     queues: Final = True
 
     def __init__(self, settings: SlurmExecutorSettings) -> None:
         self.settings = settings
+        self.in_container: Final = settings.containers is not None
         self.queue = QueueView(settings.commands)
         self._records = SlurmRecords(settings.directory, settings.instance)
         self._clock = SystemClock()
@@ -122,7 +128,11 @@ class SlurmExecutor:
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         check_request(request)
-        return {"sbatch": self._options(request), "program": self._program(request)}
+        return {
+            "argv": list(request.argv),
+            "sbatch": self._options(request),
+            "program": self._program(request, request.run_dir),
+        }
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
         """Hand the attempt to Slurm, or find that this was done."""
@@ -153,11 +163,14 @@ class SlurmExecutor:
         """Write what the node reads; only the owner of the job can read it."""
         booking.place.mkdir(mode=0o711, exist_ok=True)
         booking.place.chmod(0o711)
-        program = booking.place / "program"
-        write_file(program, self._program(request))
-        program.chmod(0o400)
-        if os.geteuid() == 0:
-            os.chown(program, request.owner.uid, request.owner.gid)
+        files = {"program": self._program(request, booking.place)}
+        if self.settings.containers is not None:
+            files["config.json"] = json.dumps(self.settings.containers.bundle(request))
+        for name, text in files.items():
+            write_file(booking.place / name, text)
+            (booking.place / name).chmod(0o400)
+            if os.geteuid() == 0:
+                os.chown(booking.place / name, request.owner.uid, request.owner.gid)
 
     def _options(self, request: LaunchRequest) -> list[str]:
         """Return the options of ``sbatch``."""
@@ -176,8 +189,10 @@ class SlurmExecutor:
             "--open-mode=append",
         ]
 
-    def _program(self, request: LaunchRequest) -> str:
+    def _program(self, request: LaunchRequest, bundle: Path) -> str:
         """Return the shell script that becomes the program, with nothing of Slurm's environment but GPUs."""
+        if self.settings.containers is not None:
+            return self.settings.containers.program(request, bundle)
         variables = {
             "PATH": self.settings.path,
             "LANG": "C.UTF-8",
@@ -197,7 +212,7 @@ class SlurmExecutor:
             raise LaunchRefused(f"cannot run as {request.owner.name}: this daemon is not root")
         if not request.run_dir.is_dir():
             raise LaunchRefused(f"{str(request.run_dir)!r}: no such directory")
-        if request.mounts:
+        if request.mounts and not self.in_container:
             raise LaunchRefused("plain processes on nodes have no mounts; give the program the host's paths")
 
     def _check_fences(self) -> None:

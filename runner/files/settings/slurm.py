@@ -1,7 +1,7 @@
 """The section ``slurm`` of the settings: how jobs are handed to Slurm, and what they may ask for."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -39,6 +39,15 @@ class SlurmSettings(BaseModel):
 
     conf: Annotated[Path, BeforeValidator(_path)] | None = None
     """``slurm.conf``; null: ``SLURM_CONF``, then Slurm's own default."""
+
+    containers: Literal["none", "crun"] = "none"
+    """Whether attempts are plain processes of nodes, or containers that crun runs there as the job's user."""
+
+    images_dir: Annotated[Path, BeforeValidator(_path)] | None = None
+    """Where images are unpacked for nodes; null: ``slurm-images`` in the state directory."""
+
+    init: str = "/usr/bin/tini-static"
+    """The init of containers on nodes: a static program that reaps children and forwards signals."""
 
     partition: str | None = None
     """Partition of jobs that name none; null: Slurm's default."""

@@ -114,6 +114,8 @@ class AttemptService:
     def network(self, row: JobRow) -> tuple[str, NetworkState]:
         """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
         network, access = self._config.network, parse_revision(row.revision).network
+        if network is None and self._config.in_container:  # containers on nodes, which have none
+            return "none", NetworkState(holds=True)
         if network is None:
             return "host", NetworkState(holds=False, problem=NOT_SEPARATED)
         is_outbound = network.is_for_all if access is None else access == "outbound"

@@ -28,7 +28,7 @@ def find_slurm_problems(
         if job.slurm != SlurmFields():
             yield ("slurm",), "jobs do not run in Slurm here (executor in the settings); leave it out"
         return
-    refused = tuple(refused_fields(job.slurm, settings))
+    refused = (*refused_fields(job.slurm, settings), *_beyond_containers(job, settings))
     yield from refused
     if refused:
         return
@@ -43,6 +43,17 @@ def find_slurm_problems(
     problem = check.problem(asked, owner)
     if problem is not None:
         yield tuple(problem[0].split(".")), problem[1]
+
+
+def _beyond_containers(job: JobFile, settings: SlurmSettings) -> Iterator[FieldProblem]:
+    """Yield what containers on nodes do not have."""
+    if settings.containers == "none":
+        return
+    step = "leave it out, or ask the operator for slurm.containers: none"
+    if job.resources.gpus:
+        yield ("resources", "gpus"), f"containers on Slurm's nodes get no GPUs; {step}"
+    if job.network == "outbound":
+        yield ("network",), f"outbound: containers on Slurm's nodes have no network; {step}"
 
 
 def refused_fields(asked: SlurmFields, settings: SlurmSettings) -> Iterator[FieldProblem]:

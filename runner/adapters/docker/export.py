@@ -1,0 +1,57 @@
+"""The content of an image, for hosts that have no container engine."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from docker.errors import ImageNotFound
+
+from runner.adapters.docker.connection import EngineConnection, engine_errors
+from runner.adapters.docker.hardening import IMAGE_FORBIDDEN
+from runner.base.errors import Unavailable
+from runner.core.ports.executor import ImageGone
+
+ENGINE_S: Final = 600
+"""Longest wait for the engine while it sends an image."""
+
+CHUNK: Final = 2**20
+
+
+def export_image(url: str | None, image: str, directory: Path) -> tuple[str, ...]:
+    """Unpack an image into an empty directory, and return the variables that it sets.
+
+    Raises:
+        ImageGone: the engine does not have it.
+        Unavailable: the engine does not answer, or the directory cannot be filled.
+    """
+    with engine_errors(f"unpack image {image[:19]}"):
+        client = EngineConnection(url, ENGINE_S).connect()
+        try:
+            created = client.create_container(image, command=["true"])["Id"]
+            try:
+                variables = client.inspect_container(created)["Config"].get("Env") or ()
+                _extract(client.export(created, chunk_size=CHUNK), directory)
+            finally:
+                client.remove_container(created)
+        except ImageNotFound as error:
+            raise ImageGone(image) from error
+        finally:
+            client.close()
+    return tuple(each for each in variables if not IMAGE_FORBIDDEN.fullmatch(each.partition("=")[0]))
+
+
+def _extract(archive: Iterator[bytes], directory: Path) -> None:
+    """Unpack an archive without the device nodes of the image, which nobody but root can make."""
+    command = ["tar", "--extract", "--numeric-owner", "--exclude=dev/*", "--directory", str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as tar:
+        if tar.stdin is not None:
+            try:
+                for chunk in archive:
+                    tar.stdin.write(chunk)
+            except BrokenPipeError:
+                pass  # its own words follow
+        _, said = tar.communicate()
+    if tar.returncode:
+        words = " ".join(said.decode(errors="replace").split())[-300:]
+        raise Unavailable(f"{directory}: the image cannot be unpacked: {words}")

@@ -1,0 +1,70 @@
+"""Images, unpacked on the shared file system: nodes read them without a container engine.
+
+An image is unpacked once, by the daemon, from the engine of its own machine.  Nodes show it read-only.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.adapters.docker.export import export_image
+from runner.adapters.slurm.oci import MOUNT_POINTS
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedImage:
+    """An image as nodes read it."""
+
+    rootfs: Path
+    environment: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackedImages:
+    """The unpacked images of one daemon."""
+
+    directory: Path
+    engine: str | None = None
+
+    def find(self, image: str) -> UnpackedImage:
+        """Return an image, which is unpacked now if it is not there yet.
+
+        Raises:
+            ImageGone: the engine does not have it.
+            Unavailable: the engine does not answer, or the disk is full.
+        """
+        place = self.directory / image.removeprefix("sha256:")[:16]
+        if not (place / "environment.json").exists():
+            with _locked(self.directory):
+                if not (place / "environment.json").exists():
+                    self._unpack(image, place)
+        variables = json.loads((place / "environment.json").read_text())
+        return UnpackedImage(place / "rootfs", tuple(variables))
+
+    def _unpack(self, image: str, place: Path) -> None:
+        part = place.with_name(f".{place.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        (part / "rootfs").mkdir(parents=True)
+        variables = export_image(self.engine, image, part / "rootfs")
+        for name in MOUNT_POINTS:
+            (part / "rootfs" / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+        (part / "environment.json").write_text(json.dumps(variables))
+        part.chmod(0o755)
+        part.replace(place)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the lock of the directory: of several launches, one unpacks."""
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

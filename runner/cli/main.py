@@ -84,7 +84,7 @@ EXIT_CODES: Final = {
     0: "success; a job that was waited for succeeded",
     1: "a bug in runner",
     2: "usage error: change the command, the job file or the settings",
-    3: "refused by a policy or a permission",
+    3: "refused by a policy, a permission, a limit or the state of a job",
     4: "unavailable: the daemon, the engine or the disk",
     10: "a job that was waited for failed",
     11: "a job that was waited for was cancelled",

@@ -30,6 +30,7 @@ from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
+from runner.adapters.host_torch import host_problem
 from runner.adapters.image_locks import choose_for_this_machine
 from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
@@ -236,7 +237,7 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
     if kind == "slurm":
         return SlurmExecutor(slurm_settings(directory, settings, instance))
     if kind == "process":
-        return ProcessExecutor(ProcessSettings(instance, directory / "processes"))
+        return ProcessExecutor(ProcessSettings(instance, directory / "processes", find_problem=host_problem))
     from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
 
     hardened = replace(_hardened(settings, instance), hosts_file=write_hosts_file(directory))

@@ -11,6 +11,7 @@ import structlog
 
 from runner.adapters.docker.doctor import describe_engine
 from runner.adapters.doctor import FactCollector, groups_of_this_process
+from runner.adapters.host_torch import cuda_of_host
 from runner.adapters.image_locks import cuda_of_images
 from runner.base.threads import PeriodicThread
 from runner.core.doctor import Machine, Verdict, examine, has_gpus
@@ -31,7 +32,7 @@ def collect(directory: Path, settings: Settings, root: Path = Path("/")) -> Mach
         amd=collector.amd(),
         engine=describe_engine(settings.engine) if uses_engine else None,
         host=collector.host(),
-        wanted_cuda=cuda_of_images(image_settings(directory, settings)),
+        wanted_cuda=cuda_of_images(image_settings(directory, settings)) if uses_engine else cuda_of_host(),
         injection=settings.gpu_injection,
         groups=groups_of_this_process(),
     )

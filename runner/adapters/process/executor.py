@@ -62,6 +62,8 @@ class ProcessSettings:
     path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
     """``PATH`` of the programs; by default that of the daemon."""
     lang: str = field(default_factory=lambda: os.environ.get("LANG", "C.UTF-8"))
+    find_problem: Callable[[LaunchRequest], str | None] | None = None
+    """Says why an attempt cannot run on its devices; None: it is not asked."""
     timeout_s: float = 10.0
     """Of a launch: how long a shim may take to start."""
 
@@ -97,6 +99,7 @@ class ProcessExecutor:
     def launch(self, request: LaunchRequest) -> LaunchResult:
         check_request(request)
         _check_host(request)
+        self._check_devices(request)
         record = self._record_of(request.key)
         with _disk_errors(f"launch {record.path.name}"):
             record.create(request.key, str(request.directory or request.run_dir))
@@ -110,6 +113,12 @@ class ProcessExecutor:
                 )
         self._wake_watches()
         return LaunchResult.BEGUN
+
+    def _check_devices(self, request: LaunchRequest) -> None:
+        """Raise ``Unavailable`` if the attempt cannot run on its devices now; it waits, and is not blamed."""
+        find = self.settings.find_problem
+        if find is not None and (problem := find(request)):
+            raise Unavailable(f"{attempt_name(request.key)}: not started: {problem}")
 
     def signal(self, key: Key, signal: int) -> None:
         """Send ``signal`` to the program alone, SIGKILL to its process group; never signal the shim.

@@ -70,16 +70,13 @@ def test_a_daemon_warns_of_the_machine_when_it_starts(tmp_path: Path) -> None:
             return [json.loads(line) for line in lines]
 
         found = until(
-            lambda: [each for each in warned() if each["subject"].startswith("GPU-1")][2:] and warned(),
+            lambda: [each for each in warned() if each["subject"].startswith("GPU-1")][1:] and warned(),
             "the daemon has looked at the machine",
             more=made.daemon.log_tail,
         )
     said = {(each["event"], each["level"], each["subject"], each["fact"]) for each in found}
     model = "Tesla V100-SXM2-16GB"
-    assert (
-        "doctor.problem", "error", f"GPU-1 {model}",
-        "compute capability 7.0; the image's torch for CUDA 13.0 has code for 7.5 to 12.1",
-    ) in said  # fmt: skip
+    assert ("doctor.problem", "error", "/dev/nvidia*", "there are none") in said
     fact = "3 uncorrectable memory errors since the driver was loaded"
     assert ("doctor.warning", "warning", f"GPU-1 {model}", fact) in said
     assert all(each["advice"] for each in found)

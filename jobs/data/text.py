@@ -77,7 +77,7 @@ def windows(corpus_N: Tensor, batch: int, window: int, seed: int, *purpose: str 
 
 def unigram_nats(corpus_N: Tensor) -> float:
     """Return the entropy of single bytes: the loss of a model that uses byte frequencies and no context."""
-    share_V = torch.bincount(corpus_N, minlength=256).double() / corpus_N.numel()
+    share_V = torch.bincount(corpus_N.cpu(), minlength=256).double() / corpus_N.numel()
     return float(torch.special.entr(share_V).sum())
 
 

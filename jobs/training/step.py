@@ -63,6 +63,12 @@ def _found_late(step: int) -> NonFinite:
     return NonFinite(f"step {step}: loss or gradient not finite; nothing was saved or evaluated since")
 
 
+def _release_host_copy(workload: Workload, feed: Feed) -> None:
+    """Let the workload use a data set that was placed on the device; the copy in memory is then free."""
+    if feed.source is not workload.source:
+        setattr(workload, "source", feed.source)  # noqa: B010 - read-only for all others in the protocol
+
+
 class Training:
     """The state that a training step changes, and the step itself."""
 
@@ -94,6 +100,7 @@ class Training:
             (1,), -1, device=device.torch_device
         )  # the first step that is not finite
         self.feed = Feed(workload.source, switches, device, plan.steps)
+        _release_host_copy(workload, self.feed)
         self._begin_optimizer()
         self._tell()
 
@@ -175,7 +182,8 @@ class Training:
         """Do two steps and undo them, so that errors and lack of memory appear before the training.
 
         Raises:
-            InvalidSpec: A parameter is on the wrong device, or an operation has no deterministic form.
+            InvalidSpec: A parameter, a buffer or a tensor of the batch is on the wrong device.
+                Or an operation has no deterministic form.
         """
         with self._undone():
             try:
@@ -236,11 +244,27 @@ class Training:
     def _rehearse(self, step: int) -> None:
         seed_all(self.spec.seed, step)
         batch = self.feed.source.batch(step)
+        self._check_devices(batch)
         self._fitting_gradients(batch, step)
-        wrong = [name for name, p in self.workload.model.named_parameters() if p.device != self._where]
-        if wrong:
-            raise InvalidSpec(f"parameters {', '.join(wrong[:3])} are not on {self._where}")
         self._step_optimizer(step)
+
+    def _check_devices(self, batch: Batch) -> None:
+        """Check that everything that a step computes with is on the device.
+
+        Raises:
+            InvalidSpec: A parameter, a buffer or a tensor of the batch is elsewhere.
+        """
+        model = self.workload.model
+        here = self.feed.to_device(next(batches.split(batch, 1)))
+        parts = {
+            "parameters": model.named_parameters(),
+            "buffers": model.named_buffers(),
+            "tensors of the batch": here.items(),
+        }
+        for what, tensors in parts.items():
+            wrong = [f"{name} ({tensor.device})" for name, tensor in tensors if tensor.device != self._where]
+            if wrong:
+                raise InvalidSpec(f"{what} {', '.join(wrong[:3])} are not on {self._where}")
 
     @property
     def _where(self) -> torch.device:

@@ -149,6 +149,10 @@ class Windows:
         device = clean_BT6.device
         return {"imu": (clean_BT6 + noise_BT6.to(device)) * visible_B16.to(device), "pose": pose_BT9}
 
+    def forget(self) -> None:
+        """Release the converted recordings and poses; they are made again if they are needed."""
+        self.frames, self.poses = LruCache(self.keeping.recordings), LruCache(self.keeping.recordings)
+
     def _gathered(self, rows_B3: Whole) -> tuple[Tensor, Tensor]:
         return self._normalised(*self.assemble(rows_B3))
 
@@ -221,6 +225,8 @@ class ResidentWindows:
         self._pose_WT9 = torch.cat([pose for _, pose in parts]).to(device)
         self._first_sample = _starts([len(imu) for imu, _ in parts])
         self._first_window = _starts([len(pose) for _, pose in parts])
+        self.train = windows.train
+        windows.forget()
 
     @property
     def resident_bytes(self) -> int | None:

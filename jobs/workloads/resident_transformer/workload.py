@@ -133,8 +133,7 @@ class BatchList:
 def _on(device: torch.device, kept: Batch | tuple[str, ...]) -> Batch | tuple[str, ...]:
     if not isinstance(kept, dict):
         return kept
-    in_memory = batches.device_of(kept).type == "cpu" and device.type == "cuda"
-    return batches.to(batches.pin(kept) if in_memory else kept, device, non_blocking=in_memory)
+    return batches.to(kept, device)  # pinned for one copy, the memory would stay in the allocator's cache
 
 
 def _converted(kept: Batch | tuple[str, ...]) -> Batch:

@@ -8,7 +8,7 @@ from jobs.checkpoint.state import clone, digest
 from jobs.contract import Cause, ExitCode
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
-from jobs.workloads.causal_lm import CausalLanguageModel
+from jobs.workloads.causal_lm import CausalLanguageModel, Text
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.training.test_step import make
 
@@ -58,5 +58,28 @@ def test_any_other_error_of_a_rehearsal_stays_what_it_is_and_puts_the_weights_ba
 def test_a_parameter_that_is_elsewhere_is_named(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
     training = make(job)
     monkeypatch.setattr(type(training), "_where", torch.device("meta"))
-    with pytest.raises(InvalidSpec, match=r"parameters token.weight, .* are not on meta"):
+    with pytest.raises(InvalidSpec, match=r"parameters token.weight \(cpu\), .* are not on meta"):
         training.rehearse()
+
+
+def test_a_buffer_that_is_elsewhere_is_named(job: JobDir) -> None:
+    """As a module leaves it that makes its buffer on a device of its own choice."""
+    training = make(job)
+    training.workload.model.register_buffer("scale", torch.ones(1, device="meta"), persistent=False)
+    with pytest.raises(InvalidSpec, match=r"^buffers scale \(meta\) are not on cpu$"):
+        training.rehearse()
+
+
+def test_a_tensor_of_the_batch_that_is_elsewhere_is_named(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is moved as a whole by where its first tensor is: a source must not mix devices."""
+    batch = Text.batch
+
+    def mixed(self: Text, step: int) -> Batch:
+        return batch(self, step) | {"weights": torch.ones(3, 2, device="meta")}
+
+    monkeypatch.setattr(Text, "batch", mixed)
+    assert job.train() == ExitCode.INVALID_SPEC
+    assert job.result().message == "tensors of the batch weights (meta) are not on cpu"
+    assert job.result().step == 0

@@ -102,6 +102,8 @@ def decide_exit(
         situation = replace(situation, facts={**facts, "deadline.slack_s": left.total_seconds()})
     decision = decide(findings.pinned.policy, DecisionPoint.EXIT, row.job.history, situation)
     decision = _honour_request(decision, row.job, state, situation)
+    if isinstance(state, Stopping) and _has_let_grace_pass(context, row, state):
+        decision = _charge_for_grace(decision, row.job, situation)
     if isinstance(message, LaunchRefusal) and message.hold and not isinstance(state, Stopping):
         decision = _hold_refused(decision, row.job, situation, message.why)
     if cause == ExitCause.CANCELLED_ELSEWHERE and not isinstance(state, Stopping):
@@ -223,6 +225,25 @@ def _honour_request(
     if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
         verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_time_limit_reason(job, state), limit=Guard.WALL)
     return mark_overruled(replace(decision, action=verdict, history=history))
+
+
+def _has_let_grace_pass(context: Context, row: JobRow, state: Stopping) -> bool:
+    """Return whether a job that saves when it is asked had to be killed when it was to give way."""
+    asked = state.killed and state.reason is StopReason.PREEMPTION
+    return asked and context.attempt_service.terms(row).saves_when_asked
+
+
+def _charge_for_grace(decision: PolicyDecision, job: Job, situation: Situation) -> PolicyDecision:
+    """Return the decision about an attempt that gave way only when it was killed, as its job's own fault."""
+    if decision.action.verb is not Verb.RESUME:
+        return decision
+    facts = decision.facts
+    advanced = facts.get("progress.advanced")
+    known = advanced if isinstance(advanced, bool) else None
+    history = decision.history.charge(str(facts.get("root", "")), situation.effective, advanced=known)
+    fact = f"and was killed after {format_span(job.grace)} of grace"
+    reason = f"{decision.action.reason} {fact}; from now on it counts as a job that cannot save when asked"
+    return replace(decision, action=replace(decision.action, reason=reason, charged=True), history=history)
 
 
 def _hold_refused(decision: PolicyDecision, job: Job, situation: Situation, why: str) -> PolicyDecision:

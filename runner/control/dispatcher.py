@@ -20,9 +20,10 @@ from runner.control.inbox import Inbox
 from runner.control.messages import Call, EventReceived, Examined, LaunchAccepted, LaunchRefusal
 from runner.control.observer import Observer
 from runner.core.job.attempt import Attempt
-from runner.core.job.commands import Command, PrepareImage
+from runner.core.job.commands import Command, PrepareImage, Terminate
+from runner.core.job.events import SwitchCalledOff
 from runner.core.job.lifecycle import implied_commands
-from runner.core.job.states import Running, Starting, Stopping
+from runner.core.job.states import Queued, Running, Starting, Stopping, StopReason
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import JobRow
 
@@ -46,10 +47,14 @@ class CommandDispatcher:
         """Give the commands that the state of a job implies: they are idempotent."""
         self.execute(tracked, implied_commands(tracked.row.job))
 
-    def execute(self, tracked: TrackedJob, commands: tuple[Command, ...]) -> None:
-        """Give commands for a job; what they bring about becomes messages."""
+    def execute(self, tracked: TrackedJob, commands: tuple[Command, ...], *, was_told: bool = True) -> None:
+        """Give commands for a job; what they bring about becomes messages.
+
+        ``was_told``: an attempt that is to give way may know it already, from an earlier try.
+        """
         for command in commands:
-            work = partial(self._execute, tracked.row, command)
+            execute_one = self._execute if was_told else self._execute_unless_called_off
+            work = partial(execute_one, tracked.row, command)
             if isinstance(command, PrepareImage):
                 self._put_build(tracked.row.job.id, work)
             else:
@@ -119,6 +124,32 @@ class CommandDispatcher:
             return
         if job_id in self.retries:
             self.inbox.put(Call(partial(self._record_success, job_id)))
+
+    def _execute_unless_called_off(self, row: JobRow, command: Command) -> None:
+        """Execute a command; an attempt that need not give way any more, or cannot save, is not told."""
+        state = row.job.state
+        if isinstance(command, Terminate) and isinstance(state, Stopping) and state.started is not None:
+            called_off = self._called_off(row, state)
+            if called_off is not None:
+                log.info("job.switch_called_off", job_id=row.job.id, why=called_off.why)
+                self.inbox.put(EventReceived(row.job.id, called_off))
+                return
+        self._execute(row, command)
+
+    def _called_off(self, row: JobRow, state: Stopping) -> SwitchCalledOff | None:
+        """Return that an attempt need not give way, or could not save; None if it is to be told."""
+        if state.reason is not StopReason.PREEMPTION:
+            return None
+        now, number = self.context.clock.now(), state.attempt.number
+        other = self.tracked_jobs.get(state.by or "")
+        if other is None or not isinstance(other.row.job.state, Queued):
+            is_now = "has ended" if other is None else f"is {other.row.job.state.kind}"
+            return SwitchCalledOff(now, number, f"job {state.by}, for which it was to give way, {is_now}")
+        lacks = self.context.attempt_service.lacks_room_to_save(row, state.attempt)
+        if not lacks:
+            return None
+        why = f"it could not save for job {state.by}: {lacks}"
+        return SwitchCalledOff(now, number, why, could_save=False)
 
     def _execute(self, row: JobRow, command: Command) -> None:
         result = execute(self.context, row, command)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
+from math import inf
 from typing import Final
 
 from runner.control.context import Context, Instant, TrackedJob, as_started
@@ -122,6 +123,7 @@ class JobViews:
         self.dependencies.ended.pop(job_id, None)
         was_preparing = self.preparing.pop(job_id, None)
         self._count(was_pending or was_preparing, -1)
+        self.switching.look(row.job, self.context.store.decisions)
         match state:
             case Preparing():
                 self.preparing[job_id] = self._preparing_view(row)
@@ -270,6 +272,7 @@ class JobViews:
             ran_s=row.job.history.ran.total_seconds(),
             queued_s=self.switching.queued_s.get(row.job.id) if row.job.preempted else self._submitted_s(row),
             preemptible=terms.preemptible,
+            stays_until_s=self.switching.stays_until_s.get(row.job.id, -inf),
             stopping=isinstance(state, Stopping),
             preempted=row.job.preempted,
             array=terms.sweep,
@@ -285,10 +288,11 @@ class JobViews:
         if pending is not None and pending.queued_s is not None:
             self.switching.queued_s[job.id] = pending.queued_s
         if isinstance(job.state, Stopping) and job.state.reason is StopReason.PREEMPTION:
-            grace_s = (job.state.kill_at - job.state.since).total_seconds()
-            self.switching.told.setdefault(job.id, (now_s, grace_s))
+            self.switching.told.setdefault(job.id, now_s)
         elif isinstance(job.state, Finished):
             self.switching.forget(job.id)
+        elif isinstance(job.state, Running):
+            self.switching.told.pop(job.id, None)  # the switch was called off
         elif was_running is not None and job.id not in self.running and job.id in self.switching.told:
             devices = billed_devices(was_running.request, self.context.site.rules)
             self.switching.left(job.id, now_s, devices, self._restart_s(job.id))

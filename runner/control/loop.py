@@ -37,7 +37,7 @@ from runner.control.recovery import Recovery
 from runner.control.scheduler import Scheduler
 from runner.control.transitions import Transition, batches, record_transitions, transition
 from runner.control.watchdog import Watchdog, act_on_findings
-from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied
+from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied, SwitchCalledOff
 from runner.core.job.lifecycle import IllegalTransition, due_event
 from runner.core.job.states import Finished, Preparing, Running, State, Stopping
 from runner.core.ports.executor import Alive
@@ -302,6 +302,8 @@ class ControlLoop:
             tracked.image_misses = 0
         elif isinstance(event, ImageMissing):
             tracked.image_misses += 1
+        elif isinstance(event, SwitchCalledOff) and not event.could_save:
+            self.scheduler.jobs.switching.keep(after.id, self.context.clock.now())
         self.dispatcher.retries.forget(after.id)
         if isinstance(after.state, Finished):
             self.tracked_jobs.pop(after.id, None)
@@ -323,4 +325,4 @@ class ControlLoop:
         if isinstance(made.after.state, Preparing) and made.tracked.image_misses > 1:
             self.dispatcher.postpone_preparation(made.tracked)
         else:
-            self.dispatcher.execute(made.tracked, made.commands)
+            self.dispatcher.execute(made.tracked, made.commands, was_told=False)

@@ -4,9 +4,19 @@ It is kept in memory.  After a restart of the daemon the number of preemptions, 
 costs take its place until new ones are observed.
 """
 
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
 
+from runner.core.job.model import Job
+from runner.core.policy.facts import DecisionPoint
+from runner.core.ports.store import DecisionRow
 from runner.core.scheduler.fairshare import decay_usage
+
+STAYS_S: Final = 60.0
+"""How long a job that had no room to save does not have to give way."""
 
 
 @dataclass(slots=True)
@@ -14,8 +24,12 @@ class SwitchingCosts:
     """The costs by job, and those of the machine with their decay; times are of the monotonic clock."""
 
     saves_s: dict[str, float] = field(default_factory=dict)  # from the request to clean devices, by job
-    told: dict[str, tuple[float, float]] = field(default_factory=dict)  # when, and the grace period
+    told: dict[str, float] = field(default_factory=dict)  # when
     unsaving: set[str] = field(default_factory=set)  # jobs that let the grace period pass
+    looked: dict[str, int] = field(default_factory=dict)  # at how many switches of a job ``look`` has looked
+    stays_until_s: dict[str, float] = field(
+        default_factory=dict
+    )  # jobs that had no room to save: by the calendar
     queued_s: dict[str, float] = field(
         default_factory=dict
     )  # when each job came to the queue, by the calendar
@@ -24,11 +38,25 @@ class SwitchingCosts:
 
     def left(self, job_id: str, now_s: float, devices: float, restart_s: float) -> None:
         """Note that a job that was told to give way has left its devices."""
-        told_s, grace_s = self.told.pop(job_id)
+        told_s = self.told.pop(job_id)
         self.saves_s[job_id] = now_s - told_s
-        if now_s - told_s >= grace_s:
-            self.unsaving.add(job_id)
         self._spent_device_s += devices * (now_s - told_s + restart_s)
+
+    def keep(self, job_id: str, now: datetime) -> None:
+        """Let a job stay for a while that could not save now."""
+        self.stays_until_s[job_id] = now.timestamp() + STAYS_S
+
+    def look(self, job: Job, decisions: Callable[[str], Iterable[DecisionRow]]) -> None:
+        """Look in its decisions for a switch at which a job did not save as it says; once for each switch.
+
+        They are recorded, so a daemon knows of the switches before its start, too.
+        """
+        if self.looked.get(job.id, 0) == job.preempted:
+            return
+        self.looked[job.id] = job.preempted
+        ends = (json.loads(each.body) for each in decisions(job.id) if each.moment == DecisionPoint.EXIT)
+        if any(_was_charged(each) for each in ends):
+            self.unsaving.add(job.id)
 
     def spent_s(self, job_id: str, preempted: int, restart_s: float) -> float:
         """Return what the switches of a job have cost it so far, in seconds."""
@@ -42,6 +70,12 @@ class SwitchingCosts:
 
     def forget(self, job_id: str) -> None:
         """Forget a finished job."""
-        for kept in (self.saves_s, self.told, self.queued_s):
+        for kept in (self.saves_s, self.told, self.queued_s, self.stays_until_s):
             kept.pop(job_id, None)
+        self.looked.pop(job_id, None)
         self.unsaving.discard(job_id)
+
+
+def _was_charged(decision: Mapping[str, Any]) -> bool:
+    """Return whether an attempt was charged for giving way: that is so only if it had to be killed."""
+    return decision["facts"].get("killed_by") == "preemption" and bool(decision["verdict"]["charged"])

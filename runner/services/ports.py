@@ -16,6 +16,7 @@ from runner.core.ports.attempts import (
     Attempts,
     ProgramCheckpoint,
     ProgramFiles,
+    RoomToSave,
     SavedCheckpoints,
     Verification,
 )
@@ -83,6 +84,9 @@ class RunDirectory(Protocol):
 
     def remove_drafts(self) -> None:
         """Remove what a killed daemon has begun to write and not completed."""
+
+    def room_to_save(self, paths: RunPaths) -> RoomToSave | None:
+        """Return what is left for a checkpoint of a lineage, and what its newest one takes; None: unknown."""
 
     def there(self, paths: RunPaths) -> frozenset[str]:
         """Return the names of the reports that an attempt has written."""

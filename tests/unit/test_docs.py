@@ -45,6 +45,7 @@ from runner.core.job.events import (
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
+    SwitchCalledOff,
 )
 from runner.core.job.lifecycle import IllegalTransition, advance
 from runner.core.job.model import Job
@@ -127,6 +128,7 @@ STATES: tuple[State, ...] = (
     Running(NOW, "img", FIRST, Allocation()),
     *(Stopping(NOW, "img", FIRST, Allocation(), reason, LATER) for reason in StopReason),
     Stopping(NOW, "img", FIRST, Allocation(), StopReason.CANCELLED, LATER, killed=True),
+    Stopping(NOW, "img", FIRST, Allocation(), StopReason.PREEMPTION, LATER, started=NOW),
     Held(NOW, "why"),
     Finished(NOW, Outcome.FAILED, "why"),
 )
@@ -149,6 +151,7 @@ EVENTS: tuple[Event, ...] = (
         for verb, other_image in ((Verb.KEEP, False), (Verb.RESUME, False), (Verb.KEEP, True))
     ),
     PreemptRequested(LATER, "9", "preempted for job 9"),
+    SwitchCalledOff(LATER, 1, "job 9 has ended"),
     LivenessFailed(LATER, 1, "stalled", "silent"),
     DeadlinePassed(LATER),
     GracePassed(LATER),

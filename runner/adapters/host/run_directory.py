@@ -38,7 +38,13 @@ from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
 from runner.adapters.host.program_checkpoints import FindDamage, ProgramCheckpoints, find_here
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
+from runner.core.ports.attempts import (
+    ProgramCheckpoint,
+    ProgramFiles,
+    RoomToSave,
+    SavedCheckpoints,
+    Verification,
+)
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.users import Owner
 
@@ -57,6 +63,13 @@ def owners(jobs: Path) -> dict[str, int | None]:
     except FileNotFoundError:
         return {}
     return {name: _uid(f"{jobs}/{name}/cache") for name in sorted(names, key=int)}
+
+
+MOST_FILES: Final = 1000
+"""Files of a checkpoint whose sizes are added up."""
+
+SECTOR_BYTES: Final = 512
+"""The unit of ``st_blocks``, whatever the file system's is."""
 
 
 def highest(parent: str | Path) -> int:
@@ -388,6 +401,26 @@ class HostRunDirectory:
     def rates(self, paths: RunPaths) -> tuple[float, ...]:
         """Return the rates that an attempt has measured, in items per second, the latest last."""
         return tuple(_rates(self.tail(paths.metrics, METRICS_TAIL_BYTES)))
+
+    def room_to_save(self, paths: RunPaths) -> RoomToSave | None:
+        """Return what is left for a checkpoint of a lineage, and what its newest one takes; None: unknown."""
+        try:
+            with self._files.open_directory(paths.lineage_dir) as lineage:
+                file_system = os.fstatvfs(lineage)
+                names = [name for name in os.listdir(lineage) if name.startswith("step-")]  # noqa: PTH208
+                newest = self._size_of(lineage, max(names)) if names else 0
+                return RoomToSave(file_system.f_bavail * file_system.f_frsize, newest)
+        except OSError:
+            return None
+
+    def _size_of(self, parent: int, name: str) -> int:
+        """Return what the files in a directory below an open one take on the disk."""
+        size = 0
+        with self._files.open_directory(name, parent) as directory:
+            for each in sorted(os.listdir(directory))[:MOST_FILES]:  # noqa: PTH208
+                with suppress(OSError), self._files.open_file(each, directory) as file:
+                    size += os.fstat(file.fileno()).st_blocks * SECTOR_BYTES
+        return size
 
     def saved(
         self, paths: RunPaths, how: Verification = Verification.CONTENT, also: int | None = None

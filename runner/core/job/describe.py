@@ -24,6 +24,7 @@ from runner.core.job.events import (
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
+    SwitchCalledOff,
 )
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping
@@ -64,6 +65,8 @@ def describe_event(event: Event, after: Job) -> str:
             return f"attempt {number} is stopped by {by}: {why}{_asked(after)}"
         case PreemptRequested(_, _, why):
             return f"{why}{_asked(after)}"
+        case SwitchCalledOff(_, number, why):
+            return f"attempt {number} goes on, it was not told: {why}"
         case DeadlinePassed():
             return f"time limit of {format_span(after.time_limit or timedelta())} reached{_asked(after)}"
         case GracePassed():

@@ -140,6 +140,17 @@ class PreemptRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchCalledOff:
+    """An attempt that was to give way goes on; it was not told."""
+
+    at: datetime
+    attempt: int
+    why: str
+    could_save: bool = True
+    kind: Literal["switch_called_off"] = "switch_called_off"
+
+
+@dataclass(frozen=True, slots=True)
 class LivenessFailed:
     """A rule of ``on_watch`` stops the attempt; without a rule it is the ceiling on running time."""
 
@@ -185,6 +196,7 @@ Event: TypeAlias = (
     | ReleaseRequested
     | RevisionApplied
     | PreemptRequested
+    | SwitchCalledOff
     | LivenessFailed
     | DeadlinePassed
     | GracePassed

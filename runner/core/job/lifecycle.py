@@ -44,6 +44,7 @@ from runner.core.job.events import (
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
+    SwitchCalledOff,
 )
 from runner.core.job.model import Job
 from runner.core.job.states import (
@@ -119,6 +120,10 @@ def advance(job: Job, event: Event) -> Step:
             return _stop(job, state, StopReason.WATCH if rule else StopReason.TIME_LIMIT, at, rule)
         case (Starting() | Running()) as state, PreemptRequested(at, for_job):
             return _stop(job, state, StopReason.PREEMPTION, at, for_job)
+        case Stopping(reason=StopReason.PREEMPTION, killed=False, started=datetime() as started) as state, (
+            SwitchCalledOff(attempt=number)
+        ) if number == state.attempt.number:
+            return _to(job, _goes_on(job, state, started)), ()
         case Stopping() as state, GracePassed():
             return _to(job, replace(state, killed=True)), (Kill(state.attempt.number),)
         case (Starting() | Running()) as state, RestartRequested(at, by):
@@ -185,6 +190,10 @@ def _running(job: Job, state: Starting, event: Launched) -> Running:
         state.attempt, boot=boot, launched_s=launched_s, host=event.host, host_devices=event.devices
     )
     return Running(event.at, state.image, attempt, state.allocation, deadline_of(job, event.at))
+
+
+def _goes_on(job: Job, state: Stopping, started: datetime) -> Running:
+    return Running(started, state.image, state.attempt, state.allocation, deadline_of(job, started))
 
 
 def _stop(

@@ -66,6 +66,14 @@ class QueueTerms:
     preemptible: bool = True  # it may give way to jobs with less attained service
 
 
+@dataclass(frozen=True, slots=True)
+class RoomToSave:
+    """What a file system has left for unprivileged users, and what the newest checkpoint on it takes."""
+
+    free_bytes: int
+    newest_bytes: int
+
+
 class Attempts(Protocol):
     """Work around an attempt that may block; the control loop does it on its work queues."""
 
@@ -106,6 +114,9 @@ class Attempts(Protocol):
 
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
         """Return whether the copy exists, or the directory for it does not exist any more."""
+
+    def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
+        """Return why an attempt that saves when it is asked could not do so now; empty: it probably could."""
 
     def tell_terminals(self, row: JobRow, attempt: Attempt, text: str) -> None:
         """Show a line on the terminals of an attempt, if it has any; what cannot be shown is left out."""

@@ -68,7 +68,7 @@ class Displacements:
     def _candidate(self, job: RunningJob) -> Displaceable | None:
         snapshot = self.calendar.snapshot
         config, now_s = snapshot.config, snapshot.now_s
-        if job.stopping or not job.preemptible:
+        if job.stopping or not job.preemptible or job.stays_until_s > now_s:
             return None
         if not job.saves_when_asked and job.checkpoint_s is None:
             return None

@@ -115,6 +115,7 @@ def _is_preemptible(
         and its_class.preemptible
         and its_class.rank < own_class.rank
         and not job.stopping
+        and job.stays_until_s <= now_s
         and calendar.ends_s[job.job_id] > now_s + config.preemption.grace_s
         and now_s - job.started_s >= config.preemption.min_runtime_s
         and job.preempted < config.preemption.max_preemptions

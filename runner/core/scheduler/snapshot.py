@@ -202,6 +202,7 @@ class RunningJob:
     save_s: float | None = None  # from the request to clean devices; None: not measured
     ends_by: EstimateSource | None = None  # what ``ends_s`` follows from; None: unknown, or it leaves
     preemptible: bool = True  # its owner lets it give way to jobs with less attained service
+    stays_until_s: float = -inf  # it could not save a moment ago, so it does not give way before
 
     def lost_s(self, now_s: float) -> float:
         """Return the running time that stopping the job now would waste, with the restart."""

@@ -36,6 +36,10 @@ from runner.services.submission.revision import Revision, cached_by_revision, pa
 
 T = TypeVar("T")
 
+MIB: Final = 1024**2
+LEAST_ROOM_BYTES: Final = MIB
+"""With less on its disk no attempt is asked to save."""
+
 LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning of a log, the rest for its end
 
 
@@ -223,6 +227,17 @@ class AttemptService:
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
         """Return whether the copy of a decision exists, or the run directory was removed."""
         return self.directory(row).has_kept(decision.attempt, f"{decision.moment}.json")
+
+    def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
+        """Return why an attempt that saves when it is asked could not do so now; empty: it probably could."""
+        if not self.terms(row).saves_when_asked:
+            return ""
+        directory = self.directory(row)
+        room = directory.room_to_save(directory.paths(attempt.number, attempt.lineage))
+        if room is None or room.free_bytes >= max(room.newest_bytes, LEAST_ROOM_BYTES):
+            return ""
+        takes = f"its newest checkpoint takes {room.newest_bytes / MIB:.1f} MiB"
+        return f"its disk has {room.free_bytes / MIB:.1f} MiB left, and {takes}"
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
         """Return what work returns that may take minutes; the job's owner waits for his turn.

@@ -50,6 +50,7 @@ class FakeAttempts:
     facts: dict[str, dict[str, FactValue]] = field(default_factory=dict)  # more of them, by job
     policies: dict[str, Policy] = field(default_factory=dict)  # by job; else the default one
     probes: dict[str, ProgressProbe | Exception] = field(default_factory=dict)
+    full_disks: dict[str, str] = field(default_factory=dict)  # why a job could not save
     retired: list[str] = field(default_factory=list)
     kept: list[DecisionRow] = field(default_factory=list)
     shown: list[tuple[str, int, str]] = field(default_factory=list)  # on terminals
@@ -141,6 +142,10 @@ class FakeAttempts:
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
         assert row.job.id == decision.job_id
         return decision in self.kept
+
+    def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
+        del attempt
+        return self.full_disks.get(row.job.id, "")
 
     def tell_terminals(self, row: JobRow, attempt: Attempt, text: str) -> None:
         self.shown.append((row.job.id, attempt.number, text))

@@ -17,6 +17,7 @@ from runner.base.errors import Refused, Unavailable
 from runner.control.context import SiteConfig
 from runner.control.messages import Probed
 from runner.control.scheduler import REPLAN_S
+from runner.control.switching import STAYS_S
 from runner.core.job.attempt import Start
 from runner.core.job.events import CancelRequested, Event, HoldRequested, RestartRequested
 from runner.core.job.model import Job
@@ -61,7 +62,7 @@ class Wish:
     priority: int = 50
 
 
-def hand_in(host: Host, wish: Wish) -> str:
+def hand_in(host: Host, wish: Wish, *, settle: bool = True) -> str:
     """Submit a job, with its image found already."""
     now, job_id = host.clock.now(), host.store.next_id()
     vendor = "nvidia" if wish.gpus else None
@@ -71,7 +72,8 @@ def hand_in(host: Host, wish: Wish) -> str:
     job = Job(job_id, Preparing(now), time_limit=wish.limit)
     row = JobRow(job, wish.name, wish.owner, now, wish.priority, RevisionText.of("{}"))
     host.daemon.submit((row,), ("submitted",))
-    host.settle()
+    if settle:
+        host.settle()
     return job_id
 
 
@@ -385,6 +387,56 @@ def test_a_job_that_leaves_already_is_not_asked_again(site: Host) -> None:
     site.wait(REPLAN_S + 1)
     assert len([kind for kind in kinds(site, idle) if kind == "preempt_requested"]) == 1
     site.wait(30)
+    assert (site.state(idle), site.state(urgent)) == ("queued", "running")
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_a_job_that_does_not_save_as_it_says_is_charged_and_told_and_not_believed_again(site: Host) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.context.running[site.key(idle)] = Program(on_signal={15: None})
+    hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT, limit=HOUR))
+    site.wait(31)  # of 30 s of grace
+    job = site.row(idle).job
+    assert isinstance(job.state, Queued)
+    assert (job.preempted, job.history.charged) == (1, 1)
+    said = "was killed after 30 s of grace; from now on it counts as a job that cannot save when asked"
+    assert said in job.state.why
+    assert site.daemon.scheduler.jobs.switching.unsaving == {idle}
+    site.boot()  # the next daemon knows of it
+    assert site.daemon.scheduler.jobs.switching.unsaving == {idle}
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_a_job_goes_on_that_was_not_told_yet_when_the_other_was_cancelled(site: Host) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT), settle=False)
+    site.daemon.loop.run_once(0)
+    while site.build_queue.step():
+        site.daemon.loop.run_once(0)
+    assert site.state(idle) == "stopping"  # recorded, and its command waits for a thread
+    site.daemon.apply_event(site.row(urgent), CancelRequested(site.clock.now(), "bob"))
+    site.settle()
+    assert (site.state(idle), site.state(urgent)) == ("running", "finished")
+    assert kinds(site, idle)[-2:] == ["preempt_requested", "switch_called_off"]
+    assert site.context.signals == []
+    job = site.row(idle).job
+    assert (job.attempts, job.preempted) == (1, 0)
+    assert site.daemon.scheduler.jobs.switching.told == {}
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_a_job_that_has_no_room_to_save_stays_for_a_while(site: Host) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.attempt_service.full_disks[idle] = "its disk has 0.0 MiB left"
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
+    assert (site.state(idle), site.state(urgent)) == ("running", "queued")
+    site.wait(REPLAN_S + 1)
+    assert kinds(site, idle).count("switch_called_off") == 1
+    told = [event.text for event, _ in site.store.events(0, idle, 99)]
+    fact = f"it could not save for job {urgent}: its disk has 0.0 MiB left"
+    assert told[-1] == f"attempt 1 goes on, it was not told: {fact}"
+    del site.attempt_service.full_disks[idle]
+    site.wait(STAYS_S)
     assert (site.state(idle), site.state(urgent)) == ("queued", "running")
 
 

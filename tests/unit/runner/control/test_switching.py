@@ -1,25 +1,53 @@
 """What switching has cost, as it is observed."""
 
+import json
+from datetime import UTC, datetime
+
 import pytest
 
 from runner.control.switching import SwitchingCosts
+from runner.core.job.model import Job
+from runner.core.job.states import Preparing
+from runner.core.ports.store import DecisionRow
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def test_the_time_of_a_save_on_request_is_learned() -> None:
     costs = SwitchingCosts()
-    costs.told["1"] = (100.0, 60.0)
+    costs.told["1"] = 100.0
     costs.left("1", 112.0, 2.0, 20.0)
-    assert (costs.saves_s, costs.unsaving) == ({"1": 12.0}, set())
+    assert costs.saves_s == {"1": 12.0}
     assert costs.spent_s("1", 3, 20.0) == 3 * 32.0
     assert costs.spent_device_s(112.0, 1000.0) == pytest.approx(64.0, rel=0.1)
     spent = costs.spent_device_s(200.0, 1000.0)
     assert costs.spent_device_s(1200.0, 1000.0) == pytest.approx(spent / 2)
 
 
-def test_a_job_that_lets_the_grace_period_pass_cannot_save() -> None:
-    costs = SwitchingCosts()
-    costs.told["1"] = (100.0, 60.0)
-    costs.left("1", 160.0, 1.0, 20.0)
-    assert costs.unsaving == {"1"}
+def decided(killed_by: str, *, charged: bool, moment: str = "exit") -> DecisionRow:
+    body = {"facts": {"killed_by": killed_by}, "verdict": {"charged": charged}}
+    return DecisionRow("1", 1, moment, NOW, json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("decision", "cannot"),
+    [
+        (decided("preemption", charged=True), {"1"}),
+        (decided("preemption", charged=False), set()),
+        (decided("nobody", charged=True), set()),
+        (decided("preemption", charged=True, moment="watch"), set()),
+    ],
+)
+def test_a_job_that_was_charged_for_giving_way_cannot_save(decision: DecisionRow, cannot: set[str]) -> None:
+    costs, asked = SwitchingCosts(), []
+
+    def decisions(job_id: str) -> tuple[DecisionRow, ...]:
+        asked.append(job_id)
+        return (decision,)
+
+    for preempted in (0, 1, 1, 2):
+        costs.look(Job("1", Preparing(NOW), preempted=preempted), decisions)
+    assert asked == ["1", "1"]  # once for each switch
+    assert costs.unsaving == cannot
     costs.forget("1")
-    assert (costs.unsaving, costs.saves_s) == (set(), {})
+    assert (costs.unsaving, costs.looked) == (set(), {})

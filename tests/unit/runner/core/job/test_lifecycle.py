@@ -32,6 +32,7 @@ from runner.core.job.events import (
     ReleaseRequested,
     RestartRequested,
     RevisionApplied,
+    SwitchCalledOff,
 )
 from runner.core.job.lifecycle import IllegalTransition, advance, due_event, implied_commands
 from runner.core.job.model import Job
@@ -73,6 +74,7 @@ STATES: tuple[State, ...] = (
 )
 EVENTS: tuple[Event, ...] = (
     PreemptRequested(LATER, "9", "preempted for job 9"),
+    SwitchCalledOff(LATER, 1, "job 9 has ended"),
     ImageReady(LATER, "img"),
     ImageFailed(LATER, "no"),
     PreparationRefused(LATER, "not yours"),
@@ -338,6 +340,21 @@ def test_a_job_that_gives_way_is_asked_to_stop_and_remembers_how_often(state: St
     assert (isinstance(job.state, Queued), job.preempted) == (True, 1)
     job, _ = advance(replace(job, state=STATES[3]), Exited(LATER, 1, DIED, AGAIN))
     assert job.preempted == 1
+
+
+def test_a_switch_that_is_called_off_leaves_the_attempt_as_it_was() -> None:
+    before = replace(JOB, state=STATES[3], time_limit=LATER - NOW)
+    asked, _ = advance(before, PreemptRequested(LATER, "9", "preempted for job 9"))
+    called_off = SwitchCalledOff(LATER, 1, "job 9 has ended")
+    job, commands = advance(asked, called_off)
+    assert (job, commands) == (before, ())
+    assert story.describe_event(called_off, job) == "attempt 1 goes on, it was not told: job 9 has ended"
+    assert isinstance(asked.state, Stopping)
+    for state in (STATES[3], replace(asked.state, killed=True), stopping(StopReason.HOLD).state):
+        with pytest.raises(IllegalTransition):
+            advance(replace(asked, state=state), called_off)
+    with pytest.raises(IllegalTransition):
+        advance(asked, replace(called_off, attempt=2))
 
 
 def test_a_hold_that_somebody_asked_for_waits_for_its_release_and_forgives_nothing() -> None:

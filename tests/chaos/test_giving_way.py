@@ -1,0 +1,120 @@
+"""Jobs that give way to others, when something goes wrong: what it costs, whom, and what they are told.
+
+A door before the engine tells the moments of a switch apart to the request, as in ``test_daemon_killed``.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests.chaos.test_daemon_killed import Moment
+from tests.fakes.daemon.service import PATIENCE_S, Service, assert_consecutive, service
+from tests.fakes.engine.engine_proxy import EngineProxy
+
+pytestmark = pytest.mark.engine
+
+QUEUE: Final = {
+    "order": "attained",
+    "cpu_weight": 1.0,
+    "preemption": {"grace": "1s"},
+    "switching": {"budget": 1.0, "levels": ["1s", "1h"]},
+}
+"""A job may be displaced once it has held the machine for as long as its start took, a second at least."""
+
+
+@pytest.fixture
+def shared(counter: str, proxy: EngineProxy) -> Iterator[Service]:
+    """A daemon with room for one job at a time, behind a door to the engine."""
+    url, settings = f"unix://{proxy.path}", {"cpus": 1, "watch_every_s": 0.2, "queue": QUEUE}
+    with service(executor="docker", engine=url, allowed_images={"counter": counter}, **settings) as made:
+        yield made.start()
+
+
+def running_long(daemon: Service, **environment: str) -> str:
+    """Submit a job that stays at its tenth step, and return its id once it may be displaced."""
+    stays = {"STAY_AT": "10", **environment}
+    job_id = daemon.submit(daemon.counting("long", 30, environment=stays, stop_grace="2s"))
+    daemon.prints(job_id, "step 10")
+    return job_id
+
+
+def short(daemon: Service, **fields: Any) -> str:  # noqa: ANN401  of every type
+    return daemon.submit(daemon.counting("short", 3, **fields))
+
+
+def causes(daemon: Service, job_id: str) -> list[str]:
+    return [str(attempt["cause"]) for attempt in daemon.job(job_id)["attempts"]]
+
+
+SWITCH: Final = [
+    Moment("recorded and not told", "before", "/kill?signal=15"),
+    Moment("told to give way", "after", "/kill?signal=15"),
+    Moment("end recorded, container still there", "before", "DELETE "),
+    Moment("end recorded, container removed", "after", "DELETE "),
+    Moment("the other placed, and no container yet", "before", "/containers/create"),
+    Moment("the other's container created", "after", "/containers/create"),
+    Moment("the other's container started", "after", "/start"),
+]
+
+
+@pytest.mark.parametrize("moment", SWITCH, ids=lambda moment: moment.id)
+def test_a_daemon_killed_at_any_moment_of_a_switch_loses_nobody_and_runs_nobody_twice(
+    moment: Moment, shared: Service, proxy: EngineProxy
+) -> None:
+    long = running_long(shared)
+    caught = moment.trap(proxy)
+    other = short(shared)
+    assert caught(PATIENCE_S), shared.told(long)
+    shared.kill()
+    shared.start()
+    assert shared.ends(other)["outcome"] == "succeeded"
+    assert shared.ends(long)["outcome"] == "succeeded"
+    assert causes(shared, long) == ["stopped", "completed"]
+    assert causes(shared, other) == ["completed"]
+    assert shared.told(long).count("gave way to job") >= 1
+    for attempt in (1, 2):
+        assert_consecutive(shared.log(long, attempt))
+    assert shared.job(long)["attempts"][1]["resumed_from"] == 10
+    shared.assert_whole()
+
+
+def test_a_job_that_says_it_saves_and_does_not_is_killed_charged_told_and_not_believed_again(
+    shared: Service,
+) -> None:
+    long = running_long(shared, ON_TERM="ignore")
+    first = short(shared)
+    assert shared.ends(first)["outcome"] == "succeeded"
+    told = shared.told(long)
+    assert "still alive after 2 s of grace; sending SIGKILL" in told
+    assert "from now on it counts as a job that cannot save when asked" in told
+    [decision] = shared.client.get(f"/v1/jobs/{long}/decisions", {})["decisions"]
+    assert (decision["facts"]["killed_by"], decision["verdict"]["charged"]) == ("preemption", True)
+    shared.reaches(long, "running")
+    shared.kill()  # the next daemon knows it as well
+    shared.start()
+    shared.prints(long, "step 12", 2)
+    assert shared.ends(long)["outcome"] == "succeeded"
+    shared.assert_whole()
+
+
+def test_a_victim_that_dies_while_it_saves_goes_on_from_the_checkpoint_before(shared: Service) -> None:
+    long = running_long(shared)
+    shared.freeze(long)
+    other = short(shared)
+    shared.reaches(long, "stopping")
+    os.kill(shared.program_pid(long), signal.SIGKILL)
+    assert shared.ends(other)["outcome"] == "succeeded"
+    assert shared.ends(long)["outcome"] == "succeeded"
+    killed, completed = shared.job(long)["attempts"]
+    assert killed["exit_code"] == 128 + signal.SIGKILL
+    assert (completed["resumed_from"], completed["cause"]) == (10, "completed")
+    [decision] = [
+        each
+        for each in shared.client.get(f"/v1/jobs/{long}/decisions", {})["decisions"]
+        if each["attempt"] == 1
+    ]
+    assert decision["verdict"]["charged"] is False  # it was asked to go, and had no time to ignore it
+    shared.assert_whole()

@@ -23,6 +23,7 @@ from runner.core.ports.executor import Alive, Created, Gone, Key, Observation, U
 log = structlog.get_logger()
 
 IDLE_S: Final = 60.0  # between two rounds of a daemon without jobs
+ANSWERED_S: Final = 5.0  # after a round, during which the loop may ask for another: it answers a moment later
 SETTLE_S: Final = (
     0.004  # between a hint and the observation: many hints come at once, and one round serves all
 )
@@ -94,6 +95,7 @@ class Observer:
     _close_watch: Callable[[], None] = lambda: None
     _unexpected: dict[Key, int] = field(default_factory=dict)  # observations in a row, by attempt
     _requested: bool = True  # a round is needed even when no job is unfinished: attempts may be left over
+    _round_s: float = -inf  # when the last round began
     _tended_s: float = -inf  # when the directories of running attempts were tended last
 
     def __post_init__(self) -> None:
@@ -125,7 +127,8 @@ class Observer:
         self._close_watch()
 
     def _period_s(self) -> float:
-        return self.context.observe_every_s if self._needed() else IDLE_S
+        lately = self.context.clock.monotonic() - self._round_s < ANSWERED_S
+        return self.context.observe_every_s if lately or self._needed() else IDLE_S
 
     def _settle(self) -> None:
         self._thread.pause(SETTLE_S)
@@ -136,6 +139,7 @@ class Observer:
         if not self._needed():
             return
         self._requested = succeeded = False
+        self._round_s = self.context.clock.monotonic()
         try:
             answered = self.observe()
             self._tend()

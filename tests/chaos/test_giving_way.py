@@ -5,17 +5,19 @@ A door before the engine tells the moments of a switch apart to the request, as 
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
 from tests.chaos.test_daemon_killed import Moment
-from tests.fakes.daemon.service import PATIENCE_S, Service, assert_consecutive, service
+from tests.fakes.daemon.service import PATIENCE_S, Service, assert_consecutive, service, until
 from tests.fakes.engine.engine_proxy import EngineProxy
 
 pytestmark = pytest.mark.engine
 
+MIB: Final = 1024**2
 QUEUE: Final = {
     "order": "attained",
     "cpu_weight": 1.0,
@@ -118,3 +120,59 @@ def test_a_victim_that_dies_while_it_saves_goes_on_from_the_checkpoint_before(sh
     ]
     assert decision["verdict"]["charged"] is False  # it was asked to go, and had no time to ignore it
     shared.assert_whole()
+
+
+def test_a_job_goes_on_untold_if_the_one_that_it_was_to_give_way_to_is_cancelled(
+    counter: str, proxy: EngineProxy
+) -> None:
+    settings = {"cpus": 2, "watch_every_s": 0.2, "queue": QUEUE, "launches_at_once": 1}
+    engine, images = f"unix://{proxy.path}", {"counter": counter}
+    with service(executor="docker", engine=engine, allowed_images=images, **settings) as daemon:
+        daemon.start()
+        long = running_long(daemon)
+        quick = daemon.submit(daemon.counting("quick", 12, environment={"STAY_AT": "10"}))
+        daemon.prints(quick, "step 10")
+        caught = proxy.stop_before("DELETE ")
+        daemon.runner("kill", "--signal", "USR1", quick)
+        assert caught.wait(PATIENCE_S)
+        # the only thread that talks to the engine removes a container now: nobody can be told anything
+        resources = {"cpus": 2, "memory": "256MiB"}
+        other = daemon.submit(daemon.counting("other", 3, resources=resources), end="cancelled")
+        daemon.reaches(long, "stopping")
+        daemon.runner("cancel", other)
+        proxy.shut()
+        proxy.resume()
+        daemon.reaches(long, "running")
+        fact = f"goes on, it was not told: job {other}, for which it was to give way, has ended"
+        assert fact in daemon.told(long)
+        daemon.runner("kill", "--signal", "USR1", long)
+        assert daemon.ends(long)["outcome"] == "succeeded"
+        assert causes(daemon, long) == ["completed"]
+        assert_consecutive(daemon.log(long))
+        daemon.assert_whole()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+def test_a_job_without_room_for_a_checkpoint_is_not_told_to_give_way_and_the_reason_is_seen(
+    counter: str,
+) -> None:
+    settings = {"cpus": 1, "watch_every_s": 0.2, "queue": QUEUE}
+    with service(executor="docker", allowed_images={"counter": counter}, **settings) as daemon:
+        jobs = daemon.state / "jobs"
+        jobs.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=755", "tmpfs", str(jobs)], check=True)
+        daemon.start()
+        long = running_long(daemon)
+        (daemon.paths(long).lineage_dir / "step-00000010" / "more").write_bytes(bytes(4 * MIB))
+        with (daemon.paths(long).cache / "filler").open("wb") as filler:
+            found = os.statvfs(jobs)
+            os.posix_fallocate(filler.fileno(), 0, found.f_bavail * found.f_frsize - 2 * MIB)
+        other = short(daemon)
+        fact = f"it was not told: it could not save for job {other}: its disk has "
+        until(lambda: fact in daemon.told(long), "the switch is called off", more=lambda: daemon.told(long))
+        assert daemon.state_of(other) == "queued"
+        daemon.runner("kill", "--signal", "USR1", long)
+        assert daemon.ends(long)["outcome"] == "succeeded"
+        assert causes(daemon, long) == ["completed"]
+        assert daemon.ends(other)["outcome"] == "succeeded"
+        daemon.assert_whole()

@@ -238,3 +238,11 @@ def test_disk_rates_are_told_with_their_sums() -> None:
     text = "reads 12.5MB/s, writes 0B/s; 3.0GB read, 950B written"
     assert render.disk_text(job(disk=known)) == text
     assert render.disk_text(job(disk=None)) == render.disk_text(job()) == ""
+
+
+def test_what_was_set_aside_is_named_with_its_attempt() -> None:
+    assert render.set_aside_text(job()) == ""
+    found = render.set_aside_text(job(attempts=[attempt(set_aside=["a/c-1"])]))
+    assert found == "a/c-1 (for attempt 2); runner restart --from STEP puts them back"
+    many = render.set_aside_text(job(attempts=[attempt(set_aside=[f"c-{n}" for n in range(7)])]))
+    assert many.endswith("c-4 (for attempt 2) and 2 more; runner restart --from STEP puts them back")

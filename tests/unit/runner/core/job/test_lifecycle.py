@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from runner.core.job import describe as story
-from runner.core.job.attempt import Allocation, Attempt, AttemptEnd, ExitDecision, Start, StartFrom
+from runner.core.job.attempt import (
+    Allocation,
+    Attempt,
+    AttemptEnd,
+    ExitDecision,
+    ProgramStart,
+    Start,
+    StartFrom,
+)
 from runner.core.job.commands import Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import (
     CancelRequested,
@@ -655,3 +663,16 @@ def test_a_restart_goes_on_in_the_lineage_that_it_is_told_to() -> None:
     assert (job.lineage, job.lineages, job.saved, job.history.had_checkpoint) == (1, 2, 40, True)
     job, _ = advance(done, RestartRequested(LATER, "ada", Start()))
     assert (job.lineage, job.saved) == (2, 9)
+
+
+def test_the_start_of_a_program_names_its_checkpoint_and_what_was_set_aside() -> None:
+    job = replace(JOB, attempts=2)
+    assert story.describe_event(Launched(NOW), job) == "attempt 2 started"
+    start = ProgramStart(200, "out/c-200")
+    told = "attempt 2 started, from out/c-200 (step 200)"
+    assert story.describe_event(Launched(NOW, resumed=start), job) == told
+    moved = tuple(f"c-{number}" for number in range(7))
+    start = replace(start, set_aside=moved, directory="lineages/1/set-aside/2")
+    assert story.describe_event(Launched(NOW, resumed=start), job) == (
+        f"{told}; set aside in lineages/1/set-aside/2: c-0, c-1, c-2, c-3, c-4 and 2 more"
+    )

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from runner.core.job.attempt import ProgramStart
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Finished, Outcome, Queued, State
-from runner.core.ports.store import JobRow
+from runner.core.ports.store import AttemptRow, JobRow
 from runner.core.ports.users import Owner
 from runner.server.api import views
 
@@ -24,3 +25,12 @@ def test_the_saved_step_of_a_job_is_shown_whatever_its_state(state: State, saved
     shown = views.summary(row, "", None)
     assert (shown["saved_step"], shown["progress"]) == (saved, None)
     assert views.summary(replace(row, priority=9), "", None)["priority"] == 9
+
+
+def test_an_attempt_of_a_program_shows_what_it_resumed_from_and_what_was_set_aside_for_it() -> None:
+    row = AttemptRow("1", 2, 1, "img", NOW, NOW, None, None, None, "", None, None)
+    start = ProgramStart(200, "out/c-200", ("out/c-300",), "lineages/1/set-aside/2")
+    shown = views.attempt(row, None, None, start)
+    assert (shown["resumed_from"], shown["set_aside"]) == (200, ["lineages/1/set-aside/2/out/c-300"])
+    plain = views.attempt(row, None, None)
+    assert (plain["resumed_from"], plain["set_aside"]) == (None, [])

@@ -36,12 +36,14 @@ from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.users import HostUsers
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
+from runner.core.job.attempt import ProgramStart
 from runner.core.ports.attempts import ProgramFiles
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Alive, ImageGone, Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import Owner, User
+from runner.services.attempts.checkpoints import keep_program_start, known_program_start, read_program_start
 from runner.services.ports import RunDirectory
 from tests.fakes.engine.executor import FakeExecutor, World
 
@@ -582,6 +584,16 @@ def test_checkpoints_of_a_program_are_found_through_the_helper(two: Two) -> None
     os.chown(place, ANN.uid, ANN.gid)
     found = directory.program_saved(paths, wanted)
     assert found.steps + tuple(int(each[5]) for each in found.rejected + found.unverified) == (7,), found
+    later = place.with_name("step-9.pt")
+    later.write_bytes(b"weights")
+    os.chown(later, ANN.uid, ANN.gid)
+    chosen = directory.choose_program_checkpoint(paths, wanted, 7, is_first=False)
+    assert chosen is not None
+    assert (chosen.step, chosen.set_aside) == (7, ("step-9.pt",))
+    start = ProgramStart(chosen.step, chosen.path, chosen.set_aside, chosen.directory)
+    keep_program_start(directory, paths, 7, start)
+    assert read_program_start(directory, paths) == start
+    assert known_program_start(directory, paths, None) is None
     directory.tell_terminals(paths, "hello")
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RunPaths, read_limited
+from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RankPaths, RunPaths, read_limited
 from jobs.training.failures import UNEXPECTED, Failure, InvalidSpec, NoValidCheckpoint, is_disk_full
+from jobs.training.launcher import own_rank
 from jobs.training.report import Reporter, complain, say
 from jobs.training.signals import StopRequests, listen
 
@@ -29,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     requests = listen()
     paths = _paths(argv)
-    reporter = Reporter(paths)
+    rank = own_rank()
+    reporter = Reporter(RankPaths(paths.root, paths.attempt, paths.lineage, rank) if rank else paths)
     try:
         _attempt(paths, reporter, requests)
     except Failure as failure:

@@ -17,9 +17,14 @@ from jobs.contract.base import Spec as Spec
 from jobs.contract.exit import Cause as Cause
 from jobs.contract.exit import ExitCode as ExitCode
 from jobs.contract.exit import Phase as Phase
+from jobs.contract.parallel import MAX_PROCESSES as MAX_PROCESSES
+from jobs.contract.parallel import MAX_SHARDS as MAX_SHARDS
+from jobs.contract.parallel import Parallel as Parallel
+from jobs.contract.parallel import Reduction as Reduction
 from jobs.contract.paths import CHECKPOINT_NAME as CHECKPOINT_NAME
 from jobs.contract.paths import JOB_DIR as JOB_DIR
 from jobs.contract.paths import MANIFEST as MANIFEST
+from jobs.contract.paths import RankPaths as RankPaths
 from jobs.contract.paths import RunPaths as RunPaths
 from jobs.contract.paths import checkpoint_name as checkpoint_name
 from jobs.contract.paths import inside_source as inside_source

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from jobs.contract.base import Spec
+from jobs.contract.parallel import Parallel
 from jobs.contract.plans import Plan
 from jobs.contract.profile import Profile
 
@@ -42,6 +43,7 @@ class AttemptSpec(Spec):
     resume_step: int | None = Field(None, ge=0, description="A given step; null: the newest valid one.")
     accelerator: Literal["cuda", "rocm", "cpu"] = "cpu"
     cpus: float = Field(1.0, gt=0, description="The cpu quota, for the thread count.")
+    parallel: Parallel = Parallel()
     device_bytes: int | None = Field(
         None, gt=0, description="The part of each device's memory that is this job's; null: all of it."
     )

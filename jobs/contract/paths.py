@@ -74,6 +74,10 @@ class RunPaths:
     def log(self) -> Path:
         return self._of_attempt("log.txt")
 
+    def rank_log(self, rank: int) -> Path:
+        """Return the log of one of several processes; the first one writes that of the attempt."""
+        return self.attempt_dir / f"rank-{rank}.log.txt" if rank else self.log
+
     @cached_property
     def terminals(self) -> Path:
         """The sockets of the terminals that are held in the attempt."""
@@ -106,6 +110,16 @@ class RunPaths:
     def cache(self) -> Path:
         """Compiled code and downloads, which all lineages share."""
         return self.root / "cache"
+
+
+@dataclass(frozen=True)
+class RankPaths(RunPaths):
+    """The same for one of several processes that does not lead: its reports lie apart from the attempt's."""
+
+    rank: int
+
+    def _of_attempt(self, name: str) -> Path:
+        return super()._of_attempt(f"rank-{self.rank}.{name}" if name in self.REPORTS else name)
 
 
 def checkpoint_name(step: int) -> str:

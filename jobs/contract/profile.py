@@ -180,10 +180,10 @@ def excess_workers(profile: Profile, cpus: float) -> str | None:
     )
 
 
-def thread_count(profile: Profile, cpus: float) -> int:
-    """Return the number of CPU threads of one process.
+def thread_count(profile: Profile, cpus: float, shares: int = 1) -> int:
+    """Return the number of CPU threads of one process, which has one of so many shares of the quota.
 
     The host and the program must use the same number, because it changes the rounding.  Loader processes
     get an equal part of the quota, since all of them compute at the same time.
     """
-    return profile.threads or max(1, int(cpus) // (profile.loader_workers + 1))
+    return profile.threads or max(1, int(cpus) // (profile.loader_workers + 1) // shares)

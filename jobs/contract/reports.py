@@ -50,6 +50,8 @@ class Result(Report):
     cause: Cause
     step: int = Field(0, ge=0)
     message: str = Field("", max_length=4000)
+    rank: int | None = Field(None, ge=0, description="Of several processes, the one that ended first.")
+    processes: int | None = Field(None, ge=1, description="How many there were.")
     phase: Phase | None = Field(None, description="What it was doing when it ended early.")
     time: float = 0.0
     resumed_from: int | None = Field(None, ge=0)
@@ -78,6 +80,7 @@ class Effective(Report):
     threads: int
     micro_batch: int
     accumulation: int
+    processes: int = Field(1, ge=1, description="Of the attempt; each computes a part of every batch.")
     compile_graphs: int = 0
     parameters: int = 0
     train_items: int = 0

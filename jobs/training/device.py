@@ -17,6 +17,7 @@ import torch
 
 from jobs.contract import AttemptSpec, thread_count
 from jobs.training.failures import DeviceOutOfMemory, InvalidSpec
+from jobs.training.launcher import local_rank
 from jobs.training.report import resident_bytes
 from jobs.training.switches import Switches
 
@@ -67,10 +68,10 @@ def prepare(spec: AttemptSpec, switches: Switches) -> Device:
         _be_deterministic(compiled=profile.compile != "off")
     in_force = torch.are_deterministic_algorithms_enabled()
     switches.applied("deterministic", verified=in_force or not profile.deterministic)
-    threads = thread_count(profile, spec.cpus)
+    threads = thread_count(profile, spec.cpus, spec.parallel.cpu_shares)
     torch.set_num_threads(threads)
     switches.applied("threads", threads, verified=torch.get_num_threads() == threads)
-    device = _select(spec.accelerator, threads)
+    device = _select(spec.accelerator, threads, local_rank())
     _set_precision(device, switches)
     _verify_precision(device, switches)
     _set_cudnn(device, switches)
@@ -78,16 +79,20 @@ def prepare(spec: AttemptSpec, switches: Switches) -> Device:
     return device
 
 
-def _select(accelerator: str, threads: int) -> Device:
+def _select(accelerator: str, threads: int, index: int) -> Device:
     if accelerator == "cpu":
         return Device(torch.device("cpu"), _cpu_name(), threads)
     if not torch.cuda.is_available():
         raise InvalidSpec(
             f"accelerator {accelerator}: torch {torch.__version__} sees no device; check the image"
         )
-    found = torch.cuda.get_device_properties(0)
+    count = torch.cuda.device_count()
+    if index >= count:
+        raise InvalidSpec(f"accelerator {accelerator}: rank {index} has no device; torch sees {count}")
+    torch.cuda.set_device(index)
+    found = torch.cuda.get_device_properties(index)
     hardware = f"{found.total_memory / 2**30:.1f} GiB, compute capability {found.major}.{found.minor}"
-    return Device(torch.device("cuda", 0), found.name, threads, hardware=hardware)
+    return Device(torch.device("cuda", index), found.name, threads, hardware=hardware)
 
 
 def _be_deterministic(*, compiled: bool) -> None:

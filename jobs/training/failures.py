@@ -75,6 +75,23 @@ class DiskFull(Failure):
 class LineageBusy(Failure):
     """Another process holds the lock of this lineage."""
 
+    cause = Cause.LINEAGE_BUSY
+    exit_code: ClassVar[int] = ExitCode.LINEAGE_BUSY
+
+
+class RankLost(Failure):
+    """Another process of this attempt is gone or does not answer."""
+
+    cause = Cause.RANK_LOST
+    exit_code: ClassVar[int] = ExitCode.RANK_LOST
+
+
+class ReplicasDiffer(Failure):
+    """The processes of this attempt hold other weights; no checkpoint contains them."""
+
+    cause = Cause.REPLICAS_DIFFER
+    exit_code: ClassVar[int] = ExitCode.REPLICAS_DIFFER
+
 
 def is_disk_full(error: BaseException) -> bool:
     """Return whether an error or one of its causes reports a full disk or quota."""

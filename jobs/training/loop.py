@@ -6,6 +6,7 @@ function of the state (``jobs.training.step``), and a checkpoint is either compl
 """
 
 import time
+from contextlib import ExitStack, nullcontext
 from typing import Final
 
 from jobs.checkpoint.directory import Provenance, locked
@@ -17,7 +18,9 @@ from jobs.training.device import out_of_memory_named, prepare
 from jobs.training.epochs import EpochLog
 from jobs.training.failures import InvalidSpec, Stopped
 from jobs.training.fitting import keep_rows, kept_rows, larger_rows
+from jobs.training.launcher import own_rank
 from jobs.training.memory import MIB, MemoryLog, room
+from jobs.training.ranks import COMPARE_EVERY, Ranks, joined
 from jobs.training.report import Reporter, say, warn
 from jobs.training.signals import StopRequests
 from jobs.training.startup import startup_lines
@@ -29,6 +32,9 @@ from jobs.workloads.protocol import BuildContext, Evaluation, build
 ADVISED_AFTER: Final = 100
 """Steps of an attempt after which it has taken the memory that it needs."""
 
+FRESH: Final = -1
+"""What the leader says when there is no checkpoint."""
+
 
 def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> None:
     """Run one attempt to its end, after which the finished model is on the disk.
@@ -36,8 +42,9 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRe
     Raises:
         Failure: Training ended early; each reason has its own subclass.
     """
-    with locked(paths.lineage_dir, requests):
-        training = _build(spec, paths, reporter, requests)
+    lock = locked(paths.lineage_dir, requests) if own_rank() == 0 else nullcontext()
+    with lock, ExitStack() as group:
+        training = _build(spec, paths, reporter, requests, group)
         checkpoints = Checkpoints(
             paths.lineage_dir,
             spec.checkpoint,
@@ -46,7 +53,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRe
             in_background=spec.profile.async_save,
         )
         with checkpoints, out_of_memory_named(training.device):
-            if not _is_finished(training, checkpoints, reporter):
+            if not training.ranks.from_leader(int(_is_finished(training, checkpoints, reporter))):
                 _fit(training, paths, reporter, requests)
                 _rehearse(training, checkpoints, reporter, requests)
                 train(training, checkpoints, reporter, requests)
@@ -54,15 +61,16 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRe
 
 def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> None:
     """Train from the newest checkpoint to the last step, and publish the model."""
-    plan, progress = training.plan, reporter.progress
+    plan = training.plan
     memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
     step = began = _resume(training, checkpoints, reporter, requests)
     epochs = EpochLog(_built_in(training.spec).epochs, training.workload.steps_per_epoch, began)
-    traced, where = training.spec.profile.trace, training.device.torch_device
+    traced = training.spec.profile.trace if training.ranks.leads else None
+    where = training.device.torch_device
     with reporter.within(Phase.TRAIN), StepTrace(traced, reporter.paths, where) as trace:
         training.feed.begin(step)
         while step < plan.steps:
-            if requests.stop:
+            if _save_and_agree(training, checkpoints, requests, step, began):
                 _leave(training, checkpoints, step, began)
             trace.before(step)
             rows = training.micro_batch
@@ -78,20 +86,48 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
                 _advise(training, reporter)
             _report(training, checkpoints, reporter, requests)
             checkpoints.poll()
-            if step < plan.steps and (requests.take_save() or checkpoints.due(step)):
-                checkpoints.save(step, training.state(step))
         if _is_evaluated(training, step) and training.evaluated != step:
             _leave(training, checkpoints, step, began)  # a resume repeats the missing last evaluation
-        checkpoints.save_now(step, training.state(step))
-        progress.weights_sha256 = checkpoints.publish_final(step, training.weights())
-    say(f"finished at step {step}: weights sha256 {progress.weights_sha256}")
+        _publish(training, checkpoints, reporter, step)
 
 
-def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests) -> Training:
-    """Return the training of a spec, with its initial weights."""
+def _save_and_agree(
+    training: Training, checkpoints: Checkpoints, requests: StopRequests, step: int, began: int
+) -> bool:
+    """Save if it is time to, and return whether to stop; all processes of the attempt do the same."""
+    ranks, is_new = training.ranks, step > began
+    wanted = is_new and (requests.take_save() or (ranks.leads and checkpoints.due(step)))
+    stop, save = ranks.agree(requests.stop, wanted)
+    if is_new and (save or step % COMPARE_EVERY == 0):
+        ranks.compare(training.replicated, step)
+    if not save:
+        return stop
+    state = training.state(step)
+    if ranks.leads:
+        checkpoints.save(step, state)
+    ranks.wait_for_leader()
+    return ranks.agree(requests.stop)[0]
+
+
+def _publish(training: Training, checkpoints: Checkpoints, reporter: Reporter, step: int) -> None:
+    """Save the last step and publish the model; all processes return when both are on the disk."""
+    ranks, state = training.ranks, training.state(step)
+    ranks.compare(training.replicated, step)
+    if ranks.leads:
+        checkpoints.save_now(step, state)
+        reporter.progress.weights_sha256 = checkpoints.publish_final(step, training.weights())
+        say(f"finished at step {step}: weights sha256 {reporter.progress.weights_sha256}")
+    ranks.wait_for_leader()
+
+
+def _build(
+    spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRequests, group: ExitStack
+) -> Training:
+    """Return the training of a spec, with its initial weights; ``group`` connects its processes."""
     _leave_before_work(requests)
     plan, switches = _built_in(spec), Switches(spec.profile)
     device = prepare(spec, switches)
+    ranks = group.enter_context(joined(spec, device.torch_device))
     reporter.memory = device.memory_bytes
     with reporter.within(Phase.DATA):
         workload = build(plan, BuildContext(spec.seed, switches, paths.cache))
@@ -99,9 +135,12 @@ def _build(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: Sto
     if plan.steps > BILLION:
         raise InvalidSpec(f"workload.epochs: these are {plan.steps:,} steps, more than {BILLION:,}")
     reporter.progress.total_steps = plan.steps
+    ranks.meet()
+    if ranks.agree(requests.stop)[0]:
+        requests.stop = True
     _leave_before_work(requests)
     with out_of_memory_named(device):
-        training = Training(spec, plan, workload, device, switches)
+        training = Training(spec, plan, workload, device, switches, ranks)
     if excess := excess_workers(spec.profile, spec.cpus):
         warn(excess)
         training.advice += (excess,)
@@ -119,13 +158,15 @@ def _fit(training: Training, paths: RunPaths, reporter: Reporter, requests: Stop
     spec, batch_size = training.spec, training.plan.batch_size
     if spec.profile.micro_batch != "auto":
         return
-    if rows := kept_rows(paths.lineage_dir, batch_size, spec.revision):
+    kept = kept_rows(paths.lineage_dir, batch_size, spec.revision) if training.ranks.leads else None
+    if rows := training.ranks.from_leader(kept or 0):
         training.take_rows(rows)
     elif available := room(training.device.torch_device):
         _leave_before_work(requests)
         with reporter.within(Phase.TRAIN):
             training.fit(available)
-        keep_rows(paths.lineage_dir, batch_size, training.micro_batch)
+        if training.ranks.leads:
+            keep_rows(paths.lineage_dir, batch_size, training.micro_batch)
 
 
 def _advise(training: Training, reporter: Reporter) -> None:
@@ -150,6 +191,8 @@ def _rehearse(
     training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests
 ) -> None:
     """Compile and do the dry run if the profile requests it, and report the settings in force."""
+    if training.ranks.agree(requests.stop)[0]:
+        requests.stop = True
     _leave_before_work(requests)
     profile, began, compile_s = training.spec.profile, time.monotonic(), None
     if profile.compile != "off":
@@ -185,7 +228,7 @@ def _say_what_fits(training: Training, checkpoints: Checkpoints, reporter: Repor
 def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> bool:
     """Return whether an earlier attempt already published the model, so that no work is left."""
     steps, progress = training.plan.steps, reporter.progress
-    if training.spec.resume_step is not None:
+    if training.spec.resume_step is not None or not training.ranks.leads:
         return False
     progress.weights_sha256 = checkpoints.finished(steps)
     if progress.weights_sha256 is None:
@@ -197,12 +240,16 @@ def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporte
 
 def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> int:
     """Load the checkpoint to resume from, if any, and return its step or 0."""
-    rows, found = training.micro_batch, checkpoints.find(training.spec.resume_step)
+    rows, ranks = training.micro_batch, training.ranks
+    found = _find(training, checkpoints)
     if found is not None:
         _resume_from(training, found, reporter)
     if training.micro_batch != rows:
         _say_what_fits(training, checkpoints, reporter)
-    checkpoints.adopt(found)
+    ranks.meet()  # all have read what they need
+    if ranks.leads:
+        checkpoints.adopt(found)
+    ranks.wait_for_leader()
     reporter.beat()
     if found is None:
         return 0
@@ -211,6 +258,17 @@ def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, re
     if _is_evaluated(training, found.manifest.step) and training.evaluated != found.manifest.step:
         _evaluate(training, checkpoints, reporter, requests)  # a stop came before the evaluation
     return found.manifest.step
+
+
+def _find(training: Training, checkpoints: Checkpoints) -> ResumePoint | None:
+    """Return the checkpoint to resume from: the leader finds it, and the others read the same one."""
+    ranks = training.ranks
+    if not ranks.leads:
+        step = ranks.from_leader(FRESH)
+        return None if step == FRESH else checkpoints.find(step)
+    found = checkpoints.find(training.spec.resume_step)
+    ranks.from_leader(FRESH if found is None else found.manifest.step)
+    return found
 
 
 def _resume_from(training: Training, found: ResumePoint, reporter: Reporter) -> None:
@@ -258,15 +316,16 @@ def _evaluate(
     progress = reporter.progress
     with reporter.within(Phase.EVAL):
         found = training.evaluate(requests)
-    if found is None:
+    if training.ranks.agree(found is None)[0] or found is None:
         return
     training.evaluated = progress.step
     baseline = {f"baseline_{name}": value for name, value in found.baseline.items()}
     progress.metrics |= {**found.metrics, **baseline}
     reporter.metric(step=progress.step, **found.metrics)
     say(f"step {progress.step}/{progress.total_steps}  {_in_words(found)}")
-    if training.is_best(found):
+    if training.is_best(found) and training.ranks.leads:
         checkpoints.publish_best(progress.step, training.weights())
+    training.ranks.wait_for_leader()
 
 
 def _in_words(found: Evaluation) -> str:
@@ -287,7 +346,17 @@ def _leave_before_work(requests: StopRequests) -> None:
 def _leave(training: Training, checkpoints: Checkpoints, step: int, began: int) -> None:
     """Save the new steps, unless the spec disables saving on a stop, and raise ``Stopped``."""
     if not training.spec.checkpoint.on_stop:
-        raise Stopped(f"asked to stop at step {step}; nothing is saved when stopping, as the spec wants it")
+        message = f"asked to stop at step {step}; nothing is saved when stopping, as the spec wants it"
+        raise _together(training.ranks, message)
     if step > began:
-        checkpoints.save_now(step, training.state(step))
-    raise Stopped(f"asked to stop; saved at step {step}")
+        training.ranks.compare(training.replicated, step)
+        state = training.state(step)
+        if training.ranks.leads:
+            checkpoints.save_now(step, state)
+    raise _together(training.ranks, f"asked to stop; saved at step {step}")
+
+
+def _together(ranks: Ranks, message: str) -> Stopped:
+    """Return the reason to leave once all processes are here: one that left earlier could end a save."""
+    ranks.wait_for_leader()
+    return Stopped(message)

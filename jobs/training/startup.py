@@ -26,6 +26,8 @@ def startup_lines(
         yield _numbers(switches)
     if compile_s is not None:
         yield _compilation(switches, compile_s)
+    if effective.processes > 1:
+        yield f"processes: {effective.processes}, each computes its part of every batch"
     yield _data(switches)
     if _is_used(switches, "attention"):
         yield f"attention: {switches['attention'].applied}"

@@ -6,8 +6,9 @@ draws and the learning rate are derived from the step.  This property makes a re
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ from jobs.training.memory import MIB, Room, keep_freed_memory
 from jobs.training.optimizer import adamw
 from jobs.training.phases import StepTime
 from jobs.training.randomness import seed_all
+from jobs.training.ranks import Ranks
+from jobs.training.reduction import Loss, reduction, reduction_environment, shard_count
 from jobs.training.report import warn
 from jobs.training.signals import StopRequests
 from jobs.training.switches import Switches
@@ -72,10 +75,17 @@ def _release_host_copy(workload: Workload, feed: Feed) -> None:
 class Training:
     """The state that a training step changes, and the step itself."""
 
-    def __init__(
-        self, spec: AttemptSpec, plan: TrainingPlan, workload: Workload, device: Device, switches: Switches
+    def __init__(  # noqa: PLR0913, PLR0917  (the parts of a training)
+        self,
+        spec: AttemptSpec,
+        plan: TrainingPlan,
+        workload: Workload,
+        device: Device,
+        switches: Switches,
+        ranks: Ranks = Ranks(),  # noqa: B008  (frozen)
     ) -> None:
         self.spec = spec
+        self.ranks = ranks
         self.plan = plan
         self.workload = workload
         self.device = device
@@ -90,6 +100,7 @@ class Training:
         self.evaluated: int | None = None
         workload.model.to(device.torch_device)
         self._parameters = list(workload.model.parameters())
+        self._reduction = reduction(ranks, spec.seed, workload.loss_sum, workload.model)
         self._skipped = 0
         self._stopwatch = stopwatch(device.torch_device)
         self._began = 0.0
@@ -214,7 +225,7 @@ class Training:
         """
         with self._undone():
             self._rehearse(0)  # halves if need be; the optimiser has its state from here on
-            batch, size = self.feed.source.batch(0), self.plan.batch_size
+            batch, size = self.feed.source.batch(0), self._rows_together
             most = -(-size // self.micro_batch)
             while most < size and not self._fits(batch, rows_of(size, most), room):
                 most = min(2 * most, size)
@@ -230,11 +241,12 @@ class Training:
         self.micro_batch = rows
         room.begin()
         seed_all(self.spec.seed, 0)
-        if isinstance(self._try_gradients(batch), str):
+        if isinstance(self._try_gradients(batch, 0), str):
             self._free_gradients()
             return False
         self._step_optimizer(0)
-        return room.peak_bytes() <= FILLED * room.capacity_bytes
+        fills = room.peak_bytes() > FILLED * room.capacity_bytes
+        return not self.ranks.agree(fills)[0]
 
     def take_rows(self, rows: int) -> None:
         """Use the micro-batch with which this lineage began."""
@@ -268,22 +280,21 @@ class Training:
 
     @property
     def _where(self) -> torch.device:
-        kind = self.device.torch_device
-        return torch.device(kind.type, 0) if kind.type == "cuda" else kind
+        return self.device.torch_device
 
     def _fitting_gradients(self, batch: Batch, step: int) -> Tensor:
         """Return loss and gradient norm; the micro-batch is halved until it fits into memory."""
         while True:
-            problem = self._try_gradients(batch)
+            problem = self._try_gradients(batch, step)
             if isinstance(problem, Tensor):
                 return problem
             self._halve(problem)  # outside the except block, which keeps the failed attempt's tensors alive
             seed_all(self.spec.seed, step)
 
-    def _try_gradients(self, batch: Batch) -> Tensor | str:
+    def _try_gradients(self, batch: Batch, step: int) -> Tensor | str:
         """Return loss and gradient norm, or the text of the out-of-memory error."""
         try:
-            return self._gradients(batch)
+            return self._gradients(batch, step)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if is_out_of_memory(error):
                 return str(error).splitlines()[0]
@@ -309,27 +320,47 @@ class Training:
             f"out of memory with {before} rows; going on with {self.micro_batch} at the same batch: {problem}"
         )
 
-    def _gradients(self, batch: Batch) -> Tensor:
-        """Accumulate gradients over micro-batches, clip them, and return loss and norm on the device.
+    def _gradients(self, batch: Batch, step: int) -> Tensor:
+        """Compute the gradients of a batch, clip them, and return loss and norm on the device.
 
         The loss sum of every micro-batch is divided by the number of items in the whole batch.  A mean
         of means would give a smaller last micro-batch the wrong weight.
         """
         self._optimizer.zero_grad(set_to_none=True)
-        count = self.workload.count(batch)
-        loss = torch.zeros((), device=self.device.torch_device)
-        for part in batches.split(batch, self.micro_batch):
-            with self._stopwatch.within("transfer"):
-                here = self.feed.to_device(part)
-            with self._stopwatch.within("forward"), self.device.autocast():
-                share = self.workload.loss_sum(here) / count
-            with self._stopwatch.within("backward"):
-                self._scaler.scale(share).backward()
-            loss += share.detach()
+        accumulate = partial(self._accumulate, self.workload.count(batch))
+        if self._reduction is None:
+            loss = accumulate(batch, self.workload.loss_sum)
+        else:
+            loss = self._reduction.gradients(batch, step, accumulate)
         with self._stopwatch.within("optimizer"):
             self._scaler.unscale_(self._optimizer)
             norm = clip_grad_norm_(self._parameters, self.plan.grad_clip)
         return torch.stack([loss.float(), norm.float()])
+
+    def _accumulate(
+        self,
+        count: int,
+        rows: Batch,
+        loss_sum: Loss,
+        quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Tensor:
+        """Add the gradients of some rows, in micro-batches, and return their part of the loss.
+
+        ``count`` is the number of items in the whole batch; ``quiet`` is entered for all micro-batches but
+        the last one.
+        """
+        loss = torch.zeros((), device=self.device.torch_device)
+        parts = list(batches.split(rows, self.micro_batch))
+        for part in parts:
+            with self._stopwatch.within("transfer"):
+                here = self.feed.to_device(part)
+            with nullcontext() if part is parts[-1] else quiet():
+                with self._stopwatch.within("forward"), self.device.autocast():
+                    share = loss_sum(here) / count
+                with self._stopwatch.within("backward"):
+                    self._scaler.scale(share).backward()
+            loss += share.detach()
+        return loss
 
     def _is_checked(self, step: int) -> bool:
         done = step + 1
@@ -406,6 +437,12 @@ class Training:
             **scaler,
         }
 
+    def replicated(self) -> Iterator[Tensor]:
+        """Yield all that the processes of an attempt must hold alike: weights and the optimiser's state."""
+        yield from self._parameters
+        for state in self._optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
     def weights(self) -> Mapping[str, Tensor]:
         return self.workload.model.state_dict()
 
@@ -446,11 +483,15 @@ class Training:
         """Return the settings and versions on which the rounding of this training depends."""
         report = self.switches.report()
         in_force = {name: report[name].applied for name in NUMERIC_SWITCHES}
-        return versions() | {
-            "device": self.device.name,
-            "micro_batch": str(self.micro_batch),
-            **{name: value for name, value in in_force.items() if value is not None},
-        }
+        return (
+            versions()
+            | reduction_environment(self.spec.parallel)
+            | {
+                "device": self.device.name,
+                "micro_batch": str(self.micro_batch),
+                **{name: value for name, value in in_force.items() if value is not None},
+            }
+        )
 
     def effective(self) -> Effective:
         """Return the settings in force, for ``effective.json``."""
@@ -461,7 +502,8 @@ class Training:
             precision=device.precision,
             threads=device.threads,
             micro_batch=self.micro_batch,
-            accumulation=-(-self.plan.batch_size // self.micro_batch),
+            accumulation=-(-self.plan.batch_size // self.micro_batch // self.ranks.world),
+            processes=self.ranks.world,
             compile_graphs=device.graphs,
             parameters=sum(p.numel() for p in self._parameters),
             train_items=self.workload.train_items,
@@ -472,8 +514,13 @@ class Training:
             advice=self.advice,
         )
 
+    @property
+    def _rows_together(self) -> int:
+        """The most rows that one forward pass can have: those of a shard."""
+        return rows_of(self.plan.batch_size, shard_count(self.ranks))
+
     def _first_micro_batch(self) -> int:
-        wanted, batch = self.spec.profile.micro_batch, self.plan.batch_size
+        wanted, batch = self.spec.profile.micro_batch, self._rows_together
         rows = batches.automatic_size(batch) if wanted == "auto" else min(wanted or batch, batch)
         self.switches.applied("micro_batch", rows, verified=True)
         return rows

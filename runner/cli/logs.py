@@ -46,6 +46,12 @@ _NUMBERS: Final = re.compile("[0-9]+")
     metavar="TIME",
     help="Begin with what was written since TIME: 10m (ago), or 2030-01-31T18:00:00+01:00.",
 )
+@click.option(
+    "--rank",
+    callback=count_from(0),
+    metavar="R",
+    help="Print the log of one of several processes; the first one, 0, writes the log of the attempt.",
+)
 @click.option("--build", is_flag=True, help="Print the log of the image build instead.")
 @as_json
 def logs(  # noqa: PLR0913  one per option
@@ -55,6 +61,7 @@ def logs(  # noqa: PLR0913  one per option
     attempt: int | None,
     tail: int | None,
     since: float | None,
+    rank: int | None,
     build: bool,
     as_json: bool,
 ) -> None:
@@ -63,14 +70,16 @@ def logs(  # noqa: PLR0913  one per option
     The bytes are printed unchanged, escape sequences included. Notes, for example where the log quota
     removed a part, go to standard error. Programs write no times: --since is right within some seconds.
     """
-    if build and (attempt or tail is not None or since is not None):
-        raise click.UsageError("--build goes with none of --attempt, --tail and --since")
+    if build and (attempt or tail is not None or since is not None or rank is not None):
+        raise click.UsageError("--build goes with none of --attempt, --tail, --since and --rank")
+    if rank and since is not None:
+        raise click.UsageError("--since goes with --rank 0 alone: the other logs have no times")
     client = find_or_start(complain)
     if follow:
         leave_with_reader()
         client = client.following()
     shown, told, empty = attempt, "", True
-    chosen = Chosen("build" if build else "job", attempt, tail, since)
+    chosen = Chosen("build" if build else "job", attempt, tail, since, rank)
     for piece in pieces(client, job, chosen, follow=follow):
         if not build and (follow or piece.attempt is None) and _waits(piece, attempt):
             told = _tell_wait(client, job, told, piece.attempt)
@@ -94,15 +103,23 @@ class Chosen(NamedTuple):
     attempt: int | None = None  # None: the newest
     tail: int | None = None  # lines
     since_s: float | None = None  # Unix time
+    rank: int | None = None  # None: the first process
 
 
 def pieces(client: Client, ref: str, chosen: Chosen, *, follow: bool = False) -> Iterator[LogChunk]:
     """Yield a log in pieces; with ``follow`` all attempts in turn, until the job ends or is held."""
-    part, attempt, tail, since_s = chosen
+    part, attempt, tail, since_s, rank = chosen
     stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False
     while True:
         piece = client.log(
-            ref, attempt=attempt, offset=offset, wait_s=wait_s, part=part, tail=tail, since_s=since_s
+            ref,
+            attempt=attempt,
+            offset=offset,
+            wait_s=wait_s,
+            part=part,
+            tail=tail,
+            since_s=since_s,
+            rank=rank,
         )
         yield piece
         if piece.attempt is not None:

@@ -271,10 +271,12 @@ class Client:
         part: str = "job",
         tail: int | None = None,
         since_s: float | None = None,
+        rank: int | None = None,
     ) -> LogChunk:
         """Return the bytes of one log from ``offset`` on; wait up to ``wait_s`` if there are none yet.
 
-        ``tail`` (lines) and ``since_s`` (Unix time) take the place of the offset.
+        ``tail`` (lines) and ``since_s`` (Unix time) take the place of the offset; ``rank`` chooses one of
+        several processes.
         """
         query: Query = {
             "attempt": attempt,
@@ -283,6 +285,7 @@ class Client:
             "part": part,
             "tail": tail,
             "since": since_s,
+            "rank": rank,
         }
         return parse_log_chunk(self._get(f"/v1/jobs/{quote_path(ref)}/log", query, wait_s), offset)
 

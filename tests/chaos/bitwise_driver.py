@@ -66,11 +66,11 @@ class MadeUpRoom:
         """Let steps of this process with too large a micro-batch fail as on a device."""
         gradients = Training._gradients
 
-        def limited(training: Training, batch: Batch) -> torch.Tensor:
+        def limited(training: Training, batch: Batch, step: int) -> torch.Tensor:
             if training.micro_batch > self.capacity_bytes:
                 raise torch.OutOfMemoryError("CUDA out of memory: a made-up limit")
             self.seen = max(self.seen, training.micro_batch)
-            return gradients(training, batch)
+            return gradients(training, batch, step)
 
         patch.object(Training, "_gradients", limited).start()  # there is no device that could be full
         patch.object(trainer, "room", lambda _device: self).start()

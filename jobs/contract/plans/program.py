@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from jobs.contract.base import BILLION, Spec
+from jobs.contract.parallel import MAX_PROCESSES
 
 
 class ProgramCode(Spec):
@@ -58,6 +59,14 @@ class Program(Spec):
     terminal: bool = Field(
         default=False,
         description="Give the command a terminal, for runner attach; the image needs a Python.",
+    )
+    launcher: Literal["gang"] | None = Field(
+        None,
+        description="gang: start the command processes times, each with RANK, WORLD_SIZE, LOCAL_RANK and"
+        " MASTER_ADDR; null: once.",
+    )
+    processes: int = Field(
+        1, ge=1, le=MAX_PROCESSES, description="Processes that the launcher starts, usually one per GPU."
     )
     steps: int | None = Field(None, ge=1, le=BILLION, description="Steps of the whole job, if it knows them.")
 

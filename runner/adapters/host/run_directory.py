@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BufferedReader
+from itertools import takewhile
 from pathlib import Path
 from socket import socket
 from typing import Final, TypeVar
@@ -20,6 +21,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from jobs.contract import (
+    MAX_PROCESSES,
     MAX_REPORT_BYTES,
     AttemptSpec,
     Effective,
@@ -495,8 +497,14 @@ class HostRunDirectory:
             return None
 
     def limit_log(self, paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
-        """Cut the middle out of a log that is larger than its quota; return the number of bytes cut."""
-        return log_quota.enforce(paths.log, quota_bytes, keep_head, keep_tail)
+        """Cut the middle out of logs that are larger than their quota; return the number of bytes cut.
+
+        The processes of an attempt have equal parts of the quota.
+        """
+        logs = [paths.log, *takewhile(os.path.lexists, map(paths.rank_log, range(1, MAX_PROCESSES)))]
+        parts = (each // len(logs) for each in (quota_bytes, keep_head, keep_tail))
+        quota, head, tail = parts
+        return sum(log_quota.enforce(log, quota, head, tail) for log in logs)
 
     def terminals(self, paths: RunPaths) -> tuple[str, ...]:
         """Return the names of the terminals that are held in an attempt, the oldest first."""

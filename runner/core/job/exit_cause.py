@@ -27,6 +27,8 @@ class Evidence:
     shared_memory_limit: str = ""  # size of /dev/shm as a job file writes it; empty: that of the host
     stop_requested: bool = False  # it was told to stop: exit 0 alone does not mean success
     never_started: bool = False  # it was told to stop before its program started
+    rank: int | None = None  # of several processes, the one that ended first
+    processes: int | None = None  # how many there were
     exception: str = ""  # the last line of a traceback at the end of its log
     engine_cause: ExitCause | None = None  # why the engine has ended it; ``engine_error`` has the words
 
@@ -43,8 +45,12 @@ BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
 
 BY_CODE: Final = {
     75: (ExitCause.STOPPED, "stopped after saving"),
+    76: (ExitCause.LINEAGE_BUSY, "another process holds the lock of the lineage"),
     78: (ExitCause.INVALID_SPEC, "invalid spec"),
     93: (ExitCause.DO_NOT_RESTART, "asked not to be restarted"),
+    94: (ExitCause.SUPERSEDED, "a later attempt has taken the lineage over"),
+    95: (ExitCause.RANK_LOST, "a process of the attempt does not answer"),
+    96: (ExitCause.REPLICAS_DIFFER, "the processes hold other weights"),
     97: (ExitCause.NON_FINITE, "non-finite loss"),
     98: (ExitCause.DEVICE_OUT_OF_MEMORY, "device out of memory"),
     99: (ExitCause.NO_VALID_CHECKPOINT, "no valid checkpoint"),
@@ -63,6 +69,14 @@ def explain_exit(evidence: Evidence) -> tuple[str, str]:
     """Return (cause, message) of an ended attempt."""
     if evidence.engine_cause is not None and not _program_speaks(evidence):
         return evidence.engine_cause, evidence.engine_error or evidence.engine_cause.replace("_", " ")
+    cause, message = _explain_rank(evidence)
+    if evidence.rank is None or evidence.exit_code == 0:
+        return cause, message
+    return cause, f"rank {evidence.rank} of {evidence.processes or 'several'}: {message}"
+
+
+def _explain_rank(evidence: Evidence) -> tuple[str, str]:
+    """Return the same without the rank."""
     if not (evidence.oom_seen and _speaks(evidence.exit_code)):
         return _explain(evidence)
     cause, message = _explain(replace(evidence, oom_seen=False))

@@ -113,6 +113,9 @@ def classify_field(name: str, fields: RevisionFields) -> FieldRule:
         return FieldRule(ChangeClass.E, "nobody knows what this field does to a checkpoint")
     if name == "profile.micro_batch" and fields.dropout:
         return FieldRule(ChangeClass.C, "dropout draws other masks in batches of another size")
+    if name in _PROCESSES and fields.values.get("parallel.shards") is not None:
+        exact = fields.values.get("parallel.reduction") == "exact"
+        return _EXACT if exact else _ROUNDING
     if fields.kind == PROGRAM and entry.kind is ChangeClass.E:
         return FieldRule(
             ChangeClass.C, f"{entry.why}; only its author knows whether its checkpoints still fit"
@@ -149,6 +152,10 @@ _MEMORY: Final = FieldRule(
 )
 _KEPT: Final = FieldRule(ChangeClass.B, "other speed, same bits: work that need not be done twice", bits=True)
 _ROUNDING: Final = FieldRule(ChangeClass.B, "other rounding of the same mathematics")
+_PROCESSES: Final = frozenset({"parallel.processes", "resources.gpus"})
+_EXACT: Final = FieldRule(
+    ChangeClass.B, "other speed, same bits: they depend on parallel.shards alone", bits=True
+)
 _PLACE: Final = FieldRule(ChangeClass.B, "another machine, or other libraries, round differently")
 _SURROUNDINGS: Final = FieldRule(ChangeClass.B, "what it finds around it may choose other kernels")
 _PATH: Final = FieldRule(ChangeClass.C, "training goes elsewhere from here on")
@@ -170,6 +177,10 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "resources.shm": _LIMIT,
     "resources.time_limit": _LIMIT,
     "resources.gpus": FieldRule(ChangeClass.C, "another number of devices sums in another order"),
+    "parallel.processes": FieldRule(ChangeClass.C, "another number of processes sums in another order"),
+    "parallel.shards": FieldRule(ChangeClass.C, "other parts of a batch draw other masks"),
+    "parallel.reduction": _ROUNDING,
+    "parallel.timeout": _LIMIT,
     "queue.*": _LIMIT,
     "slurm.*": _LIMIT,
     "devices.*": _PLACE,
@@ -256,6 +267,8 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
 PROGRAM_FIELDS: Final[Mapping[str, FieldRule]] = {
     "command": _PROGRAM,
     "code": _PROGRAM,
+    "launcher": _PROGRAM,
+    "processes": FieldRule(ChangeClass.C, "another number of processes sums in another order"),
     "terminal": FieldRule(ChangeClass.A, "where the program reads and writes, and not what it computes"),
 }
 """The fields of a program."""

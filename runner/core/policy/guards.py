@@ -5,9 +5,11 @@ Each function returns the action that it was given, or another one with the guar
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 from runner.core.policy.adjustments import keeps_settings
 from runner.core.policy.catalog import FACTS
+from runner.core.policy.causes import ExitCause
 from runner.core.policy.conditions import evaluate
 from runner.core.policy.decision import Action, Guard, Situation
 from runner.core.policy.explain import describe_action, describe_exit, format_span
@@ -107,14 +109,25 @@ def guard_charge(verdict: Action, rule: Rule, facts: Facts) -> Action:
     """Return an action that charges the attempt, unless the runner itself knows why it is free.
 
     An attempt is free only if the rule is true without hints of the container, or if the attempt has saved
-    a newer checkpoint.
+    a newer checkpoint, or if it ended soon because it waited for its lineage.  The ceiling on starts counts
+    that one, too.
     """
-    if verdict.charged or facts.get("progress.advanced") is True:
+    if verdict.charged or facts.get("progress.advanced") is True or _waited_for_lineage(facts):
         return verdict
     proven = {name: value for name, value in facts.items() if not FACTS[name].hint}
     if evaluate(rule.when, proven).truth is True:
         return verdict
     return replace(verdict, charged=True, limit=verdict.limit or Guard.NOT_FREE)
+
+
+WAITED_S: Final = 300.0
+"""An attempt that says that its lineage was busy is believed if it ran for less than this."""
+
+
+def _waited_for_lineage(facts: Facts) -> bool:
+    uptime_s = facts.get("attempt.uptime_s")
+    is_short = isinstance(uptime_s, int | float) and uptime_s < WAITED_S
+    return is_short and facts.get("cause") == ExitCause.LINEAGE_BUSY
 
 
 # --- Guards while it runs -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from runner.base import yaml
 from runner.base.textfile import Problem, quoted
 from runner.base.units import format_duration, format_size
 from runner.files.job.model import JobFile
+from runner.files.job.parallel import find_parallel_problems
 from runner.files.job.program_files import HOME
 from runner.files.job.queue import FieldProblem, find_contradictions
 from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
@@ -21,9 +22,9 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     resources, retry = job.resources, job.retry
     if job.accelerator == "cpu" and resources.gpus:
         yield problem(("resources", "gpus"), 'must be 0 if the accelerator is "cpu"')
-    elif resources.gpus > 1 and not isinstance(job.workload, contract.Program):
-        fact = f"{job.workload.kind} computes on one GPU, and the others would idle; set it to 1"
-        yield problem(("resources", "gpus"), fact)
+    else:
+        for path, fact in find_parallel_problems(job.parallel, job.workload, resources.gpus):
+            yield problem(path, fact)
     if job.accelerator in ("cuda", "rocm") and not resources.gpus:
         yield problem(
             ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"

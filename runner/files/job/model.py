@@ -16,6 +16,7 @@ from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Problem
 from runner.files.job.image import ImageChoice
+from runner.files.job.parallel import ParallelFields
 from runner.files.job.program_files import check_checkpoint_files, check_resume_args
 from runner.files.job.progress import LogProgress
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
@@ -150,6 +151,9 @@ class JobFile(contract.Spec):
         "auto", description="auto: whatever GPUs the machine has if some are asked for, else cpu."
     )
     resources: Resources = Field(Resources(), description="What one attempt may use.")
+    parallel: ParallelFields = Field(
+        ParallelFields(), description="How several processes share a training, one per GPU."
+    )
     image: Annotated[ImageChoice, BeforeValidator(expand_image)] = Field(
         ImageChoice(), description="auto, the name of an image that the operator offers, or packages."
     )

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from jobs import contract
 from runner.base.units import format_duration, format_size
 from runner.files.job.model import Checkpoints, JobFile, Resources, Retry
+from runner.files.job.parallel import ParallelFields
 from runner.files.profiles.load import AUTO, profile_names
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -36,7 +37,7 @@ def job_schema(profiles: Path | None = None) -> dict[str, Any]:
     for section in ("environment", "labels"):
         fields[section]["additionalProperties"] = {"type": ["string", "number"]}
     _write_defaults(fields, JobFile)
-    for model in (Resources, Checkpoints, Retry):
+    for model in (Resources, ParallelFields, Checkpoints, Retry):
         _write_defaults(definitions[model.__name__]["properties"], model)
     return {"$schema": DIALECT, **document, "title": "Job file"}
 

@@ -11,8 +11,14 @@ from jobs.contract import Profile, thread_count
 from runner.files.profiles.load import Accelerator
 
 
-def build_environment(
-    profile: Profile, accelerator: Accelerator, cpus: float, cache: PurePath, scratch: PurePath
+def build_environment(  # noqa: PLR0913  (each is said by another part)
+    profile: Profile,
+    accelerator: Accelerator,
+    cpus: float,
+    cache: PurePath,
+    scratch: PurePath,
+    *,
+    cpu_shares: int = 1,
 ) -> Mapping[str, str]:
     """Return the variables that follow from a profile.
 
@@ -22,9 +28,10 @@ def build_environment(
         cpus: The quota of the attempt.
         cache: A directory of the job, which its attempts share and no other job can write to.
         scratch: A directory of this attempt alone.
+        cpu_shares: Into how many parts the quota is cut for the threads of one process.
     """
     found = {
-        "OMP_NUM_THREADS": str(thread_count(profile, cpus)),
+        "OMP_NUM_THREADS": str(thread_count(profile, cpus, cpu_shares)),
         "OMP_WAIT_POLICY": "PASSIVE",  # a thread that spins uses up the quota of those that work
         **_compiled_code(cache if profile.compile_cache else scratch),
     }

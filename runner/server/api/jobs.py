@@ -380,17 +380,19 @@ async def get_log(  # noqa: PLR0913, PLR0917  (one per query parameter)
     part: Literal["job", "build"] = "job",
     tail: Annotated[Number, Field(le=MAX_TAIL)] | None = None,
     since: float | None = None,
+    rank: Number = 0,
 ) -> Response:
     """Answer with the log from ``offset`` on, waiting up to ``wait`` seconds for something new.
 
-    ``tail`` (lines) and ``since`` (Unix time, within some seconds) choose the offset in the log of a job.
+    ``tail`` (lines) and ``since`` (Unix time, within some seconds) choose the offset in the log of a job, and
+    ``rank`` one of the processes of its attempt.
     """
     polls: logs.LogPolls = request.app.state.log_polls
     row = await run_in_share(service.queries.readable, caller, reference)
-    start = LogStart(tail, since)
+    start, choice = LogStart(tail, since), logs.LogChoice(part, attempt, rank)
     if part == "job" and start.is_given:
-        offset = await run_in_share(find_start, service, row, attempt, start)
-    read = partial(logs.read_chunk, service, row.job.id, part, attempt, offset)
+        offset = await run_in_share(find_start, service, row, choice, start)
+    read = partial(logs.read_chunk, service, row.job.id, choice, offset)
     deadline = asyncio.get_running_loop().time() + min(max(wait, 0), LONGEST_WAIT_S)
     found = await run_in_share(read)
     while not found.has_news and _remaining_s(deadline) > 0:

@@ -8,6 +8,7 @@ from typing import Final
 from jobs.contract import open_regular
 from runner.adapters.host.log_times import Open, size_at
 from runner.core.ports.store import JobRow
+from runner.server.api.logs import LogChoice, log_path
 from runner.services.jobs import JobService
 
 LOOK_BYTES: Final = 1024**2
@@ -26,16 +27,20 @@ class LogStart:
         return self.tail is not None or self.since_s is not None
 
 
-def find_start(service: JobService, row: JobRow, attempt: int | None, start: LogStart) -> int:
-    """Return the offset in the log of an attempt, by default the newest, from which a reader wants it."""
+def find_start(service: JobService, row: JobRow, choice: LogChoice, start: LogStart) -> int:
+    """Return the offset in the log of an attempt, by default the newest, from which a reader wants it.
+
+    Only the log of the first process has times.
+    """
+    attempt = choice.attempt
     attempts = {each.number: each for each in service.store.attempts(row.job.id)}
     chosen = attempts.get(attempt or max(attempts, default=0))
     if chosen is None:
         return 0  # there is no log, and reading it says so
     directory = service.attempt_service.directory(row)
-    path, notes = directory.paths(chosen.number, chosen.lineage).log, directory.log_times(chosen.number)
+    path, notes = log_path(directory, row, chosen, choice.rank), directory.log_times(chosen.number)
     since = tail = 0
-    if start.since_s is not None:
+    if start.since_s is not None and not choice.rank:
         since = line_start(path, size_at(notes, start.since_s, directory.open), directory.open)
     if start.tail is not None:
         tail = tail_start(path, start.tail, directory.open)

@@ -12,6 +12,7 @@ from runner.core.ports.store import AttemptRow, JobRow
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
 from runner.services.ports import RunDirectory
+from runner.services.submission.revision import parse_revision
 
 MAX_CHUNK_BYTES: Final = 1024**2
 POLL_S: Final = 0.1
@@ -68,12 +69,35 @@ class LogPolls:
             self.waiting -= 1
 
 
-def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None, offset: int) -> LogChunk:
+@dataclass(frozen=True, slots=True)
+class LogChoice:
+    """One log of a job."""
+
+    part: str = "job"
+    attempt: int | None = None  # None: the newest
+    rank: int = 0  # of the processes of the attempt
+
+
+def log_path(directory: RunDirectory, row: JobRow, chosen: AttemptRow, rank: int) -> Path:
+    """Return the log of one process of an attempt.
+
+    Raises:
+        NotFound: the attempt has fewer processes.
+    """
+    count = parse_revision(row.revision).parallel().processes
+    if rank >= count:
+        there = "one process" if count == 1 else f"{count} processes, of ranks 0 to {count - 1}"
+        raise NotFound(f"job {row.job.id}: there is no rank {rank}; it has {there}")
+    return directory.paths(chosen.number, chosen.lineage).rank_log(rank)
+
+
+def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int) -> LogChunk:
     """Return the log of an attempt from ``offset`` on; of the newest attempt if none is given.
 
     Raises:
-        NotFound: there is no such job, or no such attempt.
+        NotFound: there is no such job, no such attempt, or no such process of it.
     """
+    part, attempt = choice.part, choice.attempt
     # The state is read before the file, so that nothing written before the end is missed.
     row = service.queries.find(job_id)
     if part == "build":
@@ -91,17 +115,10 @@ def read_chunk(service: JobService, job_id: str, part: str, attempt: int | None,
         raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")
     if chosen is None:
         return LogChunk(b"", offset, attempt or 0, _settled(row), None, _settled(row))
-    return _read_attempt(service, row, chosen, attempts, offset)
-
-
-def _read_attempt(
-    service: JobService, row: JobRow, chosen: AttemptRow, attempts: dict[int, AttemptRow], offset: int
-) -> LogChunk:
-    number = chosen.number
-    following = number + 1 if number + 1 in attempts else None
-    blank = LogChunk(b"", offset, number, chosen.ended_at is not None, following, _settled(row))
+    following = chosen.number + 1 if chosen.number + 1 in attempts else None
+    blank = LogChunk(b"", offset, chosen.number, chosen.ended_at is not None, following, _settled(row))
     directory = service.attempt_service.directory(row)
-    return _read_file(directory, directory.paths(number, chosen.lineage).log, offset, blank)
+    return _read_file(directory, log_path(directory, row, chosen, choice.rank), offset, blank)
 
 
 def _read_file(directory: RunDirectory, path: Path, offset: int, blank: LogChunk) -> LogChunk:

@@ -214,6 +214,8 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         result_cause=None if result is None else str(result.cause),
         result_message="" if result is None else result.message,
         writes_result=reports_expected,
+        rank=None if result is None else result.rank,
+        processes=None if result is None else result.processes,
         exception="" if raised is None else raised.line,
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),
         never_started=gone.never_started and reports == attempt_facts.AttemptReports(),

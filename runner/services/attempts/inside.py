@@ -13,6 +13,7 @@ from runner.services.ports import RunDirectory
 
 TERMINAL: Final = "terminal"
 RELAY: Final = "relay"
+GANG: Final = "gang"
 """Names of programs of ``jobs.inside``."""
 
 MAIN: Final = "main"
@@ -25,7 +26,7 @@ FIND_PYTHON: Final = """\
 for python in "$1" python3 python; do
   if command -v "$python" >/dev/null 2>&1; then shift; exec "$python" -I -S "$@"; fi
 done
-echo "this image has no Python, which holds terminals and forwards ports; add one" >&2; exit 97
+echo "this image has no Python, which holds terminals, forwards ports and starts gangs; add one" >&2; exit 97
 """
 """A shell script that runs a Python file with the first Python that there is."""
 
@@ -58,6 +59,14 @@ def relay_command(paths: RunPaths, name: str, port: int, *, in_container: bool) 
     """Return the command that connects each connection to a socket of the job with a port of its loopback."""
     program = _python(paths, RELAY, in_container=in_container)
     return (*program, str(paths.terminals), name, str(port))
+
+
+def gang_command(
+    paths: RunPaths, processes: int, argv: tuple[str, ...], *, in_container: bool
+) -> tuple[str, ...]:
+    """Return the command that runs ``argv`` as so many processes of one attempt."""
+    program = _python(paths, GANG, in_container=in_container)
+    return (*program, str(paths.attempt_dir), str(processes), "--", *argv)
 
 
 def _python(paths: RunPaths, name: str, *, in_container: bool) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import fill_resume_args
 from runner.files.package_lock import locked_image
 from runner.services.attempts.checkpoints import keep_program_start, known_program_start, program_files
-from runner.services.attempts.inside import TERMINAL, install
+from runner.services.attempts.inside import GANG, TERMINAL, gang_command, install
 from runner.services.attempts.program import apply_program, locate_working_directory
 from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.services.submission.revision import Revision, parse_revision
@@ -144,6 +144,8 @@ class LaunchPreparer:
         paths = directory.prepare(spec, secrets, said)
         if isinstance(spec.workload, Program) and spec.workload.terminal:
             install(directory, attempt.number, TERMINAL)
+        if _starts_gang(spec):
+            install(directory, attempt.number, GANG)
         pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
         mounts = _mounts(revision, paths, directory.secret, pin) if config.in_container else ()
         network = (
@@ -265,7 +267,7 @@ class LaunchPreparer:
             job_name=row.name,
             owner=row.owner,
             image=image,
-            argv=self._argv(paths),
+            argv=self._argv(paths, revision.parallel().processes),
             run_dir=paths.root,
             log=paths.log,
             limits=Limits(resources.cpus, resources.memory, resources.shm_bytes),
@@ -283,11 +285,15 @@ class LaunchPreparer:
             return Path(JOB_DIR), CONTAINER_SCRATCH
         return paths.root, paths.cache / f"attempt-{paths.attempt}"
 
-    def _argv(self, paths: RunPaths) -> tuple[str, ...]:
+    def _argv(self, paths: RunPaths, processes: int) -> tuple[str, ...]:
         python = "python" if self.config.in_container else sys.executable
         root = JOB_DIR if self.config.in_container else paths.root
         numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
-        return (python, "-P", "-m", "jobs", "--root", str(root), *numbers)
+        argv = (python, "-P", "-m", "jobs", "--root", str(root), *numbers)
+        if processes == 1:
+            return argv
+        inside = RunPaths(Path(root), paths.attempt, paths.lineage)
+        return gang_command(inside, processes, argv, in_container=self.config.in_container)
 
     def _submitter(self, revision: Revision) -> User:
         """Return the submitter with the groups of now: whoever has left a group reads nothing with it.
@@ -326,6 +332,12 @@ def _batch_request(row: JobRow, revision: Revision) -> BatchRequest:
 def _time_left(row: JobRow, limit: timedelta | None) -> timedelta | None:
     """Return what is left of the time limit of a job."""
     return None if limit is None else max(limit - row.job.history.ran, timedelta())
+
+
+def _starts_gang(spec: AttemptSpec) -> bool:
+    """Return whether the launcher of several processes starts an attempt."""
+    plan = spec.workload
+    return plan.launcher == "gang" if isinstance(plan, Program) else spec.parallel.processes > 1
 
 
 def _is_outbound(revision: Revision, network: OutboundNetwork) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
 from runner.core.ports.executor import LaunchRequest
-from runner.services.attempts.inside import MAIN, terminal_command
+from runner.services.attempts.inside import MAIN, gang_command, terminal_command
 
 
 def apply_program(
@@ -29,6 +29,8 @@ def apply_program(
     paths = RunPaths(JOB_DIR if in_container else request.run_dir, spec.attempt, spec.lineage)
     places = {} if in_container else _places(environment)
     argv = plan.command
+    if plan.launcher == "gang":
+        argv = gang_command(paths, plan.processes, argv, in_container=in_container)
     if plan.terminal:
         argv = terminal_command(paths, MAIN, argv, in_container=in_container, is_main=True)
     return replace(

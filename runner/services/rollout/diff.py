@@ -124,7 +124,7 @@ def _code_of(revision: Revision, kept: CodeReference | None) -> str:
 def _profile(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     """Yield the switches as they come out, the number of threads counted."""
     profile = revision.profile()
-    threads = thread_count(profile, revision.job.resources.cpus)
+    threads = thread_count(profile, revision.job.resources.cpus, revision.parallel().cpu_shares)
     for name, value in profile.model_copy(update={"threads": threads}).model_dump(mode="json").items():
         if name != "name":
             yield f"profile.{name}", value

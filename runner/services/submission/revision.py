@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict
 
-from jobs.contract import AttemptSpec, Plan, Profile, Program, ProgramCode, excess_workers
+from jobs.contract import AttemptSpec, Parallel, Plan, Profile, Program, ProgramCode, excess_workers
 from runner.base.text_cache import cached_by_text
 from runner.base.textfile import FileError, quoted
 from runner.core.job.attempt import Attempt, StartFrom
@@ -237,8 +237,9 @@ class Revision(BaseModel):
 
         ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
         """
-        cpus = self.job.resources.cpus
-        ours = build_environment(self.profile(turned), self.accelerator, cpus, root / "cache", scratch)
+        cpus, shares = self.job.resources.cpus, self.parallel().cpu_shares
+        profile, cache = self.profile(turned), root / "cache"
+        ours = build_environment(profile, self.accelerator, cpus, cache, scratch, cpu_shares=shares)
         return {**self.job.environment, **ours}
 
     def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:
@@ -255,8 +256,16 @@ class Revision(BaseModel):
             resume_step=attempt.start.step if attempt.start.source is StartFrom.STEP else None,
             accelerator=self.accelerator,
             cpus=self.job.resources.cpus,
+            parallel=self.parallel(),
             device_bytes=self._shared_memory(),
         )
+
+    def parallel(self) -> Parallel:
+        """Return how the processes of an attempt share the training, or how many a program starts."""
+        plan = self.job.workload
+        if isinstance(plan, Program):
+            return Parallel(processes=plan.processes)
+        return self.job.parallel.resolve(self.job.resources.gpus)
 
     def _shared_memory(self) -> int | None:
         """Return the memory that the job takes of each shared device; None if its devices are not shared."""

@@ -24,7 +24,7 @@ def make(job: JobDir, **changes: object) -> Training:
 
 
 def gradient(training: Training, step: int = 0) -> torch.Tensor:
-    training._gradients(training.workload.source.batch(step))
+    training._gradients(training.workload.source.batch(step), step)
     return torch.cat([p.grad.flatten() for p in training.workload.model.parameters()])
 
 

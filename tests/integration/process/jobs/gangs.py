@@ -1,0 +1,110 @@
+"""A gang of processes as the runner starts it, for tests that disturb one of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from jobs.contract import Manifest, RunPaths, verify
+from tests.unit.jobs.conftest import JobDir
+
+REPOSITORY = Path(__file__).parents[4]
+LAUNCHER = REPOSITORY / "jobs" / "inside" / "gang.py"
+PATIENCE_S = 120.0
+
+PLAN = {"steps": 40, "batch_size": 8, "eval_every": 20, "dropout": 0.2, "log_every": 5}
+
+
+class Gang:
+    """One attempt of several processes."""
+
+    def __init__(self, paths: RunPaths, processes: int, argv: Sequence[str]) -> None:
+        self.paths = paths
+        self.processes = processes
+        self._output = paths.log.open("ab")
+        command = [sys.executable, "-I", "-S", LAUNCHER, paths.attempt_dir, str(processes), "--", *argv]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+        self.launcher = subprocess.Popen(
+            list(map(str, command)),
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=self._output,
+            stderr=self._output,
+            process_group=0,
+        )
+
+    @property
+    def output(self) -> str:
+        return self.paths.log.read_text()
+
+    def log(self, rank: int) -> str:
+        return self.paths.rank_log(rank).read_text()
+
+    def rank(self, number: int) -> int:
+        """Return the pid of a process."""
+        for pid in self._children():
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if f"RANK={number}".encode() in environment:
+                return pid
+        raise AssertionError(f"no rank {number}: {self.output}")
+
+    def _children(self) -> list[int]:
+        pid = self.launcher.pid
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(each) for each in text.split()]
+
+    def wait_for(self, words: str) -> None:
+        """Wait until the log of the attempt has these words."""
+        deadline = time.monotonic() + PATIENCE_S
+        while words not in self.output:
+            ended = self.launcher.poll()
+            assert ended is None or words in self.output, f"{ended}: {self.output}"
+            assert time.monotonic() < deadline, self.output
+            threading.Event().wait(0.02)
+
+    def end(self) -> int:
+        """Return the exit code of the attempt."""
+        return self.launcher.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        if self.launcher.poll() is None:
+            os.killpg(self.launcher.pid, signal.SIGKILL)
+            self.launcher.wait(PATIENCE_S)
+        self._output.close()
+
+
+@contextmanager
+def program(paths: RunPaths, processes: int, *argv: str) -> Iterator[Gang]:
+    """Yield a gang that runs a command."""
+    gang = Gang(paths, processes, argv)
+    try:
+        yield gang
+    finally:
+        gang.close()
+
+
+@contextmanager
+def training(job: JobDir, processes: int, shards: int | None = 4, **changes: object) -> Iterator[Gang]:
+    """Yield the next attempt of a training, running."""
+    given = changes.pop("parallel", {})
+    assert isinstance(given, dict)
+    parallel = {"processes": processes, "shards": shards, "timeout_s": 60.0, **given}
+    plan = changes.pop("workload", {})
+    assert isinstance(plan, dict)
+    checkpoint = {"every_steps": 5, "keep": 100}
+    paths = job.attempt(workload={**PLAN, **plan}, checkpoint=checkpoint, parallel=parallel, **changes)
+    numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
+    argv = (sys.executable, "-P", "-m", "jobs", "--root", str(job.root), *numbers)
+    with program(paths, processes, *argv) as gang:
+        yield gang
+
+
+def weights(job: JobDir, lineage: int = 1) -> str | None:
+    """Return the sha256 of the finished model."""
+    found: Manifest = verify(job.lineage(lineage) / "final")
+    return found.state_sha256

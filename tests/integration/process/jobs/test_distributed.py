@@ -1,0 +1,72 @@
+"""Trainings of several processes: the same bits, however many there are, and however they end."""
+
+import os
+import signal
+
+import pytest
+
+from jobs.contract import Cause, ExitCode
+from tests.integration.process.jobs.gangs import training, weights
+from tests.unit.jobs.conftest import JobDir
+
+
+@pytest.fixture
+def undisturbed(job: JobDir) -> str | None:
+    """The weights that one process ends with, whose batches are cut into four shards."""
+    with training(job, 1, lineage=9) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    return weights(job, 9)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_bits_do_not_depend_on_the_number_of_processes(
+    job: JobDir, undisturbed: str, processes: int
+) -> None:
+    with training(job, processes) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    assert weights(job) == undisturbed
+    assert "finished at step" not in gang.log(1)
+
+
+def test_a_killed_process_ends_the_attempt_by_name_and_others_go_on_with_the_same_bits(
+    job: JobDir, undisturbed: str
+) -> None:
+    with training(job, 2) as gang:
+        gang.wait_for("step 10/40")
+        os.kill(gang.rank(1), signal.SIGKILL)
+        assert gang.end() == 128 + signal.SIGKILL
+        assert "rank 1 of 2 decides the end: SIGKILL" in gang.output
+    assert (job.result().rank, job.result().processes) == (1, 2)
+    with training(job, 4) as gang:
+        gang.wait_for("step 20/40")
+        os.kill(gang.rank(0), signal.SIGKILL)
+        assert gang.end() == 128 + signal.SIGKILL
+    assert job.result().rank == 0
+    with training(job, 1) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert "resumed from step" in gang.output
+    assert weights(job) == undisturbed
+
+
+def test_all_processes_stop_at_one_step_whose_checkpoint_is_saved_once(job: JobDir, undisturbed: str) -> None:
+    with training(job, 4) as gang:
+        gang.wait_for("step 5/40")
+        gang.launcher.send_signal(signal.SIGTERM)
+        assert gang.end() == ExitCode.STOPPED, gang.output
+        step = job.result().step
+        assert f"saved at step {step}" in gang.output
+        assert f"saved at step {step}" in gang.log(3)
+    assert job.result().cause is Cause.STOPPED
+    with training(job, 2) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert f"resumed from step {step}" in gang.log(1)
+    assert weights(job) == undisturbed
+
+
+def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobDir) -> None:
+    with training(job, 2, parallel={"timeout_s": 3.0}, workload={"steps": 10**6}) as gang:
+        gang.wait_for("step 5/")
+        os.kill(gang.rank(1), signal.SIGSTOP)
+        assert gang.end() == ExitCode.RANK_LOST, gang.output
+    result = job.result()
+    assert (result.cause, result.rank) == (Cause.RANK_LOST, 1)

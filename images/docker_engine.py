@@ -7,11 +7,11 @@ builder.  Builds have no network, because everything that they need is in the co
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from socket import AF_UNIX, socket
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import docker
 import requests
@@ -37,6 +37,10 @@ _CHUNK_BYTES: Final = 1024**2
 _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+Body: TypeAlias = IO[bytes] | Iterable[bytes]
+"""A file, or its parts."""
+
+
 class DockerEngine:
     """Satisfies ``images.ports.Engine`` with a Docker engine, or an engine with the same API."""
 
@@ -59,7 +63,7 @@ class DockerEngine:
                 raise BuildFailed(f"image {reference}: is not in the engine") from error
         return found
 
-    def load(self, archive: IO[bytes], token: CancellationToken) -> None:
+    def load(self, archive: Iterable[bytes], token: CancellationToken) -> None:
         for record in self._post("images/load", {"quiet": "1"}, archive, token):
             if "error" in record:
                 raise BuildFailed(f"load: {record['error']}")
@@ -157,7 +161,11 @@ class DockerEngine:
                     raise
 
     def _post(
-        self, path: str, params: Mapping[str, str], body: IO[bytes], token: CancellationToken
+        self,
+        path: str,
+        params: Mapping[str, str],
+        body: IO[bytes] | Iterable[bytes],
+        token: CancellationToken,
     ) -> Iterator[dict[str, Any]]:
         """Send a tar and yield the records of the answer, which may be silent for any time."""
         with self._client(path) as api:
@@ -202,8 +210,9 @@ def _check_socket(path: str) -> None:
         raise _unavailable(f"{path}: {error.strerror or error}") from error
 
 
-def _chunks(body: IO[bytes], token: CancellationToken) -> Iterator[bytes]:
-    while chunk := body.read(_CHUNK_BYTES):
+def _chunks(body: Body, token: CancellationToken) -> Iterator[bytes]:
+    parts = iter(partial(body.read, _CHUNK_BYTES), b"") if hasattr(body, "read") else body
+    for chunk in parts:
         token.check()
         yield chunk
 

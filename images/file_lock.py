@@ -8,7 +8,7 @@ from typing import IO, Final
 
 from images.cancellation import CancellationToken
 
-_RETRY_S: Final = 0.2
+_RETRY_S: Final = 0.05
 """Between two attempts to get a lock; a blocking call could not be cancelled."""
 
 

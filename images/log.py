@@ -2,8 +2,9 @@
 
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,6 +12,10 @@ from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 
 LAST_LINES: Final = 20
+COUNT_EVERY_S: Final = 1.0
+"""Between two lines that say how far something is."""
+
+_MIB: Final = 1024**2
 
 
 class BuildLog:
@@ -42,6 +47,16 @@ class BuildLog:
     def lines(self, texts: Iterable[str]) -> None:
         for text in texts:
             self.line(text)
+
+    def counted(self, parts: Iterable[bytes], total: int, what: str) -> Iterator[bytes]:
+        """Yield parts, and say once in a while how much of the whole they are by now."""
+        done, told_s = 0, monotonic()
+        for part in parts:
+            yield part
+            done += len(part)
+            if monotonic() - told_s >= COUNT_EVERY_S:
+                told_s = monotonic()
+                self.line(f"{what}: {done / _MIB:.0f} of {total / _MIB:.0f} MiB")
 
     def tail(self) -> str:
         """Return the last lines, which explain a failed build."""

@@ -4,7 +4,7 @@
 dictionary.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -74,8 +74,8 @@ class Engine(Protocol):
             BuildFailed: the engine has none.
         """
 
-    def load(self, archive: IO[bytes], token: CancellationToken) -> None:
-        """Load an archive in the format of ``docker save``; layers that the engine holds may be missing.
+    def load(self, archive: Iterable[bytes], token: CancellationToken) -> None:
+        """Load the parts of an archive of ``docker save``; layers that the engine holds may be missing.
 
         Raises:
             BuildFailed: the engine refuses it.

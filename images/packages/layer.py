@@ -1,20 +1,19 @@
-"""Writes unpacked packages as a layer, and an image of that layer on another image.
+"""Packages as a layer, and an image of that layer on another image.
 
 The layer depends on the files alone: they are sorted, belong to root, and have one time.  So the same lock
-gives the same layer on every machine.
+gives the same layer on every machine.  The engine gets the archive while it is made: what a file contributes
+to it is known before it is read.
 """
 
 import hashlib
-import io
 import json
 import os
-import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+from typing import IO, Any, Final, Protocol
 
 from images.errors import BuildFailed
 from images.packages.values import PythonFacts
@@ -25,6 +24,9 @@ CREATED: Final = "1980-01-01T00:00:00Z"
 _CREATED_S: Final = 315532800
 VERSION_LABELS: Final = ("runner.cuda", "runner.rocm")
 LAYER_PATH: Final = "packages/layer.tar"
+
+PART_BYTES: Final = 512 * 1024
+"""Small files are put together to parts of this size: each is hashed, and sent, by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +51,108 @@ def image_below(found: Mapping[str, Any], labels: Mapping[str, str]) -> ImageBel
     return ImageBelow(layers, found["Config"], found["Architecture"], found["Os"], {**kept, **labels})
 
 
-def write_layer(root: Path, facts: PythonFacts, out: IO[bytes], *, isolated: bool) -> str:
-    """Write the tar of a layer and return its sha256.
+class Layer(Protocol):
+    """A tar whose size is known before it is read."""
+
+    @property
+    def size(self) -> int: ...
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the content.
+
+        Raises:
+            BuildFailed: it has changed since.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFile:
+    """A layer that is a file already."""
+
+    file: IO[bytes]
+    size: int
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the content."""
+        while part := self.file.read(PART_BYTES):
+            yield part
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A member of the layer: its header, and where its content is."""
+
+    header: bytes
+    source: Path | bytes = b""
+    size: int = 0
+
+
+class PackageLayer:
+    """The files of unpacked packages as a virtual environment.
 
     Raises:
         BuildFailed: a package contains something that is neither a file nor a directory.
     """
-    hashing = _Hashing(out)
-    with tarfile.open(fileobj=hashing, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        place = facts.prefix.strip("/")
-        parents = place.split("/")[:-1]
-        for depth in range(1, len(parents) + 1):
-            _add_directory(tar, "/".join(parents[:depth]))
-        _add_directory(tar, place)
-        made = environment_files(facts, isolated=isolated)
-        above = {str(parent) for name in made for parent in PurePosixPath(name).parents} - {"."}
-        for name in sorted({*made, *above, *_names(root)}):
-            if name in above:
-                _add_directory(tar, f"{place}/{name}")
-            else:
-                _add(tar, root, f"{place}/{name}", name, made)
-    return hashing.digest
+
+    def __init__(self, root: Path, facts: PythonFacts, *, isolated: bool) -> None:
+        self._entries = tuple(_entries(root, facts, isolated=isolated))
+        whole = sum(len(each.header) + _padded(each.size) for each in self._entries) + 2 * tarfile.BLOCKSIZE
+        self.size = whole + -whole % tarfile.RECORDSIZE
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the content.
+
+        Raises:
+            BuildFailed: a file has changed since.
+        """
+        part, written = bytearray(), 0
+        for each in self._entries:
+            part += each.header
+            for content in _contents(each):
+                part += content
+                if len(part) >= PART_BYTES:
+                    written += len(part)
+                    yield bytes(part)
+                    part.clear()
+            part += bytes(_padded(each.size) - each.size)
+        part += bytes(self.size - written - len(part))
+        yield bytes(part)
+
+
+def _padded(size: int) -> int:
+    return size + -size % tarfile.BLOCKSIZE
+
+
+def _contents(entry: _Entry) -> Iterator[bytes]:
+    if isinstance(entry.source, bytes):
+        yield entry.source
+        return
+    left = entry.size
+    with entry.source.open("rb", buffering=0) as file:
+        while part := file.read(min(PART_BYTES, left + 1)):
+            left -= len(part)
+            yield part
+    if left:
+        raise BuildFailed(f"{entry.source.name}: has changed while it was read; try again")
+
+
+def _entries(root: Path, facts: PythonFacts, *, isolated: bool) -> Iterator[_Entry]:
+    place = facts.prefix.strip("/")
+    parents = place.split("/")[:-1]
+    for depth in range(1, len(parents) + 1):
+        yield _directory("/".join(parents[:depth]))
+    yield _directory(place)
+    made = environment_files(facts, isolated=isolated)
+    above = {str(parent) for name in made for parent in PurePosixPath(name).parents} - {"."}
+    for name in sorted({*made, *above, *_names(root)}):
+        path = f"{place}/{name}"
+        if name in above:
+            yield _directory(path)
+        elif name in made:
+            content = made[name]
+            yield _link(path, content) if isinstance(content, str) else _file(path, content, len(content))
+        else:
+            yield _unpacked(root / name, path, name)
 
 
 def environment_files(facts: PythonFacts, *, isolated: bool) -> Mapping[str, str | bytes]:
@@ -94,25 +177,19 @@ def _names(root: Path) -> Iterator[str]:
             yield name if inner == "." else f"{inner}/{name}"
 
 
-def _add(tar: tarfile.TarFile, root: Path, path: str, name: str, made: Mapping[str, str | bytes]) -> None:
-    if name in made:
-        content = made[name]
-        if isinstance(content, str):
-            _add_link(tar, path, content)
-        else:
-            _add_file(tar, path, io.BytesIO(content), len(content), executable=False)
-        return
-    source = root / name
-    if source.is_symlink():
+def _unpacked(source: Path, path: str, name: str) -> _Entry:
+    found = source.lstat()
+    if S_ISREG(found.st_mode):
+        return _file(path, source, found.st_size, executable=bool(found.st_mode & 0o100))
+    if S_ISDIR(found.st_mode):
+        return _directory(path)
+    if S_ISLNK(found.st_mode):
         raise BuildFailed(f"{name}: a package contains a symbolic link, which no wheel should; leave it out")
-    if source.is_dir():
-        _add_directory(tar, path)
-    elif source.is_file():
-        with source.open("rb") as file:
-            found = os.fstat(file.fileno())
-            _add_file(tar, path, file, found.st_size, executable=bool(found.st_mode & 0o100))
-    else:
-        raise BuildFailed(f"{name}: a package contains something that is neither a file nor a directory")
+    raise BuildFailed(f"{name}: a package contains something that is neither a file nor a directory")
+
+
+def _header(member: tarfile.TarInfo) -> bytes:
+    return member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
 def _member(path: str, mode: int) -> tarfile.TarInfo:
@@ -121,44 +198,22 @@ def _member(path: str, mode: int) -> tarfile.TarInfo:
     return member
 
 
-def _add_directory(tar: tarfile.TarFile, path: str) -> None:
+def _directory(path: str) -> _Entry:
     member = _member(path, 0o755)
     member.type = tarfile.DIRTYPE
-    tar.addfile(member)
+    return _Entry(_header(member))
 
 
-def _add_link(tar: tarfile.TarFile, path: str, target: str) -> None:
+def _link(path: str, target: str) -> _Entry:
     member = _member(path, 0o777)
     member.type, member.linkname = tarfile.SYMTYPE, target
-    tar.addfile(member)
+    return _Entry(_header(member))
 
 
-def _add_file(tar: tarfile.TarFile, path: str, content: IO[bytes], size: int, *, executable: bool) -> None:
+def _file(path: str, source: Path | bytes, size: int, *, executable: bool = False) -> _Entry:
     member = _member(path, 0o755 if executable else 0o644)
     member.size = size
-    tar.addfile(member, content)
-
-
-class _Hashing(io.RawIOBase):
-    """Passes what is written on, and hashes it."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self._out, self._hash, self._size = out, hashlib.sha256(), 0
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:  # noqa: ANN401  (a buffer)
-        self._hash.update(data)
-        self._size += len(data)
-        return self._out.write(data)
-
-    def tell(self) -> int:
-        return self._size  # of the layer alone: the padding of a tar depends on it
+    return _Entry(_header(member), source, size)
 
 
 def with_environment(base: ImageBelow, facts: PythonFacts) -> ImageBelow:
@@ -186,47 +241,31 @@ def image_config(base: ImageBelow, layer: str) -> bytes:
     return json.dumps(content, sort_keys=True).encode()
 
 
-def write_archive(  # noqa: PLR0913  (one value per part of the image)
-    root: Path, facts: PythonFacts, base: ImageBelow, tag: str, out: IO[bytes], *, isolated: bool
-) -> None:
-    """Write the archive of an image that is one layer with packages on an image that the engine holds.
+def archive_parts(layer: Layer, base: ImageBelow, tag: str) -> Iterator[bytes]:
+    """Yield the archive of an image that is one layer on an image that the engine holds.
+
+    The archive names the layers below and does not contain them.  The layer comes first: what names it needs
+    its digest.
 
     Raises:
-        BuildFailed: a package contains something that is neither a file nor a directory.
+        BuildFailed: a file has changed while it was read.
     """
-    write = partial(write_layer, root, facts, isolated=isolated)
-    _write_archive(write, with_environment(base, facts), tag, out)
-
-
-def write_layer_archive(layer: IO[bytes], base: ImageBelow, tag: str, out: IO[bytes]) -> None:
-    """Write the archive of an image that is one layer, a tar, on an image that the engine holds."""
-
-    def copy(out: IO[bytes]) -> str:
-        hashing = _Hashing(out)
-        shutil.copyfileobj(layer, hashing)
-        return hashing.digest
-
-    _write_archive(copy, base, tag, out)
-
-
-def _write_archive(write: Callable[[IO[bytes]], str], base: ImageBelow, tag: str, out: IO[bytes]) -> None:
-    """Write an archive that names the layers below, and does not contain them.
-
-    The layer is written first, behind a header that is filled in when its size is known.
-    """
-    out.seek(tarfile.BLOCKSIZE)
-    layer = write(out)
-    size = out.tell() - tarfile.BLOCKSIZE
-    config = image_config(base, layer)
-    out.write(bytes(-size % tarfile.BLOCKSIZE))
+    digest = hashlib.sha256()
+    yield _outer_header(LAYER_PATH, layer.size)
+    for part in layer.parts():
+        digest.update(part)
+        yield part
+    yield bytes(_padded(layer.size) - layer.size)
+    config = image_config(base, digest.hexdigest())
     name = f"{hashlib.sha256(config).hexdigest()}.json"
     held = [f"held-{number}/layer.tar" for number in range(len(base.layers))]
-    manifest = [{"Config": name, "RepoTags": [tag], "Layers": [*held, LAYER_PATH]}]
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for path, body in (("manifest.json", json.dumps(manifest).encode()), (name, config)):
-            _add_file(tar, path, io.BytesIO(body), len(body), executable=False)
-    out.seek(0)
-    header = _member(LAYER_PATH, 0o644)
-    header.size = size
-    out.write(header.tobuf(tarfile.GNU_FORMAT))
-    out.seek(0)
+    manifest = json.dumps([{"Config": name, "RepoTags": [tag], "Layers": [*held, LAYER_PATH]}]).encode()
+    for path, body in (("manifest.json", manifest), (name, config)):
+        yield _outer_header(path, len(body)) + body + bytes(_padded(len(body)) - len(body))
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _outer_header(path: str, size: int) -> bytes:
+    member = _member(path, 0o644)
+    member.size = size
+    return member.tobuf(tarfile.GNU_FORMAT)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +117,9 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
     account: Account | None,
     limits: Limits,
     token: CancellationToken,
+    tell: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """Run a program in a directory and return how it ended, with its output.
+    """Run a program in a directory and return how it ended, with its output; ``tell`` gets each line of it.
 
     Raises:
         BuildFailed: it could not be started, or took longer than its limit.
@@ -152,7 +154,7 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
     with process, token.on_cancel(kill):
         timer.start()
         try:
-            output = process.stdout.read() if process.stdout else ""
+            output = _read(process, tell)
             process.wait()
         finally:
             timer.cancel()
@@ -160,6 +162,19 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
     if late.is_set():
         raise BuildFailed(f"took longer than {limits.seconds:g} s and was ended")
     return Outcome(process.returncode, output[-MAX_OUTPUT:])
+
+
+def _read(process: subprocess.Popen[str], tell: Callable[[str], None] | None) -> str:
+    """Return the end of what a program says until it ends."""
+    kept, size = deque[str](), 0
+    for line in process.stdout or ():
+        if tell is not None:
+            tell(line.rstrip("\n"))
+        kept.append(line)
+        size += len(line)
+        while size > MAX_OUTPUT and len(kept) > 1:
+            size -= len(kept.popleft())
+    return "".join(kept)
 
 
 def _limited(limits: Limits) -> list[str]:

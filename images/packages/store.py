@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from images.digest import LABEL, tag
 from images.errors import BuildFailed
 from images.file_lock import locked
 from images.log import BuildLog
-from images.packages.layer import image_below, write_archive
+from images.packages.layer import PackageLayer, archive_parts, image_below, with_environment
 from images.packages.lock import Lock, parse_lock
 from images.packages.mistakes import resolve_telling_all
 from images.packages.probe import probe_image
@@ -133,6 +132,10 @@ class PackageStore:
         record(self.settings.cache_dir, image)
         return image
 
+    def touch(self, image: str) -> None:
+        """Record that an image is used."""
+        record(self.settings.cache_dir, image)
+
     def evict(self, keep_bytes: int, needed: Collection[str]) -> None:
         """Remove images that were not used for longest, until the others have at most so many bytes."""
         evict(self.engine(), self.settings.cache_dir, keep_bytes, needed)
@@ -163,16 +166,13 @@ class PackageStore:
             "runner.below": below,
             **({} if lock.owner is None else {"runner.owner": str(lock.owner)}),
         }
-        with (
-            self._unpacker().unpacked(lock, facts, log) as root,
-            tempfile.TemporaryFile(dir=self.settings.cache_dir) as archive,
-        ):
+        with self._unpacker().unpacked(lock, facts, log) as root:
             base = image_below(self.engine().inspect(below), labels)
             if lock.isolated:  # a torch of its own, with another CUDA or none
                 base = replace(base, labels=labels)
-            write_archive(root, facts, base, name, archive, isolated=lock.isolated)
-            log.token.check()
-            self.engine().load(archive, log.token)
+            layer = PackageLayer(root, facts, isolated=lock.isolated)
+            parts = archive_parts(layer, with_environment(base, facts), name)
+            self.engine().load(log.counted(parts, layer.size, "packages: layer"), log.token)
         image = self._find(name, address)
         if image is None:
             raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")

@@ -25,7 +25,7 @@ from images.digest import LABEL, tag
 from images.errors import BuildFailed
 from images.file_lock import locked
 from images.log import BuildLog
-from images.packages.layer import image_below, write_layer_archive
+from images.packages.layer import LayerFile, archive_parts, image_below
 from images.packages.lock import SystemPackage
 from images.packages.resolve import IndexUnavailable, Unresolvable
 from images.packages.values import Limits
@@ -148,10 +148,7 @@ class SystemStore:
     ) -> str:
         self._have(packages, below, log)
         log.line(f"system packages: installing {' '.join(each.name for each in packages)}")
-        with (
-            tempfile.TemporaryDirectory(dir=self._place("debs"), prefix=".install-") as made,
-            tempfile.TemporaryFile(dir=self.cache_dir) as archive,
-        ):
+        with tempfile.TemporaryDirectory(dir=self._place("debs"), prefix=".install-") as made:
             debs, out = Path(made) / "debs", Path(made) / "out"
             debs.mkdir()
             out.mkdir()
@@ -165,10 +162,13 @@ class SystemStore:
                 "runner.kind": "system",
                 "runner.below": below,
             }
-            with (out / "layer.tar").open("rb") as layer:
-                write_layer_archive(layer, image_below(self.engine().inspect(below), labels), name, archive)
-            log.token.check()
-            self.engine().load(archive, log.token)
+            base = image_below(self.engine().inspect(below), labels)
+            with (out / "layer.tar").open("rb") as file:
+                layer = LayerFile(file, os.fstat(file.fileno()).st_size)
+                sent = log.counted(
+                    archive_parts(layer, base, name), layer.size, "system packages: image layer"
+                )
+                self.engine().load(sent, log.token)
         image = self._find(name, address)
         if image is None:
             raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")

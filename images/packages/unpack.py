@@ -2,11 +2,13 @@
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 from images.errors import BuildFailed
@@ -43,22 +45,23 @@ class Unpacker:
 
     @contextmanager
     def unpacked(self, lock: Lock, facts: PythonFacts, log: BuildLog) -> Iterator[Path]:
-        """Yield a directory with ``bin`` and ``lib`` of a virtual environment; it is removed at the end.
+        """Yield a directory with ``bin`` and ``lib`` of a virtual environment.
+
+        It is removed when the block has ended, on a thread of its own: a large one takes seconds.
 
         Raises:
             BuildFailed: a wheel has vanished, or has another hash.
             BuildCancelled: the token of the log was cancelled.
         """
         home = own_directory(self.cache_dir / "wheels", self.account)
-        with tempfile.TemporaryDirectory(dir=home, prefix="unpack-", ignore_cleanup_errors=True) as made:
-            work = Path(made)
+        with _removed_later(Path(tempfile.mkdtemp(dir=home, prefix="unpack-"))) as work:
             target = work / "environment"
             (work / "pylock.toml").write_text(lock.text)
             hand_over(work, self.account)
             argv = [find_uv(), "pip", "install", *self._arguments(work, home, facts)]
             environment = uv_environment(home, self.indexes, self.account)
-            outcome = run(argv, work, environment, self.account, self.limits, log.token)
-            log.lines(outcome.output.splitlines())
+            told = Downloads(lock, log)
+            outcome = run(argv, work, environment, self.account, self.limits, log.token, told.line)
             if outcome.exit_code != 0:
                 raise _failure(outcome.output)
             arrange(target, facts)
@@ -77,6 +80,34 @@ class Unpacker:
             *index_arguments(self.indexes),
             f"--requirements={work / 'pylock.toml'}",
         ]
+
+
+class Downloads:
+    """Passes what ``uv`` says on to the log, and says how much of all wheels is there by now."""
+
+    def __init__(self, lock: Lock, log: BuildLog) -> None:
+        self._log = log
+        self._sizes = {each.name: each.wheel.size or 0 for each in lock.packages}
+        self._total = lock.size_bytes
+        self._there = 0
+
+    def line(self, text: str) -> None:
+        """Take one line of ``uv``."""
+        self._log.line(text)
+        word, _, name = text.strip().partition(" ")
+        if word == "Downloaded":  # it says so of the large ones
+            self._there += self._sizes.pop(re.sub(r"[-_.]+", "-", name).lower(), 0)
+            there, total = self._there / 1024**2, self._total / 1024**2
+            self._log.line(f"packages: {there:.1f} of {total:.1f} MiB are downloaded")
+
+
+@contextmanager
+def _removed_later(directory: Path) -> Iterator[Path]:
+    """Yield a directory, and begin to remove it when the block has ended; the process ends after that."""
+    try:
+        yield directory
+    finally:
+        Thread(target=shutil.rmtree, args=(directory, True), name="removal").start()
 
 
 def _failure(output: str) -> BuildFailed:

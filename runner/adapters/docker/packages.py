@@ -3,11 +3,14 @@
 Jobs with the same lock share one image; a lock on the file system lets one of them build it.
 """
 
+import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from threading import Lock
+from time import monotonic
+from typing import BinaryIO, Final
 
 from images.errors import BuildFailed as ImageBuildFailed
 from images.own import DockerfileImages
@@ -17,6 +20,27 @@ from runner.adapters.package_errors import PackageTokens, as_build_log, find_req
 from runner.core.ports.images import Accelerator, BuildFailed, Images
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import User
+
+CACHE_S: Final = 30.0
+"""How long an answer of the engine is used; a launch notices if the image has been removed meanwhile."""
+
+CACHED: Final = 256
+"""Images in memory."""
+
+
+@dataclass(slots=True)
+class CachedImage:
+    """An image that the engine had a moment ago, and the jobs that got it."""
+
+    image: str
+    checked_s: float
+    job_ids: set[str]
+
+    def is_fresh_for(self, job_id: str) -> bool:
+        """Return whether a job may have the image unseen; one that asks again has found it gone."""
+        fresh = monotonic() - self.checked_s <= CACHE_S and job_id not in self.job_ids
+        self.job_ids.add(job_id)
+        return fresh
 
 
 class DockerPackages:
@@ -38,6 +62,8 @@ class DockerPackages:
         self._images = images
         self._run_as = run_as
         self._tokens = PackageTokens()
+        self._found: dict[tuple[str, str], CachedImage] = {}  # by the digest of the lock and the image below
+        self._lock = Lock()
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
@@ -76,11 +102,22 @@ class DockerPackages:
         return made_for == request.accelerator
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
+        key = (hashlib.sha256(lock.encode()).hexdigest(), image)
+        with self._lock:
+            found = self._found.get(key)
+            known = found.image if found is not None and found.is_fresh_for(job_id) else None
+        if known is not None:
+            self._store.touch(known)
+            return known
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
             made = self._store.ensure(lock, image, accelerator, lines)
-            self._grown = self._grown or made not in self._known
-            self._known.add(made)
-            return made
+        with self._lock:
+            self._found[key] = CachedImage(made, monotonic(), {job_id})
+            if len(self._found) > CACHED:
+                del self._found[min(self._found, key=lambda key: self._found[key].checked_s)]
+        self._grown = self._grown or made not in self._known
+        self._known.add(made)
+        return made
 
     def build(self, request: DockerfileRequest, context: BinaryIO, log: Path, job_id: str) -> str:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
@@ -96,6 +133,8 @@ class DockerPackages:
         if self._keep_bytes is None or not self._grown:
             return
         self._grown = False
+        with self._lock:
+            self._found.clear()
         with translated():
             self._store.evict(self._keep_bytes, needed())
 

@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import IO, Any
@@ -76,9 +76,9 @@ class FakeEngine:
         layers = {"Type": "layers", "Layers": self.layers.get(found.id, [f"sha256:{'0' * 64}"])}
         return {"Id": found.id, "Config": config, "RootFS": layers, "Architecture": "amd64", "Os": "linux"}
 
-    def load(self, archive: IO[bytes], token: CancellationToken) -> None:
+    def load(self, archive: Iterable[bytes], token: CancellationToken) -> None:
         token.check()
-        with tarfile.open(fileobj=io.BytesIO(archive.read())) as tar:
+        with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as tar:
             [manifest] = json.loads(_content(tar, "manifest.json"))
             body = _content(tar, manifest["Config"])
             self.loaded[manifest["RepoTags"][0]] = _content(tar, manifest["Layers"][-1])

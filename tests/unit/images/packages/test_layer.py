@@ -14,11 +14,11 @@ from images.errors import BuildFailed
 from images.packages.layer import (
     LAYER_PATH,
     ImageBelow,
+    PackageLayer,
+    archive_parts,
     image_below,
     image_config,
     with_environment,
-    write_archive,
-    write_layer,
 )
 from images.packages.values import PythonFacts
 
@@ -44,8 +44,10 @@ def files(root: Path, order: int = 1) -> Path:
 
 
 def layer(root: Path, *, isolated: bool = False) -> tuple[str, bytes]:
-    out = io.BytesIO()
-    return write_layer(root, FACTS, out, isolated=isolated), out.getvalue()
+    made = PackageLayer(root, FACTS, isolated=isolated)
+    body = b"".join(made.parts())
+    assert made.size == len(body)
+    return hashlib.sha256(body).hexdigest(), body
 
 
 def members(body: bytes) -> dict[str, tarfile.TarInfo]:
@@ -105,6 +107,14 @@ def test_a_package_with_something_other_than_files_is_refused(tmp_path: Path, od
         layer(root)
 
 
+def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
+    root = files(tmp_path / "1")
+    made = PackageLayer(root, FACTS, isolated=False)
+    (root / "bin" / "tool").write_text("#!/opt/packages/bin/python\nmore\n")
+    with pytest.raises(BuildFailed, match="tool: has changed while it was read"):
+        b"".join(made.parts())
+
+
 def test_an_image_keeps_what_the_one_below_says_and_finds_the_packages_first() -> None:
     found: dict[str, Any] = json.loads(image_config(with_environment(BELOW, FACTS), "ab"))
     assert found["config"]["Env"][0] == "PATH=/opt/packages/bin:/opt/venv/bin:/usr/bin"
@@ -115,11 +125,12 @@ def test_an_image_keeps_what_the_one_below_says_and_finds_the_packages_first() -
 
 
 def test_an_archive_holds_the_layer_and_names_those_below(tmp_path: Path) -> None:
-    out = io.BytesIO()
     root = files(tmp_path / "1")
-    write_archive(root, FACTS, BELOW, "runner-cpu-packages:h-1", out, isolated=False)
+    (root / "lib" / "large").write_bytes(bytes(range(256)) * 5000)
+    made = PackageLayer(root, FACTS, isolated=False)
+    archive = b"".join(archive_parts(made, BELOW, "runner-cpu-packages:h-1"))
     digest, body = layer(root)
-    with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as tar:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         [manifest] = json.loads((tar.extractfile("manifest.json") or io.BytesIO()).read())
         config = (tar.extractfile(manifest["Config"]) or io.BytesIO()).read()
         assert (tar.extractfile(LAYER_PATH) or io.BytesIO()).read() == body

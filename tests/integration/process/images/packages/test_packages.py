@@ -5,14 +5,14 @@ import io
 import json
 import tarfile
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import IO
+from threading import enumerate as enumerate_threads
 from urllib.parse import quote
 
 import pytest
@@ -203,6 +203,8 @@ def test_nothing_is_left_behind_but_what_is_kept(site: Site) -> None:
     site.ensure(site.lock("bar"))
     with pytest.raises(Unresolvable):
         site.lock("nosuch")
+    for removal in (each for each in enumerate_threads() if each.name == "removal"):
+        removal.join()
     kept = {path.name for path in (site.settings.cache_dir / "packages").glob("*/own/*")}
     assert kept == {"cache"}
 
@@ -357,7 +359,7 @@ def test_jobs_that_come_together_build_the_same_packages_once(
 ) -> None:
     lock, loads, load = site.lock("bar"), list[int](), site.engine.load
 
-    def counting(archive: IO[bytes], token: CancellationToken) -> None:
+    def counting(archive: Iterable[bytes], token: CancellationToken) -> None:
         loads.append(1)
         load(archive, token)
 

@@ -14,6 +14,7 @@ from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.cli.parameters import as_json, check_optional_ref, complete_names, count_from, the_job
+from runner.cli.placing import placed
 from runner.cli.submit import read
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
@@ -106,10 +107,11 @@ def apply(  # noqa: PLR0913  one per option
 
 def _body(file: str, job: str | None) -> dict[str, Any]:
     """Return the fields common to all requests about a change."""
+    text = read(file)
     return {
-        "path": os.path.abspath(file),  # noqa: PTH100  pathlib takes 5 ms to import
+        "path": os.path.abspath(placed(file, text)),  # noqa: PTH100  pathlib takes 5 ms to import
         "shown": file,
-        "text_b64": b2a_base64(read(file), newline=False).decode(),
+        "text_b64": b2a_base64(text, newline=False).decode(),
         "job": job,
     }
 

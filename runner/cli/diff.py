@@ -13,6 +13,7 @@ import click
 from runner.base.textfile import one_line
 from runner.cli.console import complain, harmless, say, say_json
 from runner.cli.parameters import as_json, check_ref, complete_names
+from runner.cli.placing import placed
 from runner.cli.submit import read
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
@@ -40,8 +41,9 @@ def diff(job: str, other: str | None, *, as_json: bool) -> None:
     """
     body: dict[str, Any] = {}
     if other is not None and _is_file(other):
-        place = os.path.abspath(other)  # noqa: PTH100  pathlib takes 5 ms to import
-        text = b2a_base64(read(other), newline=False).decode()
+        raw = read(other)
+        place = os.path.abspath(placed(other, raw))  # noqa: PTH100  pathlib takes 5 ms to import
+        text = b2a_base64(raw, newline=False).decode()
         body["file"] = {"path": place, "shown": other, "text_b64": text}
     elif other is not None:
         body["job"] = other

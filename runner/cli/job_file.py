@@ -13,6 +13,7 @@ from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.textfile import FileError, Problem, one_line, open_target, read_source
 from runner.cli.console import complain, complain_of, say, say_json
 from runner.cli.parameters import as_json, verbose
+from runner.cli.placing import placed
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def _ask(client: Client, file: str, text: bytes) -> tuple[str, ...] | None:
         ErrorResponse: it would not accept the job.
     """
     try:
-        return tuple(client.submit(file, text, None, dry_run=True).get("warnings", ()))
+        plan = client.submit(placed(file, text), text, None, dry_run=True, shown=file)
+        return tuple(plan.get("warnings", ()))
     except ErrorResponse as error:
         if error.code in {UsageError.exit_code, Refused.exit_code}:
             raise

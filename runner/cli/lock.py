@@ -9,6 +9,7 @@ import click
 from runner.base.errors import UsageError
 from runner.cli.console import complain, details_told, say
 from runner.cli.parameters import check_text, verbose
+from runner.cli.placing import placed
 from runner.cli.submit import read
 from runner.client.client import find_or_start
 
@@ -30,7 +31,8 @@ def lock(file: str, output: str | None, *, verbose: bool) -> None:
     lock has the format of PEP 751, with the sha256 of each wheel.
     """
     with details_told(verbose=verbose):
-        plan = find_or_start(complain).submit(file, read(file), None, dry_run=True)
+        raw = read(file)
+        plan = find_or_start(complain).submit(placed(file, raw), raw, None, dry_run=True, shown=file)
     text = plan["job"].get("lock")
     if text is None:
         raise UsageError(f"{file}: names no packages; write image: {{requirements: requirements.txt}}")

@@ -66,6 +66,9 @@ COMMANDS: Final = {
     "restore": "runner.cli.store:restore",
     "version": "runner.cli.daemon:version",
     "completion": "runner.cli.completion:completion",
+    "host": "runner.cli.host:host",
+    "dial": "runner.cli.dial:dial",
+    "receive": "runner.cli.receive:receive",
 }
 
 GROUPS: Final = {
@@ -76,7 +79,7 @@ GROUPS: Final = {
     "Files": ("init", "validate", "lock", "schema", "schedule", "policy", "profiles"),
     "Machine": ("gpus", "doctor", "usage", "images", "data"),
     "Measurements": ("bench", "simulate"),
-    "Daemon": ("serve", "stop", "settings", "prune", "backup", "restore", "version", "completion"),
+    "Daemon": ("serve", "stop", "settings", "prune", "backup", "restore", "version", "completion", "host"),
 }  # fmt: skip
 """The commands below the headings of ``runner --help``."""
 
@@ -93,6 +96,9 @@ EXIT_CODES: Final = {
     130: "interrupted; jobs continue",
     141: "the reader of the output has closed it",
 }
+
+LOCAL: Final = frozenset({"serve", "backup", "restore", "doctor", "images", "data", "bench"})
+"""Commands about the machine that they are typed on, whatever host is chosen."""
 
 ALIKE: Final = 0.7
 """So alike are two options of which one may be a slip for the other: form and from, not hold and help."""
@@ -135,6 +141,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by its name."""
         ctx.meta[TYPED] = args
+        if args[:1] and args[0] in LOCAL:
+            _refuse_host(args[0])
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
@@ -236,6 +244,19 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
         ctx.exit()
 
 
+def _use_host(_ctx: click.Context, _param: click.Parameter, host: str | None) -> None:
+    """Let the command be for a server."""
+    if host is not None:
+        os.environ["RUNNER_HOST"] = host
+
+
+def _refuse_host(command: str) -> None:
+    """Refuse a command that would act here while a host is named."""
+    if host := os.environ.get("RUNNER_HOST"):
+        complain(f"runner {command}: acts on this machine, not on {host}; type it there, by ssh")
+        sys.exit(UsageError.exit_code)
+
+
 def _exit_codes() -> str:
     lines = [f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items()]
     return "\b\nExit codes:\n" + "\n".join(lines)
@@ -245,6 +266,10 @@ def _exit_codes() -> str:
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
     help="Print the version of this command and exit.",
+)  # fmt: skip
+@click.option(
+    "--host", metavar="HOST", expose_value=False, is_eager=True, callback=_use_host,
+    help="The server, ssh://USER@SERVER[:PORT] or a name of runner host.",
 )  # fmt: skip
 def cli() -> None:
     """Containerised batch jobs for a shared GPU server.

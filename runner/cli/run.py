@@ -11,6 +11,7 @@ import click
 
 from runner.cli.console import INTERRUPTED, complain, details_told
 from runner.cli.parameters import as_json, check_text, verbose
+from runner.cli.placing import placed
 from runner.cli.run_file import CommandLine, Value, of_option, yaml_text
 from runner.cli.submit import dependencies, show_answer
 from runner.client.client import Client, find_or_start
@@ -333,11 +334,12 @@ def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: boo
     here = os.getcwd()  # noqa: PTH109  pathlib takes 5 ms to import
     if save is None:
         text = yaml_text(line.fields()).encode()
-        return client.submit(os.path.join(here, SHOWN), text, None, dry_run=dry_run, shown=SHOWN)  # noqa: PTH118
+        place = placed(os.path.join(here, SHOWN), text)  # noqa: PTH118
+        return client.submit(place, text, None, dry_run=dry_run, shown=SHOWN)
     from runner.cli.run_save import saved_file  # noqa: PLC0415  only --save pays for it
 
     with saved_file(line, save, here) as text:
-        return client.submit(save, text, None, dry_run=dry_run, shown=SHOWN)
+        return client.submit(placed(save, text), text, None, dry_run=dry_run, shown=SHOWN)
 
 
 def _stay(client: Client, job: JobSummary, *, as_json: bool) -> int:

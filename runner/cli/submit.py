@@ -18,6 +18,7 @@ from runner.cli.console import (
     say_row,
 )
 from runner.cli.parameters import as_json, check_ref, check_text, verbose
+from runner.cli.placing import placed
 from runner.client.client import Client, find_or_start
 
 MAX_FILE_BYTES: Final = 1024 * 1024
@@ -98,7 +99,8 @@ def submit(  # noqa: PLR0913  one per option
         try:
             text = read(file)
             client = client or find_or_start(complain)
-            answer = client.submit(file, text, name, dry_run=dry_run, instead=instead)
+            place = placed(file, text)
+            answer = client.submit(place, text, name, dry_run=dry_run, instead=instead, shown=file)
         except RunnerError as error:
             codes.append(complain_of(error, verbose=verbose))
         else:

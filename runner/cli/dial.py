@@ -1,0 +1,34 @@
+"""``runner dial``: what a client on another machine runs here by ssh."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import click
+
+from runner.cli.console import complain
+from runner.client.autostart import connect
+from runner.client.client import find_or_start
+from runner.client.relay import copy, write_all
+
+
+@click.command(hidden=True)
+@click.option("--where", is_flag=True, help="Print the path of the daemon's socket.")
+def dial(*, where: bool) -> None:
+    """Join standard input and output with the daemon's socket; a daemon of yours is started."""
+    path = find_or_start(complain).endpoint.socket
+    if where:
+        click.echo(path)
+        return
+    with connect(path) as connection:
+        connection.settimeout(None)
+        sender = threading.Thread(
+            target=copy,
+            args=(lambda size: os.read(sys.stdin.fileno(), size), connection.sendall),
+            daemon=True,
+        )
+        sender.start()
+        copy(connection.recv, lambda piece: write_all(sys.stdout.fileno(), piece))
+    os._exit(0)  # the other thread still reads

@@ -1,0 +1,165 @@
+"""``runner receive``: takes files that a client on another machine sends by ssh.
+
+Files are kept by content below ``~/.cache/runner/received``, so only what is not here travels.  Job files
+name a tree of links to them.  The daemon reads such a tree as it reads every directory of its user: with the
+user's rights, at submission, into a snapshot.  So nothing needs it afterwards, and old trees are removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Final, NamedTuple
+
+import click
+
+from runner.base.errors import Unavailable, UsageError
+
+MOST_MANIFEST_BYTES: Final = 64 * 1024**2
+
+KEEP_S: Final = 7 * 86400.0
+"""For how long a tree stays after it was last asked for."""
+
+PIECE: Final = 1024**2
+
+
+class SentFile(NamedTuple):
+    """A file of a tree."""
+
+    path: str
+    digest: str
+    size: int
+    executable: bool
+
+
+@click.command(hidden=True)
+def receive() -> None:
+    """Take a tree: a line with what it holds, then the files that are not here yet."""
+    base = os.environ.get("XDG_CACHE_HOME") or _usual_cache()
+    try:
+        take_tree(Path(base) / "runner" / "received", sys.stdin.buffer, sys.stdout.buffer)
+    except OSError as error:
+        raise Unavailable(f"{error.filename or base}: {error.strerror}") from error
+
+
+def _usual_cache() -> str:
+    """Return the directory of caches; root's home is never shown to a job, so root has that of the system."""
+    return "/var/cache" if os.geteuid() == 0 else str(Path.home() / ".cache")
+
+
+def take_tree(place: Path, source: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer with the digests that are missing, take them, and answer with the path of the tree.
+
+    Raises:
+        UsageError: what is sent is no tree, or ends early.
+    """
+    head = source.readline(MOST_MANIFEST_BYTES)
+    try:
+        said = json.loads(head)
+        files = [SentFile(str(a), str(b), int(c), bool(d)) for a, b, c, d in said["files"]]
+        links = [(str(a), str(b)) for a, b in said["links"]]
+        directories = [str(each) for each in said["directories"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError("receive: no tree was sent") from error
+    for path in (*(file.path for file in files), *(path for path, _ in links), *directories):
+        _check(path)
+    for file in files:
+        if len(file.digest) != 64 or not set(file.digest) <= set("0123456789abcdef"):
+            raise UsageError("receive: no digest")
+    blobs = place / "files"
+    blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    missing = {file.digest: file.size for file in files if not (blobs / _name(file)).exists()}
+    modes = {file.digest: [each for each in files if each.digest == file.digest] for file in files}
+    _say(answers, {"missing": list(missing)})
+    for digest, size in missing.items():
+        _take(source, blobs, digest, size, modes[digest])
+    tree = place / "trees" / hashlib.sha256(head).hexdigest()[:32]
+    if not tree.exists():
+        _link(tree, blobs, files, links, directories)
+    os.utime(tree)
+    _sweep(place)
+    _say(answers, {"tree": str(tree)})
+
+
+def _check(path: str) -> None:
+    parts = PurePosixPath(path).parts
+    if not path or path.startswith("/") or ".." in parts or "\0" in path:
+        raise UsageError("receive: a path leads out of the tree")
+
+
+def _name(file: SentFile) -> str:
+    """Return the name of a kept file: links share a mode, so an executable is another file."""
+    return f"{file.digest}{'-x' if file.executable else ''}"
+
+
+def _take(source: IO[bytes], blobs: Path, digest: str, size: int, users: list[SentFile]) -> None:
+    """Take the content of one file.
+
+    Raises:
+        UsageError: it ends early, or is another one.
+    """
+    draft, known, left = blobs / f".draft-{os.getpid()}", hashlib.sha256(), size
+    with draft.open("wb") as file:
+        while left:
+            piece = source.read(min(left, PIECE))
+            if not piece:
+                draft.unlink()
+                raise UsageError("receive: the connection ended early; nothing was submitted")
+            known.update(piece)
+            file.write(piece)
+            left -= len(piece)
+    if known.hexdigest() != digest:
+        draft.unlink()
+        raise UsageError("receive: a file changed while it was sent; try again")
+    for name in {_name(each): each for each in users}.values():
+        target = blobs / _name(name)
+        if not target.exists():
+            shutil.copyfile(draft, target.with_suffix(".part"))
+            target.with_suffix(".part").chmod(0o700 if name.executable else 0o600)
+            target.with_suffix(".part").replace(target)
+    draft.unlink()
+
+
+def _link(
+    tree: Path, blobs: Path, files: list[SentFile], links: list[tuple[str, str]], directories: list[str]
+) -> None:
+    draft = tree.with_name(f".{tree.name}-{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True, mode=0o700)
+    for path in directories:
+        (draft / path).mkdir(parents=True, exist_ok=True)
+    for file in files:
+        target = draft / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.hardlink_to(blobs / _name(file))
+    for path, to in links:
+        (draft / path).parent.mkdir(parents=True, exist_ok=True)
+        (draft / path).symlink_to(to)
+    try:
+        draft.rename(tree)
+    except OSError:  # another command has made the same tree meanwhile
+        shutil.rmtree(draft)
+        if not tree.exists():
+            raise
+
+
+def _sweep(place: Path) -> None:
+    """Remove trees that nobody has asked for in a while, and files that no tree holds any more."""
+    old = time.time() - KEEP_S
+    for tree in (place / "trees").iterdir():
+        if tree.stat().st_mtime < old:
+            shutil.rmtree(tree, ignore_errors=True)
+    for blob in (place / "files").iterdir():
+        found = blob.stat()
+        if found.st_nlink == 1 and found.st_mtime < old:
+            blob.unlink(missing_ok=True)
+
+
+def _say(answers: IO[bytes], value: dict[str, Any]) -> None:
+    answers.write(json.dumps(value).encode() + b"\n")
+    answers.flush()

@@ -1,0 +1,203 @@
+"""Sends the files of a job to the server that it is submitted to: its code, and the files that it names.
+
+What is ignored at a submission on the server is not sent: ``.gitignore``, ``.runnerignore``.  Mounts and data
+are paths of the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import yaml
+
+from runner.adapters.host.code_snapshot.git import find_repository
+from runner.adapters.host.code_snapshot.ignore import IgnoreRules, Repository
+from runner.base.errors import Unavailable, UsageError
+from runner.base.units import format_size
+from runner.client.autostart import remote_host
+from runner.client.remote import run_there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MOST_BYTES: Final = 200 * 1024**2
+"""Of all files of a submission; the server has a limit of its own for code."""
+
+LARGEST: Final = 3
+
+PIECE: Final = 1024**2
+
+NAMED: Final = (("policy",), ("image", "requirements"), ("image", "dockerfile"), ("profile",))
+"""The fields of a job file that may name a file beside it."""
+
+
+def send_files(path: str, text: bytes) -> str:
+    """Send the files of a job, and return the path that its file has on the server.
+
+    Raises:
+        UsageError: a file cannot be read or sent, or there is too much.
+        Unavailable: the connection broke; nothing was submitted.
+    """
+    host = remote_host(os.environ)
+    if host is None:
+        raise UsageError("no server is chosen; say --host")
+    own = Path(path).absolute()
+    tree = Tree()
+    for each in _wanted(own, text):
+        tree.add(each)
+    return f"{_send(host, tree)}{own}"
+
+
+def _wanted(own: Path, text: bytes) -> Iterator[Path]:
+    """Yield the files and directories that a job file names, as far as it can be read."""
+    try:
+        said = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        return
+    if not isinstance(said, dict):
+        return
+    code = _field(said, ("workload", "code"))
+    code = code.get("path") if isinstance(code, dict) else code
+    if isinstance(code, str):
+        yield _existing(own.parent / code, code)
+    for field in NAMED:
+        value = _field(said, field)
+        if isinstance(value, str) and (own.parent / value).is_file():
+            yield own.parent / value
+
+
+def _field(said: Mapping[str, Any], path: tuple[str, ...]) -> Any:  # noqa: ANN401  what YAML holds
+    found: Any = said
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _existing(path: Path, typed: str) -> Path:
+    if not path.exists():
+        raise UsageError(
+            f"workload.code: {typed}: there is no such directory on this machine; its files are sent"
+        )
+    return path
+
+
+class Tree:
+    """What is sent: files, links and directories by their absolute paths, without the first slash."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[str, int, bool]] = {}
+        self.links: dict[str, str] = {}
+        self.directories: set[str] = set()
+        self.sources: dict[str, Path] = {}
+
+    def add(self, path: Path) -> None:
+        """Add a file, or all of a directory that is not ignored."""
+        path = Path(os.path.normpath(path))
+        if path.is_dir():
+            with _standing_in(path):
+                self._walk(path, "", IgnoreRules("", Repository(find_repository())))
+        else:
+            self._add_file(path)
+
+    def size(self) -> int:
+        """Return the bytes of all files."""
+        return sum(size for _, size, _ in self.files.values())
+
+    def check(self) -> None:
+        """Refuse a tree that is too large.
+
+        Raises:
+            UsageError: it is; names the largest files.
+        """
+        if self.size() > MOST_BYTES:
+            largest = sorted(self.files.items(), key=lambda each: -each[1][1])[:LARGEST]
+            named = ", ".join(f"/{path} ({format_size(size)})" for path, (_, size, _) in largest)
+            raise UsageError(
+                f"the code has {format_size(self.size())}, more than {format_size(MOST_BYTES)} can be sent;"
+                f" list in .runnerignore what is not needed; the largest: {named}"
+            )
+
+    def head(self) -> bytes:
+        """Return the line that says what the tree holds."""
+        said = {
+            "files": [[path, *known] for path, known in sorted(self.files.items())],
+            "links": sorted([path, to] for path, to in self.links.items()),
+            "directories": sorted(self.directories),
+        }
+        return json.dumps(said).encode() + b"\n"
+
+    def _walk(self, root: Path, inside: str, rules: IgnoreRules) -> None:
+        self.directories.add(_key(root / inside))
+        with os.scandir(inside or ".") as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                path = f"{inside}/{entry.name}" if inside else entry.name
+                is_directory = entry.is_dir(follow_symlinks=False)
+                if rules.is_ignored(path, is_directory=is_directory):
+                    continue
+                if is_directory:
+                    self._walk(root, path, rules.below(path))
+                elif entry.is_symlink():
+                    self.links[_key(root / path)] = os.readlink(path)  # noqa: PTH115
+                elif entry.is_file(follow_symlinks=False):
+                    self._add_file(root / path)
+                else:
+                    raise UsageError(
+                        f"{root / path}: is no file, link or directory; list it in .runnerignore"
+                    )
+
+    def _add_file(self, path: Path) -> None:
+        known, size = hashlib.sha256(), 0
+        try:
+            with path.open("rb") as file:
+                while piece := file.read(PIECE):
+                    known.update(piece)
+                    size += len(piece)
+                executable = bool(os.fstat(file.fileno()).st_mode & 0o100)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be read: {error.strerror}; list it in .runnerignore") from error
+        self.files[_key(path)] = known.hexdigest(), size, executable
+        self.sources[known.hexdigest()] = path
+
+
+def _key(path: Path) -> str:
+    return os.path.normpath(path).removeprefix("/")
+
+
+def _send(host: str, tree: Tree) -> str:
+    """Send what a server lacks, and return the path of the tree there."""
+    tree.check()
+    receiver = run_there(host, os.environ, "receive", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        with receiver:
+            receiver.stdin.write(tree.head())
+            receiver.stdin.flush()
+            for digest in _answer(receiver.stdout)["missing"]:
+                with tree.sources[digest].open("rb") as file:
+                    while piece := file.read(PIECE):
+                        receiver.stdin.write(piece)
+            receiver.stdin.close()
+            return str(_answer(receiver.stdout)["tree"])
+    except (OSError, ValueError, KeyError) as error:
+        raise Unavailable(f"{host}: the files of the job could not be sent; nothing was submitted") from error
+
+
+def _answer(stream: IO[bytes]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(stream.readline())
+    return found
+
+
+@contextmanager
+def _standing_in(directory: Path) -> Iterator[None]:
+    """Be in a directory meanwhile: the rules of what is ignored are those of the current one."""
+    before = os.getcwd()  # noqa: PTH109  given back as it was
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)

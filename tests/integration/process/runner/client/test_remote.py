@@ -1,0 +1,328 @@
+"""``runner --host ssh://...`` through a real sshd on the loopback."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from runner.client.autostart import answers
+from tests.fakes.daemon.ports import free_port
+from tests.fakes.daemon.service import Service, service, until
+
+ROOT = Path(__file__).parents[5]
+
+CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {place}/host_key
+PidFile {place}/pid
+AuthorizedKeysFile {place}/authorized/%u
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+AllowStreamLocalForwarding {forwards}
+"""
+
+SSH = """#!/bin/sh
+exec {ssh} -F none -i {place}/key -o IdentitiesOnly=yes -o StrictHostKeyChecking=no \\
+    -o UserKnownHostsFile={place}/known -o LogLevel=ERROR "$@"
+"""
+
+THERE = """#!/bin/sh
+export RUNNER_STATE_DIR={state} RUNNER_SETTINGS={settings} XDG_CACHE_HOME={cache} PYTHONPATH={root}
+unset RUNNER_HOST
+exec {python} -m runner.cli.entry "$@"
+"""
+
+PROGRAM = """
+import pathlib, sys, time
+import helper
+print(helper.WORDS, sys.argv[1:], flush=True)
+pathlib.Path("out").mkdir()
+pathlib.Path("out/result.txt").write_text("made there")
+"""
+
+
+@dataclass
+class Laptop:
+    """A machine that has the daemon's machine only by ssh."""
+
+    place: Path
+    port: int
+    there: Path
+    forwards: bool
+
+    @property
+    def url(self) -> str:
+        return f"ssh://{Path('~').expanduser().owner()}@127.0.0.1:{self.port}?command={self.there}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        known = {key: value for key, value in os.environ.items() if not key.startswith(("RUNNER_", "XDG_"))}
+        own = {"XDG_RUNTIME_DIR": str(self.place / "run"), "XDG_CONFIG_HOME": str(self.place / "config")}
+        return {**known, **own, "PATH": f"{self.place}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+    def type(self, *arguments: str, cwd: Path | None = None, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "runner.cli.entry", *arguments],
+            env=self.environ,
+            cwd=cwd or self.place,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def run(self, *arguments: str, cwd: Path | None = None, code: int = 0) -> str:
+        return self.type("--host", self.url, *arguments, cwd=cwd, code=code)
+
+    def masters(self) -> list[int]:
+        """Return the processes of ssh that keep a connection."""
+        found = subprocess.run(
+            ["pgrep", "-f", f"^ssh: {self.place}.*mux"], stdout=subprocess.PIPE, text=True, check=False
+        )
+        return [int(each) for each in found.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def sshd() -> str:
+    """Return the path of sshd; without one, a laptop skips and CI fails."""
+    found = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("there is no sshd; scripts/test-tools provides it")
+        pytest.skip("there is no sshd; scripts/test-tools provides it")
+    return found
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Service]:
+    with service(executor="process") as made:
+        yield made.start()
+
+
+@pytest.fixture(scope="module", params=["yes", "no"], ids=["forwarded", "dialled"])
+def laptop(request: pytest.FixtureRequest, sshd: str, daemon: Service) -> Iterator[Laptop]:
+    place, port = Path(tempfile.mkdtemp(prefix="runner-laptop-")), free_port()
+    place.chmod(0o755)  # sshd reads the keys of a user with the user's rights
+    for name in ("bin", "run", "authorized", "cache"):
+        (place / name).mkdir(mode=0o755 if name != "run" else 0o700)
+    for key in ("host_key", "key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / key)], check=True)
+    shutil.copy(place / "key.pub", place / "authorized" / Path("~").expanduser().owner())
+    (place / "sshd.conf").write_text(CONFIG.format(port=port, place=place, forwards=request.param))
+    script(place / "bin/ssh", SSH.format(ssh=shutil.which("ssh"), place=place))
+    there = place / "there"
+    script(
+        there,
+        THERE.format(
+            state=daemon.state,
+            settings=daemon.settings_file,
+            cache=place / "cache",
+            root=ROOT,
+            python=sys.executable,
+        ),
+    )
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True, mode=0o755)
+    with subprocess.Popen([sshd, "-D", "-f", str(place / "sshd.conf")]) as process:
+        until(lambda: _listens(port), "sshd listens")
+        laptop = Laptop(place, port, there, request.param == "yes")
+        yield laptop
+        process.terminate()
+    for pid in laptop.masters():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    shutil.rmtree(place)
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A directory with code that imports other code, an ignored file and a file of its own policy."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "helper.py").write_text("WORDS = 'from the laptop'\n")
+    (tmp_path / ".gitignore").write_text("big.bin\n")
+    (tmp_path / "big.bin").write_bytes(b"x" * 1000)
+    (tmp_path / "mine.yaml").write_text("policy: 1\nname: mine\nextends: default\n")
+    (tmp_path / "job.yaml").write_text(
+        "name: far\nworkload: {kind: program, command: [/usr/bin/python3, train.py, a], code: .}\n"
+        "resources: {cpus: 0.5, memory: 256MiB}\npolicy: ./mine.yaml\n"
+    )
+    return tmp_path
+
+
+def test_a_job_of_the_laptop_runs_on_the_server(laptop: Laptop, daemon: Service, project: Path) -> None:
+    said = laptop.run("submit", "job.yaml", "--follow", cwd=project)
+    assert "from the laptop ['a']" in said
+    [job] = [each for each in daemon.client.jobs(everything=True)[:1] if each["name"] == "far"]
+    assert daemon.job(job["id"])["outcome"] == "succeeded"
+    held = list((laptop.place / "cache/runner/received/trees").rglob("*"))
+    assert {path.name for path in held if path.is_file()} == {
+        "train.py",
+        "helper.py",
+        ".gitignore",
+        "job.yaml",
+        "mine.yaml",
+    }
+    laptop.run("cp", f"{job['id']}:out/result.txt", "result.txt", cwd=project)
+    assert (project / "result.txt").read_text() == "made there"
+
+
+def test_what_the_server_has_does_not_travel_again(laptop: Laptop, project: Path) -> None:
+    laptop.run("submit", "job.yaml", "--dry-run", cwd=project)
+    kept = laptop.place / "cache/runner/received/files"
+    before = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
+    (project / "helper.py").write_text("WORDS = 'changed'\n")
+    laptop.run("submit", "job.yaml", "--dry-run", cwd=project)
+    after = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
+    assert len(after) == len(before) + 1
+    assert before.items() <= after.items()
+
+
+def test_a_line_runs_there_and_its_exit_code_comes_back(laptop: Laptop, project: Path) -> None:
+    assert "from the laptop" in laptop.run("run", "--", "/usr/bin/python3", "train.py", cwd=project)
+    laptop.run("run", "--", "/bin/sh", "-c", "exit 3", cwd=project, code=10)
+
+
+def test_one_connection_serves_many_commands(laptop: Laptop) -> None:
+    laptop.run("list")
+    before = laptop.masters()
+    for _ in range(3):
+        laptop.run("list")
+    assert before
+    assert laptop.masters() == before
+
+
+def test_a_connection_that_was_cut_is_made_again(laptop: Laptop) -> None:
+    laptop.run("list")
+    for pid in laptop.masters():
+        os.kill(pid, signal.SIGKILL)
+    laptop.run("list")
+
+
+def test_exec_and_logs_reach_into_a_running_job(laptop: Laptop, daemon: Service) -> None:
+    file = daemon.file(
+        "sleeper", workload={"kind": "program", "command": ["/bin/sh", "-c", "echo ready; exec sleep 1000"]}
+    )
+    job = daemon.submit(file, end="cancelled")
+    daemon.prints(job, "ready")
+    assert laptop.run("exec", job, "--", "/bin/sh", "-c", "echo inside; exit 7", code=7) == "inside\n"
+    assert "ready" in laptop.run("logs", job)
+    laptop.run("cancel", job)
+    daemon.ends(job)
+
+
+def test_named_hosts_stand_for_addresses(laptop: Laptop) -> None:
+    laptop.type("host", "add", "gpu1", laptop.url)
+    assert json.loads(laptop.type("--host", "gpu1", "version", "--json"))["daemon"]["api"] == 1
+    laptop.type("host", "use", "gpu1")
+    assert "gpu1" in laptop.type("host", "list")
+    laptop.type("list")
+    laptop.type("host", "remove", "gpu1")
+    assert laptop.type("host", "list") == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "words", "code"),
+    [
+        ("ssh://nobody@127.0.0.1:1", "ssh cannot connect; try: ssh nobody@127.0.0.1 true", 4),
+        ("ftp://server", "give ssh://USER@SERVER[:PORT]", 2),
+        ("ssh://-oProxyCommand=touch", "is no name of a server", 2),
+        ("ssh://host:notaport", "give ssh://USER@SERVER[:PORT]", 2),
+        ("gpu9", "gpu9: is no known host; give ssh://USER@SERVER, or runner host add gpu9 URL", 2),
+    ],
+)
+def test_a_host_that_cannot_be_reached_is_told_in_a_line(
+    laptop: Laptop, url: str, words: str, code: int
+) -> None:
+    said = laptop.type("--host", url, "list", code=code)
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_server_without_the_runner_is_told(laptop: Laptop) -> None:
+    url = laptop.url.partition("?")[0]
+    said = laptop.type("--host", f"{url}?command=/no/such/runner", "list", code=4)
+    assert "has no program /no/such/runner; install the runner there, or name it" in said
+
+
+def test_code_that_is_not_there_and_code_that_is_too_large_are_refused(laptop: Laptop, project: Path) -> None:
+    text = (project / "job.yaml").read_text()
+    (project / "bad.yaml").write_text(text.replace("code: .", "code: src"))
+    assert "workload.code: src: there is no such directory" in laptop.run(
+        "submit", "bad.yaml", cwd=project, code=2
+    )
+    with (project / "huge").open("wb") as file:
+        file.truncate(201 * 1024**2)
+    said = laptop.run("submit", "job.yaml", cwd=project, code=2)
+    assert "list in .runnerignore what is not needed; the largest:" in said
+    assert "huge (201MiB)" in said
+
+
+def test_a_connection_that_drops_in_a_submission_leaves_one_job_or_none(
+    laptop: Laptop, daemon: Service, project: Path
+) -> None:
+    with (project / "weights").open("wb") as file:
+        file.write(os.urandom(64 * 1024**2))
+    before = len(daemon.client.jobs(everything=True))
+    command = [sys.executable, "-m", "runner.cli.entry", "--host", laptop.url, "submit", "job.yaml"]
+    laptop.run("list")
+    with subprocess.Popen(
+        command, env=laptop.environ, cwd=project, stderr=subprocess.PIPE, text=True
+    ) as submission:
+        files = laptop.place / "cache/runner/received/files"
+        deadline = time.monotonic() + 60
+        while submission.poll() is None and not list(files.glob(".draft-*")) and time.monotonic() < deadline:
+            pass
+        for pid in laptop.masters():
+            os.kill(pid, signal.SIGKILL)
+        _, said = submission.communicate(timeout=120)
+    made = len(daemon.client.jobs(everything=True)) - before
+    assert made == (1 if submission.returncode == 0 else 0), said
+    if submission.returncode:
+        assert said.strip().endswith("nothing was submitted") or "connection ended early" in said
+
+
+def test_the_kernel_tells_the_daemon_who_came_by_ssh(laptop: Laptop, daemon: Service, tmp_path: Path) -> None:
+    if os.geteuid() != 0 or not laptop.forwards:
+        return  # only root's sshd lets other users in, and this one only where it forwards sockets
+    assert answers(str(daemon.socket))
+    shutil.copy(laptop.place / "key.pub", laptop.place / "authorized/games")
+    local = tmp_path / "as-games.sock"
+    line = [str(laptop.place / "bin/ssh"), "-N", "-p", str(laptop.port), "-o", "ExitOnForwardFailure=yes"]
+    with subprocess.Popen(
+        [*line, "-L", f"{local}:{daemon.socket}", "games@127.0.0.1"], env=laptop.environ
+    ) as ssh:
+        until(local.exists, "the socket is forwarded")
+        from runner.base.errors import RunnerError
+        from runner.client.autostart import Endpoint
+        from runner.client.client import Client
+
+        with suppress(RunnerError):  # where the daemon is root's own, its socket is closed to others
+            Client(Endpoint(str(local), None)).act("1", "cancel", {})
+            pytest.fail("a job of root was cancelled by another user")
+        ssh.terminate()

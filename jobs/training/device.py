@@ -4,6 +4,7 @@ ROCm builds of torch also use the name ``cuda``, so AMD and NVIDIA devices share
 A requested setting that is not available falls back to an available one and is listed.
 """
 
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -182,7 +183,8 @@ def _set_process(device: Device, switches: Switches, part_bytes: int | None) -> 
     fraction = _fraction(profile.memory_fraction, part_bytes, device.torch_device)
     if fraction is not None:
         torch.cuda.set_per_process_memory_fraction(fraction, device.torch_device)
-        switches.applied("memory_fraction", fraction)
+        in_force = torch.cuda.get_per_process_memory_fraction(device.torch_device)
+        switches.applied("memory_fraction", fraction, verified=math.isclose(in_force, fraction))
 
 
 def _fraction(asked: float | None, part_bytes: int | None, device: torch.device) -> float | None:

@@ -197,6 +197,7 @@ class Training:
                 Or an operation has no deterministic form.
         """
         with self._undone():
+            self.switches.applied("dry_run", verified=True)
             try:
                 for step in range(REHEARSED):
                     self._rehearse(step)
@@ -268,6 +269,9 @@ class Training:
         """
         model = self.workload.model
         here = self.feed.to_device(next(batches.split(batch, 1)))
+        as_it_is = self.feed.to_device(here) is here
+        needed = self.spec.profile.transfer == "needed"
+        self.switches.applied("transfer", verified=as_it_is == needed)
         parts = {
             "parameters": model.named_parameters(),
             "buffers": model.named_buffers(),

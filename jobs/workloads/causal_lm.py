@@ -113,6 +113,26 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
+class _CountedAttention(Attention):
+    """Counts how often a mask is asked for."""
+
+    asked = 0
+
+    def _mask(self, time: int, device: torch.device) -> Tensor:
+        self.asked += 1
+        return super()._mask(time, device)
+
+
+def _observed_attention(how: str) -> str:
+    """Return the name of what two passes of attention do about masks."""
+    attention, one_BHTD = _CountedAttention(how), torch.ones(1, 1, 2, 1)
+    for _ in range(2):
+        attention(one_BHTD, one_BHTD, one_BHTD)
+    if not attention.asked:
+        return "fused"
+    return "cached_mask" if attention._kept_TT else "rebuilt_mask"  # noqa: SLF001 - of the class above
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """The corpus, and windows of it."""
@@ -152,7 +172,8 @@ class CausalLanguageModel:
         self.source = Text(corpus, plan, setting.seed)
         seed_all(setting.seed, "weights")
         self.model = Transformer(plan, setting.switches.profile)
-        setting.switches.applied("attention")
+        how = setting.switches.profile.attention
+        setting.switches.applied("attention", verified=_observed_attention(how) == how)
         setting.switches.applied("activation_checkpointing")
 
     @property

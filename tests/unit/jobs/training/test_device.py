@@ -116,6 +116,7 @@ def test_what_the_environment_should_have_put_in_force_is_looked_at(
 ) -> None:
     shares: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, _: shares.append(share))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: shares[-1])
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1" if there else "0")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True" if there else "")
     profile = Profile(launch_blocking=True, allocator="expandable_segments", memory_fraction=0.5)
@@ -138,6 +139,7 @@ def test_a_job_that_shares_a_device_keeps_to_its_part(
     whole = SimpleNamespace(total_memory=80 * 1024**3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: whole)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, _: shares.append(share))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: shares[-1])
     switches = Switches(Profile(memory_fraction=asked))
     device._set_process(card((9, 0)), switches, part)
     assert shares == [share]
@@ -150,6 +152,7 @@ def test_a_part_is_never_more_than_the_whole(card: Card, monkeypatch: pytest.Mon
     whole = SimpleNamespace(total_memory=80 * 1024**3)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: whole)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, _: shares.append(share))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: shares[-1])
     device._set_process(card((9, 0)), Switches(Profile()), asked)
     assert 0 < shares[0] <= 1
 

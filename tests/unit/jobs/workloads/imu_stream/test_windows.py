@@ -157,3 +157,21 @@ def test_the_scan_finds_what_became_no_number(tmp_path: Path) -> None:
     bad_T6 = np.full((WINDOW, 6), np.nan, np.float32)
     with pytest.raises(InvalidSpec, match=r"0\.npy: a window with values that are not numbers"):
         windows._scanned_poses(0, bad_T6)
+
+
+def test_a_mode_that_does_not_stream_opens_each_file_once_and_shuffles_all_rows(tmp_path: Path) -> None:
+    """As docs/reference/workloads/imu_stream.md says it."""
+    whole = {"shards": 1, "shuffle_block": 1000, "batch_size": 6}
+    source = streamed(write_recordings(tmp_path), {"stream_buffer": "auto"}, **whole).source
+    rows = source.train.shard_rows[0]
+    before, opened = source.opened, set()
+    passes = [source.train.rows(number, rows).tolist() for number in range(2)]
+    for number in range(2 * rows // 6):
+        source.batch(number)
+        opened.add(source.opened - before)
+    train = {recording for recording, _, _ in passes[0]}
+    assert max(opened) <= len(train)
+    assert sorted(passes[0]) == sorted(passes[1])
+    assert passes[0] != passes[1]
+    switches = [recording for recording, _, _ in passes[0]]
+    assert switches != sorted(switches)  # rows of all recordings are mixed

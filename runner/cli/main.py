@@ -67,9 +67,13 @@ COMMANDS: Final = {
     "version": "runner.cli.daemon:version",
     "completion": "runner.cli.completion:completion",
     "host": "runner.cli.host:host",
+}
+
+HIDDEN: Final = {
     "dial": "runner.cli.dial:dial",
     "receive": "runner.cli.receive:receive",
 }
+"""What a client on another machine runs here, by ssh."""
 
 GROUPS: Final = {
     "Jobs": ("run", "submit", "list", "show", "why", "top", "dash", "logs", "metrics", "plot", "events",
@@ -117,9 +121,10 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in COMMANDS:
+        known = COMMANDS.get(cmd_name) or HIDDEN.get(cmd_name)
+        if known is None:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = known.partition(":")
         found: click.Command | tuple[click.Command, ...] = getattr(import_module(module), name)
         return next(c for c in found if c.name == cmd_name) if isinstance(found, tuple) else found
 
@@ -143,7 +148,7 @@ class LazyGroup(click.Group):
         ctx.meta[TYPED] = args
         if args[:1] and args[0] in LOCAL:
             _refuse_host(args[0])
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in {**COMMANDS, **HIDDEN} and not args[0].startswith("-"):
             ctx.fail(f"there is no command {args[0]!r}{_meant(args[0])}")
         return super().resolve_command(ctx, args)
 

@@ -58,6 +58,7 @@ class FactCollector:
         return AmdFacts(
             on_bus=self._on_bus(AMD),
             driver=(sys_root / "module/amdgpu").exists(),
+            version=self._read("sys/module/amdgpu/version"),
             kfd=kfd[0] if kfd else None,
             render=tuple(self._nodes("dev/dri", re.compile(r"renderD\d+"))),
             gpus=tuple(device.name for device in AmdProbe(sys_root, dev_root).devices()),

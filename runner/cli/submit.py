@@ -211,9 +211,8 @@ def _show_devices(said: dict[str, Any]) -> None:
     say(f"devices: {said['note']}")
     for device in said["devices"]:
         say(f"  {device['name'] or '-'} {device['model']} {device['uuid']}")
-    for name in ("waits_for", "problem"):
-        if said[name]:
-            say(f"  {name.replace('_', ' ')}: {said[name]}")
+    for text in filter(None, (said["waits_for"], said["problem"])):
+        say(f"  {text}")
 
 
 def _show_schedule(made: dict[str, Any]) -> None:

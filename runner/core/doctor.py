@@ -89,6 +89,7 @@ class AmdFacts:
 
     on_bus: int = 0
     driver: bool = False  # amdgpu is loaded
+    version: str | None = None  # of AMD's own driver; that of a distribution's kernel has none
     kfd: Node | None = None
     render: tuple[Node, ...] = ()
     gpus: tuple[str, ...] = ()  # models of those that can compute
@@ -290,7 +291,11 @@ def _amd(machine: Machine) -> Iterator[Finding]:
             "load it (modprobe amdgpu); see dmesg if that fails",
         )
         return
-    yield Finding("AMD driver", Verdict.OK, f"amdgpu; {_count(len(facts.gpus), 'GPU')} can compute")
+    yield Finding(
+        "AMD driver",
+        Verdict.OK,
+        f"amdgpu {facts.version or 'of the kernel'}; {_count(len(facts.gpus), 'GPU')} can compute",
+    )
     if facts.kfd is None:
         advice = "install the amdgpu kernel module of ROCm, or a kernel with CONFIG_HSA_AMD"
         yield Finding("/dev/kfd", Verdict.PROBLEM, "is missing: nothing can compute", advice)

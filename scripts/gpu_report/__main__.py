@@ -17,7 +17,7 @@ from typing import Any, Final
 from runner.base.units import parse_duration
 from scripts.gpu_report import machine
 from scripts.gpu_report.context import environment, source_root
-from scripts.gpu_report.report import Finding, Part, markdown, not_run, read
+from scripts.gpu_report.report import REHEARSED, Finding, Part, markdown, not_run, read
 from scripts.gpu_report.run_part import LIMITS_S, ORDER, module
 
 LEAST_S: Final = 15.0
@@ -37,13 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     until = time.monotonic() + parse_duration(asked.budget).total_seconds()
     about = machine.described(rehearsal=asked.rehearse)
     results = results if asked.results else results / _slug(about)
+    mark = f" ({REHEARSED})" if asked.rehearse or asked.tiny else ""
     print(f"{about.get('device')}: {', '.join(asked.only or ORDER)}; results in {results}", flush=True)
     for name in asked.only or ORDER:
         part = run_part(name, about, until - time.monotonic(), asked)
         part.write(results)
         (results / "report.md").write_text(markdown(read(results, ORDER)))
     wrong = [each for part in read(results, ORDER) for each in part.findings if each.status == "failed"]
-    print(f"{len(wrong)} check(s) failed; {results / 'report.md'}", flush=True)
+    print(f"{len(wrong)} check(s) failed{mark}; {results / 'report.md'}", flush=True)
     return 1 if wrong else 0
 
 
@@ -51,7 +52,8 @@ def run_part(name: str, about: Mapping[str, Any], left_s: float, asked: argparse
     """Run one part within its time limit."""
     limit_s = min(LIMITS_S[name], left_s)
     began, started = time.strftime("%Y-%m-%d %H:%M", time.gmtime()), time.monotonic()
-    print(f"{name}: at most {max(limit_s, 0):.0f} s", flush=True)
+    mark = f" ({REHEARSED})" if asked.rehearse or asked.tiny else ""
+    print(f"{name}{mark}: at most {max(limit_s, 0):.0f} s", flush=True)
     if not asked.rehearse and about.get("device") == machine.NO_DEVICE:
         findings: tuple[Finding, ...] = (not_run(name, machine.NO_DEVICE),)
     elif limit_s < LEAST_S:
@@ -59,7 +61,7 @@ def run_part(name: str, about: Mapping[str, Any], left_s: float, asked: argparse
     else:
         findings = _findings(name, limit_s, _options(asked))
     took_s = time.monotonic() - started
-    print(f"{name}: {took_s:.0f} s", flush=True)
+    print(f"{name}{mark}: {took_s:.0f} s", flush=True)
     return Part(
         name,
         module(name).TITLE,

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Final
 
 from scripts.gpu_report.context import CannotMeasureHere, Context, PartFunction
-from scripts.gpu_report.report import Finding, not_run
+from scripts.gpu_report.report import REHEARSED, Finding, not_run
 
 ORDER: Final = (
     "exact",
@@ -61,26 +61,27 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true")
     asked = parser.parse_args()
     context = Context(asked.rehearse, asked.directory, time.monotonic() + asked.limit, tiny=asked.tiny)
+    mark = f" ({REHEARSED})" if context.rehearsal or context.tiny else ""
     function: PartFunction = module(asked.name).run
     with asked.findings.open("a") as file:
         try:
             for finding in function(context):
-                _write(file.fileno(), finding)
+                _write(file.fileno(), mark, finding)
         except CannotMeasureHere as error:
-            _write(file.fileno(), not_run(asked.name, str(error)))
+            _write(file.fileno(), mark, not_run(asked.name, str(error)))
         except Exception as error:  # noqa: BLE001 - outermost frame: a defect of a part is a finding
             traceback.print_exc()
             summary = f"{type(error).__name__}: {error}"[:2000]
-            _write(file.fileno(), Finding(asked.name, "failed", f"defect of the part: {summary}"))
+            _write(file.fileno(), mark, Finding(asked.name, "failed", f"defect of the part: {summary}"))
             return 1
     return 0
 
 
-def _write(descriptor: int, finding: Finding) -> None:
+def _write(descriptor: int, mark: str, finding: Finding) -> None:
     import os
 
     os.write(descriptor, (json.dumps(asdict(finding)) + "\n").encode())
-    sys.stdout.write(f"  {finding.status:9} {finding.name}: {finding.summary[:300]}\n")
+    sys.stdout.write(f"  {finding.status:9}{mark} {finding.name}: {finding.summary[:300]}\n")
     sys.stdout.flush()
 
 

@@ -28,7 +28,11 @@ MEASURES = {
 """A finding of each part that cannot be missing."""
 
 
+MARKED = ("  passed", "  failed", "  measured", "  not run")
+
+
 def rehearsed(name: str, directory: Path) -> Part:
+    """Rehearse one part; what it prints is marked, too."""
     code = main(["--rehearse", "--only", name, "--results", str(directory)])
     [part] = read(directory, ORDER)
     assert code == 0, [finding for finding in part.findings if finding.status == "failed"]
@@ -36,10 +40,15 @@ def rehearsed(name: str, directory: Path) -> Part:
 
 
 @pytest.mark.parametrize("name", ORDER)
-def test_a_part_of_the_report_is_rehearsed(name: str, tmp_path: Path) -> None:
+def test_a_part_of_the_report_is_rehearsed(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     if name in {"lent", "seen", "hang"} and shutil.which("cc") is None:
         pytest.skip("no C compiler for the fake NVML library")
     part = rehearsed(name, tmp_path)
+    told = [line for line in capfd.readouterr().out.splitlines() if line.startswith(("  ", name))]
+    assert told
+    assert [line for line in told if line.startswith(MARKED) and "(rehearsal)" not in line] == []
     found = {finding.name: finding for finding in part.findings}
     assert found[MEASURES[name]].status in {"passed", "measured"}
     assert part.rehearsal
@@ -58,8 +67,9 @@ def check_that_every_line_is_marked(part: Part) -> None:
     assert all("rehearsal" in line for line in headings), headings
 
 
-def test_a_part_without_time_is_not_run(tmp_path: Path) -> None:
+def test_a_part_without_time_is_not_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--rehearse", "--only", "exact", "--budget", "5s", "--results", str(tmp_path)]) == 0
+    assert [line for line in capfd.readouterr().out.splitlines() if "(rehearsal)" not in line] == []
     [part] = read(tmp_path, ORDER)
     assert [finding.status for finding in part.findings] == ["not run"]
     assert "budget left" in part.findings[0].summary

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from docker import APIClient
+from requests import ConnectionError, ReadTimeout  # noqa: A004  as the engine's client raises them
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
 from runner.base.errors import Unavailable
@@ -75,7 +76,7 @@ print(json.dumps(found))
 """
 """What is run in an image: memory, a product of matrices, bfloat16, and one line compiled."""
 
-PROBE_TIMEOUT_S: Final = 120
+PROBE_TIMEOUT_S: Final = 300
 
 WRITABLE: Final = {
     "HOME": "/tmp",  # noqa: S108  of a container of its own
@@ -149,6 +150,19 @@ def device_arguments(device: TriedDevice | None) -> tuple[dict[str, Any], dict[s
     return host, variables
 
 
+def _wait(client: APIClient, container: str) -> int:
+    """Return the exit code of a container.
+
+    Raises:
+        Unavailable: it has not ended in time.
+    """
+    try:
+        return int(client.wait(container, timeout=PROBE_TIMEOUT_S)["StatusCode"])
+    except (ReadTimeout, ConnectionError) as error:
+        fact = f"has not ended within {PROBE_TIMEOUT_S} s"
+        raise Unavailable(f"{fact}; the device hangs, or the machine has much else to do") from error
+
+
 def _run_in(client: APIClient, image: str, target: str, device: TriedDevice | None) -> tuple[int, str]:
     """Run the probe in a new container, which is removed; return its exit code and output."""
     host, variables = device_arguments(device)
@@ -161,7 +175,7 @@ def _run_in(client: APIClient, image: str, target: str, device: TriedDevice | No
     )["Id"]
     try:
         client.start(created)
-        code = int(client.wait(created, timeout=PROBE_TIMEOUT_S)["StatusCode"])
+        code = _wait(client, created)
         return code, client.logs(created, tail=20).decode(errors="replace")
     finally:
         client.remove_container(created, v=True, force=True)

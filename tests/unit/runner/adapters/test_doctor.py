@@ -49,9 +49,10 @@ def test_gpus_on_the_bus_and_their_nodes_are_found(tmp_path: Path) -> None:
 def test_amds_driver_and_nodes_are_found(tmp_path: Path) -> None:
     gpu(tmp_path, "0000:17:00.0", "0x1002", "0x120000")
     (tmp_path / "sys/module/amdgpu").mkdir(parents=True)
+    (tmp_path / "sys/module/amdgpu/version").write_text("6.14.14\n")
     tree(tmp_path, dev__kfd="", dev__dri__renderD128="", dev__dri__card0="")
     facts = FactCollector(tmp_path).amd()
-    assert (facts.on_bus, facts.driver, facts.gpus) == (1, True, ())
+    assert (facts.on_bus, facts.driver, facts.version, facts.gpus) == (1, True, "6.14.14", ())
     assert facts.kfd is not None
     assert [node.path for node in facts.render] == ["/dev/dri/renderD128"]
 

@@ -152,7 +152,7 @@ def test_a_dry_run_marks_the_devices_as_those_of_now(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines()[3:] == [
         "devices: those that the job would get now; the start decides",
         "  GPU-3 NVIDIA H100 GPU-1b",
-        "  problem: not in the arguments: no CDI",
+        "  not in the arguments: no CDI",
     ]
 
 

@@ -166,7 +166,7 @@ def test_how_devices_get_into_containers_follows_from_the_engine(
 def test_a_healthy_amd_machine() -> None:
     machine = replace(MACHINE, nvidia=NvidiaFacts(), amd=AMD)
     assert {each.verdict for each in examine(machine)} == {Verdict.OK}
-    assert one(machine, "AMD driver").fact == "amdgpu; 1 GPU can compute"
+    assert one(machine, "AMD driver").fact == "amdgpu of the kernel; 1 GPU can compute"
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from docker import APIClient
+from requests import ReadTimeout
 
 from runner.adapters.docker import doctor
 from runner.adapters.docker.doctor import TriedDevice, device_arguments
+from runner.base.errors import Unavailable
 from runner.core.doctor import Verdict
 
 SEEN = {"torch": "2.13.0", "matmul_s": 0.2, "bf16": True, "compile_s": 9.1, "device": "NVIDIA H100"}
@@ -47,3 +50,15 @@ def test_a_report_is_read(changes: dict[str, object], verdict: Verdict, ends: st
     assert finding.verdict is verdict
     assert finding.fact.endswith(ends)
     assert bool(finding.advice) is (verdict is not Verdict.OK)
+
+
+def test_a_container_that_does_not_end_is_not_an_engine_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hang(*_: object, **__: object) -> None:
+        raise ReadTimeout("read timed out")
+
+    monkeypatch.setattr(APIClient, "wait", hang)
+    client = APIClient("tcp://127.0.0.1:9", version="1.41")  # connects to nothing before it is asked
+    with client, pytest.raises(Unavailable, match=r"^has not ended within 300 s; the device hangs, or"):
+        doctor._wait(client, "c1")

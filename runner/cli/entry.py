@@ -4,6 +4,7 @@ Python answers an interrupt during an import with a traceback.  Until a command 
 therefore ends the process at once, as it ends programs in other languages; nothing has been asked for yet.
 """
 
+import gc
 import signal
 import sys
 
@@ -11,12 +12,14 @@ import sys
 def main() -> None:
     """Load the command line and run it; the function does not return."""
     end_at_interrupts()
+    gc.disable()  # what is imported stays: to look for garbage in it takes as long as some of the imports
     if sys.argv[1:2] == ["exec"]:
         from runner.cli.plain_exec import run_plain  # noqa: PLC0415  what other commands need not load
 
         run_plain(sys.argv[2:])
     from runner.cli.main import main as run  # noqa: PLC0415  the point of this module
 
+    gc.enable()
     run()
 
 

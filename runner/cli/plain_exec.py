@@ -6,6 +6,7 @@ Whatever has another option, or is wrong, is left to ``runner.cli.exec``, which 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,7 @@ def run_plain(words: Sequence[str]) -> None:
         del command[0]
     if not command or not _is_plain_ref(job):
         return
+    gc.enable()
     try:
         session = open_on(_connection(), job, "exec", {"argv": command, "input": has_input})
         code = use_command(session, has_input=has_input)

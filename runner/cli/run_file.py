@@ -66,12 +66,6 @@ _PYTHON: Final = re.compile(r"python[0-9.]*")
 _PROBLEM: Final = re.compile(
     r"(?:(?::\d+:\d+)?: )([a-z_]+(?:[.\[](?:\"[^\"]*\"|[A-Za-z0-9_./\[\]-])*)?): (.*)", re.DOTALL
 )
-_POSITION: Final = re.compile(r":\d+:\d+: ")
-_FIELDS: Final = re.compile(
-    r"\b(?:" + "|".join(re.escape(field) for field in OPTIONS if "." in field) + r")\b(?!\.)"
-)
-"""Fields that facts about other fields name."""
-
 _MAX_NAME: Final = 63
 
 
@@ -238,11 +232,12 @@ def of_option(line: str, shown: str) -> str:
         return line
     match = _PROBLEM.fullmatch(line.removeprefix(shown))
     if match is None:
-        return shown + _POSITION.sub(": ", line.removeprefix(shown), count=1)
+        return shown + re.sub(r":\d+:\d+: ", ": ", line.removeprefix(shown), count=1)
     path, fact = re.sub(r"\[(\d+)\]", "", match[1]), match[2]
     while path and path not in OPTIONS:
         path = path.rpartition(".")[0]
     option = OPTIONS.get(path, match[1])
     below = match[1].removeprefix(path).lstrip(".").strip('"') if option in {"--env", "--label"} else ""
-    fact = _FIELDS.sub(lambda field: OPTIONS[field[0]], fact)
+    fields = "|".join(re.escape(field) for field in OPTIONS if "." in field)
+    fact = re.sub(rf"\b(?:{fields})\b(?!\.)", lambda field: OPTIONS[field[0]], fact)
     return f"{shown}: {option}: {below + ': ' if below else ''}{fact}"

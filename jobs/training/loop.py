@@ -161,7 +161,7 @@ def _fit(training: Training, paths: RunPaths, reporter: Reporter, requests: Stop
     kept = kept_rows(paths.lineage_dir, batch_size, spec.revision) if training.ranks.leads else None
     if rows := training.ranks.from_leader(kept or 0):
         training.take_rows(rows)
-    elif available := room(training.device.torch_device):
+    elif _may_try(training) and (available := room(training.device.torch_device)):
         _leave_before_work(requests)
         with reporter.within(Phase.TRAIN):
             training.fit(available)
@@ -169,12 +169,20 @@ def _fit(training: Training, paths: RunPaths, reporter: Reporter, requests: Stop
             keep_rows(paths.lineage_dir, batch_size, training.micro_batch)
 
 
+def _may_try(training: Training) -> bool:
+    """Return whether a step that does not fit can be given up.
+
+    With ``reduction: fast``, the other processes are then in the middle of a sum.
+    """
+    return training.ranks.world == 1 or training.spec.parallel.reduction != "fast"
+
+
 def _advise(training: Training, reporter: Reporter) -> None:
     """Say whether a larger micro-batch would fit, once the training has taken what it needs."""
     available = room(training.device.torch_device)
-    if available is None:
+    if available is None or not training.ranks.leads:
         return
-    rows, batch_size = training.micro_batch, training.plan.batch_size
+    rows, batch_size = training.micro_batch, training.rows_together
     peak, capacity = available.peak_bytes(), available.capacity_bytes
     if larger := larger_rows(rows, batch_size, peak, capacity):
         memory = f"{peak / MIB:,.0f} of {capacity / MIB:,.0f} MiB"

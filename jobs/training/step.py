@@ -226,7 +226,7 @@ class Training:
         """
         with self._undone():
             self._rehearse(0)  # halves if need be; the optimiser has its state from here on
-            batch, size = self.feed.source.batch(0), self._rows_together
+            batch, size = self.feed.source.batch(0), self.rows_together
             most = -(-size // self.micro_batch)
             while most < size and not self._fits(batch, rows_of(size, most), room):
                 most = min(2 * most, size)
@@ -519,12 +519,12 @@ class Training:
         )
 
     @property
-    def _rows_together(self) -> int:
+    def rows_together(self) -> int:
         """The most rows that one forward pass can have: those of a shard."""
         return rows_of(self.plan.batch_size, shard_count(self.ranks))
 
     def _first_micro_batch(self) -> int:
-        wanted, batch = self.spec.profile.micro_batch, self._rows_together
+        wanted, batch = self.spec.profile.micro_batch, self.rows_together
         rows = batches.automatic_size(batch) if wanted == "auto" else min(wanted or batch, batch)
         self.switches.applied("micro_batch", rows, verified=True)
         return rows

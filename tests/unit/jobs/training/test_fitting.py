@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -235,3 +237,17 @@ def test_nothing_is_advised_where_the_whole_batch_is_one_part(
     job.train(workload=TWELVE)
     assert effective(job).advice == ()
     assert "halved" not in load(job.lineage() / "step-00000008")
+
+
+@pytest.mark.parametrize(
+    ("world", "reduction", "tries"), [(1, "fast", True), (2, "exact", True), (2, "fast", False)]
+)
+def test_processes_that_sum_in_the_backward_pass_try_no_sizes(
+    world: int, reduction: str, *, tries: bool
+) -> None:
+    """A step that one of them gives up would leave the others in the middle of a sum."""
+    training: Any = SimpleNamespace(
+        ranks=SimpleNamespace(world=world),
+        spec=SimpleNamespace(parallel=SimpleNamespace(reduction=reduction)),
+    )
+    assert loop._may_try(training) == tries

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from runner.base.errors import Unavailable
 from runner.server.packages import needed_images
 from runner.services.submission.revision import parse_revision
 from tests.fakes.engine.packages import lock_text
@@ -161,6 +162,21 @@ def test_too_many_files_are_refused(site: Site) -> None:
 def test_an_image_that_cannot_be_had_is_told(site: Site) -> None:
     site.packages.broken = "many\nlines, the last of which counts"
     assert refusal(site, "{requirements: [six]}") == ["job.yaml:2:1: image: lines, the last of which counts"]
+
+
+def test_an_index_that_does_not_answer_is_no_mistake_of_the_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> str:
+        raise Unavailable("the index of packages does not answer: https://pypi.org/simple/six/")
+
+    monkeypatch.setattr(site.packages, "resolve", away)
+    answer = site.submit(f"{JOB}image: {{requirements: [six]}}\n", wait_s=30)
+    assert answer.status_code == 503
+    error = answer.json()["error"]
+    assert error["exit_code"] == 4
+    assert error["lines"] == ["the index of packages does not answer: https://pypi.org/simple/six/"]
+    assert site.service.store.get("1") is None
 
 
 def test_a_submission_does_not_wait_longer_than_it_says(site: Site) -> None:

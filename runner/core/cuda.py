@@ -83,11 +83,9 @@ def driver_advice(driver: str | None, cuda: Pair) -> str:
 
 def gpu_problem(gpu: Gpu, cuda: Pair) -> str | None:
     """Return why the wheels for a version of CUDA have no code for a GPU, None if they have."""
-    if gpu.capability is None or cuda not in CAPABILITIES:
+    if gpu.capability is None or _fits(gpu, cuda):
         return None
     oldest, newest = CAPABILITIES[cuda]
-    if oldest <= gpu.capability <= newest:
-        return None
     fact = f"{gpu.name} has compute capability {dotted(gpu.capability)}"
     needs = f"the image's torch for CUDA {dotted(cuda)} has code for {dotted(oldest)} to {dotted(newest)}"
     fits = gpu.capability < oldest and _fits(gpu, (12, 6))

@@ -68,6 +68,7 @@ def test_a_gpu_needs_code_in_the_wheels(gpu: Gpu, cuda: tuple[int, int], step: s
         ("580.65.06", (VOLTA, BLACKWELL), "cuda"),  # none has code for both: the newest of equals
         ("550.54.14", (HOPPER,), "cuda-12.6"),
         ("550.54.14", (BLACKWELL,), "cuda-12.6"),  # the launch says that it has no code for it
+        ("580.65.06", (Gpu("GPU-0"),), "cuda"),  # which does not say its capability
         (None, (), "cuda"),
     ],
 )

@@ -107,4 +107,7 @@ def test_a_session_dies_with_its_container(daemon: Service) -> None:
         assert command.stdout.readline() == "ready\n"
         daemon.runner("cancel", job_id)
         assert command.wait(60) == 137
+        assert command.stderr is not None
+        told = command.stderr.read()
+    assert told == "job brief ended (cancelled by root); the command ended with it\n"
     until(lambda: "ended after" in daemon.told(job_id), "the end of the session is an event")

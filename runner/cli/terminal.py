@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from runner.client.client import Client
-
-
-MAIN: Final = "main"
-"""The terminal of ``runner shell``, whose end is that of its job."""
 
 
 def check_terminal(otherwise: str) -> None:
@@ -41,7 +37,7 @@ def use(client: Client, ref: str, verb: str, first: Mapping[str, object]) -> int
     if code is None:
         complain("", f"left; runner attach {ref} {terminal.name or ''}".rstrip() + " goes back")
         return 0
-    if terminal.ended and terminal.name != MAIN:
+    if terminal.ended:
         complain(terminal.ended)
     return code
 

@@ -33,7 +33,7 @@ from runner.server.api.audit import AuditLog
 from runner.server.api.deps import AdmittedUids, Body
 from runner.server.api.peer import Peer, peer_of
 from runner.server.api.threads import of_person, run_control
-from runner.services.attempts.inside import NO_PYTHON
+from runner.services.attempts.inside import MAIN, NO_PYTHON
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.sessions.service import AttemptOutcome, Session, SessionService
@@ -235,7 +235,7 @@ class SessionRoutes:
         connection = await run_control(self._sessions.connect, session, name)
         size = (body.terminal or SizeBody()).size()
         held = await HeldTerminal.open(connection, size, repeat=body.repeat)
-        return await self._through(websocket, held, session)
+        return await self._through(websocket, held, session, is_main=name == MAIN)
 
     async def forward(self, websocket: WebSocket) -> None:
         """Keep a port inside of a job open for ``connect``, as long as the client stays."""
@@ -273,11 +273,23 @@ class SessionRoutes:
         finally:
             await process.close()
 
-    async def _through(self, websocket: WebSocket, process: ExecProcess, session: Session) -> str:
-        """Let a client use a command until one of them ends; return how the command ended."""
+    async def _through(
+        self, websocket: WebSocket, process: ExecProcess, session: Session, *, is_main: bool = False
+    ) -> str:
+        """Let a client use a command until one of them ends; return how the command ended.
+
+        ``is_main``: it is the program of the job, whose exit code says how both have ended.
+        """
+        ended = None
         try:
             code = await _relay(websocket, process)
-            ended = await self._ended_with_attempt(session) if code > SIGNALLED else None
+            if code > SIGNALLED and not is_main:
+                ended = await self._ended_with_attempt(session)
+        except Unavailable:
+            ended = await self._ended_with_attempt(session)
+            if ended is None:
+                raise
+            code = SIGNALLED + signals.SIGKILL
         finally:
             await process.close()
         said = {} if ended is None else {"ended": asdict(ended)}

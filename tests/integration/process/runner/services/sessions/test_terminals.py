@@ -63,6 +63,20 @@ def test_the_newest_terminal_is_attached_to_unless_another_is_named(daemon: Serv
             assert code_of(screen) == 0
 
 
+def test_a_terminal_whose_job_ends_says_how(daemon: Service) -> None:
+    file = daemon.file(
+        "brief", workload={"kind": "program", "command": ["sleep", "1000"]}, resources={"memory": "1GiB"}
+    )
+    job_id = daemon.submit(file, end="cancelled")
+    daemon.reaches(job_id, "running")
+    with typing(daemon, "exec", "-it", job_id, "--", "/bin/sh", "-c", "trap '' HUP TERM; cat") as screen:
+        screen.sendline("here")
+        screen.expect("here")
+        daemon.runner("cancel", job_id)
+        screen.expect("job brief ended [(]cancelled by root[)]; the terminal ended with it")
+        assert code_of(screen) == 128 + signal.SIGKILL
+
+
 def test_a_terminal_that_goes_away_leaves_its_program(daemon: Service, job: str) -> None:
     with typing(daemon, "exec", "-it", job, "--", "/bin/sh") as screen:
         screen.expect(r"\$ ")

@@ -26,6 +26,10 @@ ARMS = [
 """What must not change a bit; a job keeps to one of them."""
 
 
+TRACED = [{}, {"trace": {"steps": [4, 8]}}]
+"""The same about what is only looked at."""
+
+
 def spec(kind: str, directory: Path) -> dict[str, Any]:
     return {
         "job_id": "chaos",
@@ -53,14 +57,14 @@ def torture(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_a_training_whose_micro_batch_was_found_keeps_it_when_killed(tmp_path: Path) -> None:
-    """Each attempt after the first meets a device with more room."""
+    """Each attempt after the first meets a device with more room; every other job records a trace."""
     seed = int.from_bytes(os.urandom(4))
     print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     asked = spec("causal_lm", tmp_path / "some examples")
     asked["workload"]["batch_size"] = 12
     asked["profile"] = {"micro_batch": "auto"}
     kills = {"timed_kills": KILLS // 2, "line_kills": KILLS // 2, "stopped_jobs": 1}
-    report = torture(tmp_path / "jobs", {"spec": asked, "arms": ARMS[:1], "seed": seed, **kills})
+    report = torture(tmp_path / "jobs", {"spec": asked, "arms": TRACED, "seed": seed, **kills})
     assert report["reference"]["weights"]
     for end in report["ends"]:
         assert end == report["reference"]

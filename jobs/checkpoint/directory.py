@@ -7,12 +7,15 @@
     .tmp-...  .trash-...                         left by a kill; swept by the next attempt
     bad-...  superseded-...                      set aside, never read again
     .lock                                        held while an attempt writes here
+    .owner                                       the number of the latest attempt; no earlier one publishes
+    .fence                                       held for the moment in which one looks at it and renames
 
 A checkpoint is committed by a rename only.  A directory named ``step-N`` was complete, on the disk
 and verified to be readable before it got that name.  There is no link to the newest checkpoint; it
 is determined from the list of names.
 """
 
+import errno
 import fcntl
 import os
 import pickle
@@ -40,7 +43,16 @@ from jobs.contract import (
     dump,
     file_sha256,
 )
-from jobs.training.failures import DiskFull, InvalidSpec, LineageBusy, Stopped, chain, is_disk_full
+from jobs.training.failures import (
+    DiskFull,
+    InvalidSpec,
+    LineageBusy,
+    Stopped,
+    Superseded,
+    chain,
+    is_disk_full,
+)
+from jobs.training.report import warn
 from jobs.training.signals import StopRequests
 
 STATE = "state.pt"
@@ -53,6 +65,17 @@ LOOKING_ON = frozenset({"best", "evaluated", "halved"})
 
 LOCK_WAIT_S = 30.0
 """A killed attempt may hold the lock for some seconds; a longer hold means a second attempt, a defect."""
+
+OWNER = ".owner"
+FENCE = ".fence"
+
+TAKE_OVER_S = 5.0
+"""How long an earlier attempt, which can publish nothing more, is waited for."""
+
+FENCE_WAIT_S = 2.0
+"""Longer than a rename takes; who holds the fence longer is frozen."""
+
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 
 BAD_KEPT = 3
 """Number of rejected checkpoints that are kept for inspection."""
@@ -112,18 +135,83 @@ def of_best(step: int, weights: Plain) -> Snapshot:
     return Snapshot(step, step, weights, f"{BEST}{step:08d}", WEIGHTS, weights_sha256)
 
 
+def fence(directory: Path, attempt: int) -> None:
+    """Check that the lineage still belongs to an attempt, before it changes anything there.
+
+    Raises:
+        Superseded: A later attempt has taken it over.
+    """
+    owner = owner_of(directory)
+    if owner > attempt:
+        raise Superseded(
+            f"attempt {owner} has taken this lineage over; attempt {attempt} publishes nothing more"
+        )
+
+
+def owner_of(directory: Path) -> int:
+    """Return the number of the attempt that has the lineage; 0 if none has written it."""
+    try:
+        return int((directory / OWNER).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
 @contextmanager
-def locked(directory: Path, requests: StopRequests, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+def _fenced(directory: Path) -> Iterator[None]:
+    """Let no other process look at the owner and rename in between; a frozen one does not hold this up."""
+    descriptor = os.open(directory / FENCE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + FENCE_WAIT_S
+        while not _try_lock(descriptor) and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def take_over(directory: Path, attempt: int) -> bool:
+    """Make a lineage that of an attempt, and return whether an earlier attempt had it.
+
+    Raises:
+        Superseded: A later attempt has it.
+    """
+    with _fenced(directory):
+        fence(directory, attempt)
+        before = owner_of(directory)
+        try:
+            files.replace(directory / OWNER, str(attempt).encode())
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            warn(f"{OWNER} cannot be written ({error.strerror}): the lock alone keeps earlier attempts out")
+            return False
+    return 0 < before < attempt
+
+
+@contextmanager
+def locked(
+    directory: Path, requests: StopRequests, wait_s: float = LOCK_WAIT_S, *, attempt: int | None = None
+) -> Iterator[None]:
     """Hold the lineage's lock, so that a zombie attempt and its successor never write concurrently.
+
+    A number of the attempt makes the lineage its own.  Then an earlier attempt that holds the lock and does
+    not let go, for example because it is frozen, can publish nothing more, and is not waited for.
 
     Raises:
         LineageBusy: Another process held the lock for ``wait_s``.
+        Superseded: A later attempt has the lineage.
         Stopped: A stop was requested while waiting.
         InvalidSpec: The directory does not exist.
     """
     descriptor = _open_lock(directory)
     try:
-        _lock(descriptor, directory, requests, wait_s)
+        had_earlier = attempt is not None and take_over(directory, attempt)
+        try:
+            _lock(descriptor, directory, requests, min(wait_s, TAKE_OVER_S) if had_earlier else wait_s)
+        except LineageBusy as error:
+            if not had_earlier:
+                raise
+            warn(f"{error}; it belongs to attempt {attempt} now, and the other one can publish nothing more")
         yield
     finally:
         os.close(descriptor)
@@ -149,10 +237,14 @@ def _lock(descriptor: int, directory: Path, requests: StopRequests, wait_s: floa
 
 
 def _try_lock(descriptor: int) -> bool:
+    """Return whether the lock is held now; a file system without locks has only the owner."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
     return True
 
 
@@ -186,10 +278,16 @@ def publish(directory: Path, snapshot: Snapshot, provenance: Provenance) -> None
         manifest = _manifest(tmp / snapshot.file, snapshot, provenance, sha256)
         files.write_durably(tmp / MANIFEST, dump(manifest).encode())
         files.sync(tmp)
-        tmp.rename(directory / snapshot.name)
+        with _fenced(directory):
+            fence(directory, provenance.attempt)
+            tmp.rename(directory / snapshot.name)
         files.sync(directory)
+    except Superseded:
+        files.remove_tree(tmp)
+        raise
     except (OSError, RuntimeError) as error:
         files.remove_tree(tmp)  # free the space at once
+        fence(directory, provenance.attempt)  # a later attempt sweeps what this one writes
         if is_disk_full(error):
             raise DiskFull(f"{directory / snapshot.name}: not written: no space left on the disk") from error
         raise

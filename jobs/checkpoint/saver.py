@@ -195,6 +195,7 @@ class Checkpoints:
         """Publish the finished model and return the sha256 of its weights."""
         self.settle()
         final, snapshot = self._directory / lineage.FINAL, lineage.of_final(step, clone(weights))
+        lineage.fence(self._directory, self.provenance.attempt)
         with self._reporter.within(Phase.DRAIN):
             if final.exists():
                 lineage.set_aside(final, "superseded")
@@ -250,6 +251,7 @@ class Checkpoints:
     def _write(self, snapshot: Snapshot) -> int:
         """Publish a snapshot, delete old checkpoints and return the step; runs on the writer's thread."""
         began = time.monotonic()
+        lineage.fence(self._directory, self.provenance.attempt)
         if not self._is_there(snapshot):
             lineage.publish(self._directory, snapshot, self.provenance)
             say(f"checkpoint of step {snapshot.step} saved")

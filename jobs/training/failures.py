@@ -79,6 +79,13 @@ class LineageBusy(Failure):
     exit_code: ClassVar[int] = ExitCode.LINEAGE_BUSY
 
 
+class Superseded(Failure):
+    """A later attempt has taken the lineage over; this one publishes nothing more."""
+
+    cause = Cause.SUPERSEDED
+    exit_code: ClassVar[int] = ExitCode.SUPERSEDED
+
+
 class RankLost(Failure):
     """Another process of this attempt is gone or does not answer."""
 

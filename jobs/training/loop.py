@@ -42,7 +42,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRe
     Raises:
         Failure: Training ended early; each reason has its own subclass.
     """
-    lock = locked(paths.lineage_dir, requests) if own_rank() == 0 else nullcontext()
+    lock = locked(paths.lineage_dir, requests, attempt=spec.attempt) if own_rank() == 0 else nullcontext()
     with lock, ExitStack() as group:
         training = _build(spec, paths, reporter, requests, group)
         checkpoints = Checkpoints(

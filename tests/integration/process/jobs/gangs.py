@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from jobs.contract import Manifest, RunPaths, verify
 from tests.unit.jobs.conftest import JobDir
 
@@ -108,3 +110,11 @@ def weights(job: JobDir, lineage: int = 1) -> str | None:
     """Return the sha256 of the finished model."""
     found: Manifest = verify(job.lineage(lineage) / "final")
     return found.state_sha256
+
+
+def state(job: JobDir, lineage: int = 1) -> dict[str, torch.Tensor]:
+    """Return the weights of the finished model."""
+    found: dict[str, torch.Tensor] = torch.load(
+        job.lineage(lineage) / "final" / "weights.pt", weights_only=True
+    )
+    return found

@@ -4,9 +4,10 @@ import os
 import signal
 
 import pytest
+import torch
 
 from jobs.contract import Cause, ExitCode
-from tests.integration.process.jobs.gangs import training, weights
+from tests.integration.process.jobs.gangs import state, training, weights
 from tests.unit.jobs.conftest import JobDir
 
 
@@ -61,6 +62,30 @@ def test_all_processes_stop_at_one_step_whose_checkpoint_is_saved_once(job: JobD
         assert gang.end() == ExitCode.FINISHED, gang.output
         assert f"resumed from step {step}" in gang.log(1)
     assert weights(job) == undisturbed
+
+
+def test_fast_reduction_computes_the_same_rows_and_is_no_other_training(job: JobDir) -> None:
+    with training(job, 2, parallel={"reduction": "fast"}) as gang:
+        gang.wait_for("step 10/40")
+        os.kill(gang.rank(1), signal.SIGKILL)
+        assert gang.end() == 128 + signal.SIGKILL, gang.output
+    with training(job, 2, parallel={"reduction": "fast"}) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert "the bits will differ" not in gang.output
+    with training(job, 2, lineage=2) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    fast, exact = (state(job, lineage) for lineage in (1, 2))
+    assert fast.keys() == exact.keys()
+    for name, tensor in fast.items():
+        torch.testing.assert_close(tensor, exact[name], rtol=1e-3, atol=1e-4)
+
+
+def test_the_signature_says_how_gradients_are_added(job: JobDir) -> None:
+    with training(job, 2, workload={"steps": 10}) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    with training(job, 1, shards=8, workload={"steps": 20}) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert "numerics than when step 10 was saved" in gang.output
 
 
 def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobDir) -> None:

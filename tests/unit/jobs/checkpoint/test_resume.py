@@ -9,7 +9,7 @@ import pytest
 
 from jobs.checkpoint import directory as lineage
 from jobs.contract import MANIFEST, Cause, ExitCode
-from jobs.training.failures import LineageBusy, Stopped
+from jobs.training.failures import LineageBusy, Stopped, Superseded
 from jobs.training.signals import StopRequests
 from tests.unit.jobs.conftest import JobDir
 
@@ -154,7 +154,11 @@ def test_what_a_kill_left_half_done_is_swept(stopped: JobDir) -> None:
         (stopped.lineage() / name).mkdir()
         (stopped.lineage() / name / lineage.STATE).write_bytes(b"half")
     assert stopped.train() == ExitCode.FINISHED
-    assert {path.name for path in stopped.lineage().iterdir() if path.name.startswith(".")} == {".lock"}
+    assert {path.name for path in stopped.lineage().iterdir() if path.name.startswith(".")} == {
+        ".lock",
+        ".owner",
+        ".fence",
+    }
 
 
 def test_a_damaged_final_model_is_published_again(job: JobDir) -> None:
@@ -192,3 +196,32 @@ def test_the_lock_is_free_again_after_an_attempt(tmp_path: Path) -> None:
     for _ in range(2):
         with lineage.locked(tmp_path, StopRequests(), 0.0):
             assert (tmp_path / ".lock").exists()
+
+
+def test_an_earlier_attempt_that_holds_the_lock_is_not_waited_for(tmp_path: Path) -> None:
+    with lineage.locked(tmp_path, StopRequests(), attempt=1):
+        with lineage.locked(tmp_path, StopRequests(), 0.0, attempt=2):
+            assert lineage.owner_of(tmp_path) == 2
+        with pytest.raises(Superseded, match="attempt 2 has taken this lineage over"):
+            lineage.fence(tmp_path, 1)
+
+
+def test_the_same_attempt_is_not_started_twice(tmp_path: Path) -> None:
+    with (
+        lineage.locked(tmp_path, StopRequests(), attempt=3),
+        pytest.raises(LineageBusy),
+        lineage.locked(tmp_path, StopRequests(), 0.0, attempt=3),
+    ):
+        pytest.fail("two writers")
+
+
+def test_an_attempt_whose_lineage_was_taken_over_publishes_nothing_more(
+    job: JobDir, before_step: Callable[[dict[int, Callable[[], None]]], None]
+) -> None:
+    def take_over() -> None:
+        (job.lineage() / ".owner").write_text("7")
+
+    before_step({5: take_over})
+    assert job.train(profile={"async_save": False}) == ExitCode.SUPERSEDED
+    assert job.result().cause is Cause.SUPERSEDED
+    assert job.names() == {"step-00000002", "step-00000004"}

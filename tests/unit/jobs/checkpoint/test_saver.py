@@ -114,7 +114,7 @@ def test_reaching_a_step_again_with_the_same_bits_keeps_what_is_there(
         with make() as checkpoints:
             checkpoints.save_now(5, state(1.0))
     assert capfd.readouterr().err == ""
-    assert [path.name for path in directory.iterdir()] == ["step-00000005"]
+    assert [path.name for path in directory.glob("[!.]*")] == ["step-00000005"]
 
 
 def test_reaching_a_step_again_with_other_bits_raises_the_alarm_and_keeps_what_is_there(

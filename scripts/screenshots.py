@@ -1,10 +1,11 @@
-"""Generate the pictures in docs/images: a terminal that shows a busy machine.
+"""Generate the pictures in docs/images: a terminal and a browser that show a busy machine.
 
 The machine is simulated: a compiled ``libnvidia-ml.so.1`` reports the content of a file, and programs report
 steps as a trainer does but train nothing.  Everything else is real: the daemon, the users' jobs
 as processes, the commands, the terminal (xterm on an X server without a screen).
 
-Requires root (jobs of several users), and: cc, unshare, xterm, Xvfb, import and convert (ImageMagick).
+Requires root (jobs of several users), and: cc, unshare; for the terminal xterm, Xvfb, import and convert
+(ImageMagick); for the browser chromium.  ``screenshots.py terminal`` or ``dashboard`` makes one kind alone.
 """
 
 import json
@@ -29,6 +30,13 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 IMAGES: Final = ROOT / "docs/images"
 GIB: Final = 1024**3
 MOST_BYTES: Final = 150_000
+MOST_PAGE_BYTES: Final = 250_000
+SAMPLED_S: Final = 12
+"""Until the daemon has looked at all jobs."""
+
+DRAWN_MS: Final = 1500
+"""Until a page has drawn its curves."""
+
 DISPLAY: Final = ":87"
 PYTHON: Final = "/usr/bin/python3"
 USERS: Final = ("ada", "bob", "cyd", "dan", "eve")
@@ -37,14 +45,31 @@ TAKEN_UP: Final = "RUNNER_SCREENSHOTS_USERS"
 """Set once this script runs where those users exist."""
 
 PROGRAM: Final = """
-import json, os, sys, time
+import json, math, os, random, sys, time
 total, rate, wait, phase, pace = sys.argv[1:]
 total, rate, wait, pace = int(total), float(rate), float(wait), float(pace)
+slope = float(os.environ.get("SLOPE", "1"))
 step, place = int(total * 0.31), os.environ["RUNNER_ATTEMPT_DIR"]
+chance = random.Random(int(slope * 1000) + total)
+
+
+def report(step, at):
+    loss = 2.1 / slope + 3.2 * math.exp(-step / total * 14 * slope) + chance.gauss(0, 0.03)
+    said = {"time": at, "step": step, "loss": loss, "items_per_s": rate * chance.uniform(0.97, 1.02)}
+    said["gradient_norm"] = 0.4 + math.exp(-step / total * 9) + abs(chance.gauss(0, 0.05))
+    with open(place + "/metrics.jsonl", "a") as file:
+        file.write(json.dumps(said) + chr(10))
+
+
+if phase == "train":
+    for number in range(200):
+        report(step * number // 200, time.time() - (200 - number) * 60)
 while True:
     said = {"phase": phase, "time": time.time(), "step": step, "total_steps": total, "loss": 2.1}
     if phase == "train":
         said |= {"items_per_s": rate, "data_wait": wait, "parts": {"data": wait}}
+        report(step, time.time())
+        print(f"step {step}/{total}  {rate:,.0f} items/s", flush=True)
         step += 1
     with open(place + "/status.part", "w") as file:
         json.dump(said, file)
@@ -89,6 +114,19 @@ WAITING: Final = (
     Played("cyd", "graph-sweep-1", 2),
     Played("dan", "pairs-small", 2, more="priority: 30\n"),
 )
+
+
+SWEEP: Final = f"""name: rates
+workload:
+  kind: program
+  command: [{PYTHON}, play.py, "2000", "900", "0.02", train, "2"]
+  code: .
+resources: {{cpus: 2, memory: 4GiB, time_limit: 6h}}
+matrix:
+  values:
+    environment.SLOPE: ["0.7", "1.0", "1.4", "1.9"]
+"""
+"""Four jobs with curves of their own."""
 
 
 @dataclass
@@ -202,11 +240,68 @@ class Stage:
             self.runner("gpus", "drain", "GPU-7", "--reason", "fan is loud, replaced on Friday")
         until(lambda: any(each.get("alarm") for each in self._running()), "an alarm is raised")
 
+    def play_sweep(self) -> None:
+        """Submit the jobs of a matrix, and kill an attempt of another job."""
+        path = self.root / "play/rates.yaml"
+        path.write_text(SWEEP)
+        client = Client(Endpoint(str(self.root / "state/runner.sock"), None))
+        client.submit(str(path), path.read_bytes(), None)
+        until(lambda: len(self._running()) == len(RUNNING) + 4, "the jobs of the matrix run")
+        self.runner("kill", "steps-imu", "--signal", "KILL")
+        until(
+            lambda: len(json.loads(self.runner("show", "steps-imu", "--json"))["attempts"]) > 1, "it resumes"
+        )
+        time.sleep(SAMPLED_S)
+
+    def shoot_pages(self) -> None:
+        """Save pictures of the dashboard in both colour schemes."""
+        from playwright.sync_api import sync_playwright
+
+        command = [str(self.root / "runner"), "dash", "--no-open", "--listen", "0"]
+        jobs = {
+            each["name"]: each["id"] for each in map(json.loads, self.runner("list", "--json").splitlines())
+        }
+        rates = [number for name, number in jobs.items() if name.startswith("rates")]
+        pages = {
+            "machine": "/",
+            "job": f"/jobs/{jobs['steps-imu']}",
+            "sweep": f"/sweeps/{rates[0]}",
+            "compare": "/compare?" + "&".join(f"job={each}" for each in sorted(rates)),
+        }
+        with (
+            subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True) as dash,
+            sync_playwright() as playwright,
+        ):
+            link = "" if dash.stdout is None else dash.stdout.readline().strip()
+            browser = playwright.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            )
+            try:
+                page = browser.new_context(viewport={"width": 1200, "height": 760}).new_page()
+                page.goto(link)
+                for name, path in pages.items():
+                    for scheme in ("light", "dark"):
+                        page.emulate_media(color_scheme=scheme)
+                        page.goto(link.partition("/login")[0] + path)
+                        page.wait_for_timeout(DRAWN_MS)
+                        self._keep(page.screenshot(), IMAGES / f"dashboard-{name}-{scheme}.png")
+            finally:
+                browser.close()
+                dash.terminate()
+
+    def _keep(self, picture: bytes, path: Path) -> None:
+        path.write_bytes(picture)
+        print(f"{path.relative_to(ROOT)}: {len(picture) // 1000} kB")
+        if len(picture) > MOST_PAGE_BYTES:
+            sys.exit(f"screenshots: {path} is larger than {MOST_PAGE_BYTES} bytes")
+
     def _running(self) -> list[dict[str, Any]]:
         return [each for each in self.overview()["jobs"] if each["state"] == "running"]
 
     def end(self) -> None:
         """Cancel all jobs, so that no program is left."""
+        with suppress(subprocess.CalledProcessError):
+            self.runner("cancel", "--sweep", "rates-1")
         for each in reversed((*RUNNING, *WAITING)):
             with suppress(subprocess.CalledProcessError):
                 self.runner("cancel", each.name)
@@ -266,7 +361,7 @@ def take_up_users() -> None:
         (directory / name).write_text(text)
         (directory / name).chmod(0o644)
     binds = " && ".join(f"mount --bind {directory}/{name} /etc/{name}" for name in ("passwd", "group"))
-    again = f"{binds} && exec {sys.executable} {Path(__file__).resolve()}"
+    again = f"{binds} && exec {sys.executable} {Path(__file__).resolve()} {' '.join(sys.argv[1:])}"
     environment = {**os.environ, TAKEN_UP: str(directory), "PYTHONPATH": str(ROOT)}
     os.execvpe("unshare", ["unshare", "--mount", "sh", "-c", again], environment)  # noqa: S606
 
@@ -275,9 +370,21 @@ def missing(programs: Sequence[str]) -> list[str]:
     return [each for each in programs if shutil.which(each) is None]
 
 
+def shoot_terminal(stage: Stage) -> None:
+    with x_server():
+        stage.shoot("top", "runner top", 26)
+        stage.shoot("list", "runner list", 17)
+        if "gpus" in COMMANDS:
+            stage.shoot("gpus", "runner gpus", 12)
+
+
 def main() -> None:
-    """Generate every picture."""
-    if os.geteuid() != 0 or (wanted := missing(("cc", "unshare", "xterm", "Xvfb", "import", "convert"))):
+    """Generate the pictures."""
+    kinds = sys.argv[1:] or ["terminal", "dashboard"]
+    programs = ["cc", "unshare"]
+    programs += ["xterm", "Xvfb", "import", "convert"] if "terminal" in kinds else []
+    programs += ["chromium"] if "dashboard" in kinds else []
+    if os.geteuid() != 0 or (wanted := missing(programs)):
         sys.exit(
             f"screenshots: wants root, and these programs: {' '.join(wanted) if os.geteuid() == 0 else ''}"
         )
@@ -292,11 +399,11 @@ def main() -> None:
     with stage.daemon():
         try:
             stage.play()
-            with x_server():
-                stage.shoot("top", "runner top", 26)
-                stage.shoot("list", "runner list", 17)
-                if "gpus" in COMMANDS:
-                    stage.shoot("gpus", "runner gpus", 12)
+            if "terminal" in kinds:
+                shoot_terminal(stage)
+            if "dashboard" in kinds:
+                stage.play_sweep()
+                stage.shoot_pages()
         finally:
             stage.end()
     shutil.rmtree(root)

@@ -362,6 +362,8 @@ class Helper:
     def _(self, request: ask.EnsurePackages) -> str:
         if self._choice[0] == "docker" and request.image not in self._known_images():
             raise BuildFailed(f"image {request.image[:100]}: is not offered by the settings")
+        if not self.allowed_system and "[[tool.runner.system]]" in request.lock:
+            raise Refused("the settings allow no Debian packages (packages.system)")
         place = self.jobs / request.job / "build.log"
         image = self._the_packages().ensure(
             request.lock, request.image, request.accelerator, place, request.job

@@ -238,7 +238,7 @@ class _JobResolver:
         Equal requirements of a matrix are resolved once.
         """
         resolver = self.resolver
-        if not job.image.has_packages:
+        if not job.image.has_packages or self.refused:
             return {}
         if resolver.package_locks is None:
             fact = "this daemon offers no packages"

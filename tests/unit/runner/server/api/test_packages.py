@@ -320,3 +320,11 @@ def test_an_image_with_another_python_is_refused(site: Site) -> None:
     ]
     [line] = refusal(site, "{requirements: [tqdm], python: 3.12}")
     assert line.endswith('image.python: must be a version such as "3.12", not 3.12; put it in quotes')
+
+
+def test_nothing_is_resolved_for_a_job_that_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.services.submission.resolve.system_refusal", lambda *_: "not on the list")
+    answer = site.submit(f"{JOB}image: {{system: [sudo], requirements: [six]}}\n")
+    assert answer.status_code == 403
+    assert "not on the list" in answer.json()["error"]["lines"][0]
+    assert site.packages.asked == []

@@ -286,6 +286,8 @@ def test_packages_are_asked_through_the_helper(two: Two) -> None:
         packages.ensure("lock", "sha256:evil", "cpu", Path("x"), "7")
     record(two.state / "images", IMAGE)
     assert packages.ensure("lock", IMAGE, "cpu", Path("x"), "7") == f"{IMAGE} with lock"
+    with pytest.raises(Refused, match="allow no Debian packages"):
+        packages.ensure("[[tool.runner.system]]\n", IMAGE, "cpu", Path("x"), "7")
     asked = DockerfileRequest("Dockerfile", IMAGE, "cpu", ANN.uid)
     with TemporaryFile() as context:
         context.write(b"code")

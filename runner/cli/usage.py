@@ -17,6 +17,8 @@ LONGEST_S: Final = 3660 * 86400
 """As far back as the daemon can look."""
 
 COLUMNS: Final = ("DEVICE HOURS", "CPU HOURS", "SHARE", "EFFICIENCY", "UTILISATION", "ATTEMPTS")
+SWITCHES: Final = ("GAVE WAY", "COST", "PREFERRED", "SPARED WAIT")
+"""Shown where some job has given way to another."""
 
 
 @click.command()
@@ -39,8 +41,14 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
     and work after the newest checkpoint of a failed attempt. UTILISATION is the mean over the allocated
     devices.
 
-    In a pipe, tabs separate name, device hours, CPU hours, share, efficiency, utilisation and attempts;
-    shares range from 0 to 1, and there is no header and no total.
+    Where jobs have given way to others, GAVE WAY is how often, and COST the hours of devices (of CPUs where
+    no device was allocated) from the request to the release and for the next start, or for work that was
+    lost. PREFERRED is how often jobs gave way to these, and SPARED WAIT the waiting that this spared them, as
+    the queue estimated it.
+
+    In a pipe, tabs separate name, device hours, CPU hours, share, efficiency, utilisation, attempts, and how
+    often jobs gave way, the hours that it cost, how often they were preferred, and the hours of waiting that
+    this spared; shares range from 0 to 1, and there is no header and no total.
     """
     if not since:
         raise click.BadParameter("must be more than 0", param_hint="--since")
@@ -60,8 +68,11 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
 def make_usage_table(answer: Json) -> Table:
     """Return the table, with the total in its last line."""
     uses, whole = answer["uses"], {**answer["total"], "who": "all"}
-    rows = tuple(_cells(use) for use in ([*uses, whole] if uses else []))
-    columns = (answer["by"].upper(), *COLUMNS)
+    switches = bool(whole.get("gave_way") or whole.get("preferred"))
+    rows = tuple(
+        (*_cells(use), *(_switch_cells(use) if switches else ())) for use in ([*uses, whole] if uses else [])
+    )
+    columns = (answer["by"].upper(), *COLUMNS, *(SWITCHES if switches else ()))
     return Table(columns, rows, empty="nothing was lent", spare=("ATTEMPTS", "CPU HOURS"))
 
 
@@ -85,12 +96,22 @@ def _cells(use: Json) -> tuple[Cell, ...]:
     )
 
 
+def _switch_cells(use: Json) -> tuple[Cell, ...]:
+    return (
+        Cell(str(use["gave_way"]), right=True),
+        Cell(f"{use['gave_way_cost_s'] / 3600:.2f}", right=True),
+        Cell(str(use["preferred"]), right=True),
+        Cell(f"{use['spared_wait_s'] / 3600:.1f}", right=True),
+    )
+
+
 def _row(use: Json) -> tuple[object, ...]:
     hours = (round(use[name] / 3600, 4) for name in ("device_s", "cpu_s"))
     shares = (
         None if use[name] is None else round(use[name], 4) for name in ("share", "efficiency", "utilisation")
     )
-    return (use["who"], *hours, *shares, use["attempts"])
+    cost_h, spared_h = (round(use[name] / 3600, 4) for name in ("gave_way_cost_s", "spared_wait_s"))
+    return (use["who"], *hours, *shares, use["attempts"], use["gave_way"], cost_h, use["preferred"], spared_h)
 
 
 def _percent(share: float | None) -> str:

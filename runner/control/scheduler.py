@@ -194,7 +194,7 @@ class Scheduler:
             number = max(tracked.row.job.attempts, placed.attempts) + 1
             yield transition(tracked, placed, usage=self._usage(tracked.row, number, start.devices, now.at))
         for preemption in made.preemptions:
-            request = PreemptRequested(now.at, preemption.for_job, preemption.why)
+            request = PreemptRequested(now.at, preemption.for_job, preemption.why, preemption.spared_s)
             yield transition(self.tracked_jobs[preemption.job_id], request)
 
     def _highest_numbers(self, tracked: TrackedJob) -> tuple[int, int]:

@@ -10,9 +10,12 @@ from datetime import datetime
 from typing import Final
 
 from runner.adapters.sqlite.store import SQL, SqliteStore
-from runner.core.accounting.usage import UsageSpan
+from runner.core.accounting.usage import Switch, UsageSpan
 from runner.core.ports.store import SimilarBy, UsageRecord
 from runner.core.ports.usage import BusyTimes
+
+PREEMPTION: Final = "preemption"
+"""Who ended an attempt that gave way, by the fact ``killed_by``."""
 
 COMPLETED: Final = "completed"
 """The exit cause of an attempt that lost nothing."""
@@ -36,7 +39,33 @@ class SqliteAccounting:
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
         """Return the usage records of attempts between two times."""
         rows = self._store.rows("used_between", since=since.isoformat(), until=until.isoformat())
-        return tuple(_usage_span(row) for row in rows)
+        found = {(row["job_id"], row["attempt"]): row for row in rows}
+        return tuple(
+            _usage_span(row, self._switch(row, found.get((job_id, attempt + 1))))
+            for (job_id, attempt), row in found.items()
+        )
+
+    def _switch(self, row: sqlite3.Row, following: sqlite3.Row | None) -> Switch | None:
+        """Return how an attempt gave way, None if it did not; ``following`` is its job's next attempt."""
+        if row["ended_at"] is None or row["left"] is None or json.loads(row["left"])[2] != PREEMPTION:
+            return None
+        asked = {name: row[name] for name in ("job_id", "placed_at", "ended_at")}
+        told = next(iter(self._store.rows("switch_of", **asked)), None)
+        if told is None:
+            return None
+        told_s, ended_s = _known_seconds(told["told_at"]), _known_seconds(row["ended_at"])
+        start_s = 0.0
+        if following is not None and following["launched_at"] is not None:
+            start_s = _known_seconds(following["launched_at"]) - _known_seconds(following["placed_at"])
+        lost_s = _lost_s(row, _seconds(row["launched_at"]), ended_s)
+        return Switch(
+            told_s=told_s,
+            cost_s=max(ended_s - told_s, lost_s) + start_s,
+            spared_s=told["spared_s"] or 0.0,
+            job=f"{told['other_id']} {told['other_name']}",
+            user=told["other_owner"],
+            team=told["other_team"] or "",
+        )
 
     def add(self, busy: BusyTimes) -> None:
         """Add busy times of devices; only the thread that writes the store may call this."""
@@ -61,7 +90,7 @@ def _usage_record(row: sqlite3.Row) -> UsageRecord:
     )
 
 
-def _usage_span(row: sqlite3.Row) -> UsageSpan:
+def _usage_span(row: sqlite3.Row, switch: Switch | None = None) -> UsageSpan:
     ended_s, ran_s = _seconds(row["ended_at"]), _seconds(row["launched_at"])
     return UsageSpan(
         job=f"{row['job_id']} {row['name']}",
@@ -69,11 +98,12 @@ def _usage_span(row: sqlite3.Row) -> UsageSpan:
         team=row["team"],
         gpus=row["gpus"],
         cpus=row["cpus"],
-        placed_s=datetime.fromisoformat(row["placed_at"]).timestamp(),
+        placed_s=_known_seconds(row["placed_at"]),
         ended_s=ended_s,
         started_s=ran_s,
         lost_s=_lost_s(row, ran_s, ended_s),
         util=row["busy_s"] / row["device_s"] if row["device_s"] else None,
+        switch=switch,
     )
 
 
@@ -84,10 +114,14 @@ def _lost_s(row: sqlite3.Row, ran_s: float | None, ended_s: float | None) -> flo
     """
     if ran_s is None or ended_s is None or row["cause"] == COMPLETED or row["left"] is None:
         return 0.0
-    advanced, age_s = json.loads(row["left"])
+    advanced, age_s, _ = json.loads(row["left"])
     ran = ended_s - ran_s
     return min(age_s or 0.0, ran) if advanced else ran
 
 
 def _seconds(text: str | None) -> float | None:
-    return None if text is None else datetime.fromisoformat(text).timestamp()
+    return None if text is None else _known_seconds(text)
+
+
+def _known_seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

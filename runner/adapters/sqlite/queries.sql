@@ -467,7 +467,8 @@ SELECT lasted FROM (
 -- What each attempt held within a span, when its program started, and what of its work was saved.
 SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,
     utilisation.device_s AS device_s, utilisation.busy_s AS busy_s,
-    (SELECT json_extract(decisions.body, '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"')
+    (SELECT json_extract(decisions.body, '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"',
+         '$.facts.killed_by')
      FROM decisions
      WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
      ORDER BY seq DESC LIMIT 1) AS left
@@ -476,6 +477,16 @@ JOIN jobs ON jobs.id = lendings.job_id
 LEFT JOIN attempts ON attempts.job_id = lendings.job_id AND attempts.number = lendings.attempt
 LEFT JOIN utilisation ON utilisation.job_id = lendings.job_id AND utilisation.attempt = lendings.attempt
 WHERE lendings.placed_at < :until AND (lendings.ended_at IS NULL OR lendings.ended_at > :since);
+
+-- name: switch_of
+-- To which job an attempt gave way that was allocated for a while, and what the queue said of it.
+SELECT events.at AS told_at, json_extract(events.body, '$.spared_s') AS spared_s,
+    other.id AS other_id, other.name AS other_name, other.owner AS other_owner,
+    (SELECT team FROM lendings WHERE lendings.job_id = other.id LIMIT 1) AS other_team
+FROM events JOIN jobs AS other ON other.id = CAST(json_extract(events.body, '$.for_job') AS INTEGER)
+WHERE events.job_id = :job_id AND events.kind = 'preempt_requested'
+    AND events.at >= :placed_at AND events.at <= :ended_at
+ORDER BY events.seq DESC LIMIT 1;
 
 -- name: add_utilisation
 INSERT INTO utilisation (job_id, attempt, device_s, busy_s) VALUES (:job_id, :attempt, :device_s, :busy_s)

@@ -21,11 +21,28 @@ class GroupBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """An attempt gave way to another job: what that cost the one, and spared the other.
+
+    ``cost_s``: the time from the request to the release, the work that was lost, and the start of the next
+    attempt as far as it has begun.  ``spared_s``: the waiting that the other job would have had in addition,
+    as the queue estimated it.
+    """
+
+    told_s: float
+    cost_s: float
+    spared_s: float
+    job: str
+    user: str
+    team: str
+
+
+@dataclass(frozen=True, slots=True)
 class UsageSpan:
     """The allocation of one attempt.
 
     ``started_s``: when its program began to run; None: never.  ``lost_s``: the time at its end whose work is
-    lost.  ``util``: mean utilization of its devices as a share; None: not measured.
+    lost.  ``util``: mean utilization of its devices as a share; None: not measured.  ``switch``: it gave way.
     """
 
     job: str
@@ -38,6 +55,7 @@ class UsageSpan:
     started_s: float | None = None
     lost_s: float = 0.0
     util: float | None = None
+    switch: Switch | None = None
 
     def allocated_s(self, since_s: float, until_s: float) -> float:
         """Return the time of the allocation that lies between two times."""
@@ -59,6 +77,9 @@ class UsageRow:
 
     ``share``: share of all allocated device time, or of CPU time where no device was allocated.
     ``efficiency``: useful time by allocated time, of devices where there were any; None: unknown.
+    ``gave_way``: how often attempts gave way to other jobs, and ``gave_way_cost_s`` what that cost, in
+    seconds of devices, or of CPUs where no device was allocated.  ``preferred``: how often attempts of others
+    (or own ones) gave way to these jobs, and ``spared_wait_s`` the waiting that this spared them.
     """
 
     who: str
@@ -68,6 +89,10 @@ class UsageRow:
     share: float
     efficiency: float | None = None
     utilisation: float | None = None
+    gave_way: int = 0
+    gave_way_cost_s: float = 0.0
+    preferred: int = 0
+    spared_wait_s: float = 0.0
 
 
 def usage_by(
@@ -79,17 +104,27 @@ def usage_by(
     for each in found:
         groups[_who(each, by)].append(each)
     whole = _sums(found, since_s, until_s)
-    uses = (_use(who, each, whole, since_s, until_s) for who, each in groups.items())
+    won: dict[str, list[Switch]] = defaultdict(list)
+    for switch in _switches(found, since_s, until_s):
+        won[_who(switch, by)].append(switch)
+    uses = (_use(who, each, whole, (since_s, until_s), won[who]) for who, each in groups.items())
     return tuple(sorted(uses, key=lambda use: (-use.device_s, -use.cpu_s, use.who)))
 
 
 def total_usage(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
     """Return the usage of all together."""
     found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
-    return _use("", found, _sums(found, since_s, until_s), since_s, until_s)
+    won = _switches(found, since_s, until_s)
+    return _use("", found, _sums(found, since_s, until_s), (since_s, until_s), won)
 
 
-def _who(usage: UsageSpan, by: GroupBy) -> str:
+def _switches(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> list[Switch]:
+    """Return the switches that were begun between two times."""
+    switches = (each.switch for each in usage_records)
+    return [each for each in switches if each is not None and since_s <= each.told_s < until_s]
+
+
+def _who(usage: UsageSpan | Switch, by: GroupBy) -> str:
     match by:
         case GroupBy.USER:
             return usage.user
@@ -114,14 +149,24 @@ def _sums(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) ->
 
 
 def _use(
-    who: str, usage_records: Sequence[UsageSpan], whole: _Sums, since_s: float, until_s: float
+    who: str,
+    usage_records: Sequence[UsageSpan],
+    whole: _Sums,
+    within: tuple[float, float],
+    won: Sequence[Switch],
 ) -> UsageRow:
+    since_s, until_s = within
     mine = _sums(usage_records, since_s, until_s)
     share = _ratio(mine.device_s, whole.device_s) if whole.device_s else _ratio(mine.cpu_s, whole.cpu_s)
     weights = [each.gpus if mine.device_s else each.cpus for each in usage_records]
     useful = fsum(
         weight * each.useful_s(since_s, until_s) for weight, each in zip(weights, usage_records, strict=True)
     )
+    costs = [
+        weight * switch.cost_s
+        for weight, each in zip(weights, usage_records, strict=True)
+        for switch in _switches((each,), since_s, until_s)
+    ]
     return UsageRow(
         who,
         len(usage_records),
@@ -130,6 +175,10 @@ def _use(
         share or 0.0,
         _ratio(useful, mine.device_s or mine.cpu_s),
         _utilisation(usage_records, since_s, until_s),
+        len(costs),
+        fsum(costs),
+        len(won),
+        fsum(each.spared_s for each in won),
     )
 
 

@@ -136,6 +136,7 @@ class PreemptRequested:
     at: datetime
     for_job: str
     why: str
+    spared_s: float | None = None  # the waiting of that job; of several victims each spares its part
     kind: Literal["preempt_requested"] = "preempt_requested"
 
 

@@ -41,6 +41,7 @@ class PreemptJob:
     job_id: str
     for_job: str
     why: str
+    spared_s: float = 0.0  # the waiting of the other job; of several victims each spares its part
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,21 +268,24 @@ class _Planner:
             return False
         why = _displacement_reason(job, candidate, placement)
         self.displacements.take(candidate)
-        earlier = self._make_room(job, candidate, why)
+        earlier = self._make_room(job, candidate, why, placement)
         self._reserve(job, earlier, overdue=False)
         self.fair_share.charge(
             job.owner, job.group, job.request, job.planned_duration_s(self.snapshot.config)
         )
         return True
 
-    def _make_room(self, job: PendingJob, candidate: PreemptionCandidate, why: str) -> Placement:
+    def _make_room(
+        self, job: PendingJob, candidate: PreemptionCandidate, why: str, placement: Placement
+    ) -> Placement:
         """Stop the victims; return the placement of the job that they make room for."""
         earlier = candidate.placement
+        spared_s = max(placement.at_s - earlier.at_s, 0.0) / len(candidate.victims)
         host = self.calendar.hosts[earlier.selection.host.number]
         for victim in candidate.victims:
             book_release(self.calendar, host, victim, earlier.at_s)
             self.calendar.ends_s[victim.job_id] = earlier.at_s
-            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, why))
+            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, why, spared_s))
         return Placement(earlier.at_s, Selection(earlier.selection.score, host, earlier.selection.devices))
 
     def _try_preemption(
@@ -292,7 +296,8 @@ class _Planner:
         if candidate is None:
             return placement
         self.displacements.remove(candidate.victims)
-        return self._make_room(job, candidate, _preemption_reason(job, candidate, placement))
+        why = _preemption_reason(job, candidate, placement)
+        return self._make_room(job, candidate, why, placement)
 
 
 def _is_too_long(duration_s: float, too_long_s: float | None) -> bool:

@@ -56,11 +56,18 @@ def hide_jobs(service: JobService, caller: Caller, spans: Iterable[UsageSpan]) -
     if not service.settings.private_jobs or service.queries.sees_all(caller):
         return tuple(spans)
     own = service.user(caller).name
-    return tuple(each if each.user == own else _nameless(each) for each in spans)
+    return tuple(_nameless(each, own) for each in spans)
 
 
-def _nameless(span: UsageSpan) -> UsageSpan:
-    return replace(span, job=f"{span.job.partition(' ')[0]} {HIDDEN}")
+def _nameless(span: UsageSpan, own: str) -> UsageSpan:
+    switch = span.switch
+    if switch is not None and switch.user != own:
+        switch = replace(switch, job=_hidden(switch.job))
+    return replace(span, job=span.job if span.user == own else _hidden(span.job), switch=switch)
+
+
+def _hidden(job: str) -> str:
+    return f"{job.partition(' ')[0]} {HIDDEN}"
 
 
 def _processes(service: JobService, caller: Caller, device: Json) -> Json:

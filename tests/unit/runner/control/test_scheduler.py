@@ -374,6 +374,12 @@ def test_a_preempted_job_goes_back_to_its_place_and_is_charged_for_nothing(site:
     site.wait(1)
     assert site.state(idle) == "running"
     assert site.row(idle).submitted_at < site.row(urgent).submitted_at
+    now = site.clock.now()
+    spans = SqliteAccounting(site.store).between(now - HOUR, now + HOUR)
+    [switch] = [span.switch for span in spans if span.switch is not None]
+    assert (switch.job, switch.user) == (f"{urgent} job", BOB.name)
+    assert switch.spared_s == pytest.approx(86400, abs=300)  # a job without a limit may take a day
+    assert switch.cost_s >= 0
 
 
 @pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.accounting.usage import GroupBy, UsageSpan, total_usage, usage_by
+from runner.core.accounting.usage import GroupBy, Switch, UsageSpan, total_usage, usage_by
 
 H = 3600.0
 ONE = UsageSpan("train", "ada", "vision", gpus=2, cpus=8, placed_s=0, ended_s=4 * H, started_s=0)
@@ -53,6 +53,22 @@ def test_utilisation_is_the_mean_over_the_device_time_that_was_looked_at() -> No
     usage_records = [replace(ONE, util=0.9), replace(ONE, gpus=6, util=0.1), replace(ONE, gpus=100)]
     assert total_usage(usage_records, 0, 4 * H).utilisation == pytest.approx(0.3)
     assert total_usage([ONE], 0, 4 * H).utilisation is None
+
+
+def test_what_giving_way_cost_the_one_and_spared_the_other() -> None:
+    switch = Switch(told_s=H, cost_s=30, spared_s=2 * H, job="short", user="bob", team="speech")
+    long = replace(ONE, ended_s=H + 10, switch=switch)
+    short = replace(ONE, job="short", user="bob", team="speech", placed_s=H + 10, gpus=1)
+    ada, bob = usage_by([long, short], 0, 4 * H, GroupBy.USER)[::-1]
+    assert (ada.who, ada.gave_way, ada.gave_way_cost_s) == ("ada", 1, 2 * 30)  # of two devices
+    assert (ada.preferred, ada.spared_wait_s) == (0, 0)
+    assert (bob.gave_way, bob.preferred, bob.spared_wait_s) == (0, 1, 2 * H)
+    whole = total_usage([long, short], 0, 4 * H)
+    assert (whole.gave_way, whole.gave_way_cost_s, whole.preferred, whole.spared_wait_s) == (1, 60, 1, 2 * H)
+    assert [(each.who, each.preferred) for each in usage_by([long, short], 0, 4 * H, GroupBy.JOB)] == [
+        ("short", 1), ("train", 0),
+    ]  # fmt: skip
+    assert total_usage([long, short], H + 1, 4 * H).gave_way == 0  # it was told before
 
 
 SOME = st.builds(

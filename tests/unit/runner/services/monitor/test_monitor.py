@@ -70,7 +70,7 @@ def test_an_idle_device_becomes_a_line_on_its_job_once_that_says_why(place: Look
     place.looks(20, data_wait=0.83)
     [said] = place.alarms()
     assert said == (
-        "attempt 1: input-bound: 83% of step time waits for data; loader workers 2 "
+        "attempt 1: input-bound: 83% of step time waits for data; loader workers 1 "
         "(devices busy 40% of the last 60 s, alarm below 70%)"
     )
     assert "1" in place.monitor.alarms

@@ -7,9 +7,11 @@ builder.  Builds have no network, because everything that they need is in the co
 
 import json
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from socket import AF_UNIX, socket
 from typing import IO, Any, Final, TypeAlias
 
@@ -25,6 +27,9 @@ from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineForbidden, EngineUnavailable
 from images.ports import BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
+
+_STEP_NAME: Final = "runner-step-"
+"""What the names of the containers of commands begin with; the process that made it follows."""
 
 _PULL_SILENCE_S: Final = 20
 """A registry that is silent for so long is unavailable; a pull that makes progress reports it."""
@@ -100,6 +105,7 @@ class DockerEngine:
     def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
         token = token or CancellationToken()
         with self._client("run a command") as api:
+            _sweep_steps(api)
             try:
                 container = api.create_container(**_step_arguments(api, step))["Id"]
             except APIError as error:
@@ -287,6 +293,23 @@ def _image(row: Mapping[str, Any]) -> Image:
     return Image(row["Id"], tags, labels, row.get("Size", 0))
 
 
+def _sweep_steps(api: docker.APIClient) -> None:
+    """Remove the containers of commands that have ended whose process was killed before it removed them.
+
+    They are found by their names, which name the process: a label would be committed with an image.
+    """
+    for row in api.containers(all=True, filters={"name": f"^/{_STEP_NAME}", "status": ["created", "exited"]}):
+        name = row["Names"][0].removeprefix(f"/{_STEP_NAME}")
+        if _is_gone(name.partition("-")[0]):
+            with suppress(NotFound, APIError):  # another process removes it, too
+                api.remove_container(row["Id"], v=True, force=True)
+
+
+def _is_gone(pid: str) -> bool:
+    """Return whether a process of this host has ended."""
+    return pid.isdecimal() and not Path("/proc", pid).exists()
+
+
 def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
     mounts = [
         Mount(target, str(source), type="bind", read_only=True) for target, source in step.files.items()
@@ -305,6 +328,7 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         security_opt=["no-new-privileges:true"],
     )
     return {
+        "name": f"{_STEP_NAME}{os.getpid()}-{secrets.token_hex(4)}",
         "image": step.image,
         "entrypoint": [],  # that of the image is not used, and a commit keeps none
         "command": list(step.argv),

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -26,6 +27,7 @@ from images.ports import BuildRequest, Step
 from images.settings import LOCAL_BASE, BuilderKind, ImageSettings, default_dockerfiles
 from images.store import ImageStore
 from runner.cli.main import cli
+from tests.fakes.daemon.service import until
 
 pytestmark = pytest.mark.engine
 
@@ -310,6 +312,32 @@ def test_a_step_leaves_behind_what_it_wrote_and_nothing_of_the_host(
     assert inside(client, "runner-images-test:step", "cat", "/seen") == "ours"
     assert "ca.pem" not in inside(client, "runner-images-test:step", "ls", "/run")
     client.images.remove("runner-images-test:step")
+
+
+def test_what_a_killed_process_left_of_a_step_is_removed_by_the_next_step(
+    client: docker.DockerClient, base_image: str
+) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            DockerEngine().step(Step(base_image, ("sleep", "2")))
+        finally:
+            os._exit(0)  # a second process must not go on with the tests
+    name = f"runner-step-{child}-"
+
+    def left(**filters: str) -> list[object]:
+        return client.api.containers(all=True, filters={"name": name, **filters})
+
+    try:
+        until(lambda: left(status="running"), "the step runs")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    DockerEngine().step(Step(base_image, ("true",)))
+    assert left(status="running")  # what still runs is left alone
+    until(lambda: left(status="exited"), "the step has ended")
+    DockerEngine().step(Step(base_image, ("true",)))
+    assert left() == []
 
 
 def test_a_step_is_nobody_without_a_network_unless_told_otherwise(base_image: str) -> None:

@@ -13,6 +13,7 @@ from runner.client.http import ErrorResponse
 
 INTERRUPTED: Final = 130  # exit code, as a shell reports SIGINT
 READER_GONE: Final = 141  # the same for SIGPIPE
+TERMINAL_GONE: Final = 129  # the same for SIGHUP
 
 
 def complain(*lines: str) -> None:
@@ -71,20 +72,26 @@ def say_row(*cells: object) -> None:
 
 
 def leave_with_reader() -> None:
-    """End this command when the reader of its output exits; a waiting command would not notice otherwise."""
+    """End this command when the reader of its output exits; a waiting command would not notice otherwise.
+
+    A terminal that closes sends SIGHUP, but that may be ignored, as by ``nohup``.
+    """
     import select  # noqa: PLC0415  only who follows something needs these
     from stat import S_ISFIFO  # noqa: PLC0415
     from threading import Thread  # noqa: PLC0415
 
     output = sys.__stdout__
-    if output is None or output is not sys.stdout or not S_ISFIFO(os.fstat(output.fileno()).st_mode):
+    if output is None or output is not sys.stdout:
+        return
+    is_pipe = S_ISFIFO(os.fstat(output.fileno()).st_mode)
+    if not (is_pipe or output.isatty()):
         return
     reader = select.poll()
-    reader.register(output.fileno(), 0)  # reports only that the other end of a pipe is closed
+    reader.register(output.fileno(), 0)  # reports only that the other end is closed
 
     def watch() -> None:
         reader.poll()
-        os._exit(READER_GONE)
+        os._exit(READER_GONE if is_pipe else TERMINAL_GONE)
 
     Thread(target=watch, name="reader", daemon=True).start()
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from runner.cli import formatting
-from runner.cli.console import say, say_json, takes_escapes
+from runner.cli.console import leave_with_reader, say, say_json, takes_escapes
 from runner.cli.failure import complain_of_failure
 from runner.cli.job_output import OutputReader, write_piece
 from runner.client.http import ErrorResponse
@@ -176,6 +176,7 @@ class ReportedState:
 
 def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int:
     """Report on a job until it ends, and return the exit code for its outcome."""
+    leave_with_reader()
     with _view(as_json=as_json) as view:
         job = follow(client, ref, view)
     if not as_json:

@@ -61,15 +61,19 @@ class Explanation:
     took_s: float = 0.0
     _lock: Lock = field(default_factory=Lock)
     _since_s: float = field(default_factory=time.monotonic)
+    _told: dict[str, PendingReason | None] = field(default_factory=dict)  # the answers so far, by job
 
     def reason(self, job_id: str) -> PendingReason | None:
         """Return what a job waits for; None if the plan does not know the job.  From any thread."""
         with self._lock:  # the loop does not wait for that
+            if job_id in self._told:
+                return self._told[job_id]
             began_s = time.thread_time()
             try:
-                return self.plan.pending_reasons.get(job_id)
+                found = self._told[job_id] = self.plan.pending_reasons.get(job_id)
             finally:
                 self.took_s += time.thread_time() - began_s
+            return found
 
     def is_outdated(self) -> bool:
         """Return whether the reasons of a newer plan should be worked out."""

@@ -13,7 +13,7 @@ import sqlite3
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
@@ -103,6 +103,9 @@ CLEANED_UP: Final = "cleaned_up"
 CLOSE_WAIT_S: Final = 2.0
 """Longest wait for a thread that still uses the store while it is closed."""
 
+KEPT_ROWS: Final = 1024
+"""Jobs that are kept as they were read; a page has 200."""
+
 MOST_ROWS: Final = 64
 """Rows that one statement writes; SQLite limits the variables of a statement, and its cache."""
 
@@ -186,6 +189,7 @@ class SqliteStore:
         self._connections: list[_Connection] = []
         self._closed = False
         self._set_aside: set[str] = set()
+        self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # by job, as they were read
         self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
         self._used = 0
         self._open()
@@ -473,7 +477,20 @@ class SqliteStore:
         return found[0]
 
     def _jobs(self, rows: Sequence[sqlite3.Row]) -> tuple[JobRow, ...]:
-        return self._readable(partial(job_row, self._shared_text), rows)
+        return self._readable(self._kept_row, rows)
+
+    def _kept_row(self, row: sqlite3.Row) -> JobRow:
+        """Return a row as a job; an unchanged one is not parsed again, for a list shows the same jobs."""
+        number = int(row["id"])
+        known = self._kept_rows.get(number)
+        if known is not None and known[0] == row:
+            return known[1]
+        found = job_row(self._shared_text, row)
+        self._kept_rows[number] = row, found
+        while len(self._kept_rows) > KEPT_ROWS:
+            with suppress(KeyError, RuntimeError):  # another thread has removed it, or adds one
+                del self._kept_rows[next(iter(self._kept_rows))]
+        return found
 
     def _shared_text(self, text_id: int) -> SharedText:
         """Return a text that revisions refer to; as long as one is in use, it is in memory once.

@@ -12,6 +12,7 @@ from bench.cases import (
     idle_daemon,
     latency,
     loader_memory,
+    long_queue,
     overhead,
     post,
     snapshot,
@@ -48,6 +49,10 @@ def test_every_bench_is_explained(name: str) -> None:
         f"p50 ≤ {latency.AIM_MS:g} ms",
         f"beside `git status` there (aim: ≤ {snapshot.AIM_RATIO:g} \N{MULTIPLICATION SIGN})",
         f"a git repository of {Effort().code_files:,} files",
+        f"a submission while {Effort().queued:,} jobs wait",
+        f"{Effort().followers} clients follow",
+        f"200 of {Effort().listed:,} waiting jobs",
+        f"Aim: ≤ {long_queue.AIM_RATIO:g} \N{MULTIPLICATION SIGN} each",
         f"over the {Effort().epochs} epochs ≤ {loader_memory.AIM_PERCENT:g} %",
     ],
 )

@@ -214,6 +214,29 @@ def test_a_list_of_ones_own_jobs_is_paged_and_looks_at_no_others(store: SqliteSt
     assert not any(step.startswith("SCAN") for step in steps)
 
 
+def test_an_unchanged_job_is_parsed_once_and_a_changed_one_anew(store: SqliteStore) -> None:
+    first, second = add(store), add(store)
+    before = store.recent(NOW, None, 10)
+    assert [row is again for row, again in zip(before, store.recent(NOW, None, 10), strict=True)] == [
+        True,
+        True,
+    ]
+    follow(store, first, RUN[0])
+    after = store.recent(NOW, None, 10)
+    assert (after[0] is before[0], after[1] is before[1]) == (True, False)
+    assert (after[0].job.id, after[1].job.state.kind) == (second.id, "queued")
+
+
+def test_of_many_jobs_the_newest_are_kept_as_they_were_read(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.adapters.sqlite.store.KEPT_ROWS", 2)
+    for _ in range(4):
+        add(store)
+    assert len(store.recent(NOW, None, 10)) == 4
+    assert len(store._kept_rows) == 2
+
+
 def test_events_are_numbered_and_can_be_read_from_anywhere(store: SqliteStore) -> None:
     follow(store, add(store), *RUN)
     add(store, "other")

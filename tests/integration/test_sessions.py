@@ -64,7 +64,7 @@ def test_streams_and_exit_code_are_those_of_the_command(daemon: Service, job: st
 
 
 def test_a_shell_can_be_left_and_survives_the_daemon(daemon: Service) -> None:
-    show_two(daemon, "1", "--image", "counter")
+    assert show_two(daemon, "1", "--image", "counter") == 7
 
 
 def test_a_terminal_has_the_walls_of_its_job(daemon: Service, job: str) -> None:

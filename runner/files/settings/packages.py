@@ -13,7 +13,9 @@ def check_index(value: str) -> str:
     """Return the address of an index."""
     scheme, mark, rest = value.partition("://")
     if not mark or scheme not in {"http", "https", "file"} or not rest.strip():
-        raise ValueError(f"must be an address such as https://pypi.org/simple, not {quoted(value)}")
+        raise ValueError(
+            f"must be an address such as https://packages.example.org/simple, not {quoted(value)}"
+        )
     if "@" in rest.partition("/")[0]:
         raise ValueError("must have no user and password; write them into the file that credentials names")
     return value

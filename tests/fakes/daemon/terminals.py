@@ -42,8 +42,8 @@ def code_of(screen: pexpect.spawn) -> int | None:
     return found
 
 
-def show_two(daemon: Service, cpus: str, *options: str) -> None:
-    """Use a shell: prompt, window size, Ctrl-C; leave it, kill the daemon, go back; its exit code."""
+def show_two(daemon: Service, cpus: str, *options: str) -> int:
+    """Use a shell: prompt, window size, Ctrl-C; leave it, kill the daemon, go back; return its exit code."""
     with typing(daemon, "shell", "-c", cpus, "--no-code", *options, "--", "/bin/sh") as screen:
         screen.expect(r"\$ ")
         screen.sendline("nproc; stty size; id -u")
@@ -77,3 +77,4 @@ def show_two(daemon: Service, cpus: str, *options: str) -> None:
     asked = job["revision"]["job"]
     assert (asked["queue"]["priority_class"], asked["resources"]["time_limit"]) == ("interactive", "8h")
     assert "free" in daemon.log(job_id)
+    return int(job["attempts"][-1]["exit_code"])

@@ -163,8 +163,12 @@ def test_a_thread_that_is_stopped_before_its_first_round_does_none() -> None:
     assert not rounds
 
 
-def test_a_thread_that_was_never_started_is_not_waited_for() -> None:
-    PeriodicThread("tester", LONG_S, lambda: None).join(10)
+def test_a_thread_that_was_never_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float | None] = []
+    thread = PeriodicThread("tester", LONG_S, lambda: None)
+    monkeypatch.setattr(thread._thread, "join", waited.append)
+    thread.join(10)
+    assert waited == []
 
 
 def test_a_thread_does_not_wait_for_itself() -> None:

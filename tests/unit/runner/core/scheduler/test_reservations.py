@@ -329,10 +329,13 @@ def test_nobody_overdue_is_passed_over_in_any_plan(
     """Neither where jobs last as long as nobody knows, nor where quotas, sweeps or preemption interfere."""
     fair = replace(rules, order=SchedulingOrder.FAIR, backfill=True, reservations=max(rules.reservations, 1))
 
+    looked_at: list[int] = []
+
     def judged(snapshot: Snapshot, decided: Plan) -> None:
-        nobody_is_passed_over(snapshot, decided)
+        looked_at.append(nobody_is_passed_over(snapshot, decided))
 
     simulate(Site(hosts, replace(fair, classes=SOON_OVERDUE), maintenance), trace, judged)
+    assert looked_at or not trace
 
 
 @FEW

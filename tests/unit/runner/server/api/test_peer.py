@@ -139,7 +139,7 @@ def test_the_bodies_of_one_person_have_a_limit_together(monkeypatch: pytest.Monk
 def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer, "UNREAD_S", 0.01)
 
-    async def unread() -> None:
+    async def unread() -> int:
         lost = asyncio.Event()
 
         async def called(_scope: object, _receive: Receive, send: Send) -> None:
@@ -158,6 +158,11 @@ def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: Watched(config, state, {}), theirs)
         ours.send(b"GET / HTTP/1.1\r\nHost: runner\r\n\r\n")
         await asyncio.wait_for(lost.wait(), 20)
+        received, size = b"begun", 0
+        while received:
+            received = ours.recv(2**20)
+            size += len(received)
         ours.close()
+        return size
 
-    asyncio.run(unread())
+    assert 0 < asyncio.run(unread()) < 10_000_000

@@ -31,7 +31,7 @@ def job(daemon: Service) -> Iterator[str]:
 
 
 def test_a_shell_can_be_left_and_survives_the_daemon(daemon: Service) -> None:
-    show_two(daemon, "1")
+    assert show_two(daemon, "1") == 7
 
 
 def test_a_terminal_goes_on_while_its_daemon_is_killed(daemon: Service, job: str) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,6 +69,20 @@ class Gang:
             assert time.monotonic() < deadline, self.output
             threading.Event().wait(0.02)
 
+    def wait_for_log(self, rank: int, words: str) -> None:
+        """Wait until the log of another process has these words."""
+        self._wait_until(lambda: words in self.log(rank))
+
+    def wait_until_dead(self, pid: int) -> None:
+        """Wait until a process has ended."""
+        self._wait_until(lambda: not _lives(pid))
+
+    def _wait_until(self, look: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not look():
+            assert time.monotonic() < deadline, self.output
+            threading.Event().wait(0.02)
+
     def end(self) -> int:
         """Return the exit code of the attempt."""
         return self.launcher.wait(PATIENCE_S)
@@ -78,6 +92,14 @@ class Gang:
             os.killpg(self.launcher.pid, signal.SIGKILL)
             self.launcher.wait(PATIENCE_S)
         self._output.close()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 @contextmanager

@@ -1,0 +1,31 @@
+"""Trainings of several processes, killed at random and resumed on another number of them: the same bits."""
+
+import os
+import random
+import signal
+
+import pytest
+
+from jobs.contract import ExitCode
+from tests.integration.process.jobs.gangs import training, weights
+from tests.unit.jobs.conftest import JobDir, corpus, job  # noqa: F401  found by name
+
+WORLDS = (1, 2, 4)
+TRIALS = 10
+
+
+@pytest.mark.slow
+def test_ten_random_trials_end_with_the_weights_of_an_undisturbed_training(job: JobDir) -> None:  # noqa: F811
+    with training(job, 1, lineage=100) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    expected = weights(job, 100)
+    for trial in range(1, TRIALS + 1):
+        dice = random.Random(trial)  # noqa: S311  (not for cryptography)
+        world, step = dice.choice(WORLDS[1:]), dice.choice((5, 10, 15, 20, 25, 30))
+        with training(job, world, lineage=trial) as gang:
+            gang.wait_for(f"step {step}/40")
+            os.kill(gang.rank(dice.randrange(world)), signal.SIGKILL)
+            gang.end()
+        with training(job, dice.choice(WORLDS), lineage=trial) as gang:
+            assert gang.end() == ExitCode.FINISHED, gang.output
+        assert weights(job, trial) == expected, f"trial {trial}"

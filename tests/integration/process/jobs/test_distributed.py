@@ -2,12 +2,13 @@
 
 import os
 import signal
+import sys
 
 import pytest
 import torch
 
 from jobs.contract import Cause, ExitCode
-from tests.integration.process.jobs.gangs import state, training, weights
+from tests.integration.process.jobs.gangs import PLAN, program, state, training, weights
 from tests.unit.jobs.conftest import JobDir
 
 
@@ -95,3 +96,29 @@ def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobD
         assert gang.end() == ExitCode.RANK_LOST, gang.output
     result = job.result()
     assert (result.cause, result.rank) == (Cause.RANK_LOST, 1)
+
+
+FLIPPED = """\
+import os, sys
+from jobs.training.step import Training
+update = Training.update
+def disturbed(self, step):
+    found = update(self, step)
+    if (step, os.environ["RANK"]) == (6, "1"):
+        next(self.workload.model.parameters()).data.view(-1)[0] += 0.001
+    return found
+Training.update = disturbed
+from jobs.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_weights_that_differ_between_processes_are_not_saved(job: JobDir) -> None:
+    parallel = {"processes": 2, "shards": 4}
+    paths = job.attempt(workload=PLAN, checkpoint={"every_steps": 5}, parallel=parallel)
+    argv = ("--root", str(job.root), "--attempt", "1", "--lineage", "1")
+    with program(paths, 2, sys.executable, "-c", FLIPPED, *argv) as gang:
+        assert gang.end() == ExitCode.REPLICAS_DIFFER, gang.output
+    assert job.result().cause is Cause.REPLICAS_DIFFER
+    assert "step 10: rank 1 of 2 holds other bits" in job.result().message
+    assert job.names() == {"step-00000005"}

@@ -34,8 +34,8 @@ REASONS: Final = {
 STARTED_BEFORE: Final = 79
 """The exit code of ``batch.sh`` where it finds that the attempt was started before."""
 
-LEAVES_ALONE: Final = frozenset({0, 75})
-"""Exit codes of the program after which nothing of Slurm's own is worth a question."""
+COMPLETING: Final = timedelta(seconds=60)
+"""How long Slurm may take to clean up after an attempt whose exit status is known."""
 
 NO_ESTIMATE: Final = timedelta(days=300)
 """Slurm says a year where no job has a time limit; that is no estimate."""
@@ -149,8 +149,17 @@ def judge(key: Key, row: Row | None, seen: Evidence, now: datetime) -> Verdict:
             return StartedTwice()
         return Waiting(key, f"Slurm: {describe_wait(row.reason)}", estimate(row.starts, now))
     if not row.ended:
-        return alive(key, seen, row)
+        return _judge_live(key, row, seen, now)
     return _judge_ended(key, row, seen)
+
+
+def _judge_live(key: Key, row: Row, seen: Evidence, now: datetime) -> Verdict:
+    """Return what is known of a job that is on its node; it has begun when its script has claimed it."""
+    if seen.exited_at is not None and now - seen.exited_at > COMPLETING:
+        return Gone(key, seen.exit_code, at=seen.exited_at)
+    if seen.claim is None:
+        return Waiting(key, f"Slurm: {row.node} is about to start it")
+    return alive(key, seen, row)
 
 
 def alive(key: Key, seen: Evidence, row: Row | None = None) -> Alive:
@@ -162,8 +171,8 @@ def alive(key: Key, seen: Evidence, row: Row | None = None) -> Alive:
 
 def left_alone(key: Key, seen: Evidence) -> Gone | None:
     """Return an end about which Slurm need not be asked, None if there is no such end."""
-    if seen.exit_code in LEAVES_ALONE:
-        return Gone(key, seen.exit_code, at=seen.exited_at)
+    if seen.exit_code == 0:
+        return Gone(key, 0, at=seen.exited_at)
     return None
 
 

@@ -1,7 +1,7 @@
 """What Slurm's words mean for an attempt; the rows are answers of squeue and sacct of Slurm 22.05."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from signal import SIGKILL, SIGTERM
 
 import pytest
@@ -156,11 +156,21 @@ def test_what_slurm_has_forgotten_has_the_exit_that_its_script_has_left() -> Non
     assert judge(KEY, None, Evidence(), NOW) == Missing()
 
 
-@pytest.mark.parametrize("code", [0, 75])
-def test_slurm_is_not_asked_about_an_end_that_it_knows_nothing_about(code: int) -> None:
-    assert left_alone(KEY, replace(BEGUN, exit_code=code)) == Gone(KEY, code)
-    assert left_alone(KEY, replace(BEGUN, exit_code=1)) is None
+def test_slurm_is_not_asked_about_a_success() -> None:
+    assert left_alone(KEY, replace(BEGUN, exit_code=0)) == Gone(KEY, 0)
+    assert left_alone(KEY, replace(BEGUN, exit_code=75)) is None  # it may have been preempted
     assert left_alone(KEY, BEGUN) is None
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
+def test_what_its_node_has_not_started_still_waits(state: str) -> None:
+    assert judge(KEY, row(state), Evidence(), NOW) == Waiting(KEY, "Slurm: node1 is about to start it")
+
+
+def test_a_node_that_does_not_finish_cleaning_up_keeps_no_attempt_alive() -> None:
+    ended = replace(BEGUN, exit_code=75, exited_at=NOW)
+    assert isinstance(judge(KEY, row("COMPLETING"), ended, NOW), Alive)
+    assert judge(KEY, row("COMPLETING"), ended, NOW + timedelta(minutes=2)) == Gone(KEY, 75, at=NOW)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""The small Slurm of ``scripts/slurm``, as tests use it: together with others, or alone to break it."""
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SCRIPT: Final = Path(__file__).parents[3] / "scripts" / "slurm"
+SPARE: Final = "node4"
+"""The node that tests may break; it is the whole partition ``spare``."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, by its configuration."""
+
+    conf: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "SLURM_CONF": str(self.conf), "RUNNER_SLURM_DIR": str(self.conf.parent)}
+
+    def ask(self, *command: str, given: str | None = None) -> str:
+        """Run a command of Slurm, and return what it prints."""
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+        return done.stdout.strip()
+
+    def script(self, *words: str) -> None:
+        """Have ``scripts/slurm`` start or kill a part of the cluster."""
+        subprocess.run([SCRIPT, *words], env=self.environment, check=True, stdout=subprocess.DEVNULL)
+
+    def pid(self, name: str) -> int:
+        return int((self.conf.parent / f"{name}.pid").read_text())
+
+    def numbers(self, name: str) -> list[str]:
+        """Return the numbers of all jobs with a name, whatever has become of them."""
+        return self.ask("squeue", "--noheader", "--states=all", "--format=%i", f"--name={name}").split()
+
+    def mend(self) -> None:
+        """Bring back whatever a test has broken."""
+        self.script("start")
+
+
+@contextmanager
+def used(conf: str, *, alone: bool = False) -> Iterator[Cluster]:
+    """Use the cluster beside other tests, or alone."""
+    cluster = Cluster(Path(conf))
+    with (cluster.conf.parent / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield cluster

@@ -1,0 +1,304 @@
+"""What a real Slurm does to attempts: it loses answers, and people act behind our back."""
+
+import pwd
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+
+import pytest
+
+from runner.adapters.launch import attempt_name
+from runner.adapters.slurm.check import SlurmCheck
+from runner.adapters.slurm.commands import SlurmCommands
+from runner.adapters.slurm.options import SlurmRules
+from runner.base.errors import Unavailable
+from runner.core.ports.executor import (
+    Alive,
+    BatchOptions,
+    BatchRequest,
+    EndReason,
+    LaunchResult,
+    Limits,
+    Waiting,
+)
+from runner.core.ports.users import Owner
+from tests.fakes.daemon.service import service
+from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm_site import (
+    LATER,
+    LIMITS,
+    NOBODY,
+    SAVES,
+    SLEEP,
+    Site,
+    begun,
+    end,
+    seen,
+    site_on,
+    when,
+)
+
+STRANGER = Owner(pwd.getpwnam("games").pw_uid, pwd.getpwnam("games").pw_gid, "games")
+NOTHING = {"kind": "program", "command": ["true"]}
+LOST = """#!/bin/sh
+# An sbatch whose answer is lost: the job is there.
+"$REAL" "$@" >/dev/null && echo "sbatch: error: Batch job submission failed: Socket timed out" >&2
+exit 1
+"""
+
+
+@pytest.fixture(scope="module")
+def together(slurm_conf: str) -> Iterator[Cluster]:
+    with used(slurm_conf) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def site(together: Cluster) -> Iterator[Site]:
+    with site_on(together) as site:
+        yield site
+
+
+# --- exactly once
+
+
+def test_a_submission_whose_answer_is_lost_is_found_and_not_repeated(site: Site) -> None:
+    request = site.request("/bin/sh", "-c", "echo one start", job="lost")
+    door = site.root / "bin"
+    door.mkdir()
+    (door / "sbatch").write_text(LOST.replace("$REAL", str(shutil.which("sbatch"))))
+    (door / "sbatch").chmod(0o755)
+    with pytest.raises(Unavailable, match="timed out"):
+        replace(site, path=f"{door}:{site.path}").executor().launch(request)
+    executor = site.executor()
+    assert executor.launch(request) is LaunchResult.ACCEPTED
+    assert end(executor, request.key).exit_code == 0
+    assert request.log.read_text() == "one start\n"
+    assert len(site.cluster.numbers(attempt_name(request.key))) == 1
+
+
+@pytest.mark.parametrize("is_gone", ["number", "booking.json"])
+def test_a_daemon_that_was_killed_during_a_launch_submits_nothing_twice(site: Site, is_gone: str) -> None:
+    request = site.request(*SLEEP, job=f"killed-{is_gone.partition('.')[0]}")
+    site.executor().launch(request)
+    (site.root / "books" / attempt_name(request.key) / is_gone).unlink()
+    executor = site.executor()
+    executor.launch(request)
+    begun(executor, request)
+    assert len(site.cluster.numbers(attempt_name(request.key))) == 1
+    executor.signal(request.key, SIGTERM)
+    assert end(executor, request.key).exit_code == 143
+
+
+def test_a_signal_finds_a_job_whose_number_was_not_noted(site: Site) -> None:
+    request = site.request(*SLEEP, job="unnoted", options=LATER)
+    site.executor().launch(request)
+    (site.root / "books" / attempt_name(request.key) / "number").unlink()
+    executor = site.executor()
+    executor.signal(request.key, SIGTERM)
+    assert end(executor, request.key).never_started
+
+
+def test_a_job_of_a_stranger_with_our_name_is_not_adopted(site: Site) -> None:
+    request = site.request("/bin/sh", "-c", "echo ours", job="forged")
+    name = attempt_name(request.key)
+    forged = f"--job-name={name}", "--output=/dev/null", "--chdir=/", "--mem=10M", "--wrap=sleep 100"
+    number = site.cluster.ask(
+        "sbatch", "--parsable", f"--uid={STRANGER.uid}", f"--gid={STRANGER.gid}", *forged
+    )
+    executor = site.executor()
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    assert request.log.read_text() == "ours\n"
+    executor.signal(request.key, SIGKILL)
+    assert site.cluster.ask("squeue", "--noheader", "--format=%T", "-j", number) in {"RUNNING", "PENDING"}
+    site.cluster.ask("scancel", number)
+
+
+def test_a_second_start_of_an_attempt_runs_nothing(site: Site) -> None:
+    request = site.request("/bin/sh", "-c", "echo one start; exit 3", job="second")
+    executor = site.executor()
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 3
+    (request.log.parent / ".slurm-exit").unlink()
+    script = Path(__file__).parents[2] / "runner" / "adapters" / "slurm" / "batch.sh"
+    place = request.run_dir / ".slurm-1"
+    done = site.cluster.ask(
+        "sh", "-c", f"SLURM_JOB_ID=1 SLURMD_NODENAME=n sh {script} {request.log.parent} {place} || echo $?"
+    )
+    assert done.endswith("79")
+    assert request.log.read_text() == "one start\n"
+
+
+# --- the queue of Slurm
+
+
+def test_what_waits_has_a_reason_and_is_cancelled_without_having_run(site: Site) -> None:
+    request = site.request(*SLEEP, job="waits", options=LATER)
+    executor = site.executor()
+    executor.launch(request)
+    waiting = when(executor, request.key, lambda each: isinstance(each, Waiting))
+    assert isinstance(waiting, Waiting)
+    assert waiting.why == "Slurm: its begin time has not come (BeginTime)"
+    assert waiting.starts_at is not None
+    with pytest.raises(Unavailable, match="signal it first"):
+        executor.remove(request.key)
+    executor.signal(request.key, SIGTERM)
+    gone = end(executor, request.key)
+    assert (gone.exit_code, gone.never_started, gone.reason) == (143, True, None)
+    assert not request.log.exists()
+
+
+def test_a_hold_and_a_release_by_hand_are_told(site: Site) -> None:
+    request = site.request(*SLEEP, job="held", options=BatchOptions(extra=("--hold",)))
+    executor = site.executor()
+    executor.launch(request)
+    told = when(executor, request.key, lambda each: isinstance(each, Waiting) and "held" in each.why)
+    assert isinstance(told, Waiting)
+    site.cluster.ask("scontrol", "release", site.cluster.numbers(attempt_name(request.key))[0])
+    begun(executor, request)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_cancellation_by_hand_has_its_own_reason(site: Site, *, begins: bool) -> None:
+    request = site.request(*SLEEP, job=f"scancel{begins}", options=None if begins else LATER)
+    executor = site.executor()
+    executor.launch(request)
+    if begins:
+        begun(executor, request)
+    number = site.cluster.numbers(attempt_name(request.key))[0]
+    site.cluster.ask("scancel", number)
+    gone = end(executor, request.key)
+    assert gone.reason is EndReason.CANCELLED_ELSEWHERE
+    assert f"job {number} was cancelled in Slurm" in gone.error
+
+
+def test_slurm_refuses_to_requeue_an_attempt(site: Site) -> None:
+    request = site.request(*SLEEP, job="requeue")
+    executor = site.executor()
+    executor.launch(request)
+    begun(executor, request)
+    number = site.cluster.numbers(attempt_name(request.key))[0]
+    with pytest.raises(AssertionError, match="disabled"):
+        site.cluster.ask("scontrol", "requeue", number)
+    assert isinstance(seen(executor, request.key), Alive)
+
+
+def test_a_preempted_attempt_saves_first(site: Site) -> None:
+    options = BatchOptions(constraint="fast", extra=("--exclusive",))
+    request = site.request(*SAVES, job="preempted", options=options)
+    executor = site.executor()
+    executor.launch(request)
+    assert begun(executor, request).host == "node1"
+    urgent = (
+        "--partition=urgent",
+        "--constraint=fast",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=sleep 60",
+    )
+    number = site.cluster.ask("sbatch", "--parsable", *urgent)
+    gone = end(executor, request.key)
+    site.cluster.ask("scancel", number)
+    assert (gone.exit_code, gone.reason) == (75, EndReason.PREEMPTED)
+    assert request.log.read_text() == "ready\nsaved\n"
+
+
+# --- limits and devices
+
+
+def test_memory_beyond_the_limit_is_slurms_word(site: Site) -> None:
+    program = "b = bytearray(400 * 2**20); import time; time.sleep(60)"
+    request = site.request("python3", "-c", f"print('ready', flush=True); {program}", job="memory")
+    executor = site.executor()
+    executor.launch(request)
+    gone = end(executor, request.key)
+    assert (gone.exit_code, gone.oom_seen) == (137, True)
+
+
+def test_gpus_are_chosen_by_slurm_and_told(site: Site) -> None:
+    program = ("/bin/sh", "-c", "echo ready; echo $CUDA_VISIBLE_DEVICES; exec sleep 1000")
+    options = BatchOptions(constraint="fast")
+    first, second = (site.request(*program, job=job, options=options, gpus=1) for job in ("gpu-a", "gpu-b"))
+    executor = site.executor()
+    for request in (first, second):
+        executor.launch(request)
+    found = [begun(executor, request) for request in (first, second)]
+    assert {each.host for each in found} == {"node1"}
+    assert {each.devices for each in found} == {("gpu:0",), ("gpu:1",)}
+
+
+@pytest.mark.parametrize(
+    ("options", "limits", "field"),
+    [
+        (BatchOptions(partition="nope"), LIMITS, "slurm.partition"),
+        (BatchOptions(constraint="nope"), LIMITS, "slurm.constraint"),
+        (BatchOptions(reservation="nope"), LIMITS, "slurm.reservation"),
+        (BatchOptions(), Limits(1.0, 2**50), "resources"),
+        (BatchOptions(), Limits(1000.0, 2**30), "resources"),
+    ],
+)
+def test_what_slurm_refuses_is_about_a_field(
+    site: Site, options: BatchOptions, limits: Limits, field: str
+) -> None:
+    check = SlurmCheck(SlurmCommands(site.cluster.conf), SlurmRules())
+    found = check.problem(BatchRequest(limits, options=options), NOBODY)
+    assert found is not None
+    assert found[0] == field
+    assert check.problem(BatchRequest(LIMITS), NOBODY) is None
+
+
+# --- looking costs little
+
+
+def test_slurm_is_not_asked_while_nothing_is_there_and_once_for_all(site: Site) -> None:
+    executor = site.executor()
+    assert executor.observe() == ()
+    assert executor.queue.asked == 0
+    requests = [site.request(*SLEEP, job=f"many{n}", options=LATER) for n in range(5)]
+    for request in requests:
+        executor.launch(request)
+    submitting = executor.queue.asked
+    assert len(executor.observe()) == len(requests)
+    assert executor.queue.asked == submitting + 1
+
+
+# --- a daemon
+
+
+def test_a_job_is_held_that_somebody_cancels_in_slurm_and_goes_on_when_it_is_released(
+    together: Cluster,
+) -> None:
+    settings = {
+        "executor": "slurm",
+        "root_jobs_run_as": {"uid": NOBODY.uid, "gid": NOBODY.gid},
+        "slurm": {"conf": str(together.conf), "poll_every_s": 0.5, "extra": ["comment2", "exclusive"]},
+        "cpus": 64,
+    }
+    with service(**settings) as daemon:
+        daemon.start()
+        bad = daemon.file(
+            "bad", workload={"kind": "program", "command": ["true"]}, slurm={"partition": "nope"}
+        )
+        assert "slurm.partition: Slurm says: " in daemon.runner("submit", str(bad), code=2)
+        denied = daemon.file("denied", workload=NOTHING, slurm={"extra": ["--nice=5"]})
+        assert "--nice is not allowed here" in daemon.runner("submit", str(denied), code=2)
+        program = {"kind": "program", "command": ["sh", "-c", "sleep 1000"]}
+        job = daemon.submit(daemon.file("long", workload=program, resources={"memory": "128MiB"}), end="any")
+        running = daemon.reaches(job, "running")
+        assert running["host"] in {"node1", "node2", "node3"}
+        daemon.kill()
+        daemon.start()
+        assert daemon.reaches(job, "running")["attempt"] == 1
+        instance = daemon.instance
+        number = together.numbers(f"runner-{instance}-{job}-1")[0]
+        together.ask("scancel", number)
+        held = daemon.reaches(job, "held")
+        assert f"job {number} was cancelled in Slurm" in held["why"]
+        daemon.runner("release", job)
+        assert daemon.reaches(job, "running")["attempt"] == 2
+        daemon.runner("cancel", job)
+        assert daemon.ends(job)["outcome"] == "cancelled"
+        assert "started on node" in daemon.told(job)

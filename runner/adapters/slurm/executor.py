@@ -43,12 +43,12 @@ from runner.adapters.slurm.states import (
     judge,
     left_alone,
     parse_accounting,
+    started_twice,
 )
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import (
     BatchRequest,
-    EndReason,
     Gone,
     Key,
     LaunchRefused,
@@ -241,9 +241,13 @@ class SlurmExecutor:
             if booking is None or number is None:
                 return
             self.queue.expire()  # it may have begun since the last answer
+            before = record.evidence(booking)
             row = self.queue.look((booking.uid,), SOON_S).row(number, record.name, booking.uid)
             seen = record.evidence(booking)
             if row is None or row.ended or seen.exit_code is not None:
+                return
+            if row.waits and before.claim is not None:
+                self._cancel_second_start(record, number)
                 return
             waits = row.waits and seen.claim is None
             if waits and signal in HARMLESS:
@@ -337,12 +341,16 @@ class SlurmExecutor:
     def _end_second_start(self, record: SlurmRecord, key: Key, number: str) -> Observation:
         """Cancel a job that Slurm is about to start again: the attempt has been started already."""
         try:
-            with suppress(Over):
-                self.settings.commands.ask("scancel", f"--name={record.name}", number)
+            self._cancel_second_start(record, number)
         except (Unavailable, LaunchRefused) as error:
             return Unknown(key, str(error))
-        why = f"Slurm has put job {number} back into its queue although it had begun"
-        return Gone(key, None, error=why, reason=EndReason.STARTED_TWICE)
+        return started_twice(key, number)
+
+    def _cancel_second_start(self, record: SlurmRecord, number: str) -> None:
+        record.set_restarted()
+        with suppress(Over):
+            self.settings.commands.ask("scancel", f"--name={record.name}", number)
+        self.queue.expire()
 
     def _unexplained(
         self, booking: Booking, record: SlurmRecord, evidence: Evidence, answer: QueueAnswer

@@ -85,6 +85,10 @@ class SlurmRecord:
         """Note that the job is taken out of Slurm's queue, before that is done."""
         write_file(self.path / "cancelled", f"{signal}\n")
 
+    def set_restarted(self) -> None:
+        """Note that Slurm has put the job back into its queue, before it is cancelled there."""
+        write_file(self.path / "restarted", "")
+
     @property
     def killed(self) -> bool:
         return (self.path / "killed").exists()
@@ -105,6 +109,7 @@ class SlurmRecord:
             exited_at=code[1] if code is not None and is_code else None,
             cancelled=int(cancelled) if cancelled and cancelled.isdecimal() else None,
             killed=self.killed,
+            restarted=(self.path / "restarted").exists(),
             said=_last_line(read_foreign(directory / ".slurm-out")),
         )
 

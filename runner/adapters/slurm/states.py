@@ -109,6 +109,7 @@ class Evidence:
     exited_at: datetime | None = None
     cancelled: int | None = None  # the signal for which it was taken out of Slurm's queue
     killed: bool = False  # SIGKILL was sent
+    restarted: bool = False  # Slurm had put it back into its queue, where it was cancelled
     said: str = ""  # the last line that the batch script or Slurm's node has printed
 
 
@@ -142,6 +143,8 @@ def parse_rows(text: str) -> list[Row]:
 
 def judge(key: Key, row: Row | None, seen: Evidence, now: datetime) -> Verdict:
     """Return what is known of an attempt; ``row`` is its job, None if Slurm does not know it."""
+    if seen.restarted and (row is None or row.ended):
+        return started_twice(key, "" if row is None else row.number)
     if row is None:
         return _judge_forgotten(key, seen)
     if row.waits:
@@ -167,6 +170,12 @@ def alive(key: Key, seen: Evidence, row: Row | None = None) -> Alive:
     node = seen.claim.node if seen.claim is not None else row.node if row is not None else None
     gpus = () if seen.claim is None else tuple(f"gpu:{number}" for number in seen.claim.gpus)
     return Alive(key, host=node, devices=gpus, suspended=row is not None and row.state in SUSPENDED)
+
+
+def started_twice(key: Key, number: str) -> Gone:
+    """Return the end of an attempt that Slurm has put back into its queue after it had begun."""
+    why = f"Slurm has put job {number} back into its queue although it had begun"
+    return Gone(key, None, error=why, reason=EndReason.STARTED_TWICE)
 
 
 def left_alone(key: Key, seen: Evidence) -> Gone | None:

@@ -132,6 +132,13 @@ def test_a_job_that_waits_after_it_has_begun_was_started_twice(seen: Evidence) -
     assert judge(KEY, row("PENDING"), seen, NOW) == StartedTwice()
 
 
+@pytest.mark.parametrize("known", [row("CANCELLED"), None])
+def test_a_second_start_that_we_have_cancelled_is_no_cancellation_of_somebody(known: Row | None) -> None:
+    said = judge(KEY, known, replace(BEGUN, restarted=True), NOW)
+    assert isinstance(said, Gone)
+    assert (said.exit_code, said.reason) == (None, EndReason.STARTED_TWICE)
+
+
 def test_a_second_start_that_found_the_claim_is_no_exit_of_the_program() -> None:
     twice = gone("FAILED", status=79 << 8)
     assert (twice.exit_code, twice.reason) == (None, EndReason.STARTED_TWICE)

@@ -1,0 +1,108 @@
+"""What a job file may ask of Slurm, by form, by the operator's settings, and by Slurm itself."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from runner.base.textfile import FileError
+from runner.core.ports.executor import BatchOptions, BatchRequest, GpuRequest
+from runner.core.ports.users import Owner
+from runner.files.job.load import parse_job
+from runner.files.job.model import JobFile
+from runner.files.settings.slurm import RESERVED, SlurmSettings
+from runner.services.submission.slurm import find_slurm_problems
+
+ADA = Owner(1001, 1001, "ada")
+PROGRAM = "name: tiny\nworkload: {kind: program, command: ['true']}\n"
+
+
+@dataclass
+class FakeSlurm:
+    """Satisfies ``runner.services.ports.BatchCheck``."""
+
+    answer: tuple[str, str] | None = None
+    asked: list[BatchRequest] = field(default_factory=list)
+
+    def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
+        assert owner == ADA
+        self.asked.append(request)
+        return self.answer
+
+
+def job(more: str = "") -> JobFile:
+    return parse_job(f"{PROGRAM}{more}\n".encode(), Path("job.yaml"))
+
+
+def facts(more: str, settings: SlurmSettings, slurm: FakeSlurm | None) -> dict[str, str]:
+    found = find_slurm_problems(job(more), settings, ADA, slurm)
+    return {".".join(map(str, path)): fact for path, fact in found}
+
+
+def test_without_slurm_its_section_is_refused_and_its_absence_is_fine() -> None:
+    assert facts("", SlurmSettings(), None) == {}
+    assert list(facts("slurm: {partition: gpu}", SlurmSettings(), None)) == ["slurm"]
+
+
+def test_slurm_is_asked_for_what_the_job_needs() -> None:
+    slurm = FakeSlurm(("slurm.partition", "Slurm says: no"))
+    written = "resources: {gpus: 2, time_limit: 1h}\nslurm: {partition: gpu, extra: [--exclusive]}"
+    allowed = SlurmSettings(extra=("--exclusive",))
+    assert facts(written, allowed, slurm) == {"slurm.partition": "Slurm says: no"}
+    [asked] = slurm.asked
+    assert asked.gpus == GpuRequest(2)
+    assert asked.options == BatchOptions(partition="gpu", extra=("--exclusive",))
+    assert asked.time_left is not None
+
+
+@pytest.mark.parametrize(
+    ("written", "settings", "place"),
+    [
+        ("slurm: {partition: secret}", SlurmSettings(partitions=("gpu", "long")), "slurm.partition"),
+        ("slurm: {partition: 'gpu,secret'}", SlurmSettings(partitions=("gpu",)), "slurm.partition"),
+        ("slurm: {account: physics}", SlurmSettings(accounts=()), "slurm.account"),
+        ("slurm: {qos: high}", SlurmSettings(qoses=("low",)), "slurm.qos"),
+        ("slurm: {constraint: h100}", SlurmSettings(constraints=("a100",)), "slurm.constraint"),
+        ("slurm: {reservation: mine}", SlurmSettings(reservations=()), "slurm.reservation"),
+        ("slurm: {extra: [--exclusive, --nice=5]}", SlurmSettings(extra=("exclusive",)), "slurm.extra.1"),
+        ("resources: {gpus: 1}", SlurmSettings(containers="crun"), "resources.gpus"),
+        ("network: outbound", SlurmSettings(containers="crun"), "network"),
+    ],
+)
+def test_what_the_operator_does_not_allow_is_refused_before_slurm_is_asked(
+    written: str, settings: SlurmSettings, place: str
+) -> None:
+    slurm = FakeSlurm()
+    assert list(facts(written, settings, slurm)) == [place]
+    assert slurm.asked == []
+
+
+def test_what_the_operator_allows_is_slurms_matter() -> None:
+    slurm = FakeSlurm()
+    settings = SlurmSettings(partitions=("gpu", "long"), constraints=("h100&nvlink",))
+    assert facts("slurm: {partition: 'gpu,long', constraint: 'h100&nvlink'}", settings, slurm) == {}
+    assert len(slurm.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [
+        ("{partition: 'a b'}", "slurm.partition"),
+        ("{account: '-x'}", "slurm.account"),
+        ("{constraint: '$(id)'}", "slurm.constraint"),
+        ("{extra: ['-p x']}", "slurm.extra"),
+        ('{extra: ["--comment=a\\nb"]}', "slurm.extra"),
+        ("{queue: gpu}", "slurm.queue"),
+    ],
+)
+def test_what_is_no_name_or_option_of_slurm_is_refused_at_its_line(written: str, place: str) -> None:
+    with pytest.raises(FileError) as error:
+        job(f"slurm: {written}")
+    assert str(error.value).startswith("job.yaml:3:")
+    assert f" {place}" in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_no_operator_can_allow_the_runners_own_options(name: str) -> None:
+    with pytest.raises(ValueError, match="own option of sbatch"):
+        SlurmSettings(extra=(f"--{name}",))

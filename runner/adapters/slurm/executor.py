@@ -119,6 +119,7 @@ class SlurmExecutor:
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
         self._missing: dict[Key, float] = {}  # since when Slurm cannot explain an attempt
         self._begun: dict[Key, float] = {}  # since when its claim is known
+        self._ended: set[Key] = set()  # that were observed as such, and are not removed yet
         self._fences_checked = False
         self._accounts = True  # until Slurm says that it has no accounting
         with _disk_errors(str(settings.directory)):
@@ -301,6 +302,7 @@ class SlurmExecutor:
             observation = self._observation(booking, record, evidence, answer)
             if observation is not None:
                 found.append(observation)
+        self._ended |= {each.key for each in found if isinstance(each, Gone)}
         return tuple(found)
 
     def _look(self, seen: list[tuple[Booking, SlurmRecord, Evidence]]) -> QueueAnswer | Unavailable:
@@ -409,6 +411,7 @@ class SlurmExecutor:
             record.remove()
             self._missing.pop(key, None)
             self._begun.pop(key, None)
+            self._ended.discard(key)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Look at the files of attempts on a separate thread."""
@@ -418,7 +421,8 @@ class SlurmExecutor:
             nonlocal before
             with suppress(OSError):
                 now = {booking.key: _progress(booking) for booking, _ in self._records.all()}
-                if before is not None and now != before:
+                is_ending = any(ended and key not in self._ended for key, (_, ended) in now.items())
+                if before is not None and (now != before or is_ending):  # Slurm may not have ended it yet
                     wake()
                 before = now
 

@@ -137,3 +137,10 @@ def test_success_with_a_killed_child_says_so() -> None:
 def test_an_attempt_that_was_stopped_before_its_program_started_has_not_vanished() -> None:
     assert explain_exit(evidence(None, never_started=True))[0] == "not_started"
     assert explain_exit(evidence(None))[0] == "vanished"
+
+
+def test_of_several_processes_the_message_names_the_one_that_decided_the_end() -> None:
+    cause, message = explain_exit(evidence(137, rank=1, processes=4))
+    assert cause == ExitCause.KILLED
+    assert message == "rank 1 of 4: killed from outside (SIGKILL)"
+    assert explain_exit(evidence(0, result_cause="completed", rank=1, processes=4))[1] == ""

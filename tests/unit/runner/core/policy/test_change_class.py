@@ -12,6 +12,7 @@ from runner.core.policy.change_class import (
     TRAINING,
     ChangeClass,
     FieldChange,
+    JsonValue,
     RevisionChange,
     RevisionFields,
     change_rows,
@@ -198,3 +199,19 @@ def test_values_are_shown_in_short() -> None:
         RevisionFields({"seed": 1}, "causal_lm"), RevisionFields({"seed": 2}, "causal_lm")
     )
     assert list(change_rows(found)) == [("seed", "1", "2", "C", "another seed draws other batches and masks")]
+
+
+@pytest.mark.parametrize("name", ["parallel.processes", "resources.gpus"])
+@pytest.mark.parametrize(
+    ("parallel", "kind", "bits"),
+    [
+        ({}, ChangeClass.C, False),
+        ({"parallel.shards": 8, "parallel.reduction": "exact"}, ChangeClass.B, True),
+        ({"parallel.shards": 8, "parallel.reduction": "fast"}, ChangeClass.B, False),
+    ],
+)
+def test_another_number_of_processes_keeps_the_bits_of_shards(
+    name: str, parallel: dict[str, JsonValue], kind: ChangeClass, *, bits: bool
+) -> None:
+    found = classify_field(name, RevisionFields(parallel, "causal_lm"))
+    assert (found.kind, found.bits) == (kind, bits)

@@ -15,6 +15,7 @@ from typing import IO, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from runner.adapters.chat import SHAPES, as_json
 from runner.core.notification import Notification
 from runner.core.ports.notifications import Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import SENDMAIL, NotificationRule
@@ -29,18 +30,14 @@ PROGRAM_LIMIT_S: Final = 30.0
 def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMAIL) -> Send:
     """Return the function that delivers the notifications of a rule."""
     if rule.webhook is not None:
-        url = rule.webhook
-        return lambda notification: post_webhook(
-            url, notification.to_json(origin.instance, origin.host).encode()
-        )
+        url, shape = rule.webhook, SHAPES[rule.shape]
+        return lambda notification: post_webhook(*shape(url, notification, origin))
     if rule.mail is not None:
         argv = (sendmail, "-i", "--", rule.mail)
         to = rule.mail
         return lambda notification: run_command(argv, format_mail(to, notification, origin))
     command = rule.command or ()
-    return lambda notification: run_command(
-        command, f"{notification.to_json(origin.instance, origin.host)}\n".encode()
-    )
+    return lambda notification: run_command(command, f"{as_json(notification, origin)}\n".encode())
 
 
 # --- webhook
@@ -98,6 +95,7 @@ def format_mail(to: str, notification: Notification, origin: Origin) -> bytes:
         *notification.text.splitlines(),
         "",
         f"runner show {notification.job_id}",
+        *([link] if (link := origin.link(notification.job_id)) else []),
     ]
     message.set_content("\n".join(lines) + "\n")
     return message.as_bytes()

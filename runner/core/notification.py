@@ -69,7 +69,7 @@ class Notification:
         what = self.outcome or self.state or self.kind.replace("_", " ")
         return one_line(f"[runner] {self.name} ({self.job_id}) {what}")[:200]
 
-    def to_json(self, instance: str, host: str) -> str:
+    def to_json(self, instance: str, host: str, link: str | None = None) -> str:
         """Return the notification as one line of JSON; ``instance`` names the state directory."""
         told: dict[str, Any] = {
             "version": VERSION,
@@ -85,6 +85,7 @@ class Notification:
             "state": self.state,
             "outcome": self.outcome,
             "text": self.text,
+            "link": link,
         }
         return json.dumps(told)
 

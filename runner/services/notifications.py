@@ -5,7 +5,6 @@ after a kill at most one notification is sent twice.  A rule whose receiver is g
 are older than a day by then are dropped, counted and logged.
 """
 
-import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as Late
@@ -65,7 +64,7 @@ class Sender:
     @property
     def key(self) -> str:
         """The key of the rule in the store; a rule that is edited gets another key."""
-        return "notified:" + hashlib.sha256(self.rule.model_dump_json().encode()).hexdigest()[:16]
+        return f"notified:{self.rule.digest}"
 
     def next_round_s(self) -> float:
         """Return the wait before the next round: none while there may be more events."""
@@ -178,7 +177,7 @@ def make_notifications(
 ) -> Notifications:
     """Return the senders of the rules in the settings; they are not started."""
     feed, stop = service.notification_feed, Flag()
-    origin = Origin(service.store.instance, os.uname().nodename)
+    origin = Origin(service.store.instance, os.uname().nodename, service.settings.dashboard.url)
 
     def write(key: str, seq: int) -> None:
         service.daemon.run_exclusively(partial(feed.remember, key, seq))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
+from urllib.parse import quote
 
 from runner.base.textfile import one_line
 from runner.core.notification import Notification
@@ -34,6 +35,11 @@ class Origin:
 
     instance: str
     host: str
+    dashboard: str | None = None  # its address without a slash at the end
+
+    def link(self, job_id: str) -> str | None:
+        """Return the address of a job's page; None where nobody has said where the dashboard is."""
+        return None if self.dashboard is None else f"{self.dashboard}/jobs/{quote(job_id, safe='')}"
 
 
 class NotificationFeed(Protocol):

@@ -17,6 +17,7 @@ from runner.base import privileges, yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
 from runner.files.profiles.load import profile_names
+from runner.files.settings.dashboard import DashboardSettings
 from runner.files.settings.disk_quota import DiskQuotaSettings
 from runner.files.settings.network import NetworkSettings, expand_network
 from runner.files.settings.notify import NotificationRule
@@ -270,6 +271,9 @@ class Settings(BaseModel):
 
     notify: tuple[NotificationRule, ...] = Field((), max_length=16)
     """Notifications by webhook, mail or command; each rule has its own thread."""
+
+    dashboard: DashboardSettings = DashboardSettings()
+    """Where the operator's dashboard is, to which notifications link."""
 
     queue: QueueSettings = QueueSettings()
     """Who goes first, and who may have how much (docs/explanation/scheduling.md)."""

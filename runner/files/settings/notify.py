@@ -1,5 +1,6 @@
 """The settings of notifications: on which events, about whose jobs, and by which channel."""
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -10,10 +11,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from runner.base.textfile import one_line, quoted
 from runner.core.notification import TOPICS
+from runner.files.settings.dashboard import check_web_address
 from runner.files.validation import did_you_mean
 
 SENDMAIL: Final = "/usr/sbin/sendmail"
 """The program that takes mail; every mail system for Unix provides one."""
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What ntfy takes as the name of a topic."""
 
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*)?")
 
@@ -27,17 +32,6 @@ def _words(value: tuple[str, ...]) -> tuple[str, ...]:
         if word not in TOPICS:
             hint = did_you_mean(word, TOPICS) or "; docs/operate/notifications.md lists them"
             raise ValueError(f"there is no event {quoted(word)}{hint}")
-    return value
-
-
-def _url(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        right = bool(parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0)
-    except ValueError:  # a port that is no number
-        right = False
-    if not right or not value.isascii() or not value.isprintable() or " " in value:
-        raise ValueError(f"must be an http or https address, not {quoted(value)}")
     return value
 
 
@@ -68,8 +62,11 @@ class NotificationRule(BaseModel):
     who: Literal["all"] | tuple[str, ...] = "all"
     """The names of the owners whose jobs cause notifications, or ``all``."""
 
-    webhook: Annotated[str, AfterValidator(_url)] | None = None
+    webhook: Annotated[str, AfterValidator(check_web_address)] | None = None
     """The URL to which the notification is posted."""
+
+    shape: Literal["json", "slack", "mattermost", "ntfy"] = "json"
+    """What the webhook gets: the notification as JSON, or a message as one of these services takes it."""
 
     mail: Annotated[str, AfterValidator(_address)] | None = None
     """The address to which ``/usr/sbin/sendmail`` sends the notification."""
@@ -81,7 +78,20 @@ class NotificationRule(BaseModel):
     def _one_way(self) -> "NotificationRule":
         if sum(way is not None for way in (self.webhook, self.mail, self.command)) != 1:
             raise ValueError("needs exactly one of webhook, mail and command")
+        if self.webhook is None and self.shape != "json":
+            raise ValueError(f"shape {self.shape} needs a webhook")
+        topic = urlsplit(self.webhook or "").path.rpartition("/")[2]
+        if self.shape == "ntfy" and not _TOPIC.fullmatch(topic):
+            raise ValueError(
+                "the webhook must end with a topic of ntfy, such as https://ntfy.example.org/gpu1"
+            )
         return self
+
+    @property
+    def digest(self) -> str:
+        """What tells this rule from others and from itself before it was edited, across versions."""
+        unset = {"shape"} if self.shape == "json" else set()  # rules of earlier versions have no shape
+        return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()[:16]
 
     @property
     def stranger(self) -> str:

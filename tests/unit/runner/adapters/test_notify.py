@@ -1,5 +1,6 @@
 """Three ways to tell somebody, with a real server, a stand-in for sendmail and real programs."""
 
+import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from runner.adapters.notify import post_webhook, sender_for
+from runner.adapters.notify import format_mail, post_webhook, sender_for
 from runner.base.errors import UsageError
 from runner.core.notification import Notification
 from runner.core.ports.notifications import Origin, RetryLater, Undelivered
@@ -78,6 +79,23 @@ def test_a_webhook_gets_the_notice_as_json(hook: Hook) -> None:
     [(path, kind, body)] = hook.got
     assert (path, kind) == ("/in?key=1", "application/json")
     assert json.loads(body) == json.loads(NOTICE.to_json("abcd", "gpu1"))
+    assert json.loads(body)["link"] is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "path", "field"),
+    [
+        ("slack", "/hooks/T0?key=1", "blocks"),
+        ("mattermost", "/hooks/T0?key=1", "text"),
+        ("ntfy", "/hooks/?key=1", "topic"),
+    ],
+)
+def test_a_chat_service_gets_its_own_shape(hook: Hook, shape: str, path: str, field: str) -> None:
+    url = hook.url.replace("/in?", "/hooks/T0?")
+    sender_for(rule(webhook=url, shape=shape), ORIGIN)(NOTICE)
+    [(asked, kind, body)] = hook.got
+    assert (asked, kind) == (path, "application/json")
+    assert json.loads(body)[field]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +132,21 @@ def test_one_that_is_silent_is_not_waited_for_for_ever() -> None:
     assert failed.value.again is RetryLater.LONG
 
 
+def test_a_mail_links_to_the_page_of_the_job_where_there_is_one() -> None:
+    linked = format_mail("ops@example.org", NOTICE, Origin("abcd", "gpu1", "https://jobs.lab.example"))
+    assert linked.decode().rstrip().endswith("runner show 7\nhttps://jobs.lab.example/jobs/7")
+    assert format_mail("ops@example.org", NOTICE, ORIGIN).decode().rstrip().endswith("runner show 7")
+
+
 # --- settings
+
+
+def test_a_rule_of_an_earlier_version_goes_on_where_it_was() -> None:
+    kept = '{"on":["failed"],"who":"all","webhook":"http://host/in","mail":null,"command":null}'
+    known = hashlib.sha256(kept.encode()).hexdigest()[:16]
+    assert rule(webhook="http://host/in").digest == known
+    assert rule(webhook="http://host/in", shape="json").digest == known
+    assert rule(webhook="http://host/in", shape="slack").digest != known
 
 
 def test_rules_are_read_from_the_settings_file(tmp_path: Path) -> None:
@@ -145,6 +177,13 @@ def test_rules_are_read_from_the_settings_file(tmp_path: Path) -> None:
         ({"on": "failed", "mail": "a@b, c@d"}, "must be one mail address"),
         ({"on": "failed", "command": ["notify-send"]}, "must begin with the absolute path of a program"),
         ({"on": "failed", "mail": "root", "whom": "all"}, "Extra inputs are not permitted"),
+        ({"on": "failed", "mail": "root", "shape": "slack"}, "shape slack needs a webhook"),
+        (
+            {"on": "failed", "webhook": "http://host/in", "shape": "teams"},
+            "'json', 'slack', 'mattermost' or 'ntfy'",
+        ),
+        ({"on": "failed", "webhook": "http://host/", "shape": "ntfy"}, "must end with a topic of ntfy"),
+        ({"on": "failed", "webhook": "http://host/a.b", "shape": "ntfy"}, "must end with a topic of ntfy"),
     ],
 )
 def test_a_wrong_rule_is_refused(said: dict[str, object], words: str) -> None:

@@ -5,6 +5,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+from runner.adapters.chat import MATTERMOST_CHARACTERS, NTFY_BYTES, SHAPES, SLACK_CHARACTERS, URGENT
 from runner.adapters.notify import LIMIT_S, PROGRAM_LIMIT_S
 from runner.adapters.sqlite.schedules import SHOWN
 from runner.core.notification import ALARMS, DECISIONS, FIELDS, TOPICS
@@ -51,6 +52,21 @@ def test_the_example_is_right(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(example)
     assert len(load_settings(path).notify) == 3
+    [example] = re.findall(r'```yaml title="settings.yaml"\n(.*?)```', PAGE, re.DOTALL)
+    path.write_text(example)
+    settings = load_settings(path)
+    assert [rule.shape for rule in settings.notify] == ["slack", "mattermost", "ntfy"]
+    assert settings.dashboard.url == "https://jobs.lab.example"
+
+
+def test_the_shapes_and_their_limits_are_the_real_ones() -> None:
+    assert first_cells("| shape | `webhook`") == SHAPES.keys() - {"json"}
+    assert f"at most {SLACK_CHARACTERS} characters" in PAGE
+    assert f"at most {MATTERMOST_CHARACTERS} characters" in PAGE
+    assert f"at most {NTFY_BYTES} bytes" in PAGE
+    assert all(
+        f"`{topic}`" in PAGE.partition("high priority for")[2].partition("For a topic")[0] for topic in URGENT
+    )
 
 
 def test_the_numbers_are_the_real_ones() -> None:

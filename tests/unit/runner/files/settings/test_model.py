@@ -66,6 +66,21 @@ def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
             "metrics: {listen: '0.0.0.0:99999'}",
             "1:19: metrics.listen: there is no port 99999; the highest is 65535",
         ),
+        (
+            "dashboard: {url: jobs.lab.example}",
+            '1:18: dashboard.url: must be an http or https address, not "jobs.lab.example"',
+        ),
+        (
+            "dashboard: {url: 'https://jobs.lab.example/jobs?all=1'}",
+            (
+                "1:18: dashboard.url: must end after the name and the port; pages begin at /, not"
+                ' "https://jobs.lab.example/jobs?all=1"'
+            ),
+        ),
+        (
+            "dashboard: {url: 'https://ann:secret@jobs.lab.example'}",
+            "1:18: dashboard.url: must have no user and password; everybody who is notified reads it",
+        ),
         ("notify: {on: failed}", "1:9: notify: must be a list, not a mapping"),
         ("ca_file: 7", "1:10: ca_file: must be text, or null, not 7"),
         (
@@ -141,6 +156,12 @@ def test_paths_are_written_as_text(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text("ca_file: /etc/ssl/site.pem\n")
     assert load_settings(path).ca_file == Path("/etc/ssl/site.pem")
+
+
+def test_the_dashboard_may_be_said_with_a_slash(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("dashboard: {url: https://jobs.lab.example:8443/}\n")
+    assert load_settings(path).dashboard.url == "https://jobs.lab.example:8443"
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:9835", "[::1]:9835", "gpu-1.example.org:80"])

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from runner.base.errors import RunnerError, UsageError
 from runner.dashboard import charts
 from runner.dashboard.daemon import Daemon
+from runner.dashboard.policies import policy
 
 Values = dict[str, Any]
 Load = Callable[[Daemon, Mapping[str, str], Sequence[str], datetime], Values]
@@ -247,7 +248,9 @@ def schedules(daemon: Daemon, _query: Mapping[str, str], _jobs: Sequence[str], _
 def usage(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], _now: datetime) -> Values:
     """Return who used what."""
     by = query.get("by", "user")
-    return {"usage": daemon.get("/v1/usage", {"by": by, "since_s": USAGE_S}), "by": by}
+    found = daemon.get("/v1/usage", {"by": by, "since_s": USAGE_S})
+    switches = bool(found["total"].get("gave_way") or found["total"].get("preferred"))
+    return {"usage": found, "by": by, "switches": switches}
 
 
 def job_curves(daemon: Daemon, ref: str) -> str:
@@ -294,4 +297,5 @@ PAGES: Final = (
     Page("/compare", "compare.html", "Compare", compare),
     Page("/schedules", "schedules.html", "Schedules", schedules),
     Page("/usage", "usage.html", "Usage", usage),
+    Page("/policy", "policy.html", "Policy", policy),
 )

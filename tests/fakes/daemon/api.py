@@ -50,6 +50,7 @@ class FakeApi:
         self.cuts: dict[tuple[str, int], tuple[int, int]] = {}
         self.events: list[Json] = []
         self.decisions: dict[str, list[Json]] = {}
+        self.secret: set[str] = set()  # jobs whose decisions are for others
         self.curves: dict[str, Json] = {}  # by job
         self.whys: dict[str, Json] = {}
         self.changes: dict[str, list[Json]] = {}  # answers to come, by what is asked
@@ -213,6 +214,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._cancel_all(body)
             case "GET", ["jobs", ref, "decisions"]:
                 attempt = query.get("attempt")
+                if self.api.find(ref)["id"] in self.api.secret:
+                    raise Problem(403, "forbidden", 3, f"job {ref} is somebody else's")
                 kept = self.api.decisions.get(self.api.find(ref)["id"], [])
                 self._json({"decisions": [r for r in kept if attempt in {None, str(r["attempt"])}]})
             case "POST", ["jobs", ref, "signal" | "restart" | "hold" | "release" as verb]:

@@ -242,6 +242,32 @@ def test_other_pages_are_shown(desk: Desk, api: FakeApi) -> None:
     assert "1.0" in desk.page("/usage")
 
 
+def test_what_giving_way_cost_and_spared_is_shown_where_there_was_any(desk: Desk, api: FakeApi) -> None:
+    assert "Gave way" not in desk.page("/usage")
+    total = api.answers["usage"]["total"]
+    switches = {"gave_way": 3, "gave_way_cost_s": 900.0, "preferred": 2, "spared_wait_s": 7200.0}
+    api.answers["usage"] = {"uses": [{**total, **switches, "who": "ada"}], "total": {**total, **switches}}
+    shown = desk.page("/usage?by=team")
+    assert "Spared wait in hours" in shown
+    assert shown.count("<td>3</td><td>0.25</td><td>2</td><td>2.0</td>") == 2
+
+
+def test_the_page_of_policies_counts_and_links_what_one_may_read(desk: Desk, api: FakeApi) -> None:
+    assert '<a href="/policy">Policy</a>' in desk.page("/jobs")
+    assert "No policy was asked about these jobs." in desk.page("/policy")
+    rules = [{"name": HOSTILE, "do": "resume", "truth": True, "because": [], "note": ""}]
+    verdict = {"do": "resume", "rule": HOSTILE, "reason": "resume"}
+    record = {"attempt": 1, "at": AT, "moment": "exit", "rules": rules, "verdict": verdict}
+    api.decisions["000001"] = [{**record, "policy": {"name": "ours", "digest": "abc"}}] * 201
+    api.secret.add("000002")
+    shown = Desk(api).log_in().page("/policy")
+    assert "200 decisions about 1 job," in shown
+    assert "&lt;script&gt;" in shown
+    assert "<script>alert" not in shown
+    assert '<a href="/jobs/000001#decisions">' in shown
+    assert "1 more job is left out" in shown
+
+
 def test_a_change_is_made_from_the_page_and_shown(desk: Desk, api: FakeApi) -> None:
     desk.page("/jobs/000001")
     token = desk.access.form_token(desk.browser.cookies["runner_dash"])

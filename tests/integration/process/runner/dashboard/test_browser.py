@@ -182,7 +182,16 @@ def test_pages_are_usable_without_a_mouse_and_with_a_screen_reader(daemon: Servi
     from axe_playwright_python.sync_playwright import Axe
 
     job = training(daemon, "read")
-    for path in ("/", "/jobs", f"/jobs/{job}", "/compare", f"/compare?job={job}", "/schedules", "/usage"):
+    for path in (
+        "/",
+        "/jobs",
+        f"/jobs/{job}",
+        "/compare",
+        f"/compare?job={job}",
+        "/schedules",
+        "/usage",
+        "/policy",
+    ):
         page = watched.open(path)
         found = Axe().run(page).response["violations"]
         serious = [

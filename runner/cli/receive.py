@@ -7,12 +7,14 @@ user's rights, at submission, into a snapshot.  So nothing needs it afterwards, 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, NamedTuple
 
@@ -117,11 +119,11 @@ def _take(source: IO[bytes], blobs: Path, digest: str, size: int, users: list[Se
         draft.unlink()
         raise UsageError("receive: a file changed while it was sent; try again")
     for name in {_name(each): each for each in users}.values():
-        target = blobs / _name(name)
+        target, part = blobs / _name(name), blobs / f".part-{os.getpid()}"
         if not target.exists():
-            shutil.copyfile(draft, target.with_suffix(".part"))
-            target.with_suffix(".part").chmod(0o700 if name.executable else 0o600)
-            target.with_suffix(".part").replace(target)
+            shutil.copyfile(draft, part)
+            part.chmod(0o700 if name.executable else 0o600)
+            part.replace(target)
     draft.unlink()
 
 
@@ -136,7 +138,7 @@ def _link(
     for file in files:
         target = draft / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.hardlink_to(blobs / _name(file))
+        _hold(target, blobs / _name(file))
     for path, to in links:
         (draft / path).parent.mkdir(parents=True, exist_ok=True)
         (draft / path).symlink_to(to)
@@ -148,16 +150,31 @@ def _link(
             raise
 
 
+def _hold(target: Path, blob: Path) -> None:
+    """Link a kept file into a tree; a file that has all links that the file system allows is copied."""
+    try:
+        target.hardlink_to(blob)
+    except OSError as error:
+        if error.errno != errno.EMLINK:
+            raise
+        shutil.copy(blob, target)
+
+
 def _sweep(place: Path) -> None:
-    """Remove trees that nobody has asked for in a while, and files that no tree holds any more."""
+    """Remove trees that nobody has asked for in a while, and files that no tree holds any more.
+
+    Other commands rename their drafts meanwhile, and sweep, too.
+    """
     old = time.time() - KEEP_S
     for tree in (place / "trees").iterdir():
-        if tree.stat().st_mtime < old:
-            shutil.rmtree(tree, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            if tree.stat().st_mtime < old:
+                shutil.rmtree(tree, ignore_errors=True)
     for blob in (place / "files").iterdir():
-        found = blob.stat()
-        if found.st_nlink == 1 and found.st_mtime < old:
-            blob.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            found = blob.stat()
+            if found.st_nlink == 1 and found.st_mtime < old:
+                blob.unlink()
 
 
 def _say(answers: IO[bytes], value: dict[str, Any]) -> None:

@@ -47,8 +47,9 @@ def send_files(path: str, text: bytes) -> str:
     host = remote_host(os.environ)
     if host is None:
         raise UsageError("no server is chosen; say --host")
-    own = Path(path).absolute()
+    own = Path(path).parent.resolve() / Path(path).name
     tree = Tree()
+    tree.directories.add(_key(own.parent))  # paths of the job file begin there, also with ..
     for each in _wanted(own, text):
         tree.add(each)
     return f"{_send(host, tree)}{own}"
@@ -166,7 +167,7 @@ class Tree:
 
 
 def _key(path: Path) -> str:
-    return os.path.normpath(path).removeprefix("/")
+    return os.path.normpath(path).removeprefix("/") or "."
 
 
 def _send(host: str, tree: Tree) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
+from contextlib import suppress
 
 import click
 
@@ -24,11 +26,14 @@ def dial(*, where: bool) -> None:
         return
     with connect(path) as connection:
         connection.settimeout(None)
-        sender = threading.Thread(
-            target=copy,
-            args=(lambda size: os.read(sys.stdin.fileno(), size), connection.sendall),
-            daemon=True,
-        )
+        sender = threading.Thread(target=_send, args=(connection,), daemon=True)
         sender.start()
         copy(connection.recv, lambda piece: write_all(sys.stdout.fileno(), piece))
     os._exit(0)  # the other thread still reads
+
+
+def _send(connection: socket.socket) -> None:
+    """Pass on what the client sends; the daemon is told when the client has gone, and ends its answer."""
+    copy(lambda size: os.read(sys.stdin.fileno(), size), connection.sendall)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)

@@ -125,12 +125,11 @@ def remote_socket(text: str, environ: Mapping[str, str]) -> str:
         Unavailable: ssh fails, or no daemon answers there.
     """
     host = parse_host(text, environ)
-    place = _place(environ)
-    name = hashlib.sha256(f"{host.destination}:{host.port}:{host.command}".encode()).hexdigest()[:16]
-    control, path = f"{place}/{name}.ctl", f"{place}/{name}.sock"
+    base = _base(host, environ)
+    control, path = f"{base}.ctl", f"{base}.sock"
     if _answers(host, path):
         return path
-    with _locked(f"{place}/{name}.lock"):
+    with _locked(f"{base}.lock"):
         if not _answers(host, path):
             _connect(host, control, path)
     return path
@@ -140,9 +139,14 @@ def run_there(text: str, environ: Mapping[str, str], *words: str, **options: Any
     """Start a command of the runner on a host, over the connection that is kept."""
     host = parse_host(text, environ)
     remote_socket(text, environ)
-    name = hashlib.sha256(f"{host.destination}:{host.port}:{host.command}".encode()).hexdigest()[:16]
-    control = f"{_place(environ)}/{name}.ctl"
+    control = f"{_base(host, environ)}.ctl"
     return subprocess.Popen([*host.ssh(control, "-T"), "--", f"{host.command} {' '.join(words)}"], **options)
+
+
+def _base(host: Host, environ: Mapping[str, str]) -> str:
+    """Return the beginning of the paths of a host's connection: its control, its socket and its lock."""
+    name = hashlib.sha256(f"{host.destination}:{host.port}:{host.command}".encode()).hexdigest()[:16]
+    return f"{_place(environ)}/{name}"
 
 
 def _place(environ: Mapping[str, str]) -> str:

@@ -16,12 +16,12 @@ RUN: Final = """\
 state=
 for base in "${{TMPDIR:-/tmp}}" /var/tmp /dev/shm; do
     for left in "$base"/runner-crun.*; do
-        [ ! -O "$left" ] || {{ read -r pid <"$left/pid" && kill -0 "$pid"; }} 2>/dev/null || rm -rf "$left"
+        pid=${{left##*/runner-crun.}}
+        [ ! -O "$left" ] || kill -0 "${{pid%%.*}}" 2>/dev/null || rm -rf "$left"
     done
-    [ -n "$state" ] || state=$(mktemp -d "$base/runner-crun.XXXXXX" 2>/dev/null)
+    [ -n "$state" ] || state=$(mktemp -d "$base/runner-crun.$$.XXXXXX" 2>/dev/null)
 done
 [ -n "$state" ] || {{ echo "no directory in /tmp, /var/tmp or /dev/shm of this node can be made"; exit 126; }}
-echo $$ >"$state/pid"
 child=
 early=
 forward() {{ if [ -n "$child" ]; then kill "-$1" "$child"; else early=$1; fi; }}
@@ -34,7 +34,10 @@ wait $child 2>/dev/null; last=$?; [ $last -eq 127 ] || status=$last
 rm -rf "$state"
 exit $status
 """
-"""The program of an attempt in a container; containers of attempts that were killed are swept first."""
+"""The program of an attempt in a container; containers of attempts that were killed are swept first.
+
+The process is part of the name of its directory: another attempt of the user never finds one without it.
+"""
 
 
 @dataclass(frozen=True, slots=True)

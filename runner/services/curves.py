@@ -6,7 +6,6 @@ writes no such file has the numbers that its log tells, sampled.  The use of dev
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,6 +35,11 @@ MOST_CURVES: Final = 64
 
 MOST_NAME: Final = 100
 """Characters of a name."""
+
+LATEST_S: Final = 253402300800.0
+"""Unix time of the end of the year 9999: later times are no dates."""
+
+MOST_STEPS: Final = 2**63
 
 PIECE_BYTES: Final = 1024**2
 """How much of a file is read at once."""
@@ -126,7 +130,7 @@ def parse_line(raw: bytes) -> tuple[float, int, Mapping[str, float]] | None:
         at, step = float(said.pop("time")), int(said.pop("step"))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    if not math.isfinite(at) or step < 0:
+    if not (0 <= at < LATEST_S and 0 <= step < MOST_STEPS):
         return None
     numbers = {str(name): float(value) for name, value in said.items() if _is_number(value)}
     return at, step, numbers
@@ -176,8 +180,9 @@ class CurveService:
         with self._lock:
             self._sample_devices(now)
             for job_id, row in running.items():
-                curves = self._live.setdefault(job_id, parse_curves(self.kept.read(job_id)))
                 with suppress(RunnerError, OSError):  # its directory may be going
+                    curves = self._live.get(job_id) or parse_curves(self.kept.read(job_id))
+                    self._live[job_id] = curves
                     self._read_reports(row, curves)
                     self._sample_job(row, curves, now)
             self._drop_ended(running)

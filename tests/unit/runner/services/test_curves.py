@@ -20,6 +20,9 @@ from runner.services.curves import MOST_CURVES, CurveSet, _add_line, _pieces, pa
         b'{"time": 1, "step": 1' + b"[" * 100_000,
         b"\xff",
         b'{"time": 1e999, "step": 1}',
+        b'{"time": 1e300, "step": 1}',
+        b'{"time": -1, "step": 1}',
+        b'{"time": 1, "step": 1' + b"0" * 400 + b"}",
     ],
 )
 def test_a_line_that_is_not_valid_is_left_out(line: bytes) -> None:

@@ -60,7 +60,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def application(daemon: Daemon, access: Access) -> Starlette:
     """Return the application."""
-    dashboard = _Dashboard(daemon, access, _templates(access))
+    ask = partial(daemon.get, "/v1/overview")
+    watch = Watch(lambda wait_s: ask({"wait": wait_s}, wait_s))
+    dashboard = _Dashboard(daemon, access, _templates(access), watch)
     routes = [
         Route("/login", dashboard.open(dashboard.log_in)),
         Route("/static/{name:path}", dashboard.open(_static)),
@@ -98,11 +100,7 @@ class _Dashboard:
     daemon: Daemon
     access: Access
     templates: Environment
-    watch: Watch | None = None
-
-    def __post_init__(self) -> None:
-        ask = partial(self.daemon.get, "/v1/overview")
-        object.__setattr__(self, "watch", Watch(lambda wait_s: ask({"wait": wait_s}, wait_s)))
+    watch: Watch
 
     def open(self, handler: Handler) -> Handler:
         """Return a handler that answers whoever knows our name."""
@@ -161,7 +159,6 @@ class _Dashboard:
 
     async def live(self, _request: Request) -> Response:
         """Tell a page when to load itself again."""
-        assert self.watch is not None  # noqa: S101  made with the dashboard
         if self.watch.streams >= MOST_STREAMS:
             raise Denied(503, "too many pages are open")
         return StreamingResponse(self.watch.stream(), media_type="text/event-stream")

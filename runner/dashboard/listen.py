@@ -109,11 +109,11 @@ def _check_directory(directory: Path) -> None:
     """Refuse a directory in which somebody else could replace the socket.
 
     Raises:
-        Unavailable: it belongs to another user, or others may write to it.
+        Unavailable: it or a link to it belongs to another user, or others may write to it.
     """
     found = directory.stat()
     shared = stat.S_IMODE(found.st_mode) & 0o022 and not found.st_mode & stat.S_ISVTX
-    if found.st_uid not in {os.geteuid(), 0} or shared:
+    if not {found.st_uid, directory.lstat().st_uid} <= {os.geteuid(), 0} or shared:
         raise Unavailable(f"{directory}: others may write to it; choose another --listen")
 
 

@@ -23,6 +23,9 @@ MOST_READ: Final = 5000
 
 TAIL_LINES: Final = 200
 
+MOST_DIGITS: Final = 18
+"""Of a number in an address."""
+
 MOST_COMPARED: Final = 12
 
 FIRST: Final = (
@@ -62,8 +65,7 @@ def machine(daemon: Daemon, _query: Mapping[str, str], _jobs: Sequence[str], now
 
 def jobs(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], _now: datetime) -> Values:
     """Return a page of the jobs that a filter accepts, the newest first."""
-    cursor = query.get("cursor")
-    found, following = _filtered(daemon, query, int(cursor) if cursor and cursor.isdecimal() else None)
+    found, following = _filtered(daemon, query, _whole(query.get("cursor", "")))
     kept = {key: query.get(key, "") for key in ("state", "user", "label", "text")}
     return {
         "jobs": _sorted(found, query.get("sort", "")),
@@ -271,13 +273,8 @@ def job_curves(daemon: Daemon, ref: str) -> str:
 
 def log_piece(daemon: Daemon, ref: str, query: Mapping[str, str]) -> tuple[bytes, dict[str, str]]:
     """Return bytes of a log, and headers that tell its attempt and where the next piece begins."""
-    attempt, offset = query.get("attempt", ""), query.get("offset", "")
-    piece = daemon.log(
-        ref,
-        int(attempt) if attempt.isdecimal() else None,
-        int(offset) if offset.isdecimal() else 0,
-        None if offset.isdecimal() else TAIL_LINES,
-    )
+    attempt, offset = _whole(query.get("attempt", "")), _whole(query.get("offset", ""))
+    piece = daemon.log(ref, attempt, offset or 0, TAIL_LINES if offset is None else None)
     headers = {
         "X-Attempt": str(piece.attempt or ""),
         "X-Next-Offset": str(piece.next_offset),
@@ -287,6 +284,11 @@ def log_piece(daemon: Daemon, ref: str, query: Mapping[str, str]) -> tuple[bytes
     if "download" in query:
         headers["Content-Disposition"] = f'attachment; filename="job-{piece.attempt or 0}.log"'
     return piece.body, headers
+
+
+def _whole(text: str) -> int | None:
+    """Return the number that a part of an address says; None if it says none."""
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 PAGES: Final = (

@@ -1,5 +1,6 @@
 """Where the dashboard listens."""
 
+import os
 import socket
 import stat
 from pathlib import Path
@@ -62,6 +63,16 @@ def test_a_socket_that_was_left_is_replaced_and_a_file_is_not(tmp_path: Path) ->
 def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(Unavailable, match="others may write to it"), listening(Address(tmp_path / "x.sock")):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make what belongs to somebody else")
+def test_a_link_of_somebody_else_to_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to("own")
+    os.chown(link, 4242, 4242, follow_symlinks=False)
+    with pytest.raises(Unavailable, match="others may write to it"), listening(Address(link / "x.sock")):
         pass
 
 

@@ -11,7 +11,8 @@ says which process it was; what that one has written as ``DIRECTORY/rank-R.resul
 what the first process says, which knows only that another one is gone.
 
 Two exit codes of a process are no failure of its own.  75: all have agreed to stop.  95: another process does
-not answer; if that one is still there at the end, it is the one that is named.
+not answer; if that one is still there at the end, it is the one that is named.  And a process that dies of
+the SIGTERM which asks all to stop hurries nobody: another one may be saving, and the runner has a limit.
 """
 
 # Any Python from 3.7 on runs this file, and a start should take little: no pathlib.
@@ -71,6 +72,7 @@ class Gang:
         self.count = count
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         self.ends: list[End] = []
+        self.asked_to_stop = False
 
     def start(self, argv: list[str]) -> None:
         """Start all processes; may raise OSError."""
@@ -120,9 +122,11 @@ class Gang:
                 return self.end_the_rest()
             self.heed(LONG_S if deadline_s is None else deadline_s - now_s)
             first = self.first()
-            if deadline_s is None and first is not None:
+            if first is None or (self.asked_to_stop and first.code == 128 + signal.SIGTERM):
+                continue
+            if deadline_s is None:
                 deadline_s = time.monotonic() + (STOPPED_S if first.code == STOPPED else LEAVE_S)
-            if first is not None and first.code not in (STOPPED, RANK_LOST):
+            if first.code not in (STOPPED, RANK_LOST):
                 self.signal(signal.SIGTERM)
         first = self.first()
         return 0 if first is None else self.report(first.rank, first.code)
@@ -131,6 +135,7 @@ class Gang:
         """Wait for a signal: pass it on, or note which processes have ended."""
         got = signal.sigtimedwait(AWAITED, wait_s)
         if got is not None and got.si_signo in PASSED_ON:
+            self.asked_to_stop |= got.si_signo == signal.SIGTERM
             self.signal(got.si_signo)
         ended = [(rank, process.poll()) for rank, process in self.running.items()]
         found = [End(rank, status) for rank, status in ended if status is not None]

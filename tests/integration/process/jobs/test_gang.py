@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import Result, RunPaths
+from jobs.inside.gang import LEAVE_S
 from tests.integration.process.jobs.gangs import Gang, program
 
 SAY = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR"'
@@ -71,6 +72,26 @@ def test_signals_reach_all_processes_and_75_is_an_agreed_end(paths: RunPaths, nu
         gang.launcher.send_signal(number)
         assert finished(gang) == 75
     assert not paths.result.exists()
+
+
+def test_a_process_that_dies_of_the_stop_does_not_hurry_the_one_that_saves(paths: RunPaths) -> None:
+    script = (
+        "import os, pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        f"    time.sleep({LEAVE_S} + 0.5)\n"
+        "    pathlib.Path(sys.argv[1]).write_text('saved')\n"
+        "    sys.exit(0)\n"
+        "if os.environ['RANK'] == '0': signal.signal(signal.SIGTERM, save)\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    saved = paths.attempt_dir / "saved"
+    with program(paths, 2, sys.executable, "-c", script, str(saved)) as gang:
+        gang.wait_for("ready")
+        gang.wait_for_log(1, "ready")
+        gang.launcher.send_signal(signal.SIGTERM)
+        assert finished(gang) == 128 + signal.SIGTERM
+    assert saved.read_text() == "saved"
 
 
 def test_of_processes_that_wait_in_vain_the_silent_one_is_named(paths: RunPaths) -> None:

@@ -98,10 +98,10 @@ def _cells(use: Json) -> tuple[Cell, ...]:
 
 def _switch_cells(use: Json) -> tuple[Cell, ...]:
     return (
-        Cell(str(use["gave_way"]), right=True),
-        Cell(f"{use['gave_way_cost_s'] / 3600:.2f}", right=True),
-        Cell(str(use["preferred"]), right=True),
-        Cell(f"{use['spared_wait_s'] / 3600:.1f}", right=True),
+        Cell(str(use.get("gave_way", 0)), right=True),
+        Cell(f"{use.get('gave_way_cost_s', 0) / 3600:.2f}", right=True),
+        Cell(str(use.get("preferred", 0)), right=True),
+        Cell(f"{use.get('spared_wait_s', 0) / 3600:.1f}", right=True),
     )
 
 
@@ -110,8 +110,10 @@ def _row(use: Json) -> tuple[object, ...]:
     shares = (
         None if use[name] is None else round(use[name], 4) for name in ("share", "efficiency", "utilisation")
     )
-    cost_h, spared_h = (round(use[name] / 3600, 4) for name in ("gave_way_cost_s", "spared_wait_s"))
-    return (use["who"], *hours, *shares, use["attempts"], use["gave_way"], cost_h, use["preferred"], spared_h)
+    # An older daemon tells nothing about jobs that gave way.
+    cost_h, spared_h = (round(use.get(name, 0) / 3600, 4) for name in ("gave_way_cost_s", "spared_wait_s"))
+    switches = (use.get("gave_way", 0), cost_h, use.get("preferred", 0), spared_h)
+    return (use["who"], *hours, *shares, use["attempts"], *switches)
 
 
 def _percent(share: float | None) -> str:

@@ -9,7 +9,6 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.docker.doctor import describe_engine
 from runner.adapters.doctor import FactCollector, groups_of_this_process
 from runner.adapters.host_torch import cuda_of_host
 from runner.adapters.image_locks import cuda_of_images
@@ -25,6 +24,8 @@ log = structlog.get_logger()
 
 def collect(directory: Path, settings: Settings, root: Path = Path("/")) -> Machine:
     """Return the facts about this machine, for a daemon with a state directory and settings."""
+    from runner.adapters.docker.doctor import describe_engine  # noqa: PLC0415  loads the SDK
+
     collector = FactCollector(root, directory)
     uses_engine = settings.executor in {"auto", "docker"}
     return Machine(

@@ -10,7 +10,7 @@ import pytest
 from images.store import ImageStore
 from tests.fakes.daemon.service import Service, service
 from tests.fakes.workloads.counter_image import counter_image
-from tests.fakes.workloads.writer import assert_the_rate_is_shown
+from tests.fakes.workloads.writer import assert_the_rate_is_shown, on_a_disk
 
 
 @pytest.fixture(scope="module")
@@ -58,4 +58,6 @@ def test_a_training_in_epochs_with_a_trace_is_shown(daemon: Service) -> None:
 
 @pytest.mark.engine
 def test_a_container_that_writes_is_shown_with_its_rate(daemon: Service) -> None:
-    assert_the_rate_is_shown(daemon, image="counter")
+    with on_a_disk() as place:
+        mount = {"source": str(place), "target": "/data/out", "read_only": False}
+        assert_the_rate_is_shown(daemon, "/data/out", image="counter", mounts=[mount])

@@ -1,5 +1,10 @@
 """A program that writes to the disk all the time, and what its job must show."""
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.fakes.daemon.service import Json, Service, until
@@ -7,7 +12,7 @@ from tests.fakes.daemon.service import Json, Service, until
 PROGRAM = """
 import os, threading
 while True:
-    with open("file", "wb") as file:
+    with open(os.environ["PLACE"] + "/file", "wb") as file:
         file.write(bytes(1 << 20))
         file.flush()
         os.fsync(file.fileno())
@@ -15,14 +20,25 @@ while True:
 """
 
 
-def assert_the_rate_is_shown(daemon: Service, **fields: Any) -> None:  # noqa: ANN401
-    """Run the program, and hold ``show`` and ``top`` to the rate that the kernel has counted."""
+@contextmanager
+def on_a_disk() -> Iterator[Path]:
+    """Make a directory that is on a disk, as those of a test run need not be; anybody may write there."""
+    place = Path(tempfile.mkdtemp(prefix="runner-writer-", dir="/var/tmp"))
+    place.chmod(0o777)
+    yield place
+    shutil.rmtree(place)
+
+
+def assert_the_rate_is_shown(daemon: Service, place: str, **fields: Any) -> None:  # noqa: ANN401
+    """Run the program, which writes to a place, and hold ``show`` and ``top`` to what the kernel counted."""
     code = daemon.root / "writer"
     code.mkdir()
     (code / "main.py").write_text(PROGRAM)
     workload = {"kind": "program", "command": ["python3", "main.py"], "code": str(code)}
     resources = {"cpus": 1, "memory": "256MiB"}
-    file = daemon.file("writer", workload=workload, resources=resources, **fields)
+    file = daemon.file(
+        "writer", workload=workload, resources=resources, environment={"PLACE": place}, **fields
+    )
     job_id = daemon.submit(file, end="cancelled")
 
     def writes() -> Json | None:

@@ -43,7 +43,8 @@ def test_submit_loads_click_and_the_standard_library_and_nothing_else(api: FakeA
         "runner", "runner.client", "runner.client.client", "runner.base", "runner.base.errors",
         "runner.client.autostart", "runner.client.http",
         "runner.cli", "runner.cli.entry",
-        "runner.cli.main", "runner.cli.parameters", "runner.cli.console", "runner.cli.submit",
+        "runner.cli.main", "runner.cli.parameters", "runner.cli.console", "runner.cli.placing",
+        "runner.cli.submit",
     }  # fmt: skip
     assert api.jobs["000001"]["name"] == "train"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.daemon.service import Service, service
-from tests.fakes.workloads.writer import assert_the_rate_is_shown
+from tests.fakes.workloads.writer import assert_the_rate_is_shown, on_a_disk
 
 
 @pytest.fixture(scope="module")
@@ -15,4 +15,5 @@ def daemon() -> Iterator[Service]:
 
 
 def test_a_process_that_writes_is_shown_with_its_rate(daemon: Service) -> None:
-    assert_the_rate_is_shown(daemon)
+    with on_a_disk() as place:
+        assert_the_rate_is_shown(daemon, str(place))

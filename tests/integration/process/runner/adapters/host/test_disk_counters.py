@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.core.ports.executor import Alive, Key
+from tests.fakes.workloads.writer import on_a_disk
 
 KEY = Key("i", "1", 1)
 MIB = 1024**2
@@ -24,13 +25,16 @@ sys.stdin.read()
 """
 
 
-def test_what_a_process_and_its_ended_child_have_written_is_counted(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(tmp_path / "file")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as writer:
+def test_what_a_process_and_its_ended_child_have_written_is_counted() -> None:
+    with (
+        on_a_disk() as place,
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(place / "file")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as writer,
+    ):
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"written\n"
         found = HostDiskCounters().counters([Alive(KEY, pid=writer.pid)])

@@ -42,9 +42,14 @@ def export_image(url: str | None, image: str, directory: Path) -> tuple[str, ...
 
 
 def _extract(archive: Iterator[bytes], directory: Path) -> None:
-    """Unpack an archive without the device nodes of the image, which nobody but root can make."""
-    command = ["tar", "--extract", "--numeric-owner", "--exclude=dev/*", "--directory", str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as tar:
+    """Unpack an archive as files of this process that nobody else may change.
+
+    All users see the directory.  So no file keeps its owner, a set-user-ID bit, or the right of others to
+    write; device nodes, which nobody but root can make, are left out.  Warnings could fill the pipe.
+    """
+    plain = ("--no-same-owner", "--no-same-permissions", "--warning=none", "--exclude=dev/*")
+    command = ["tar", "--extract", *plain, "--directory", str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, umask=0o022) as tar:
         if tar.stdin is not None:
             try:
                 for chunk in archive:

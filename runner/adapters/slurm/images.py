@@ -14,6 +14,7 @@ from pathlib import Path
 
 from runner.adapters.docker.export import export_image
 from runner.adapters.slurm.oci import MOUNT_POINTS
+from runner.core.ports.executor import LaunchRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class UnpackedImages:
 
         Raises:
             ImageGone: the engine does not have it.
+            LaunchRefused: it has a link or a file where something is mounted.
             Unavailable: the engine does not answer, or the disk is full.
         """
         place = self.directory / image.removeprefix("sha256:")[:16]
@@ -52,10 +54,25 @@ class UnpackedImages:
         (part / "rootfs").mkdir(parents=True)
         variables = export_image(self.engine, image, part / "rootfs")
         for name in MOUNT_POINTS:
-            (part / "rootfs" / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+            _make_mount_point(part / "rootfs", name)
         (part / "environment.json").write_text(json.dumps(variables))
         part.chmod(0o755)
         part.replace(place)
+
+
+def _make_mount_point(rootfs: Path, name: str) -> None:
+    """Make a directory of an unpacked image; a link of the image could lead out of it.
+
+    Raises:
+        LaunchRefused: there is a link or a file.
+    """
+    place = rootfs
+    for part in name.split("/"):
+        place /= part
+        if place.is_symlink() or (place.exists() and not place.is_dir()):
+            fact = f"/{place.relative_to(rootfs)} is a link or a file, where a directory must be"
+            raise LaunchRefused(f"the image cannot be used on nodes: {fact}")
+        place.mkdir(mode=0o755, exist_ok=True)
 
 
 @contextmanager

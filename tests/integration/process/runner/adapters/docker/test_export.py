@@ -1,0 +1,48 @@
+"""Images that are unpacked where all users see them."""
+
+import io
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.docker.export import CHUNK, _extract
+from runner.base.errors import Unavailable
+
+
+def archive(*members: tuple[str, int, bytes]) -> bytes:
+    """Return an archive with entries of somebody else: name, mode and type of each."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for name, mode, kind in members:
+            member = tarfile.TarInfo(name)
+            member.mode, member.type, member.uid, member.gid = mode, kind, 4242, 4242
+            tar.addfile(member)
+    return made.getvalue()
+
+
+def test_no_file_of_an_image_gives_rights_to_those_who_see_it(tmp_path: Path) -> None:
+    image = archive(
+        ("bin", 0o777, tarfile.DIRTYPE),
+        ("bin/su", 0o6755, tarfile.REGTYPE),
+        ("bin/notes", 0o666, tarfile.REGTYPE),
+        ("tmp", 0o1777, tarfile.DIRTYPE),
+        ("dev/null", 0o666, tarfile.CHRTYPE),
+    )
+    _extract(iter([image]), tmp_path)
+    found = {str(path.relative_to(tmp_path)): path.stat() for path in tmp_path.rglob("*")}
+    assert {name: stat.S_IMODE(about.st_mode) for name, about in found.items() if name != "dev"} == {
+        "bin": 0o755,
+        "bin/su": 0o755,
+        "bin/notes": 0o644,
+        "tmp": 0o755,
+    }
+    assert {about.st_uid for about in found.values()} == {os.geteuid()}
+
+
+def test_an_archive_that_breaks_off_is_told_with_the_directory(tmp_path: Path) -> None:
+    broken = archive(("file", 0o644, tarfile.REGTYPE))[:300] + os.urandom(CHUNK)
+    with pytest.raises(Unavailable, match="the image cannot be unpacked"):
+        _extract(iter([broken]), tmp_path)

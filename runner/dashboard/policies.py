@@ -9,7 +9,7 @@ from runner.client.http import ErrorResponse
 from runner.dashboard.daemon import Daemon
 
 MOST_JOBS: Final = 100
-"""Jobs whose decisions are looked at: each is a question to the daemon."""
+"""Jobs whose decisions are looked at: each is a question to the daemon, of 1 to 2 ms."""
 
 MOST_DECISIONS: Final = 200
 """Decisions of one job, the newest ones."""

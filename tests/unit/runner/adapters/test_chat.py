@@ -43,9 +43,7 @@ def test_slack_gets_a_linked_title_and_the_text() -> None:
 def test_without_a_dashboard_there_is_no_link() -> None:
     [title, _] = sent("slack", origin=SILENT)[1]["blocks"]
     assert title["text"]["text"].startswith("[runner] nightly (7) failed\n")
-    assert sent("mattermost", origin=SILENT)[1]["text"].startswith(
-        "**\\[runner\\] nightly \\(7\\) failed**\n"
-    )
+    assert sent("mattermost", origin=SILENT)[1]["text"].startswith("**\\[runner\\] nightly (7) failed**\n")
     assert "click" not in sent("ntfy", origin=SILENT)[1]
     assert sent("json", origin=SILENT)[1]["link"] is None
     assert sent("json")[1]["link"] == "https://jobs.lab.example/jobs/7"
@@ -55,8 +53,8 @@ def test_mattermost_gets_a_linked_title_and_the_text_as_code() -> None:
     url, message = sent("mattermost")
     assert url == URL
     assert message["text"].splitlines() == [
-        "[\\[runner\\] nightly \\(7\\) failed](https://jobs.lab.example/jobs/7)",
-        "job of ann on gpu1, 2030\\-01\\-01T00:00:00\\+00:00",
+        "[\\[runner\\] nightly (7) failed](https://jobs.lab.example/jobs/7)",
+        "job of ann on gpu1, 2030-01-01T00:00:00+00:00",
         "```text",
         NOTICE.text,
         "```",
@@ -93,7 +91,7 @@ def test_users_mention_nobody_and_write_no_markup() -> None:
     assert text["type"] == "plain_text"
     post = sent("mattermost", hostile)[1]["text"]
     assert post.endswith(f"````text\n{text['text']}\n````")
-    assert "](http://evil)" not in post.partition("````text")[0]
+    assert "[a]" not in post.partition("````text")[0]
     for shape in ("slack", "mattermost", "ntfy"):
         assert not {"\x1b", "\u202e"} & set(json.dumps(sent(shape, hostile)[1], ensure_ascii=False))
 

@@ -137,11 +137,7 @@ COMPOSED = {
 
 def test_nobody_loads_a_third_party_but_its_adapter(loaded: Loaded) -> None:
     owners = {module for modules in OWNERS.values() for module in modules}
-    others = (
-        set(modules_of("runner"))
-        - owners
-        - {"runner.server.main", "runner.server.composition", "runner.server.doctor"}
-    )
+    others = set(modules_of("runner")) - owners - COMPOSED
     assert not loaded(*sorted(others)) & OWNERS.keys()
 
 

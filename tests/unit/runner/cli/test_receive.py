@@ -1,9 +1,9 @@
-"""Trees of files that a client sends, kept by content, and what a hostile or broken client sends."""
+"""What a client on another machine sends is taken by content, into a tree that nothing leads out of."""
 
-import errno
 import hashlib
 import json
 import os
+import time
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,73 +13,108 @@ import pytest
 from runner.base.errors import UsageError
 from runner.cli.receive import KEEP_S, take_tree
 
-TEXT = b"print('hello')\n"
-DIGEST = hashlib.sha256(TEXT).hexdigest()
+TRAIN, HELPER = b"print('train')\n", b"WORDS = 1\n"
 
 
-def manifest(path: str = "home/ada/train.py", digest: str = DIGEST, **more: object) -> bytes:
-    said = {"files": [[path, digest, len(TEXT), False]], "links": [], "directories": [], **more}
-    return json.dumps(said).encode() + b"\n"
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def take(place: Path, sent: bytes) -> list[dict[str, Any]]:
+def a_file(path: str, content: bytes, *, executable: bool = False) -> list[Any]:
+    return [path, digest(content), len(content), executable]
+
+
+def head(*files: list[Any], links: tuple[Any, ...] = (), directories: tuple[str, ...] = ()) -> bytes:
+    return json.dumps({"files": files, "links": links, "directories": directories}).encode() + b"\n"
+
+
+def send(place: Path, line: bytes, *contents: bytes) -> tuple[list[str], Path]:
     answers = BytesIO()
-    take_tree(place, BytesIO(sent), answers)
-    return [json.loads(line) for line in answers.getvalue().splitlines()]
+    take_tree(place, BytesIO(line + b"".join(contents)), answers)
+    first, second = answers.getvalue().splitlines()
+    return json.loads(first)["missing"], Path(json.loads(second)["tree"])
 
 
-def test_a_file_that_is_here_is_not_asked_for_again(tmp_path: Path) -> None:
-    missing, made = take(tmp_path, manifest() + TEXT)
-    assert missing == {"missing": [DIGEST]}
-    assert (Path(made["tree"]) / "home/ada/train.py").read_bytes() == TEXT
-    assert take(tmp_path, manifest()) == [{"missing": []}, made]
+def test_a_tree_is_made_of_what_was_sent(tmp_path: Path) -> None:
+    line = head(
+        a_file("home/ada/train.py", TRAIN, executable=True),
+        a_file("home/ada/lib/helper.py", HELPER),
+        links=(("home/ada/latest", "lib"),),
+        directories=("home/ada", "home/ada/empty"),
+    )
+    missing, tree = send(tmp_path, line, TRAIN, HELPER)
+    assert missing == [digest(TRAIN), digest(HELPER)]
+    assert (tree / "home/ada/train.py").read_bytes() == TRAIN
+    assert os.access(tree / "home/ada/train.py", os.X_OK)
+    assert (tree / "home/ada/latest/helper.py").read_bytes() == HELPER
+    assert (tree / "home/ada/empty").is_dir()
+    assert tree.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_there_is_not_asked_for_again(tmp_path: Path) -> None:
+    send(tmp_path, head(a_file("a.py", TRAIN)), TRAIN)
+    assert send(tmp_path, head(a_file("a.py", TRAIN)))[0] == []
+    missing, tree = send(tmp_path, head(a_file("b.py", TRAIN), a_file("c.py", HELPER)), HELPER)
+    assert missing == [digest(HELPER)]
+    assert (tree / "b.py").read_bytes() == TRAIN
+
+
+def test_a_file_and_its_executable_twin_keep_their_modes(tmp_path: Path) -> None:
+    _, tree = send(tmp_path, head(a_file("a", TRAIN), a_file("b", TRAIN, executable=True)), TRAIN)
+    assert [os.access(tree / name, os.X_OK) for name in ("a", "b")] == [False, True]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up", "", "a\0b"])
+@pytest.mark.parametrize("kind", ["file", "link", "directory"])
+def test_no_path_leads_out_of_the_tree(tmp_path: Path, path: str, kind: str) -> None:
+    line = {
+        "file": head(a_file(path, TRAIN)),
+        "link": head(links=((path, "x"),)),
+        "directory": head(directories=(path,)),
+    }[kind]
+    with pytest.raises(UsageError, match="leads out of the tree"):
+        send(tmp_path / "received", line, TRAIN)
+    assert not (tmp_path / "received").exists()
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "line",
     [
         b"",
+        b"\n",
         b"[]\n",
-        manifest("../train.py"),
-        manifest("/etc/cron.d/x"),
-        manifest("home/../../x"),
-        manifest(""),
-        manifest(digest="../../x"),
-        manifest(directories=["../x"]),
-        manifest(links=[["../x", "/etc"]]),
+        b'{"files": 7}\n',
+        b'{"files": [["a"]], "links": [], "directories": []}\n',
+        b"\xff\n",
     ],
 )
-def test_what_is_no_tree_is_refused_and_leaves_nothing(tmp_path: Path, sent: bytes) -> None:
-    with pytest.raises(UsageError, match="receive: "):
-        take(tmp_path / "received", sent + TEXT)
-    assert list(tmp_path.iterdir()) == []
+def test_what_is_no_tree_is_refused(tmp_path: Path, line: bytes) -> None:
+    with pytest.raises(UsageError, match="no tree was sent"):
+        send(tmp_path, line)
 
 
-@pytest.mark.parametrize(("body", "fact"), [(TEXT[:-1], "ended early"), (TEXT[::-1], "a file changed")])
-def test_a_file_that_ends_early_or_is_another_one_is_not_kept(tmp_path: Path, body: bytes, fact: str) -> None:
-    with pytest.raises(UsageError, match=fact):
-        take(tmp_path, manifest() + body)
-    assert list((tmp_path / "files").iterdir()) == []
+@pytest.mark.parametrize("name", ["../../x", "A" * 64, "0" * 63])
+def test_what_is_no_digest_names_no_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="no digest"):
+        send(tmp_path, head(["a", name, 1, False]), b"x")
 
 
-def test_a_file_that_has_all_links_of_the_file_system_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_target: Path, _source: Path) -> None:
-        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    _, made = take(tmp_path, manifest() + TEXT)
-    copied = Path(made["tree"]) / "home/ada/train.py"
-    assert (copied.read_bytes(), copied.stat().st_nlink) == (TEXT, 1)
+def test_content_that_is_cut_short_or_another_one_makes_no_tree(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ended early; nothing was submitted"):
+        send(tmp_path, head(a_file("a", TRAIN)), TRAIN[:3])
+    with pytest.raises(UsageError, match="changed while it was sent"):
+        send(tmp_path, head(a_file("a", TRAIN)), TRAIN[::-1])
+    assert not list((tmp_path / "files").iterdir())
+    assert not (tmp_path / "trees").exists()
 
 
-def test_a_tree_that_nobody_has_asked_for_in_a_week_is_removed_with_its_files(tmp_path: Path) -> None:
-    _, old = take(tmp_path, manifest() + TEXT)
-    [blob] = (tmp_path / "files").iterdir()
-    for path in (Path(old["tree"]), blob):
-        os.utime(path, (0, path.stat().st_mtime - KEEP_S - 60))
-    other = TEXT[::-1]
-    take(tmp_path, manifest(digest=hashlib.sha256(other).hexdigest()) + other)
-    assert not Path(old["tree"]).exists()
-    assert not blob.exists()
+def test_trees_and_files_that_nobody_asked_for_in_a_week_are_removed(tmp_path: Path) -> None:
+    _, old = send(tmp_path, head(a_file("a", TRAIN)), TRAIN)
+    before = time.time() - KEEP_S - 60
+    os.utime(old, (before, before))
+    for blob in (tmp_path / "files").iterdir():
+        os.utime(blob, (before, before))
+    _, new = send(tmp_path, head(a_file("b", HELPER)), HELPER)
+    assert not old.exists()
+    assert [path.name for path in (tmp_path / "files").iterdir()] == [digest(HELPER)]
+    assert (new / "b").read_bytes() == HELPER

@@ -1,0 +1,58 @@
+"""Each connection of a relay has a program of its own, and bytes go both ways."""
+
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from runner.client.relay import serve
+from tests.fakes.daemon.service import until
+
+UPPER = (
+    "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line.upper()); sys.stdout.flush()"
+)
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> tuple[Path, threading.Thread]:
+    path = tmp_path / "r.sock"
+    thread = threading.Thread(target=serve, args=(str(path), [sys.executable, "-c", UPPER], 1.0), daemon=True)
+    thread.start()
+    until(path.exists, "the relay listens")
+    return path, thread
+
+
+def connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(30)
+    connection.connect(str(path))
+    return connection
+
+
+def test_bytes_go_both_ways_for_several_at_once(relay: tuple[Path, threading.Thread]) -> None:
+    path, _ = relay
+    with connected(path) as one, connected(path) as other:
+        for number in range(3):
+            one.sendall(b"one %d\n" % number)
+            other.sendall(b"other %d\n" % number)
+            assert one.recv(100) == b"ONE %d\n" % number
+            assert other.recv(100) == b"OTHER %d\n" % number
+
+
+def test_the_end_of_one_side_ends_the_other(relay: tuple[Path, threading.Thread]) -> None:
+    path, _ = relay
+    with connected(path) as one:
+        one.sendall(b"last\n")
+        one.shutdown(socket.SHUT_WR)
+        assert one.recv(100) == b"LAST\n"
+        assert one.recv(100) == b""
+
+
+def test_it_ends_when_nobody_has_come_for_a_while(relay: tuple[Path, threading.Thread]) -> None:
+    path, thread = relay
+    assert path.stat().st_mode & 0o777 == 0o600
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not path.exists()

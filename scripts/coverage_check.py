@@ -24,6 +24,8 @@ PERCENT: Final = 90.0
 APART: Final = (
     "images/packages/sdist.py",
     "jobs/inside/",
+    "jobs/training/ranks.py",  # they run in the processes of a gang
+    "jobs/training/reduction.py",
     "runner/adapters/docker/doctor.py",
     "runner/adapters/docker/exec.py",
     "runner/adapters/docker/export.py",

@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.client.autostart import answers
+from runner.base.errors import Refused
+from runner.client.autostart import Endpoint
+from runner.client.client import Client
+from runner.client.http import ErrorResponse
 from tests.fakes.daemon.ports import free_port
 from tests.fakes.daemon.service import Service, service, until
 
@@ -92,9 +95,14 @@ class Laptop:
 
     def masters(self) -> list[int]:
         """Return the processes of ssh that keep a connection."""
-        found = subprocess.run(
-            ["pgrep", "-f", f"^ssh: {self.place}.*mux"], stdout=subprocess.PIPE, text=True, check=False
-        )
+        return self._processes(f"^ssh: {self.place}.*mux")
+
+    def relays(self) -> list[int]:
+        """Return the processes that dial for each connection."""
+        return self._processes(f"runner.client.relay {self.place}")
+
+    def _processes(self, pattern: str) -> list[int]:
+        found = subprocess.run(["pgrep", "-f", pattern], stdout=subprocess.PIPE, text=True, check=False)
         return [int(each) for each in found.stdout.split()]
 
 
@@ -144,7 +152,7 @@ def laptop(request: pytest.FixtureRequest, sshd: str, daemon: Service) -> Iterat
         laptop = Laptop(place, port, there, request.param == "yes")
         yield laptop
         process.terminate()
-    for pid in laptop.masters():
+    for pid in (*laptop.relays(), *laptop.masters()):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     shutil.rmtree(place)
@@ -310,7 +318,8 @@ def test_a_connection_that_drops_in_a_submission_leaves_one_job_or_none(
 def test_the_kernel_tells_the_daemon_who_came_by_ssh(laptop: Laptop, daemon: Service, tmp_path: Path) -> None:
     if os.geteuid() != 0 or not laptop.forwards:
         return  # only root's sshd lets other users in, and this one only where it forwards sockets
-    assert answers(str(daemon.socket))
+    file = daemon.file("of-root", workload={"kind": "program", "command": ["/bin/sleep", "1000"]})
+    job = daemon.submit(file, end="cancelled")
     shutil.copy(laptop.place / "key.pub", laptop.place / "authorized/games")
     local = tmp_path / "as-games.sock"
     line = [str(laptop.place / "bin/ssh"), "-N", "-p", str(laptop.port), "-o", "ExitOnForwardFailure=yes"]
@@ -318,11 +327,11 @@ def test_the_kernel_tells_the_daemon_who_came_by_ssh(laptop: Laptop, daemon: Ser
         [*line, "-L", f"{local}:{daemon.socket}", "games@127.0.0.1"], env=laptop.environ
     ) as ssh:
         until(local.exists, "the socket is forwarded")
-        from runner.base.errors import RunnerError
-        from runner.client.autostart import Endpoint
-        from runner.client.client import Client
-
-        with suppress(RunnerError):  # where the daemon is root's own, its socket is closed to others
-            Client(Endpoint(str(local), None)).act("1", "cancel", {})
-            pytest.fail("a job of root was cancelled by another user")
-        ssh.terminate()
+        try:
+            with pytest.raises(ErrorResponse) as refused:
+                Client(Endpoint(str(local), None)).act(job, "cancel", {})
+        finally:
+            ssh.terminate()
+    assert refused.value.code == Refused.exit_code
+    laptop.run("cancel", job)
+    daemon.ends(job)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -24,6 +24,7 @@ from runner.core.job.model import Job
 from runner.core.job.states import Queued
 from tests.fakes.daemon.service import Service, service
 from tests.fakes.host.users import with_uid
+from tests.fakes.workloads.small import program
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 
@@ -61,15 +62,6 @@ def daemon() -> Iterator[Service]:
     quotas = {"user_quota": {"queued": 2 * WAITING}}
     with service(executor="process", queue=quotas) as made:
         yield made.start()
-
-
-def program(daemon: Service, name: str, command: list[str], **fields: Any) -> Path:  # noqa: ANN401
-    known: dict[str, Any] = {
-        "workload": {"kind": "program", "command": command},
-        "resources": {"cpus": 0.1, "memory": "64MiB"},
-        "retry": {"max_attempts": 1},
-    }
-    return daemon.file(name, **{**known, **fields})
 
 
 def submit_as(daemon: Service, uid: int, file: Path) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runner.base.errors import RunnerError
 from runner.client.http import ErrorResponse
 from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.workloads.small import program
 
 pytestmark = pytest.mark.engine
 
@@ -42,15 +42,6 @@ echo left
 def daemon() -> Iterator[Service]:
     with service(executor="process") as made:
         yield made.start()
-
-
-def program(daemon: Service, name: str, command: list[str], **fields: Any) -> Path:  # noqa: ANN401
-    known: dict[str, Any] = {
-        "workload": {"kind": "program", "command": command},
-        "resources": {"cpus": 0.1, "memory": "64MiB"},
-        "retry": {"max_attempts": 1},
-    }
-    return daemon.file(name, **{**known, **fields})
 
 
 def median_s(work: Callable[[], object]) -> float:

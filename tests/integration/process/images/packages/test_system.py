@@ -36,7 +36,7 @@ class DebianEngine(FakeEngine):
 
     def _fetch(self, step: Step, out: Path) -> StepEnd:
         if not self.answers:
-            return StepEnd(75, "E: Failed to fetch http://deb.debian.org/debian\n")
+            return StepEnd(75, "E: Failed to fetch http://archive.example/debian\n")
         for name in step.argv[5:]:
             found = [each for each in self.archive if each.split("_")[0] == name.partition("=")[0]]
             if not found or name.partition("=")[2].replace(":", "%3a") not in found[0]:

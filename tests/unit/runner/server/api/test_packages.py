@@ -168,14 +168,14 @@ def test_an_index_that_does_not_answer_is_no_mistake_of_the_job(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> str:
-        raise Unavailable("the index of packages does not answer: https://pypi.org/simple/six/")
+        raise Unavailable("the index of packages does not answer: https://index.example/simple/six/")
 
     monkeypatch.setattr(site.packages, "resolve", away)
     answer = site.submit(f"{JOB}image: {{requirements: [six]}}\n", wait_s=30)
     assert answer.status_code == 503
     error = answer.json()["error"]
     assert error["exit_code"] == 4
-    assert error["lines"] == ["the index of packages does not answer: https://pypi.org/simple/six/"]
+    assert error["lines"] == ["the index of packages does not answer: https://index.example/simple/six/"]
     assert site.service.store.get("1") is None
 
 

@@ -48,8 +48,11 @@ def run(context: Context) -> Iterator[Finding]:
     if context.rehearsal or context.tiny:
         yield measured("a micro-batch that does not fit is halved", summary)
     else:
-        yield checked("a micro-batch that does not fit is halved", summary, good=bool(halvings), rows=rows)
+        yield checked(
+            "a micro-batch that does not fit is halved", summary, good=bool(halvings), micro_batch=rows
+        )
     yield _alike(context, too_large, rows)
+    yield from _largest(context)
     yield from _capped(context)
     yield from _fragmentation(context, rows)
 
@@ -102,6 +105,28 @@ def _alike(context: Context, too_large: Job, rows: int) -> Finding:
     )
 
 
+def _largest(context: Context) -> Iterator[Finding]:
+    """Yield what ``micro_batch: auto`` chose, how much memory that took, and whether one size more fits."""
+    name = "micro_batch: auto takes the largest part that fits"
+    job = _job(context, "auto", {"micro_batch": "auto", "memory_log": "interval", "memory_log_every": 1})
+    found = _finished(job, context)
+    if isinstance(found, str):
+        yield checked(name, found, good=False)
+        return
+    batch, rows = _rows(context), int(job.effective()["micro_batch"])
+    summary = f"{rows} of {batch} rows"
+    parts = [size for size in range(rows + 1, batch + 1) if batch % size == 0]
+    if context.rehearsal or context.tiny or not parts:
+        yield measured(name, summary, micro_batch=rows)
+        return
+    more = _job(context, "one-more", {"micro_batch": parts[0]})
+    end = _finished(more, context)
+    halved = isinstance(end, str) or "out of memory with" in more.log()
+    peak = max((int(line["memory_peak"]) for line in job.metrics() if "memory_peak" in line), default=0)
+    summary += f", {peak / 2**30:.1f} GiB reserved; {parts[0]} rows {'do not fit' if halved else 'fit, too'}"
+    yield checked(name, summary, good=halved, micro_batch=rows, peak=peak, next=parts[0])
+
+
 def _capped(context: Context) -> Iterator[Finding]:
     """Yield whether ``memory_fraction`` is respected."""
     name = "memory_fraction 0.25 is respected"
@@ -118,11 +143,11 @@ def _capped(context: Context) -> Iterator[Finding]:
     summary = f"peak reserved {peak / 2**30:.1f} GiB with {rows} rows"
     cells = nvidia_smi("memory.total")
     if cells is None:
-        yield measured(name, f"{summary}; nvidia-smi is not installed", peak=peak, rows=rows)
+        yield measured(name, f"{summary}; nvidia-smi is not installed", peak=peak, micro_batch=rows)
         return
     share = peak / (float(cells[0]) * 2**20)
     yield checked(
-        name, f"{summary}, {share:.1%} of the memory", good=0 < share <= SHARE, share=share, rows=rows
+        name, f"{summary}, {share:.1%} of the memory", good=0 < share <= SHARE, share=share, micro_batch=rows
     )
 
 

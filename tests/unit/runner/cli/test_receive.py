@@ -1,5 +1,6 @@
 """What a client on another machine sends is taken by content, into a tree that nothing leads out of."""
 
+import errno
 import hashlib
 import json
 import os
@@ -118,3 +119,15 @@ def test_trees_and_files_that_nobody_asked_for_in_a_week_are_removed(tmp_path: P
     assert not old.exists()
     assert [path.name for path in (tmp_path / "files").iterdir()] == [digest(HELPER)]
     assert (new / "b").read_bytes() == HELPER
+
+
+def test_a_file_that_has_all_links_of_the_file_system_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_target: Path, _source: Path) -> None:
+        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    _, tree = send(tmp_path, head(a_file("a", TRAIN, executable=True)), TRAIN)
+    copied = (tree / "a").stat()
+    assert ((tree / "a").read_bytes(), copied.st_nlink, copied.st_mode & 0o777) == (TRAIN, 1, 0o700)

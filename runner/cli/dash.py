@@ -11,6 +11,7 @@ import click
 
 from runner.base.errors import UsageError
 from runner.cli.console import complain, say
+from runner.client.autostart import remote_host
 from runner.client.client import find_or_start
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def dash(*, listen: str | None, read_only: bool, proxied: str | None, opens: boo
     if proxied is not None and not read_only:
         raise UsageError("--behind-proxy: needs --read-only, because everybody behind the proxy acts as you")
     client = find_or_start(complain)
-    shared = client.endpoint.state_dir is None
+    shared = client.endpoint.state_dir is None and remote_host(os.environ) is None
     address = parse_address(listen) if listen else usual_address(os.environ, shared=shared)
     access = make_access(
         () if proxied is None else (proxied,), needs_login=proxied is None, read_only=read_only

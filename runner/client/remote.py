@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from runner.base.errors import Unavailable, UsageError
 from runner.base.locks import lock, open_lock
-from runner.client.autostart import NoDaemon, connect
+from runner.client.autostart import NoDaemon, answers, connect
 from runner.client.http import exchange
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class Host(NamedTuple):
     port: int | None
     command: str
     """The program ``runner`` there, with words before it if need be."""
+
+    @property
+    def typed(self) -> str:
+        """Return the command line of ssh as a user would type it."""
+        return f"ssh{'' if self.port is None else f' -p {self.port}'} {self.destination}"
 
     def ssh(self, control: str, *options: str) -> list[str]:
         """Return the command line of ssh up to the destination."""
@@ -113,6 +118,8 @@ def parse_host(text: str, environ: Mapping[str, str]) -> Host:
     destination = f"{user}{unquote(url.hostname)}"
     if destination.startswith("-") or not destination.isprintable() or " " in destination:
         raise UsageError(f"{known}: is no name of a server")
+    if unknown := parse_qs(url.query).keys() - {"command"}:
+        raise UsageError(f"{known}: {min(unknown)} is nothing that can be said; command=/path/to/runner can")
     command = parse_qs(url.query).get("command", [environ.get("RUNNER_REMOTE_COMMAND", "runner")])[0]
     return Host(text, destination, port, command)
 
@@ -127,11 +134,13 @@ def remote_socket(text: str, environ: Mapping[str, str]) -> str:
     host = parse_host(text, environ)
     base = _base(host, environ)
     control, path = f"{base}.ctl", f"{base}.sock"
-    if _answers(host, path):
+    if _answers(host, path) and answers(control):
         return path
     with _locked(f"{base}.lock"):
         if not _answers(host, path):
             _connect(host, control, path)
+        elif not answers(control):  # a relay outlives the connection that it dials through
+            _ask_where(host, control)
     return path
 
 
@@ -226,7 +235,7 @@ def _connect(host: Host, control: str, path: str) -> None:
     _start_relay(host, control, path)
     if not _answers(host, path):
         raise Unavailable(
-            f"{host.name}: the daemon does not answer there; try: ssh {host.destination} {host.command} list"
+            f"{host.name}: the daemon does not answer there; try: {host.typed} {host.command} list"
         )
 
 
@@ -243,11 +252,12 @@ def _ask_where(host: Host, control: str) -> str:
         raise Unavailable("ssh: is not installed; install the OpenSSH client") from None
     there = asked.stdout.decode(errors="replace").strip()
     if asked.returncode == SSH_FAILED:
-        raise Unavailable(f"{host.name}: ssh cannot connect; try: ssh {host.destination} true")
+        raise Unavailable(f"{host.name}: ssh cannot connect; try: {host.typed} true")
     if asked.returncode == NOT_FOUND:
+        port = "" if host.port is None else f":{host.port}"
         raise Unavailable(
             f"{host.name}: has no program {host.command}; install the runner there, or name it:"
-            f" ssh://{host.destination}?command=/path/to/runner"
+            f" ssh://{host.destination}{port}?command=/path/to/runner"
         )
     if asked.returncode or not there.startswith("/"):
         raise Unavailable(f"{host.name}: {host.command} dial --where ended with exit code {asked.returncode}")

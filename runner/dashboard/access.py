@@ -112,7 +112,7 @@ class Access:
         """
         if self.read_only:
             raise Denied(403, "this dashboard is read-only")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is None or urlsplit(origin).netloc != host:
             raise Denied(403, "the change was asked for by another site")
         if not _equal(token, self.form_token(session)):
             raise Denied(403, "the page is too old; load it again")

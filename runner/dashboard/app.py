@@ -128,7 +128,9 @@ class _Dashboard:
         return self.open(answer)
 
     async def log_in(self, request: Request) -> Response:
-        """Take a ticket and give a cookie."""
+        """Take a ticket and give a cookie; a look at the link alone does not use it up."""
+        if request.method != "GET":
+            raise Denied(405, "open the link in a browser")
         session = self.access.log_in(request.query_params.get("ticket", ""))
         answer = RedirectResponse("/", 303)
         answer.set_cookie(COOKIE, session, httponly=True, samesite="strict")

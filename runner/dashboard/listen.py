@@ -13,6 +13,8 @@ from runner.base.errors import Unavailable, UsageError
 
 BACKLOG: Final = 128
 
+USUAL_NAME: Final = "runner-dash.sock"
+
 FORWARDED_PORT: Final = 8433
 """The port on the user's own computer in the line that is printed for ``ssh -L``."""
 
@@ -49,7 +51,7 @@ def usual_address(environ: Mapping[str, str], *, shared: bool) -> Address:
     if not shared and "SSH_CONNECTION" not in environ:
         return Address()
     base = environ.get("XDG_RUNTIME_DIR") or f"/tmp/runner-{os.geteuid()}"  # noqa: S108  made with mode 0700 below
-    return Address(Path(base) / "runner-dash.sock")
+    return Address(Path(base) / USUAL_NAME)
 
 
 @contextmanager
@@ -88,7 +90,8 @@ def _unix(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     before = os.umask(0o077)
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if path.name == USUAL_NAME:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
         _check_directory(path.parent)
         _remove_left(path)
         os.umask(0o177)

@@ -1,6 +1,8 @@
 """Runs the dashboard until it is interrupted."""
 
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
@@ -35,5 +37,10 @@ def serve(client: Client, access: Access, listener: socket.socket, ready: Callab
         timeout_graceful_shutdown=GRACE_S,
         lifespan="off",
     )
+    signal.signal(signal.SIGTERM, _leave)  # so that the socket is removed, whoever ends this process
     ready()
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def _leave(number: int, _frame: object) -> None:
+    sys.exit(128 + number)

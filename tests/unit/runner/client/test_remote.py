@@ -25,7 +25,9 @@ def test_an_address_has_a_user_a_port_and_a_command() -> None:
     assert parse_host("ssh://gpu1", {}).ssh("c", "-T") == ["ssh", "-S", "c", "-T", "gpu1"]
 
 
-@pytest.mark.parametrize("url", ["ssh://", "http://gpu1", "ssh://gpu1/path", "ssh://-oX=y", "ssh://a b"])
+@pytest.mark.parametrize(
+    "url", ["ssh://", "http://gpu1", "ssh://gpu1/path", "ssh://-oX=y", "ssh://a b", "ssh://a?cmd=x"]
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(UsageError):
         parse_host(url, {})

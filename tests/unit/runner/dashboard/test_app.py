@@ -283,7 +283,8 @@ def test_a_change_is_made_from_the_page_and_shown(desk: Desk, api: FakeApi) -> N
     [
         ("", None, "cancel"),
         ("right", "http://evil.example", "cancel"),
-        ("right", None, "signal"),
+        ("right", None, "cancel"),
+        ("right", "http://localhost:8433", "signal"),
         ("x" * 9000, None, "cancel"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import Unavailable, UsageError
-from runner.dashboard.listen import Address, listening, parse_address, usual_address
+from runner.dashboard.listen import USUAL_NAME, Address, listening, parse_address, usual_address
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_one_s_own_machine_has_its_loopback_and_a_shared_one_a_socket(tmp_path: 
 
 
 def test_only_the_user_may_open_the_socket_and_it_goes_at_the_end(tmp_path: Path) -> None:
-    path = tmp_path / "own" / "dash.sock"
+    path = tmp_path / "own" / USUAL_NAME
     with listening(Address(path)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

@@ -257,7 +257,7 @@ def test_named_hosts_stand_for_addresses(laptop: Laptop) -> None:
 @pytest.mark.parametrize(
     ("url", "words", "code"),
     [
-        ("ssh://nobody@127.0.0.1:1", "ssh cannot connect; try: ssh nobody@127.0.0.1 true", 4),
+        ("ssh://nobody@127.0.0.1:1", "ssh cannot connect; try: ssh -p 1 nobody@127.0.0.1 true", 4),
         ("ftp://server", "give ssh://USER@SERVER[:PORT]", 2),
         ("ssh://-oProxyCommand=touch", "is no name of a server", 2),
         ("ssh://host:notaport", "give ssh://USER@SERVER[:PORT]", 2),

@@ -35,6 +35,9 @@ BY_WORD: Final = {
 }
 """The next step by a word in the reason of the job's end."""
 
+UNSTARTED: Final = (
+    "runner logs --build {id} prints what was built for it; submit it again once that is mended"
+)
 OTHERWISE: Final = "runner logs {id} prints the whole log, runner restart {id} tries again"
 HELD: Final = "runner policy explain {id} says why it is held, runner release {id} lets it go on"
 
@@ -84,4 +87,4 @@ def _next_step(job: JobDetail, last: AttemptResponse | None) -> str:
     message, cause = ("", "") if last is None else (last["message"] or "", last["cause"] or "")
     said = f"{job['why']} {message}"
     found = next((step for word, step in BY_WORD.items() if word in said), None)
-    return found or BY_CAUSE.get(cause, OTHERWISE)
+    return found or BY_CAUSE.get(cause, UNSTARTED if last is None else OTHERWISE)

@@ -65,7 +65,7 @@ def test_a_held_job_names_who_lets_it_go_on(api: FakeApi, invoke: Invoke) -> Non
 
 def test_a_job_that_never_started_has_no_lines(api: FakeApi, invoke: Invoke) -> None:
     api.add("train", **ended("failed", "the image cannot be built"), attempts=[])
-    assert invoke("show", "train").stderr.startswith("train: runner logs 000001")
+    assert invoke("show", "train").stderr.startswith("train: runner logs --build 000001 ")
 
 
 def test_the_log_of_somebody_else_is_left_out(api: FakeApi, invoke: Invoke) -> None:

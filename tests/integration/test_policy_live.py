@@ -136,10 +136,10 @@ OUT_OF_MEMORY = """
     FITS = int(os.environ["FITS"])
     real, read = training.Training._gradients, trainer.read_spec
 
-    def gradients(self, batch):
+    def gradients(self, batch, step):
         if self.micro_batch > FITS:
             raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {self.micro_batch} rows")
-        return real(self, batch)
+        return real(self, batch, step)
 
     def halve(self, problem):
         raise DeviceOutOfMemory(problem)

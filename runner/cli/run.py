@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -359,6 +360,24 @@ def _stay(client: Client, job: JobSummary, *, as_json: bool) -> int:
             client.cancel_all([job["id"]])
 
 
+def _typed_line() -> str:
+    """Return the next line of the terminal, with its end; nothing at the end of input.
+
+    An interrupt that comes just before the wait ends it, too; ``input`` would wait for the next key first.
+    """
+    import select  # noqa: PLC0415  only who is asked pays for it
+
+    here, there = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(there, warn_on_full_buffer=False)
+    try:
+        select.select([sys.stdin, here], [], [])
+        return sys.stdin.readline()
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(here)
+        os.close(there)
+
+
 def wants_cancel(name: str) -> bool:
     """Ask on the terminal whether to cancel a job, until the answer is one of the two.
 
@@ -368,11 +387,15 @@ def wants_cancel(name: str) -> bool:
         return False
     question = f"\n{name}: (d)etach or (c)ancel?"
     while True:
+        click.echo(f"{question} ", err=True, nl=False)
         try:
-            answer = click.prompt(question, default="d", err=True, show_default=False)
-        except (click.Abort, KeyboardInterrupt, EOFError):
+            answer = _typed_line()
+        except KeyboardInterrupt:
             click.echo(err=True)
             return False
-        if (said := str(answer).strip().lower()) in ANSWERS:
+        if not answer:
+            click.echo(err=True)
+            return False
+        if (said := answer.strip().lower() or "d") in ANSWERS:
             return ANSWERS[said]
         question = f"{name}: d or c?"

@@ -22,13 +22,23 @@ for base in "${{TMPDIR:-/tmp}}" /var/tmp /dev/shm; do
     [ -n "$state" ] || state=$(mktemp -d "$base/runner-crun.$$.XXXXXX" 2>/dev/null)
 done
 [ -n "$state" ] || {{ echo "no directory in /tmp, /var/tmp or /dev/shm of this node can be made"; exit 126; }}
-child=
+ready=
 early=
-forward() {{ if [ -n "$child" ]; then kill "-$1" "$child"; else early=$1; fi; }}
+forward() {{ if [ -n "$ready" ]; then kill "-$1" "$child"; else early=$1; fi; }}
 for n in 1 2 3 10 12 14 15; do trap "forward $n" $n; done
-env --default-signal=INT,QUIT {crun} --root "$state" --cgroup-manager=disabled run --bundle {bundle} {name} &
+env --default-signal=INT,QUIT {crun} --root "$state" --cgroup-manager=disabled \\
+    run --pid-file "$state/pid" --bundle {bundle} {name} &
 child=$!
-[ -z "$early" ] || kill "-$early" "$child"
+listens() {{
+    init=$(cat "$state/pid" 2>/dev/null)
+    [ -n "$init" ] || return 1
+    case $(cat "/proc/$init/comm" 2>/dev/null) in init) ;; *) return 1 ;; esac
+    [ -n "$(cat "/proc/$init/task/$init/children" 2>/dev/null)" ]
+}}
+tries=0
+while [ $((tries += 1)) -lt 200 ] && kill -0 "$child" 2>/dev/null && ! listens; do sleep 0.05; done
+ready=yes
+[ -z "$early" ] || kill "-$early" "$child" 2>/dev/null
 while wait $child; status=$?; kill -0 $child 2>/dev/null; do :; done
 wait $child 2>/dev/null; last=$?; [ $last -eq 127 ] || status=$last
 rm -rf "$state"
@@ -36,7 +46,9 @@ exit $status
 """
 """The program of an attempt in a container; containers of attempts that were killed are swept first.
 
-The process is part of the name of its directory: another attempt of the user never finds one without it.
+The kernel discards a signal for the first process of a container that handles none yet, so signals wait
+until it has started the program, 10 s at most.  The process is part of the name of the directory: another
+attempt of the user never finds one without it.
 """
 
 

@@ -312,13 +312,11 @@ def interrupt() -> None:
 def test_an_answer_that_is_neither_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, answers: str, *, cancels: bool
 ) -> None:
-    typed, questions = iter(answers.split()), []
+    typed = iter(answers.split())
+    questions: list[str] = []
 
-    def prompt(question: str, **_: object) -> str:
-        questions.append(question)
-        return next(typed)
-
-    monkeypatch.setattr("click.prompt", prompt)
+    monkeypatch.setattr(run, "_typed_line", lambda: f"{next(typed)}\n")
+    monkeypatch.setattr("click.echo", lambda question, **_: questions.append(question))
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
     assert run.wants_cancel("train") == cancels

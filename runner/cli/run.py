@@ -387,8 +387,8 @@ def wants_cancel(name: str) -> bool:
         return False
     question = f"\n{name}: (d)etach or (c)ancel?"
     while True:
-        click.echo(f"{question} ", err=True, nl=False)
         try:
+            click.echo(f"{question} ", err=True, nl=False)
             answer = _typed_line()
         except KeyboardInterrupt:
             click.echo(err=True)

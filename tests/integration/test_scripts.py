@@ -137,7 +137,6 @@ def test_tensorboard_in_a_job_without_network_is_shown_by_forward(daemon: Servic
     directory = SCRIPTS / TRACKED.name
     file = daemon.file(
         "board",
-        directory=directory,
         workload={"kind": "program", "command": ["sh", "-c", f"{show} & {train}"], "code": str(directory)},
         image={"requirements": str(directory / "requirements.txt")},
         network="none",

@@ -87,7 +87,7 @@ class _Search:
                 continue
             if rest:
                 if stat.S_ISDIR(mode):
-                    with _below(fd, name) as inner:
+                    with directory_below(fd, name) as inner:
                         yield from () if inner is None else self.matches(inner, here / name, rest)
             elif (found := self._match(fd, here / name, mode)) is not None:
                 yield found
@@ -114,7 +114,7 @@ class _Search:
             return MatchedPath(path, tuple(files), is_directory=False, owners=frozenset(owners))
         if not stat.S_ISDIR(mode):
             return None
-        with _below(fd, path.name) as inner:
+        with directory_below(fd, path.name) as inner:
             files = [] if inner is None else sorted(self._files(inner, PurePosixPath(), owners))
         return MatchedPath(path, tuple(files), is_directory=True, owners=frozenset(owners))
 
@@ -123,7 +123,7 @@ class _Search:
             if stat.S_ISREG(mode):
                 yield from _status(fd, name, here / name, owners)
             elif stat.S_ISDIR(mode):
-                with _below(fd, name) as inner:
+                with directory_below(fd, name) as inner:
                     yield from () if inner is None else self._files(inner, here / name, owners)
 
 
@@ -137,7 +137,7 @@ def _status(fd: int, name: str, path: PurePosixPath, owners: set[int]) -> Iterat
 
 
 @contextmanager
-def _below(fd: int, name: str) -> Iterator[int | None]:
+def directory_below(fd: int, name: str) -> Iterator[int | None]:
     """Open a directory below another one; None if it is none any more."""
     try:
         inner = os.open(name, _DIRECTORY, dir_fd=fd)

@@ -11,12 +11,12 @@ following a link.
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from runner.adapters.host.program_files import MatchedPath, TooMany, find_matches
+from runner.adapters.host.program_files import MatchedPath, TooMany, directory_below, find_matches
 from runner.core.ports.users import Owner
 
 NAME: Final = "set-aside"
@@ -102,7 +102,7 @@ class SetAside:
         except OSError:
             return
         try:
-            with _below(fd, NAME) as inner:
+            with directory_below(fd, NAME) as inner:
                 names = [] if inner is None else os.listdir(inner)  # noqa: PTH208  of a descriptor
         finally:
             os.close(fd)
@@ -118,10 +118,10 @@ class SetAside:
         except OSError:
             return []
         try:
-            with _below(fd, NAME) as aside:
+            with directory_below(fd, NAME) as aside:
                 if aside is None:
                     return []
-                with _below(aside, str(attempt)) as inner:
+                with directory_below(aside, str(attempt)) as inner:
                     found = [] if inner is None else find_matches(inner, pattern)
         except TooMany:
             return []
@@ -129,19 +129,6 @@ class SetAside:
             os.close(fd)
         strangers = os.geteuid() == 0
         return [each for each in found if not strangers or each.owners <= {self.owner.uid}]
-
-
-@contextmanager
-def _below(fd: int, name: str) -> Iterator[int | None]:
-    try:
-        inner = os.open(name, _DIRECTORY, dir_fd=fd)
-    except OSError:
-        yield None
-        return
-    try:
-        yield inner
-    finally:
-        os.close(inner)
 
 
 def _is_number(name: str) -> bool:

@@ -38,7 +38,8 @@ def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None
     """
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout
-    ids = [client.job(ref)["id"] for ref in jobs]  # resolve all before waiting for the first
+    patient = client.following(deadline)
+    ids = [patient.job(ref)["id"] for ref in jobs]  # resolve all before waiting for the first
     codes = [wait_to_the_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
     click.get_current_context().exit(next((code for code in codes if code), 0))
 

@@ -30,7 +30,7 @@ class Watch:
     streams: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _task: "asyncio.Task[None] | None" = None
-    _seen: Any = None
+    _seen: Any = field(default_factory=dict)  # None: no daemon answered; empty: none was asked yet
     _version: int = 0
 
     async def stream(self) -> AsyncIterator[str]:
@@ -66,4 +66,4 @@ class Watch:
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
             await asyncio.sleep(PAUSE_S)
-        self._seen = None
+        self._seen = {}

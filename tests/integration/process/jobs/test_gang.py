@@ -126,3 +126,4 @@ def test_processes_die_with_their_launcher(paths: RunPaths) -> None:
         gang.end()
         for pid in ranks:
             gang.wait_until_dead(pid)
+            assert not Path(f"/proc/{pid}/exe").exists()

@@ -66,3 +66,4 @@ def test_a_listener_waits_for_nothing_when_the_daemon_leaves() -> None:
             await listener.wait(60)
 
     asyncio.run(asyncio.wait_for(scene(), 10))
+    assert broadcast._waiting == {}

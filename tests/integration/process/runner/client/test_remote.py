@@ -227,9 +227,12 @@ def test_one_connection_serves_many_commands(laptop: Laptop) -> None:
 
 def test_a_connection_that_was_cut_is_made_again(laptop: Laptop) -> None:
     laptop.run("list")
-    for pid in laptop.masters():
+    before = laptop.masters()
+    for pid in before:
         os.kill(pid, signal.SIGKILL)
     laptop.run("list")
+    assert laptop.masters()
+    assert not set(laptop.masters()) & set(before)
 
 
 def test_exec_and_logs_reach_into_a_running_job(laptop: Laptop, daemon: Service) -> None:

@@ -229,6 +229,7 @@ def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, l
     page.get_by_text("Live", exact=True).wait_for(timeout=30_000)
     job = training(daemon, "afterwards")
     page.get_by_role("link", name="afterwards").wait_for(timeout=30_000)
+    assert page.get_by_role("link", name="afterwards").get_attribute("href") == f"/jobs/{job}"
     daemon.runner("cancel", job)
     page.close()
 

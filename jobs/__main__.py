@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _finish(reporter, Cause.DISK_FULL, UNEXPECTED, _one_line(error))
         reporter.finish(Cause.EXCEPTION, _one_line(error))
         raise
-    reporter.finish(Cause.COMPLETED, f"finished at step {reporter.progress.step}")
+    reporter.finish(Cause.COMPLETED, reporter.progress.end)
     return ExitCode.FINISHED
 
 
@@ -58,6 +58,8 @@ def _attempt(paths: RunPaths, reporter: Reporter, requests: StopRequests) -> Non
     spec = read_spec(paths)
     reporter.progress.total_steps = spec.workload.known_steps
     reporter.begin()
+    if own_rank() == 0:
+        reporter.track(spec)
     say(f"job {spec.job_id}, revision {spec.revision}, attempt {spec.attempt}, lineage {spec.lineage}")
 
     # OpenMP threads that busy-wait are ten times slower than a single thread when another process uses a

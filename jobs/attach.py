@@ -13,17 +13,22 @@ This module is one file that needs only the standard library and Python 3.8 or n
 follows the contract (``docs/reference/contract.md``).  A script that is started by hand saves below
 ``./checkpoints`` and reports nothing.  Importing the module under the runner seeds ``random``, numpy and
 torch, including libraries that are imported later, so a model that is built before ``attach`` is called
-has the same initial weights in every attempt.  Saving is synchronous.  In a run with several processes,
-only the process with ``RANK`` 0 writes.
+has the same initial weights in every attempt.  Saving is synchronous.
+
+In a run with several processes (``WORLD_SIZE``, ``RANK``), call ``torch.distributed.init_process_group``
+before ``attach``.  Rank 0 finds the checkpoint that all resume from, saves and reports.  All processes stop
+after the same step, once its checkpoint is on the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import errno
 import fcntl
 import functools
 import hashlib
+import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -48,14 +53,22 @@ if TYPE_CHECKING:
 
 CONTRACT_VERSION, MANIFEST, FINAL = 1, "manifest.json", "final"
 STOPPED, INVALID_SPEC, DO_NOT_RESTART, NON_FINITE, OUT_OF_MEMORY, NO_VALID_CHECKPOINT = 75, 78, 93, 97, 98, 99
+RANK_LOST = 95
 CAUSES = {
     STOPPED: "stopped",
     INVALID_SPEC: "invalid_spec",
+    RANK_LOST: "rank_lost",
     NON_FINITE: "non_finite",
     OUT_OF_MEMORY: "device_out_of_memory",
     NO_VALID_CHECKPOINT: "no_valid_checkpoint",
 }
 HEARTBEAT_S, LOCK_WAIT_S, BAD_KEPT = 0.5, 30.0, 3
+NOT_CONNECTED = (
+    "torch.distributed does not connect the processes, so each resumes, saves and stops by itself;"
+    " call init_process_group before attach"
+)
+PATIENT_S = 1800.0  # how long processes wait for one that loads, saves or evaluates; the runner watches it
+FRESH, NONE_VALID = -1, -2  # what rank 0 says instead of the step to resume from
 KINDS: dict[str, Callable[[str], Any]] = {
     "checkpoint_dir": Path,
     "attempt_dir": Path,
@@ -67,6 +80,10 @@ KINDS: dict[str, Callable[[str], Any]] = {
 
 class Invalid(Exception):
     """Raised for a directory that is not a valid checkpoint; the message gives the reason."""
+
+
+class RankLost(RuntimeError):
+    """Raised when another process of this attempt is gone or does not answer."""
 
 
 class Told(NamedTuple):
@@ -95,10 +112,18 @@ def told(environ: Mapping[str, str], local: Told) -> Told:
     return Told(**known) if "checkpoint_dir" in known else local
 
 
-def attach(save: Act | None = None, load: Act | None = None, **local: Any) -> Attempt:  # noqa: ANN401
+def attach(
+    save: Act | None = None,
+    load: Act | None = None,
+    *,
+    every_process: bool = False,
+    **local: Any,  # noqa: ANN401
+) -> Attempt:
     """Return this attempt; ``local`` sets fields of ``Told`` for a run without a runner.
 
-    Both are called with a directory: ``save`` writes plain files into it, ``load`` reads them.
+    Both are called with a directory: ``save`` writes plain files into it, ``load`` reads them.  Of several
+    processes, all call ``load``, and the one with rank 0 calls ``save``; with ``every_process`` all call it,
+    each with the same directory, for a model of which each process has a part.
     """
     by_hand = Told(**{"checkpoint_dir": Path("checkpoints"), "save_every_s": 600.0, **local})
     said = told(os.environ, by_hand)
@@ -109,7 +134,7 @@ def attach(save: Act | None = None, load: Act | None = None, **local: Any) -> At
             f"attach() was called twice for {said.checkpoint_dir}: the second training would resume from the"
             " checkpoints of the first; make them one training, or two jobs of which one waits (queue.after)",
         )
-    _ATTEMPTS[said.checkpoint_dir] = Attempt(said, save, load)
+    _ATTEMPTS[said.checkpoint_dir] = Attempt(said, save, load, every_process=every_process)
     return _ATTEMPTS[said.checkpoint_dir]
 
 
@@ -159,14 +184,24 @@ def _order(length: int, seed: int, epoch: int) -> list[int]:
 class Attempt:
     """One attempt of a training, from the newest checkpoint to the end."""
 
-    def __init__(self, said: Told, save: Act | None = None, load: Act | None = None) -> None:
+    def __init__(
+        self,
+        said: Told,
+        save: Act | None = None,
+        load: Act | None = None,
+        *,
+        every_process: bool = False,
+    ) -> None:
         self.told = said
         self.step = 0  # the number of finished steps
         self.stopping = False  # a stop was requested: finish the step, save, exit with 75
-        self.writes = os.environ.get("RANK", "0") == "0"
+        self._ranks = Ranks(os.environ)
+        self.rank, self.world_size = self._ranks.rank, self._ranks.world_size
+        self.writes = self.rank == 0
         self.lineage = Lineage(said, writes=self.writes)
-        self.reports = Reports(said.attempt_dir if self.writes else None)
-        self._save, self._load = save, load
+        self.trackers = _trackers(said) if self.writes else None
+        self.reports = Reports(said.attempt_dir, self._ranks, self._track)
+        self._save, self._load, self._every_process = save, load, every_process
         self._numbers: dict[str, float] = {}
         self._saved_at, self._save_asked, self._pid = time.monotonic(), False, os.getpid()
         self._save_every_s = said.save_every_s
@@ -187,6 +222,8 @@ class Attempt:
         elif type(error).__name__ == "OutOfMemoryError":
             traceback.print_exception(kind, error, trace)
             self.leave(OUT_OF_MEMORY, str(error))
+        elif isinstance(error, RankLost):
+            self.leave(RANK_LOST, str(error))
         elif not isinstance(error, SystemExit):
             self._result("disk_full" if _full(error) else "exception", f"{type(error).__name__}: {error}")
 
@@ -202,9 +239,10 @@ class Attempt:
             self.seed(step)
             yield step
             self.end_step(step + 1)
-            if self.wants_save():
-                self.save()
-            if self.stopping and self.step < total:
+            stop, save = self.agree()
+            if save:
+                self.save_together()
+            if stop and self.step < total:
                 self.leave(STOPPED, f"asked to stop; step {self.step} is saved")
 
     def report(self, **numbers: float) -> None:
@@ -235,12 +273,24 @@ class Attempt:
             if name in sys.modules:
                 seed(sys.modules[name], key)
 
+    def agree(self) -> tuple[bool, bool]:
+        """Return whether to stop, and whether a checkpoint is due; all processes get the same answers.
+
+        ``steps`` does this; in a loop of your own, every process calls it after ``end_step``.  Processes
+        that ``torch.distributed`` does not connect each answer for themselves.
+        """
+        due = self.wants_save() if self.writes else self.stopping or self._save_asked
+        stop, save = self._ranks.agree(self.stopping, due)
+        self.stopping = self.stopping or stop
+        return stop, save
+
     def restore(self, load: Act | None = None) -> int:
         """Load the newest valid checkpoint and return its step, or 0 if there has never been a checkpoint.
 
         The process exits with 99 if checkpoints exist and none is valid; it never starts afresh silently.
+        Of several processes that are connected, rank 0 decides the step, and all load it.
         """
-        found, why_not = self.lineage.find()
+        found, why_not = self._find()
         self.reports.known.update(resumed_from=found, checkpoint_step=found)
         self.reports.rejected = self.lineage.rejected
         if why_not:
@@ -249,7 +299,29 @@ class Attempt:
             self.step = found
             (load or self._load or say_loaded)(self.lineage.place(found))
             say(f"resumed from step {found}; rejected: {self.lineage.rejected or 'none'}")
+        self._begin_tracking(self.step)
         return self.step
+
+    def _begin_tracking(self, step: int) -> None:
+        if self.trackers is not None and not self.trackers.begun:
+            self.trackers.begin(step)
+
+    def _track(self, row: dict[str, Any]) -> None:
+        """Give a line of metrics to the trackers, also where the script has restored its state by itself."""
+        if self.trackers is not None:
+            self._begin_tracking(row["step"] - 1)
+            self.trackers.add(row)
+
+    def _find(self) -> tuple[int | None, str]:
+        """Return the step to resume from (None: a fresh start) and the error, empty if there is none."""
+        if not self._ranks.are_connected():
+            return self.lineage.find()
+        if not self.writes:
+            step = self._ranks.from_leader(FRESH)
+            return (step, "") if step >= 0 else (None, "rank 0 found none" if step == NONE_VALID else "")
+        found, why_not = self.lineage.find()
+        self._ranks.from_leader(NONE_VALID if why_not else FRESH if found is None else found)
+        return found, why_not
 
     def wants_save(self) -> bool:
         """Return whether a checkpoint is due after the step that has just ended."""
@@ -274,6 +346,60 @@ class Attempt:
             say(f"warning: checkpoint of step {self.step} skipped: {error}; the next save tries again")
         self._beat("train")
 
+    def save_together(self, write: Act | None = None, *, every_process: bool | None = None) -> None:
+        """Publish a checkpoint of ``step``; all processes call this, and return when it is on the disk.
+
+        Rank 0 calls ``write``; with ``every_process``, all do, with the same directory.
+        """
+        write = write or self._save
+        together = self._every_process if every_process is None else every_process
+        if not self._ranks.are_connected():
+            self.save(write)
+            return
+        self._ranks.agree()  # all have ended the step, and what they write by themselves
+        if write is not None and together:
+            self._save_parts(write)
+        else:
+            self.save(write)
+        saved = self.reports.known.get("checkpoint_step") == self.step
+        if self._ranks.from_leader(int(saved)):
+            self.reports.known["checkpoint_step"] = self.step
+
+    def _save_parts(self, write: Act) -> None:
+        """Publish a checkpoint into which every process writes its part."""
+        if not self.writes:
+            self.save()
+            number = self._ranks.from_leader(0)
+            if number:
+                self._write_part(write, self.lineage.unfinished(self.step, number))
+            return
+        told: list[int] = []
+
+        def write_with_all(directory: Path) -> None:
+            told.append(self._ranks.from_leader(Lineage.number(directory)))
+            self._write_part(write, directory)
+
+        self.save(write_with_all)
+        if not told:  # it is there already, or there was no room for its directory
+            self._ranks.from_leader(0)
+
+    def _write_part(self, write: Act, directory: Path) -> None:
+        """Write the part of this process; if one of them fails, rank 0 raises that."""
+        problem: Exception | None = None
+        try:
+            write(directory)
+        except RankLost:
+            raise
+        except Exception as error:  # noqa: BLE001  (the others wait: they must hear of it before it is raised)
+            problem = error
+        failed, full = self._ranks.agree(problem is not None, _full(problem))
+        forgiven = full and not self.stopping  # rank 0 says so, and the next save tries again
+        if problem is not None and (self.writes or not forgiven):
+            raise problem
+        if failed and self.writes:
+            number = errno.ENOSPC if full else errno.EIO
+            raise OSError(number, "another process could not write its part")
+
     def _settle(self, cost_s: float) -> None:
         """Set the save interval from the cost of a save, if ``mean_between_s`` is given."""
         mean_s = self.told.mean_between_s
@@ -285,7 +411,10 @@ class Attempt:
         """Save the last step, publish the files of ``final`` as the finished model, report ``completed``."""
         if self.step and self.reports.known.get("checkpoint_step") != self.step:
             self.stopping = True  # this is the last save, so a full disk is an error
-            self.save()
+            if self._every_process:
+                self.save_together()
+            else:
+                self.save()
         if final is not None and self.writes:
             self.lineage.publish(self.step, final, FINAL)
         self._result("completed", "", metrics)
@@ -302,6 +431,9 @@ class Attempt:
     def _result(self, cause: str, message: str, metrics: Mapping[str, float] | None = None) -> None:
         self._beat("drain")
         self.reports.result(cause, self.step, message, metrics or {})
+        if self.trackers is not None:
+            ends = {"completed": "FINISHED", "stopped": "SCHEDULED"}
+            self.trackers.end(ends.get(cause, "FAILED"), self.step)
         self.lineage.release()
 
     def _heed(self, number: int, _: FrameType | None) -> None:
@@ -367,6 +499,63 @@ def seed_process(environ: Mapping[str, str]) -> None:
     sys.meta_path.insert(0, _SeedOnImport(key))
 
 
+class Ranks:
+    """The processes of this attempt; they agree once ``torch.distributed`` connects them.
+
+    They use a group of their own on the CPU, because that of the script may be one of GPUs.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.rank = int(environ.get("RANK") or 0)
+        self.world_size = int(environ.get("WORLD_SIZE") or 1)
+        self._group: Any = None
+        self._warned = False
+
+    def are_connected(self) -> bool:
+        """Return whether the processes can agree; say so once if there are several and they cannot."""
+        if self.world_size == 1:
+            return False
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            if not self._warned:
+                say(f"warning: rank {self.rank} of {self.world_size}: {NOT_CONNECTED}")
+            self._warned = True
+            return False
+        if self._group is None:
+            patience = dt.timedelta(seconds=PATIENT_S)
+            with self._named():
+                self._group = torch.distributed.new_group(backend="gloo", timeout=patience)
+        return True
+
+    def agree(self, *flags: bool) -> tuple[bool, ...]:
+        """Return each flag: true if any process says so.  Without flags: return when all have come here."""
+        if not self.are_connected():
+            return flags
+        torch = sys.modules["torch"]
+        told = torch.tensor([*flags, False], dtype=torch.uint8, device="cpu")
+        with self._named():
+            torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX, group=self._group)
+        return tuple(bool(flag) for flag in told.tolist()[:-1])
+
+    def from_leader(self, number: int) -> int:
+        """Return the number that rank 0 gives; only for processes that are connected."""
+        torch = sys.modules["torch"]
+        told = torch.tensor([number], dtype=torch.int64, device="cpu")
+        with self._named():
+            torch.distributed.broadcast(told, 0, group=self._group)
+        return int(told.item())
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            first_line = f"{error}\n".splitlines()[0][:300]
+            raise RankLost(
+                f"another process of this attempt is gone or does not answer: {first_line}"
+            ) from error
+
+
 class Lineage:
     """The directory of checkpoints; a checkpoint is committed by one rename."""
 
@@ -415,7 +604,7 @@ class Lineage:
         place = self.directory / name if name else self.place(step)
         if not name and _is_valid(place):
             return
-        tmp = self.directory / f".tmp-{step}-{os.urandom(4).hex()}"
+        tmp = self.unfinished(step, int.from_bytes(os.urandom(4), "big") + 1)
         tmp.mkdir()
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(shutil.rmtree, tmp, ignore_errors=True)  # a failed save frees its space
@@ -426,6 +615,15 @@ class Lineage:
             _sync(self.directory)
         self._parent = step
         self._retain()
+
+    def unfinished(self, step: int, number: int) -> Path:
+        """Return the directory into which a checkpoint is written before it gets its name."""
+        return self.directory / f".tmp-{step}-{number:09x}"
+
+    @staticmethod
+    def number(unfinished: Path) -> int:
+        """Return the number, above 0, in the name of such a directory."""
+        return int(unfinished.name.rpartition("-")[2], 16)
 
     def release(self) -> None:
         """Release the lock, so that the next attempt can take it."""
@@ -481,12 +679,21 @@ class Lineage:
 
 
 class Reports:
-    """Writes heartbeat, metrics and result; a failed write never ends a training."""
+    """Writes heartbeat, metrics and result; a failed write never ends a training.
 
-    def __init__(self, directory: Path | None) -> None:
+    Another process than rank 0 writes its result only, as ``rank-R.result.json``, if it fails: the launcher
+    reads it there.
+    """
+
+    def __init__(
+        self, directory: Path | None, ranks: Ranks, track: Callable[[dict[str, Any]], object]
+    ) -> None:
         self.known: dict[str, Any] = {}
+        self._track = track
         self.rejected: list[tuple[str, str]] = []
-        self._directory = directory
+        self._directory = directory if ranks.rank == 0 else None
+        self._own = directory if ranks.rank and ranks.world_size > 1 else None
+        self._own_name = f"rank-{ranks.rank}.result.json"
         self._beat_at, self._items, self._items_at = -math.inf, 0.0, time.monotonic()
         self._done = 0.0  # items since the attempt began
 
@@ -510,9 +717,10 @@ class Reports:
         values = {name: _finite(float(value)) for name, value in numbers.items()}
         self.known.update({"loss": values["loss"]} if "loss" in values else {})
         if self._directory is not None and values:
-            line = json.dumps({"time": round(time.time(), 3), "step": step, **values})
+            row = {"time": round(time.time(), 3), "step": step, **values}
             with _tolerated("metrics.jsonl"), (self._directory / "metrics.jsonl").open("a") as file:
-                file.write(line + "\n")
+                file.write(json.dumps(row) + "\n")
+            self._track(row)
 
     def result(self, cause: str, step: int, message: str, metrics: Mapping[str, float]) -> None:
         """Write the result."""
@@ -521,14 +729,42 @@ class Reports:
         about = {"message": " ".join(message.split())[:4000], "resumed_from": self.known.get("resumed_from")}
         end = {"cause": cause, "step": step, "time": time.time(), "rejected": rejected, "metrics": finite}
         self._replace("result.json", {**end, **about})
+        if self._own is not None and cause != "completed":
+            _replace(self._own / self._own_name, {**end, **about})
 
     def _replace(self, name: str, content: dict[str, Any]) -> None:
-        if self._directory is None:
-            return
-        with _tolerated(name):
-            new = self._directory / f".{name}.new"
-            new.write_text(json.dumps(content, indent=1) + "\n")
-            new.replace(self._directory / name)
+        if self._directory is not None:
+            _replace(self._directory / name, content)
+
+
+def _replace(path: Path, content: dict[str, Any]) -> None:
+    with _tolerated(path.name):
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(json.dumps(content, indent=1) + "\n")
+        new.replace(path)
+
+
+def _trackers(said: Told) -> Any:  # noqa: ANN401  (of an optional module)
+    """Return the trackers that the job file asks for, None if it asks for none."""
+    wanted, job_dir = os.environ.get("RUNNER_TRACK"), os.environ.get("RUNNER_JOB_DIR")
+    if not wanted or not job_dir or said.attempt_dir is None:
+        return None
+    for name in ("jobs.tracking", "tracking"):  # of the image, or copied beside this file
+        try:
+            module = importlib.import_module(name)
+            place = module.Place(
+                said.job_id,
+                said.attempt,
+                said.checkpoint_dir,
+                said.attempt_dir,
+                Path(job_dir) / "home",
+                said.resume_step is not None,
+            )
+            return module.Trackers(json.loads(wanted), place, {"seed": said.seed})
+        except (ImportError, AttributeError):
+            continue
+    say("warning: track: no module jobs.tracking; copy tracking.py beside attach.py; going on without it")
+    return None
 
 
 @contextlib.contextmanager

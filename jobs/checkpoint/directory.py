@@ -60,7 +60,7 @@ WEIGHTS = "weights.pt"
 FINAL = "final"
 BEST = "best-"
 
-LOOKING_ON = frozenset({"best", "evaluated", "halved"})
+LOOKING_ON = frozenset({"best", "evaluated", "halved", "adaptation"})
 """Entries of a state that are no result of its steps: what was seen on the way."""
 
 LOCK_WAIT_S = 30.0
@@ -116,6 +116,7 @@ class Snapshot:
     name: str
     file: str
     digest: Callable[[Plain], str]
+    stopped_early: str = ""
 
 
 def of_step(step: int, parent_step: int | None, state: Plain) -> Snapshot:
@@ -127,8 +128,8 @@ def training_digest(state: Plain) -> str:
     return digest({key: value for key, value in state.items() if key not in LOOKING_ON})
 
 
-def of_final(step: int, weights: Plain) -> Snapshot:
-    return Snapshot(step, step, weights, FINAL, WEIGHTS, weights_sha256)
+def of_final(step: int, weights: Plain, stopped_early: str = "") -> Snapshot:
+    return Snapshot(step, step, weights, FINAL, WEIGHTS, weights_sha256, stopped_early)
 
 
 def of_best(step: int, weights: Plain) -> Snapshot:
@@ -342,6 +343,7 @@ def _manifest(file: Path, snapshot: Snapshot, provenance: Provenance, sha256: st
         signatures=dict(provenance.signatures),
         environment=dict(provenance.environment),
         state_sha256=sha256,
+        stopped_early=snapshot.stopped_early,
     )
 
 

@@ -45,6 +45,36 @@ def interval_s(save_s: float, mean_s: float, write_s: float = 0.0) -> float:
     return max(least, min(daly_s(save_s, mean_s), LONGEST_S))
 
 
+class EvaluationGuard:
+    """Whether to save before an evaluation: as the plan says, else where one takes longer than a save.
+
+    A kill in an evaluation then loses none of the steps before it.  What the plan leaves open follows from
+    the evaluations of this attempt; the first one is guarded while it runs, as soon as it has lasted longer.
+    """
+
+    def __init__(self, plan: CheckpointPlan) -> None:
+        self._told = plan.before_eval
+        self._seconds: deque[float] = deque(maxlen=REMEMBERED)
+
+    def evaluated(self, seconds: float) -> None:
+        """Record how long an evaluation took."""
+        self._seconds.append(seconds)
+
+    def saves_before(self, stall_s: float | None) -> bool:
+        """Return whether to save before the next evaluation; ``stall_s`` is what a save costs, if known."""
+        if self._told is not None:
+            return self._told
+        return bool(self._seconds) and self._outlasts(statistics.median(self._seconds), stall_s)
+
+    def saves_within(self, elapsed_s: float, stall_s: float | None) -> bool:
+        """Return whether to save in an evaluation that has lasted so long, if nothing was saved before it."""
+        return self._told is None and self._outlasts(elapsed_s, stall_s)
+
+    @staticmethod
+    def _outlasts(seconds: float, stall_s: float | None) -> bool:
+        return seconds > max(stall_s or 0.0, SHORTEST_S)
+
+
 class SaveSchedule:
     """The time between saves; it follows from measured saves if the plan leaves it to the trainer."""
 

@@ -17,7 +17,7 @@ from typing import Self
 
 from jobs.checkpoint import directory as lineage
 from jobs.checkpoint.directory import Provenance, Snapshot
-from jobs.checkpoint.interval import SaveSchedule
+from jobs.checkpoint.interval import EvaluationGuard, SaveSchedule
 from jobs.checkpoint.signatures import same_training
 from jobs.checkpoint.state import Plain, clone, weights_sha256
 from jobs.contract import (
@@ -62,6 +62,8 @@ class Checkpoints:
         self._reporter = reporter
         self._in_background = in_background
         self._save_schedule = SaveSchedule(plan)
+        self.guard = EvaluationGuard(plan)
+        """Whether to save before an evaluation."""
         self._saved_at = time.monotonic()
         self._write_s = 0.0  # duration of the latest write; set on the writer's thread
         self._newest: int | None = None
@@ -84,14 +86,18 @@ class Checkpoints:
 
     # --- Resuming
 
-    def finished(self, step: int) -> str | None:
-        """Return the sha256 of the final weights if the same training has already published them."""
+    def finished(self, step: int) -> Manifest | None:
+        """Return the manifest of the final weights if the same training has already published them.
+
+        ``step`` is the last one of the plan; early stopping publishes an earlier one.
+        """
         try:
             manifest = verify(self._directory / lineage.FINAL)
         except CheckpointInvalid:
             return None
-        same = manifest.step == step and same_training(manifest.signatures, self.provenance.signatures)
-        return manifest.state_sha256 if same else None
+        ended = manifest.step == step or bool(manifest.stopped_early)
+        same = ended and same_training(manifest.signatures, self.provenance.signatures)
+        return manifest if same else None
 
     def find(self, resume_step: int | None) -> ResumePoint | None:
         """Return the checkpoint to resume from, or None if there has never been one; change nothing.
@@ -150,6 +156,11 @@ class Checkpoints:
 
     # --- Saving
 
+    @property
+    def stall_s(self) -> float | None:
+        """The seconds for which a save holds training up; None before the first save."""
+        return self._save_schedule.stall_s
+
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due after this step."""
         counts = (self._plan.every_steps, self._plan.milestone_every)
@@ -191,10 +202,14 @@ class Checkpoints:
             newest = "there is none" if self._newest is None else f"the newest is step {self._newest}"
             warn(f"checkpoint skipped: {error}. Training goes on; {newest}; the next save tries again")
 
-    def publish_final(self, step: int, weights: Plain) -> str:
-        """Publish the finished model and return the sha256 of its weights."""
+    def publish_final(self, step: int, weights: Plain, stopped_early: str = "") -> str:
+        """Publish the finished model and return the sha256 of its weights.
+
+        ``stopped_early`` is why its training ended before its last step.
+        """
         self.settle()
-        final, snapshot = self._directory / lineage.FINAL, lineage.of_final(step, clone(weights))
+        final = self._directory / lineage.FINAL
+        snapshot = lineage.of_final(step, clone(weights), stopped_early[:1000])
         lineage.fence(self._directory, self.provenance.attempt)
         with self._reporter.within(Phase.DRAIN):
             if final.exists():

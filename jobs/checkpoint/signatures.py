@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from jobs.contract import TRAJECTORY, TrainingPlan
+from jobs.contract import TRAJECTORY, WATCHED, TrainingPlan
 from jobs.training.failures import InvalidSpec
 
 MODEL = "model"
@@ -38,7 +38,8 @@ def model_signature(model: nn.Module, *more: object) -> str:
 
 def schedule_signature(plan: TrainingPlan, *more: object) -> str:
     """Return the signature of the settings that affect the trajectory, but not checkpoint compatibility."""
-    return signature([plan.model_dump(mode="json", include=set(TRAJECTORY)), *more])
+    names = {*TRAJECTORY, "init_from", *(WATCHED if plan.is_watched else ())}
+    return signature([plan.model_dump(mode="json", include=names), *more])
 
 
 def differences(saved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:

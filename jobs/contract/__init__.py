@@ -21,7 +21,9 @@ from jobs.contract.parallel import MAX_PROCESSES as MAX_PROCESSES
 from jobs.contract.parallel import MAX_SHARDS as MAX_SHARDS
 from jobs.contract.parallel import Parallel as Parallel
 from jobs.contract.parallel import Reduction as Reduction
+from jobs.contract.paths import BEST_NAME as BEST_NAME
 from jobs.contract.paths import CHECKPOINT_NAME as CHECKPOINT_NAME
+from jobs.contract.paths import FINAL_NAME as FINAL_NAME
 from jobs.contract.paths import JOB_DIR as JOB_DIR
 from jobs.contract.paths import MANIFEST as MANIFEST
 from jobs.contract.paths import RankPaths as RankPaths
@@ -33,12 +35,17 @@ from jobs.contract.plans import KINDS as KINDS
 from jobs.contract.plans import PLANS as PLANS
 from jobs.contract.plans import STDLIB as STDLIB
 from jobs.contract.plans import TRAJECTORY as TRAJECTORY
+from jobs.contract.plans import WATCHED as WATCHED
 from jobs.contract.plans import WORKLOADS as WORKLOADS
 from jobs.contract.plans import CheckpointFields as CheckpointFields
+from jobs.contract.plans import EarlyStopping as EarlyStopping
+from jobs.contract.plans import Lora as Lora
 from jobs.contract.plans import Plan as Plan
+from jobs.contract.plans import Plateau as Plateau
 from jobs.contract.plans import Program as Program
 from jobs.contract.plans import ProgramCode as ProgramCode
 from jobs.contract.plans import TrainingPlan as TrainingPlan
+from jobs.contract.plans import WeightAveraging as WeightAveraging
 from jobs.contract.plans import kind_of as kind_of
 from jobs.contract.profile import SWITCHES as SWITCHES
 from jobs.contract.profile import Profile as Profile
@@ -71,3 +78,7 @@ from jobs.contract.reports import Result as Result
 from jobs.contract.reports import Status as Status
 from jobs.contract.reports import Switch as Switch
 from jobs.contract.reports import TraceSummary as TraceSummary
+from jobs.contract.tracking import TRACKER_MODULES as TRACKER_MODULES
+from jobs.contract.tracking import TRACKER_PACKAGES as TRACKER_PACKAGES
+from jobs.contract.tracking import TRACKERS as TRACKERS
+from jobs.contract.tracking import Tracking as Tracking

@@ -8,6 +8,7 @@ from jobs.contract.base import Spec
 from jobs.contract.parallel import Parallel
 from jobs.contract.plans import Plan
 from jobs.contract.profile import Profile
+from jobs.contract.tracking import Tracking
 
 
 class CheckpointPlan(Spec):
@@ -25,6 +26,11 @@ class CheckpointPlan(Spec):
     keep: int = Field(3, ge=2, description="The newest may be torn: never fewer than two.")
     milestone_every: int | None = Field(
         None, ge=1, description="Steps between checkpoints that are never deleted."
+    )
+    before_eval: bool | None = Field(
+        None,
+        exclude_if=lambda value: value is None,  # so that earlier images read the spec
+        description="Save before each evaluation; null: where one takes longer than a save.",
     )
 
 
@@ -44,6 +50,16 @@ class AttemptSpec(Spec):
     accelerator: Literal["cuda", "rocm", "cpu"] = "cpu"
     cpus: float = Field(1.0, gt=0, description="The cpu quota, for the thread count.")
     parallel: Parallel = Parallel()
+    init_weights: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,  # so that earlier images read the spec
+        description="Directory of the weights to begin with, as the attempt sees it.",
+    )
     device_bytes: int | None = Field(
         None, gt=0, description="The part of each device's memory that is this job's; null: all of it."
+    )
+    track: Tracking | None = Field(
+        None,
+        exclude_if=lambda value: value is None,  # so that earlier images read the spec
+        description="Trackers that get the metrics, too; null: none.",
     )

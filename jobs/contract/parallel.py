@@ -13,16 +13,21 @@ Reduction = Literal["exact", "fast"]
 
 
 class Parallel(Spec):
-    """Data-parallel training on one machine: every process computes its part of each batch.
+    """Data-parallel training: every process computes its part of each batch.
 
     The batch of a step is cut into ``shards``, each with its own randomness, and their gradients are added
     in one binary tree.  So the bits depend on the number of shards, and not on that of processes.
     """
 
-    processes: int = Field(1, ge=1, le=MAX_PROCESSES)
+    processes: int = Field(1, ge=1, le=MAX_PROCESSES, description="On all nodes together.")
+    nodes: int = Field(1, ge=1, le=MAX_PROCESSES, description="Machines, with equally many processes each.")
     shards: int | None = Field(None, ge=1, le=MAX_SHARDS, description="A power of two; null: not cut.")
     reduction: Reduction = Field(
         "exact", description="exact: gradients are added in that tree; fast: by DistributedDataParallel."
+    )
+    sharded: bool = Field(
+        default=False,
+        description="Every process holds a part of weights, gradients and optimiser state, by FSDP2.",
     )
     timeout_s: float = Field(
         300.0, gt=0, description="Seconds that a process waits for the others in a step."
@@ -35,8 +40,8 @@ class Parallel(Spec):
 
     @property
     def cpu_shares(self) -> int:
-        """The number of parts of the cpu quota, of which the threads of one process take one.
+        """The number of parts of the cpu quota of a node, of which the threads of one process take one.
 
         With shards it does not depend on the number of processes, because threads change the rounding.
         """
-        return self.shards or self.processes
+        return self.shards or max(self.processes // self.nodes, 1)

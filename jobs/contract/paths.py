@@ -11,6 +11,12 @@ JOB_DIR: Final = Path("/job")
 
 CHECKPOINT_NAME: Final = re.compile(r"step-(\d{8,12})")
 
+BEST_NAME: Final = re.compile(r"best-(\d{8,12})")
+"""The weights of the best evaluation so far."""
+
+FINAL_NAME: Final = re.compile("final")
+"""The weights of the finished model."""
+
 MANIFEST: Final = "manifest.json"
 
 

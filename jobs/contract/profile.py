@@ -112,6 +112,11 @@ class Profile(Spec):
     shared_targets: bool = Field(
         default=True, description="Compute what all variants of a window have in common only once."
     )
+    streaming: bool = Field(
+        default=True,
+        exclude_if=lambda value: value is True,  # so that earlier images read the spec
+        description="Read recordings when they are needed, or all of them before the first step.",
+    )
     stream_buffer: Count | Literal["auto"] = Field(
         "auto",
         description="Sequences kept in memory while streaming; auto: as many as the memory below holds.",

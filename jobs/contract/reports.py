@@ -52,6 +52,9 @@ class Result(Report):
     message: str = Field("", max_length=4000)
     rank: int | None = Field(None, ge=0, description="Of several processes, the one that ended first.")
     processes: int | None = Field(None, ge=1, description="How many there were.")
+    node: str | None = Field(None, max_length=255, description="Of that process, as the engine names it.")
+    device: str | None = Field(None, max_length=100, description="The GPU of that process; None: none.")
+    note: str = Field("", max_length=1000, description="What the launcher of several processes has seen.")
     phase: Phase | None = Field(None, description="What it was doing when it ended early.")
     time: float = 0.0
     resumed_from: int | None = Field(None, ge=0)
@@ -132,3 +135,9 @@ class Manifest(Report):
     signatures: dict[str, str] = Field({}, max_length=20)
     environment: dict[str, str] = Field({}, max_length=50)
     state_sha256: str | None = None
+    stopped_early: str = Field(
+        "",
+        max_length=1000,
+        exclude_if=lambda value: not value,
+        description="Of a finished model: why its training ended before the last step of its plan.",
+    )

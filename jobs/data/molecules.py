@@ -8,10 +8,11 @@ on it cannot be tested on it.  The number of removed molecules is reported.
 import csv
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,15 +50,21 @@ class _Row:
     split: str
 
 
-def read_molecules(path: Path, value_column: str, longest: int) -> Library:
+TextCheck: TypeAlias = Callable[[str, str], None]
+"""Refuses the text of a row, given where it is."""
+
+
+def read_molecules(path: Path, value_column: str, longest: int, check: TextCheck | None = None) -> Library:
     """Return the molecules of a CSV file, or of ``molecules.csv`` in a directory.
+
+    ``check`` replaces the check of a SMILES, for texts of other kinds.
 
     Raises:
         InvalidSpec: a column or a value is missing or wrong, or a SMILES has invalid characters or more than
             ``longest`` characters.
     """
     file = path / FILE_NAME if path.is_dir() else path
-    rows = list(_rows(file, value_column, longest))
+    rows = list(_rows(file, value_column, check or partial(check_smiles, longest=longest)))
     train = [row for row in rows if row.split == "train"]
     known = {row.smiles for row in train}
     test = [row for row in rows if row.split == "test" and row.smiles not in known]
@@ -76,13 +83,13 @@ def _molecules(split: str, rows: list[_Row]) -> Molecules:
     return Molecules(split, tuple(row.smiles for row in rows), values)
 
 
-def _rows(file: Path, value_column: str, longest: int) -> Iterator[_Row]:
+def _rows(file: Path, value_column: str, check: TextCheck) -> Iterator[_Row]:
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream, strict=True)
             _look_for_columns(file, reader.fieldnames or (), ("smiles", value_column, "split"))
             for fields in reader:
-                yield _row(file, reader.line_num, fields, value_column, longest)
+                yield _row(file, reader.line_num, fields, value_column, check)
     except OSError as error:
         raise InvalidSpec(f"data: {file}: {error.strerror}; give a CSV file of molecules") from error
     except (UnicodeDecodeError, csv.Error) as error:
@@ -98,18 +105,23 @@ def _look_for_columns(file: Path, found: Iterable[str], wanted: Iterable[str]) -
         )
 
 
-def _row(file: Path, line: int, fields: dict[str, str | None], value_column: str, longest: int) -> _Row:
+def _row(file: Path, line: int, fields: dict[str, str | None], value_column: str, check: TextCheck) -> _Row:
     where = f"data: {file}:{line}"
     smiles, value, split = (fields[name] for name in ("smiles", value_column, "split"))
     if smiles is None or value is None or split is None or None in fields:
         raise InvalidSpec(f"{where}: not as many fields as columns; the file may be cut off")
-    _check_smiles(where, smiles, longest)
+    check(where, smiles)
     if split not in SPLITS:
         raise InvalidSpec(f"{where}: split is {split!r}; it must be train or test")
-    return _Row(smiles, _number(f"{where}: {value_column}", value), split)
+    return _Row(smiles, read_number(f"{where}: {value_column}", value), split)
 
 
-def _check_smiles(where: str, smiles: str, longest: int) -> None:
+def check_smiles(where: str, smiles: str, longest: int) -> None:
+    """Refuse what is no SMILES, or one that is too long.
+
+    Raises:
+        InvalidSpec: it has invalid characters, none, or more than ``longest``.
+    """
     if not smiles:
         raise InvalidSpec(f"{where}: smiles is empty; write the molecule or take the row out")
     if not (smiles.isascii() and smiles.isprintable() and " " not in smiles):
@@ -120,7 +132,12 @@ def _check_smiles(where: str, smiles: str, longest: int) -> None:
         )
 
 
-def _number(where: str, text: str) -> float:
+def read_number(where: str, text: str) -> float:
+    """Return a finite number of a table.
+
+    Raises:
+        InvalidSpec: it is none, at its place ``where``.
+    """
     try:
         number = float(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Reads a directory of text files as one tensor of bytes, and draws windows from it.
+"""Reads text, one file or a directory of them, as one tensor of tokens, and takes windows from it.
 
 A window's position depends only on the seed and the purpose that is given for it.  Files are ordered by
 their paths relative to the directory, so the corpus does not depend on where it is mounted.  The sha256
@@ -11,16 +11,18 @@ import os
 import stat
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from jobs.contract import STDLIB
+from jobs.data.tokens import BYTES, ByteTokens, CharacterTokens, Tokens, read_tokenizer
 from jobs.training.failures import InvalidSpec
-from jobs.training.randomness import draw
+from jobs.training.randomness import derive, draw
 
 HELD_OUT = 0.05
 """Share of the corpus, at its end, that is only evaluated on."""
@@ -31,24 +33,92 @@ INSTALLED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True)
+class TextChoice:
+    """Which text is read, and in which tokens."""
+
+    include: tuple[str, ...] = ("*",)
+    files: tuple[str, ...] = ()
+    """Files in the order in which they are read; empty: all that match ``include``."""
+    tokenizer: str = "bytes"
+    """``bytes``, ``characters``, or the path of a tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Corpus:
-    """Text as bytes; ``train_N`` and ``held_out_N`` are uint8 and do not overlap."""
+    """Text as tokens; ``train_N`` and ``held_out_N`` are of an unsigned or small type and do not overlap."""
 
     train_N: Tensor
     held_out_N: Tensor
     sha256: str
     files: int
+    tokens: Tokens = field(default_factory=ByteTokens)
+    held_out_bytes: int = 0
 
 
 def read_corpus(directory: Path, include: tuple[str, ...], window: int) -> Corpus:
-    """Return all text below a directory whose file names match a pattern.
+    """Return all text below a directory whose file names match a pattern, or of a single file, as bytes.
 
     Raises:
         InvalidSpec: nothing matches, a file cannot be read, or there are fewer bytes than two windows need.
     """
+    return _as_bytes(directory, _paths(directory, include), window)
+
+
+def read_text(source: Path, choice: TextChoice, window: int) -> Corpus:
+    """Return the text that a choice selects, in its tokens.
+
+    Raises:
+        InvalidSpec: as ``read_corpus``; or the text is not UTF-8, or the tokenizer cannot be read.
+    """
+    paths = _named(source, choice.files) if choice.files else _paths(source, choice.include)
+    if choice.tokenizer == "bytes":
+        return _as_bytes(source, paths, window)
+    text = "".join(_decode(path) for path in paths)
+    split = len(text) - max(1, int(len(text) * HELD_OUT))
+    train, held_out = text[:split], text[split:]
+    characters = choice.tokenizer == "characters"
+    tokens = CharacterTokens.of(train) if characters else read_tokenizer(Path(choice.tokenizer))
+    train_N, held_out_N = tokens.encode(train), tokens.encode(held_out)
+    if min(len(train_N), len(held_out_N)) < window:
+        raise InvalidSpec(
+            f"data: {len(paths)} file(s) of {source} are {len(train_N)} tokens to train on and"
+            f" {len(held_out_N)} held out ({tokens.name}); a context of {window - 1} needs {window} of each:"
+            " lower context or give more text"
+        )
+    digest = hashlib.sha256(f"{tokens.name} {tokens.sha256}\0{text}".encode()).hexdigest()
+    return Corpus(train_N, held_out_N, digest, len(paths), tokens, len(held_out.encode()))
+
+
+def _paths(directory: Path, include: tuple[str, ...]) -> list[Path]:
+    if directory.is_file():
+        return [directory]
     paths = sorted(_matching(directory, include), key=lambda path: path.relative_to(directory).parts)
     if not paths:
         raise InvalidSpec(f"data: no file below {directory} matches {', '.join(include)}")
+    return paths
+
+
+def _named(directory: Path, names: tuple[str, ...]) -> list[Path]:
+    """Return the named files of a directory, in their order."""
+    root, paths = directory.resolve(), [directory / name for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if not path.is_file() or not path.resolve().is_relative_to(root):
+            raise InvalidSpec(f"workload.files: {name}: is no file below {directory}; correct the name")
+    return paths
+
+
+def _decode(path: Path) -> str:
+    content = _read(path)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        fact = f"the byte 0x{content[error.start]:02x} is not UTF-8"
+        step = "convert the file, leave it out, or take tokenizer: bytes"
+        raise InvalidSpec(f"data: {path}:{line}: {fact}; {step}") from error
+
+
+def _as_bytes(directory: Path, paths: list[Path], window: int) -> Corpus:
     text = bytearray()
     for path in paths:
         text += _read(path)
@@ -60,7 +130,8 @@ def read_corpus(directory: Path, include: tuple[str, ...], window: int) -> Corpu
         )
     all_N = torch.frombuffer(text, dtype=torch.uint8)
     split = len(text) - held_out
-    return Corpus(all_N[:split], all_N[split:], hashlib.sha256(text).hexdigest(), len(paths))
+    digest = hashlib.sha256(text).hexdigest()
+    return Corpus(all_N[:split], all_N[split:], digest, len(paths), held_out_bytes=held_out)
 
 
 def corpus_directory(named: str) -> Path:
@@ -68,16 +139,34 @@ def corpus_directory(named: str) -> Path:
     return Path(sysconfig.get_path("stdlib")) if named == STDLIB else Path(named)
 
 
+def cut(corpus_N: Tensor, numbers_B: Tensor, window: int, stride: int) -> Tensor:
+    """Return windows (batch, window) by their numbers; number n begins at token n * stride."""
+    starts_B = (numbers_B * stride).to(corpus_N.device)
+    return corpus_N[starts_B[:, None] + torch.arange(window, device=corpus_N.device)]
+
+
+def count_windows(corpus_N: Tensor, window: int, stride: int) -> int:
+    """Return the number of whole windows; the rest at the end belongs to none."""
+    return max(0, (corpus_N.numel() - window) // stride + 1)
+
+
+@lru_cache(maxsize=4)
+def shuffled(count: int, seed: int, epoch: int) -> Tensor:
+    """Return the numbers below ``count`` in the order of an epoch; it is not to be changed."""
+    generator = torch.Generator().manual_seed(derive(seed, "epoch", epoch))
+    return torch.randperm(count, generator=generator)
+
+
 def windows(corpus_N: Tensor, batch: int, window: int, seed: int, *purpose: str | int) -> Tensor:
-    """Return uint8 tokens of shape (batch, window) at random positions determined by seed and purpose."""
+    """Return tokens of shape (batch, window) at random positions determined by seed and purpose."""
     starts_B = draw(corpus_N.numel() - window + 1, batch, seed, *purpose).to(corpus_N.device)
     # All places at once would be a copy so large that the CPU waits for the device to take it.
     return corpus_N[starts_B[:, None] + torch.arange(window, device=corpus_N.device)]
 
 
 def unigram_nats(corpus_N: Tensor) -> float:
-    """Return the entropy of single bytes: the loss of a model that uses byte frequencies and no context."""
-    share_V = torch.bincount(corpus_N.cpu(), minlength=256).double() / corpus_N.numel()
+    """Return the entropy of single tokens: the loss of a model that uses frequencies and no context."""
+    share_V = torch.bincount(corpus_N.cpu(), minlength=BYTES).double() / corpus_N.numel()
     return float(torch.special.entr(share_V).sum())
 
 

@@ -5,7 +5,8 @@ order is a function of (seed, epoch).  On one device, a training that was killed
 therefore bit-identical to an uninterrupted one.  The trainer does not publish a checkpoint atomically:
 it writes under the final name.  This callback decides when to save, and moves the saved files into a
 checkpoint of the lineage, which is published by a rename.  Leave ``save_strategy`` at "no": the runner does
-not know the checkpoints that the trainer saves on its own.  Tested with transformers 5.
+not know the checkpoints that the trainer saves on its own.  Of several processes, all save and stop after
+the same step; each saves its generators, and rank 0 publishes.  Tested with transformers 5.
 """
 
 import shutil
@@ -23,7 +24,7 @@ class Attached(TrainerCallback):
 
     def __init__(self, job: Attempt | None = None) -> None:
         self.job = job or attach()
-        self._asked = False
+        self._asked = self._stops = False
 
     def train(self, trainer: Trainer) -> TrainOutput:
         """Train to the end, from the newest valid checkpoint if there is one, and return the output.
@@ -69,7 +70,8 @@ class Attached(TrainerCallback):
         """Request a save when a checkpoint is due, and after the last step."""
         del args, rest
         self.job.end_step(state.global_step)
-        if self.job.wants_save() or state.global_step >= state.max_steps:
+        self._stops, due = self.job.agree()
+        if due or state.global_step >= state.max_steps:
             self._asked = control.should_save = True
 
     def on_save(
@@ -85,9 +87,10 @@ class Attached(TrainerCallback):
             return
         self._asked = False
         saved = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        self.job.save(lambda directory: _move(saved, directory))
-        shutil.rmtree(saved, ignore_errors=True)
-        if self.job.stopping and state.global_step < state.max_steps:
+        self.job.save_together(lambda directory: _move(saved, directory))
+        if self.job.writes:
+            shutil.rmtree(saved, ignore_errors=True)
+        if self._stops and state.global_step < state.max_steps:
             self.job.leave(STOPPED, f"asked to stop; step {self.job.step} is saved")
 
     def on_log(

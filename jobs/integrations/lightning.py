@@ -5,14 +5,15 @@ in the data: a shuffling DataLoader begins a new order after a resume.  ``Attach
 DataLoader whose batches are a function of (seed, batch number).  With it, and on one device, a
 training that was killed and resumed is bit-identical to an uninterrupted one; with your own
 DataLoader it is not.  The runner does not know the checkpoints of ``ModelCheckpoint``: disable
-them with ``enable_checkpointing=False``.  Tested with Lightning 2.6.
+them with ``enable_checkpointing=False``.  Of several processes, each takes its part of a batch, and all save
+and stop after the same step.  Tested with Lightning 2.6.
 """
 
 from collections.abc import Iterator, Sized
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as pl
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
 from jobs.attach import STOPPED, Attempt, attach
 
@@ -55,6 +56,8 @@ class Attached(pl.Callback):
                 persistent_workers=loader.persistent_workers,
                 prefetch_factor=loader.prefetch_factor,
             )
+        if self.job.world_size > 1:
+            trainer.strategy.setup_environment()  # connects the processes, which agree on the checkpoint
         trainer.fit(model, loader, val_dataloaders, ckpt_path=self.newest())
 
     def newest(self) -> str | None:
@@ -64,8 +67,12 @@ class Attached(pl.Callback):
         return str(found[0] / FILE) if found else None
 
     def loader(self, dataset: Dataset[Any], batch_size: int, **rest: Any) -> "Loader":  # noqa: ANN401
-        """Return a shuffling DataLoader that resumes mid-epoch; ``rest`` is passed to ``DataLoader``."""
-        return Loader(dataset, batch_sampler=_Batches(self, len(cast("Sized", dataset)), batch_size), **rest)
+        """Return a shuffling DataLoader that resumes mid-epoch; ``rest`` is passed to ``DataLoader``.
+
+        ``batch_size`` is that of one process.
+        """
+        rows = _Rows(self, dataset, batch_size)
+        return Loader(dataset, batch_size=batch_size, sampler=rows, drop_last=True, **rest)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that Lightning stores in its checkpoint."""
@@ -107,9 +114,10 @@ class Attached(pl.Callback):
         if trainer.global_step == self.job.step:
             return
         self.job.end_step(trainer.global_step, **_loss(outputs))
-        if self.job.wants_save():
+        stop, save = self.job.agree()
+        if save:
             self._save(trainer)
-        if self.job.stopping and not self._is_last(trainer):
+        if stop and not self._is_last(trainer):
             self.job.leave(STOPPED, f"asked to stop; step {self.job.step} is saved")
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -132,7 +140,10 @@ class Attached(pl.Callback):
         self.job.__exit__(type(exception), exception, exception.__traceback__)
 
     def _save(self, trainer: pl.Trainer) -> None:
-        self.job.save(lambda directory: trainer.save_checkpoint(directory / FILE))
+        def write(directory: "Path") -> None:
+            trainer.save_checkpoint(directory / FILE)
+
+        self.job.save_together(write, every_process=True)  # of a sharded model, each process has a part
 
     @staticmethod
     def _is_last(trainer: pl.Trainer) -> bool:
@@ -140,7 +151,7 @@ class Attached(pl.Callback):
 
 
 class Loader(DataLoader[Any]):
-    """A DataLoader that Lightning treats as resumable; its batch sampler makes it so."""
+    """A DataLoader that Lightning treats as resumable; its sampler makes it so."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return an empty dict: the order of the batches needs no state."""
@@ -150,19 +161,26 @@ class Loader(DataLoader[Any]):
         """Do nothing: there is no state."""
 
 
-class _Batches:
-    """The remaining batches of the current epoch; iterated once per epoch, and again after a resume."""
+class _Rows(DistributedSampler[Any]):
+    """The rows of this process in the remaining batches of the current epoch.
 
-    def __init__(self, attached: Attached, length: int, size: int) -> None:
-        self._attached, self._length, self._size = attached, length, size
+    Lightning leaves a ``DistributedSampler`` as it is.
+    """
+
+    def __init__(self, attached: Attached, dataset: Dataset[Any], size: int) -> None:
+        job = attached.job
+        super().__init__(dataset, num_replicas=job.world_size, rank=job.rank, shuffle=False, drop_last=True)
+        self._attached, self._length, self._size = attached, len(cast("Sized", dataset)), size
+        self._batches = self._length // (size * job.world_size)
 
     def __len__(self) -> int:
-        return self._length // self._size
+        return self._batches * self._size
 
-    def __iter__(self) -> Iterator[list[int]]:
-        first = self._attached.batches
-        for number in range(first, (first // len(self) + 1) * len(self)):
-            yield self._attached.job.rows(number, self._length, self._size)
+    def __iter__(self) -> Iterator[int]:
+        job, first = self._attached.job, self._attached.batches
+        for number in range(first, (first // self._batches + 1) * self._batches):
+            rows = job.rows(number, self._length, self._size * job.world_size)
+            yield from rows[job.rank :: job.world_size]
 
 
 def _loss(outputs: Any) -> dict[str, float]:  # noqa: ANN401  (any value that training_step returns)

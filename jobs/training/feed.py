@@ -21,8 +21,9 @@ from jobs.training.batches import Batch
 from jobs.training.device import Device
 from jobs.training.failures import NoBatch
 from jobs.training.memory import MIB
+from jobs.training.report import say
 from jobs.training.switches import Switches
-from jobs.workloads.protocol import Source
+from jobs.workloads.protocol import KeptBatches, Source
 
 RESIDENT_SHARE: Final = 0.3
 """The largest share of the device's free memory for a resident data set; the training needs the rest."""
@@ -228,7 +229,8 @@ def _place(source: Source, switches: Switches, device: Device) -> Source:
     """Return the source in the requested placement, or in the fallback if that is not possible."""
     wanted, on_device = switches.profile.placement, device.torch_device.type == "cuda"
     if wanted == "host":
-        switches.applied("placement", verified=True)
+        kept = f"{_counted(source)}{source.resident_bytes or 0:,} bytes in memory" if _counted(source) else ""
+        switches.applied("placement", verified=True, note=kept)
     elif not on_device:
         switches.fell_back("placement", "host", "the device is a CPU: its memory is the host's")
     elif wanted == "pinned":
@@ -250,10 +252,18 @@ def _resident(source: Source, switches: Switches, device: torch.device) -> Sourc
         room = f"{size:,} bytes are more than {RESIDENT_SHARE:.0%} of the {free:,} that are free"
         switches.fell_back("placement", "pinned", room)
         return source
+    began = time.monotonic()
     moved = source.on(device)
     torch.cuda.synchronize(device)
-    switches.applied("placement", verified=True, note=f"{size:,} bytes on {device}")
+    note = f"{_counted(source)}{size:,} bytes on {device} in {time.monotonic() - began:.2f} s"
+    switches.applied("placement", verified=True, note=note)
+    say(f"placement: {note}; the host keeps no copy")
     return moved
+
+
+def _counted(source: Source) -> str:
+    """Return how many batches a source holds, if its batches are made once."""
+    return f"{source.resident_batches:,} batches, " if isinstance(source, KeptBatches) else ""
 
 
 def _tell(switches: Switches, device: Device) -> None:

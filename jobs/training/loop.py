@@ -6,10 +6,13 @@ function of the state (``jobs.training.step``), and a checkpoint is either compl
 """
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import Final
 
 from jobs.checkpoint.directory import Provenance, locked
+from jobs.checkpoint.initial import load_initial_weights
 from jobs.checkpoint.saver import Checkpoints, ResumePoint
 from jobs.checkpoint.signatures import differences
 from jobs.contract import BILLION, AttemptSpec, Phase, Program, RunPaths, excess_workers
@@ -64,12 +67,13 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
     plan = training.plan
     memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
     step = began = _resume(training, checkpoints, reporter, requests)
+    reporter.begin_tracking(step)
     epochs = EpochLog(_built_in(training.spec).epochs, training.workload.steps_per_epoch, began)
     traced = training.spec.profile.trace if training.ranks.leads else None
     where = training.device.torch_device
     with reporter.within(Phase.TRAIN), StepTrace(traced, reporter.paths, where) as trace:
         training.feed.begin(step)
-        while step < plan.steps:
+        while step < plan.steps and training.adaptation.stopped is None:
             if _save_and_agree(training, checkpoints, requests, step, began):
                 _leave(training, checkpoints, step, began)
             trace.before(step)
@@ -102,21 +106,28 @@ def _save_and_agree(
         ranks.compare(training.replicated, step)
     if not save:
         return stop
-    state = training.state(step)
-    if ranks.leads:
-        checkpoints.save(step, state)
-    ranks.wait_for_leader()
+    _save(training, checkpoints, step)
     return ranks.agree(requests.stop)[0]
+
+
+def _save(training: Training, checkpoints: Checkpoints, step: int) -> None:
+    """Save the state; all processes of the attempt return when the leader may go on."""
+    state = training.state(step)
+    if training.ranks.leads:
+        checkpoints.save(step, state)
+    training.ranks.wait_for_leader()
 
 
 def _publish(training: Training, checkpoints: Checkpoints, reporter: Reporter, step: int) -> None:
     """Save the last step and publish the model; all processes return when both are on the disk."""
-    ranks, state = training.ranks, training.state(step)
+    ranks, state, weights = training.ranks, training.state(step), training.weights()
     ranks.compare(training.replicated, step)
     if ranks.leads:
         checkpoints.save_now(step, state)
-        reporter.progress.weights_sha256 = checkpoints.publish_final(step, training.weights())
-        say(f"finished at step {step}: weights sha256 {reporter.progress.weights_sha256}")
+        early = training.adaptation.stopped if step < training.plan.steps else None
+        reporter.progress.stopped_early = early
+        reporter.progress.weights_sha256 = checkpoints.publish_final(step, weights, early or "")
+        say(f"{reporter.progress.end}: weights sha256 {reporter.progress.weights_sha256}")
     ranks.wait_for_leader()
 
 
@@ -172,9 +183,10 @@ def _fit(training: Training, paths: RunPaths, reporter: Reporter, requests: Stop
 def _may_try(training: Training) -> bool:
     """Return whether a step that does not fit can be given up.
 
-    With ``reduction: fast``, the other processes are then in the middle of a sum.
+    With ``reduction: fast`` or ``sharded``, the other processes are then in the middle of a sum.
     """
-    return training.ranks.world == 1 or training.spec.parallel.reduction != "fast"
+    parallel = training.spec.parallel
+    return training.ranks.world == 1 or not (parallel.reduction == "fast" or parallel.sharded)
 
 
 def _advise(training: Training, reporter: Reporter) -> None:
@@ -203,7 +215,11 @@ def _rehearse(
         requests.stop = True
     _leave_before_work(requests)
     profile, began, compile_s = training.spec.profile, time.monotonic(), None
-    if profile.compile != "off":
+    compiles = profile.compile != "off"
+    if compiles and training.is_sharded:
+        compiles = False
+        training.switches.fell_back("compile", "off", "a sharded model runs uncompiled")
+    if compiles:
         from jobs.training.compilation import compile_model  # noqa: PLC0415 - loads as slowly as torch itself
 
         with reporter.within(Phase.COMPILE):
@@ -238,10 +254,11 @@ def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporte
     steps, progress = training.plan.steps, reporter.progress
     if training.spec.resume_step is not None or not training.ranks.leads:
         return False
-    progress.weights_sha256 = checkpoints.finished(steps)
-    if progress.weights_sha256 is None:
+    final = checkpoints.finished(steps)
+    if final is None:
         return False
-    progress.step = steps
+    progress.weights_sha256, progress.step = final.state_sha256, final.step
+    progress.stopped_early = final.stopped_early or None
     say(f"the finished model is published already: weights sha256 {progress.weights_sha256}")
     return True
 
@@ -260,12 +277,31 @@ def _resume(training: Training, checkpoints: Checkpoints, reporter: Reporter, re
     ranks.wait_for_leader()
     reporter.beat()
     if found is None:
+        _load_initial(training)
         return 0
     if not checkpoints.has_best():
         training.best = None  # the best weights were later than this step and are set aside now
     if _is_evaluated(training, found.manifest.step) and training.evaluated != found.manifest.step:
         _evaluate(training, checkpoints, reporter, requests)  # a stop came before the evaluation
     return found.manifest.step
+
+
+def _load_initial(training: Training) -> None:
+    """Load the weights that the job begins with, if it names any; a resume has them in its checkpoint.
+
+    Raises:
+        InvalidSpec: They are gone, or do not fit the model.
+    """
+    spec, written = training.spec, training.plan.init_from
+    if written is None:
+        return
+    if spec.init_weights is None:
+        raise InvalidSpec(
+            f"workload.init_from: {written}: no such weights: none were published, or they were removed"
+        )
+    model, cut = training.workload.model, training.cut_model
+    where = load_initial_weights(Path(spec.init_weights), written, model, cut)
+    say(f"begins with {where}")
 
 
 def _find(training: Training, checkpoints: Checkpoints) -> ResumePoint | None:
@@ -321,19 +357,56 @@ def _is_evaluated(training: Training, step: int) -> bool:
 def _evaluate(
     training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests
 ) -> None:
-    progress = reporter.progress
+    progress, guard = reporter.progress, checkpoints.guard
+    first = training.ranks.leads and guard.saves_before(checkpoints.stall_s)
+    if training.ranks.agree(first)[0]:
+        _save(training, checkpoints, progress.step)
+        first = True
+    began = time.monotonic()
+    between = _no_save if first else _saving_within(training, checkpoints, progress.step, began)
     with reporter.within(Phase.EVAL):
-        found = training.evaluate(requests)
+        found = training.evaluate(requests, between)
     if training.ranks.agree(found is None)[0] or found is None:
         return
+    guard.evaluated(time.monotonic() - began)
     training.evaluated = progress.step
     baseline = {f"baseline_{name}": value for name, value in found.baseline.items()}
-    progress.metrics |= {**found.metrics, **baseline}
-    reporter.metric(step=progress.step, **found.metrics)
+    progress.metrics |= {**found.details, **found.metrics, **baseline}
+    reporter.metric(step=progress.step, **found.metrics, **found.details)
     say(f"step {progress.step}/{progress.total_steps}  {_in_words(found)}")
-    if training.is_best(found) and training.ranks.leads:
-        checkpoints.publish_best(progress.step, training.weights())
+    for line in training.adaptation.observe(found, progress.step, training.ranks):
+        say(f"step {progress.step}/{progress.total_steps}  {line}")
+    for line in found.lines:
+        say(line)
+    if training.is_best(found):
+        weights = training.weights()
+        if training.ranks.leads:
+            checkpoints.publish_best(progress.step, weights)
     training.ranks.wait_for_leader()
+
+
+def _no_save() -> None:
+    """Save nothing within an evaluation."""
+
+
+def _saving_within(
+    training: Training, checkpoints: Checkpoints, step: int, began: float
+) -> Callable[[], None]:
+    """Return what saves once, as soon as the evaluation that has begun lasts longer than a save.
+
+    Several processes, and a model that has its averaged weights meanwhile, save before an evaluation only.
+    """
+    if training.ranks.world > 1 or training.averaging.is_active:
+        return _no_save
+    saved = False
+
+    def save() -> None:
+        nonlocal saved
+        if not saved and checkpoints.guard.saves_within(time.monotonic() - began, checkpoints.stall_s):
+            saved = True
+            checkpoints.save(step, training.state(step))
+
+    return save
 
 
 def _in_words(found: Evaluation) -> str:

@@ -34,6 +34,16 @@ class AdamW(torch.optim.AdamW):
         return loss
 
 
+class BareOptimizer(Optimizer):
+    """Parameter groups without an update, for a scheduler that needs an optimiser to change rates in."""
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update nothing."""
+        return None if closure is None else closure()
+
+
 def adamw(groups: list[dict[str, Any]], switches: Switches) -> torch.optim.AdamW:
     """Return AdamW in the implementation that the profile selects."""
     profile = switches.profile

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from jobs.contract import AttemptSpec, Parallel
+from jobs.training.checksum import checksum
 from jobs.training.failures import InvalidSpec, RankLost, ReplicasDiffer
 from jobs.training.launcher import own_rank, process_count
 
@@ -95,6 +96,13 @@ class RankGroup(Ranks):
     devices: "ProcessGroup | None" = None  # all processes, for gradients in any order
 
     @property
+    def group_of_devices(self) -> "ProcessGroup":
+        """The group of all processes for gradients."""
+        if self.devices is None:
+            raise RuntimeError("the processes are not connected")
+        return self.devices
+
+    @property
     def world(self) -> int:
         return self.size
 
@@ -150,16 +158,6 @@ class RankGroup(Ranks):
         torch.distributed.destroy_process_group()
 
 
-def checksum(tensors: Iterable[Tensor]) -> Tensor:
-    """Return a number that changes if any bit of the tensors does."""
-    total = torch.zeros(1, dtype=torch.int64)
-    for tensor in tensors:
-        flat = tensor.detach().contiguous().reshape(-1)
-        words = flat.view(torch.int32) if flat.element_size() == 4 else flat.view(torch.uint8)
-        total = total * 31 + words.sum(dtype=torch.int64).cpu()
-    return total
-
-
 @contextmanager
 def _collective() -> Iterator[None]:
     """Name the error of a collective: a peer is gone or does not answer.
@@ -213,7 +211,7 @@ def _join(spec: AttemptSpec, device: torch.device) -> Ranks:
         dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENT_S), rank=rank, world_size=world)
         quick = dist.new_group(backend="gloo", timeout=soon)
         devices = dist.new_group(backend=backend, timeout=soon)
-        exact = parallel.reduction == "exact"
+        exact = parallel.reduction == "exact" and not parallel.sharded
         pairs = tuple(_pairs(rank, world, backend, soon)) if exact else ()
     return RankGroup(rank, parallel, world, quick, pairs, devices)
 

@@ -54,7 +54,7 @@ def reduction(ranks: Ranks, seed: int, loss: Loss, model: nn.Module) -> Reductio
         return None
     if ranks.parallel.reduction == "fast" and isinstance(ranks, RankGroup):
         return FastReduction(ranks, seed, loss, model)
-    return TreeReduction(ranks, seed, loss, list(model.parameters()))
+    return TreeReduction(ranks, seed, loss, [one for one in model.parameters() if one.requires_grad])
 
 
 def reduction_environment(parallel: Parallel) -> dict[str, str]:
@@ -62,6 +62,8 @@ def reduction_environment(parallel: Parallel) -> dict[str, str]:
     if parallel.is_plain:
         return {}
     cut = {"shards": str(parallel.shards or parallel.processes)}
+    if parallel.sharded and parallel.processes > 1:
+        return cut | {"reduction": "sharded", "processes": str(parallel.processes)}
     if parallel.reduction == "exact":
         return cut
     return cut | {"reduction": "fast", "processes": str(parallel.processes)}
@@ -219,7 +221,7 @@ class FastReduction:
         """
         count, mine = shard_count(self._ranks), own_shards(self._ranks)
         loss = torch.zeros((), device=next(self._wrapped.parameters()).device)
-        with _peers_named(self._ranks):
+        with peers_named(self._ranks):
             for number in mine:
                 seed_all(self._seed, step, "shard", number)
                 rows = shard(batch, number, count)
@@ -236,7 +238,7 @@ class FastReduction:
 
 
 @contextmanager
-def _peers_named(ranks: Ranks) -> Iterator[None]:
+def peers_named(ranks: Ranks) -> Iterator[None]:
     """Name the errors of a step whose sum is part of the backward pass."""
     try:
         yield

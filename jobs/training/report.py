@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobs.checkpoint import durable as files
-from jobs.contract import Cause, Effective, Phase, Rejected, Result, RunPaths, Status, dump
+from jobs.contract import AttemptSpec, Cause, Effective, Phase, Rejected, Result, RunPaths, Status, dump
+from jobs.tracking import Place, Trackers
 from jobs.training.phases import Phases, StepTime, Throughput
 
 HEARTBEAT_S = 0.5
@@ -23,6 +24,9 @@ HEARTBEAT_S = 0.5
 RESULT_BYTES = 16 * 1024
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+_TRACKED_ENDS = {Cause.COMPLETED: "FINISHED", Cause.STOPPED: "SCHEDULED"}
+"""How MLflow calls the ends of attempts; all others have failed."""
 
 
 def say(text: str) -> None:
@@ -62,7 +66,15 @@ class Progress:
     resumed_from: int | None = None
     rejected: tuple[Rejected, ...] = ()
     weights_sha256: str | None = None
+    stopped_early: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def end(self) -> str:
+        """How a training that has succeeded ended."""
+        if self.stopped_early:
+            return f"stopped early at step {self.step}: {self.stopped_early}"
+        return f"finished at step {self.step}"
 
 
 class Reporter:
@@ -79,6 +91,28 @@ class Reporter:
         self._deaf: set[str] = set()
         self._warned: set[str] = set()
         self._reserved: files.ReservedFile | None = None
+        self._trackers: Trackers | None = None
+
+    def track(self, spec: AttemptSpec) -> None:
+        """Track the metrics where the spec wants it, from ``begin_tracking`` on."""
+        if spec.track is None:
+            return
+        paths = self.paths
+        place = Place(
+            spec.job_id,
+            spec.attempt,
+            paths.lineage_dir,
+            paths.attempt_dir,
+            paths.home,
+            spec.resume_step is not None,
+        )
+        params = {**spec.workload.model_dump(mode="json"), "seed": spec.seed, "profile": spec.profile.name}
+        self._trackers = Trackers(spec.track.model_dump(), place, params)
+
+    def begin_tracking(self, step: int) -> None:
+        """Tell the trackers the step that this attempt begins after."""
+        if self._trackers is not None:
+            self._trackers.begin(step)
 
     def begin(self) -> None:
         """Reserve the disk blocks of the result and write the first heartbeat."""
@@ -135,9 +169,11 @@ class Reporter:
 
     def metric(self, **values: float | None) -> None:
         """Append one line to ``metrics.jsonl``."""
-        line = json.dumps({"time": round(time.time(), 3), **{key: finite(v) for key, v in values.items()}})
+        row = {"time": round(time.time(), 3), **{key: finite(v) for key, v in values.items()}}
         with self._tolerating("metrics.jsonl"), self.paths.metrics.open("a") as file:
-            file.write(line + "\n")
+            file.write(json.dumps(row) + "\n")
+        if self._trackers is not None:
+            self._trackers.add(row)
 
     def effective(self, effective: Effective) -> None:
         """Write ``effective.json``, and log a warning for each setting that fell back since the last time."""
@@ -159,6 +195,8 @@ class Reporter:
                 self._reserved.publish(content)
             else:
                 files.replace(self.paths.result, content)
+        if self._trackers is not None:
+            self._trackers.end(_TRACKED_ENDS.get(cause, "FAILED"), self.progress.step)
 
     def _status(self) -> Status:
         now = self.progress

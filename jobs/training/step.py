@@ -20,6 +20,8 @@ from jobs.checkpoint.state import Plain, clone
 from jobs.contract import AttemptSpec, Effective
 from jobs.contract.plans import TrainingPlan
 from jobs.training import batches
+from jobs.training.adaptive import Adaptation
+from jobs.training.averaging import Averaging, averaging_rate, first_step
 from jobs.training.batches import Batch
 from jobs.training.device import Device, is_out_of_memory, versions
 from jobs.training.failures import DeviceOutOfMemory, InvalidSpec, NonFinite
@@ -30,9 +32,17 @@ from jobs.training.memory import MIB, Room, keep_freed_memory
 from jobs.training.optimizer import adamw
 from jobs.training.phases import StepTime
 from jobs.training.randomness import seed_all
-from jobs.training.ranks import Ranks
-from jobs.training.reduction import Loss, reduction, reduction_environment, shard_count
+from jobs.training.ranks import RankGroup, Ranks
+from jobs.training.reduction import (
+    Loss,
+    Reduction,
+    peers_named,
+    reduction,
+    reduction_environment,
+    shard_count,
+)
 from jobs.training.report import warn
+from jobs.training.sharding import ShardedReduction, cut_as, gathered, is_part, shard_model, whole
 from jobs.training.signals import StopRequests
 from jobs.training.switches import Switches
 from jobs.training.timing import stopwatch
@@ -64,6 +74,11 @@ NUMERIC_SWITCHES = (
 
 def _found_late(step: int) -> NonFinite:
     return NonFinite(f"step {step}: loss or gradient not finite; nothing was saved or evaluated since")
+
+
+def _unless_empty(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of a state, or nothing, so that a training without the setting is saved as before."""
+    return {name: dict(state)} if state else {}
 
 
 def _release_host_copy(workload: Workload, feed: Feed) -> None:
@@ -98,9 +113,11 @@ class Training:
         """What the user may do to make this training faster, one line each."""
         self.best: float | None = None
         self.evaluated: int | None = None
+        self.adaptation = Adaptation(plan)
         workload.model.to(device.torch_device)
+        self._reduction = self._begin_reduction()
+        self.averaging = Averaging(plan, workload.model)
         self._parameters = list(workload.model.parameters())
-        self._reduction = reduction(ranks, spec.seed, workload.loss_sum, workload.model)
         self._skipped = 0
         self._stopwatch = stopwatch(device.torch_device)
         self._began = 0.0
@@ -114,6 +131,23 @@ class Training:
         _release_host_copy(workload, self.feed)
         self._begin_optimizer()
         self._tell()
+
+    def _begin_reduction(self) -> Reduction | None:
+        """Return how gradients are reduced; a model that is sharded is cut here."""
+        ranks, workload, seed = self.ranks, self.workload, self.spec.seed
+        if not (isinstance(ranks, RankGroup) and ranks.parallel.sharded):
+            return reduction(ranks, seed, workload.loss_sum, workload.model)
+        if self.plan.swa is not None:
+            raise InvalidSpec(
+                "workload.swa: not with parallel.sharded: no process has whole weights to average"
+            )
+        shard_model(workload.model, ranks, self.device.torch_device, self.device.precision)
+        return ShardedReduction(ranks, seed, workload.loss_sum)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process holds a part of the model."""
+        return isinstance(self._reduction, ShardedReduction)
 
     def _begin_optimizer(self) -> None:
         self._optimizer = adamw(self.workload.parameter_groups(), self.switches)
@@ -151,11 +185,16 @@ class Training:
         if not checked:
             self._note_finite(found, step)
         self._step_optimizer(step)
+        self.averaging.stepped(step + 1)
         self.feed.look_ahead(step + 1)
         return loss, self._took() if checked else None
 
-    def evaluate(self, requests: StopRequests) -> Evaluation | None:
+    def evaluate(
+        self, requests: StopRequests, between: Callable[[], None] = lambda: None
+    ) -> Evaluation | None:
         """Return the evaluation on the held-out batches, or None if a stop is requested meanwhile.
+
+        The weights are the averaged ones as soon as there are any.  ``between`` is called before each batch.
 
         Raises:
             NonFinite: A loss or gradient since the CPU last read them was not finite.
@@ -164,13 +203,25 @@ class Training:
         sums: dict[str, Tensor] = {}
         self.workload.model.eval()
         try:
-            for batch in self.feed.held_out(self.plan.eval_batches):
-                if requests.stop:
-                    return None
-                self._add_scores(batch, sums)
+            with self.averaging.in_model():
+                for batch in self.feed.held_out(self.plan.eval_batches):
+                    if self.ranks.agree(requests.stop)[0] if self.is_sharded else requests.stop:
+                        return None
+                    between()
+                    with self._without_gradients():
+                        self._add_scores(batch, sums)
         finally:
             self.workload.model.train()
         return self.workload.judge({name: float(total) for name, total in sums.items()})
+
+    @contextmanager
+    def _without_gradients(self) -> Iterator[None]:
+        if not self.is_sharded:
+            with torch.inference_mode():
+                yield
+            return
+        with torch.no_grad(), peers_named(self.ranks):  # what FSDP2 gathers is used by training steps, too
+            yield
 
     def is_best(self, found: Evaluation) -> bool:
         """Return whether this is the best evaluation so far, and record its value if so."""
@@ -181,7 +232,6 @@ class Training:
         self.best = value
         return True
 
-    @torch.inference_mode()
     def _add_scores(self, batch: Batch, sums: dict[str, Tensor]) -> None:
         for part in batches.split(batch, self.spec.profile.eval_batch or self.micro_batch):
             with self.device.autocast():
@@ -210,7 +260,8 @@ class Training:
     @contextmanager
     def _undone(self) -> Iterator[None]:
         """Put weights and optimiser back as they were, after the steps within the context."""
-        before = clone(dict(self.workload.model.state_dict()))
+        held = self.workload.model.state_dict()
+        before = {name: each.clone() for name, each in held.items()} if self.is_sharded else clone(dict(held))
         try:
             yield
         finally:
@@ -338,7 +389,7 @@ class Training:
             loss = self._reduction.gradients(batch, step, accumulate)
         with self._stopwatch.within("optimizer"):
             self._scaler.unscale_(self._optimizer)
-            norm = clip_grad_norm_(self._parameters, self.plan.grad_clip)
+            norm = whole(clip_grad_norm_(self._parameters, self.plan.grad_clip))
         return torch.stack([loss.float(), norm.float()])
 
     def _accumulate(
@@ -418,12 +469,18 @@ class Training:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate that the update of a step uses."""
-        return learning_rate(self.plan, step)
+        plan, factor = self.plan, self.adaptation.rate_factor
+        rate = factor * learning_rate(plan, step)
+        if plan.swa is None:
+            return rate
+        return averaging_rate(plan, step, rate, factor * learning_rate(plan, first_step(plan, plan.swa)))
 
     # --- The state between two steps
 
     def state(self, step: int) -> Plain:
-        """Return everything that a resume needs, without copying it.
+        """Return everything that a resume needs, without copying it; all processes call this.
+
+        Of a sharded model, the process with rank 0 gets the whole tensors.
 
         Raises:
             NonFinite: A loss or gradient since the CPU last read them was not finite; the state is invalid.
@@ -432,23 +489,37 @@ class Training:
         scaler = {"scaler": self._scaler.state_dict()} if self._scaler.is_enabled() else {}
         return {
             "step": step,
-            "model": dict(self.workload.model.state_dict()),
-            "optimizer": self._optimizer.state_dict(),
+            "model": self._gathered(dict(self.workload.model.state_dict())),
+            "optimizer": self._gathered(self._optimizer.state_dict()),
             "micro_batch": self.micro_batch,
             "best": self.best,
             "evaluated": self.evaluated,
+            **_unless_empty("adaptation", self.adaptation.state()),
+            **_unless_empty("averaged", self.averaging.state()),
             **({"halved": True} if self._halved else {}),
             **scaler,
         }
 
     def replicated(self) -> Iterator[Tensor]:
         """Yield all that the processes of an attempt must hold alike: weights and the optimiser's state."""
-        yield from self._parameters
+        held = [*self._parameters, *self.averaging.tensors()]
         for state in self._optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
+            held += (value for value in state.values() if isinstance(value, Tensor))
+        yield from (tensor for tensor in held if not is_part(tensor))
 
     def weights(self) -> Mapping[str, Tensor]:
-        return self.workload.model.state_dict()
+        """Return the weights that are published: the averaged ones as soon as there are any.
+
+        All processes call this, as ``state``.
+        """
+        weights: Mapping[str, Tensor] = self._gathered(dict(self.averaging.weights()))
+        return weights
+
+    def _gathered(self, state: Plain) -> Plain:
+        if not self.is_sharded:
+            return state
+        with peers_named(self.ranks):
+            return gathered(state, keeps=self.ranks.leads)
 
     def load(self, state: Plain) -> None:
         """Load a saved state, but keep the hyper-parameters and flags of this spec.
@@ -460,15 +531,34 @@ class Training:
         optimizer = state["optimizer"]
         for saved, ours in zip(optimizer["param_groups"], self._optimizer.param_groups, strict=True):
             saved.update({key: value for key, value in ours.items() if key != "params"})
-        self.workload.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(optimizer)
+        self.workload.model.load_state_dict(self.cut_model(state["model"]))
+        self._optimizer.load_state_dict({**optimizer, "state": self._cut_moments(optimizer["state"])})
         if self._scaler.is_enabled() and "scaler" in state:
             self._begin_scaler(state["scaler"])
         self.best, self.evaluated = state.get("best"), state.get("evaluated")
+        self.adaptation.load(state.get("adaptation", {}))
+        self.averaging.load(state.get("averaged", {}))
         rows = state.get("micro_batch", self.micro_batch)
         if state.get("halved") and rows < self.micro_batch:
             self.micro_batch, self._halved = rows, True
             self.switches.fell_back("micro_batch", rows, "more did not fit before the checkpoint")
+
+    def cut_model(self, saved: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return saved weights, of a sharded model the part of this process."""
+        if not self.is_sharded:
+            return saved
+        own = self.workload.model.state_dict()
+        return {name: cut_as(value, own.get(name)) for name, value in saved.items()}
+
+    def _cut_moments(self, saved: Mapping[int, Plain]) -> Mapping[int, Plain]:
+        """Return the saved state of the optimiser, of a sharded model the part of this process."""
+        if not self.is_sharded:
+            return saved
+        own = [each for group in self._optimizer.param_groups for each in group["params"]]
+        return {
+            number: {name: cut_as(value, own[number]) for name, value in moments.items()}
+            for number, moments in saved.items()
+        }
 
     # --- What it is
 

@@ -44,7 +44,8 @@ class StepTrace:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
-            warn(f"the trace ended early, and is not kept: {error}")
+            why = f"step {self._last} is not reached" if error is None else str(error)
+            warn(f"the trace ended early, and is not kept: {why}")
 
     def before(self, step: int) -> None:
         """Begin the recording if this is its first step, or the first one of this attempt within it."""

@@ -32,6 +32,7 @@ from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature,
 from jobs.contract import Profile
 from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.data.molecules import Molecules, read_molecules
+from jobs.data.pairs import ANSWERS, FIRST, SECOND, SIMILAR
 from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
@@ -41,10 +42,6 @@ from jobs.training.switches import Switches
 from jobs.workloads.common.encoder import EncoderBlock, initialise, tell_recomputing, through
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.protocol import BuildContext, Evaluation
-
-FIRST, SECOND, SIMILAR = range(3)
-
-ANSWERS: Final = ("first", "second", "similar")
 
 _PAD, _QUESTION, _HIDDEN = range(3)  # control characters, which do not occur in SMILES
 
@@ -190,49 +187,26 @@ def swap_weight(plan: PairClassifier, step: int) -> float:
     return plan.swap_weight_start + risen * (plan.swap_weight_end - plan.swap_weight_start)
 
 
-class PairComparator:
-    """The workload: molecules, model and loss of one spec."""
+class PairTask:
+    """What all workloads of pairs have in common: the loss, the metrics and what they are compared with."""
 
     item = "pair"
-
-    def __init__(self, plan: PairClassifier, setting: BuildContext) -> None:
-        self.plan = plan
-        library = read_molecules(Path(plan.data), plan.value_column, plan.length - 1)
-        if library.repeated:
-            say(f"{library.repeated} test molecules are training molecules too, and were left out")
-        self._corpus = library.sha256
-        self._items = _pairs(len(library.train.smiles))
-        plan = plan.with_steps(self.steps_per_epoch)  # a ramp of the loss needs the number of steps
-        once = setting.switches.profile.conversion == "once"
-        self.source = Groups(
-            _items(library.train, plan, once=once), _items(library.test, plan, once=once), plan, setting.seed
-        )
-        self._shares = shares(library.train.value_M, plan.threshold)
-        seed_all(setting.seed, "weights")
-        self.model = PairNetwork(plan, setting.switches.profile)
-        _tell(setting.switches, self.model, plan)
-
-    @property
-    def items_per_step(self) -> int:
-        return self.plan.batch_size * _pairs(self.plan.group)
+    plan: PairClassifier
+    model: nn.Module
+    _items: int
+    _shares: Mapping[str, float]
 
     @property
     def train_items(self) -> int:
         return self._items
 
     @property
+    def items_per_step(self) -> int:
+        return self.plan.batch_size * _pairs(self.plan.group)
+
+    @property
     def steps_per_epoch(self) -> int:
         return max(1, self.train_items // self.items_per_step)
-
-    @cached_property
-    def signatures(self) -> Mapping[str, str]:
-        plan = self.plan
-        weights = (plan.similar_weight, plan.swap_weight_start, plan.swap_weight_end)
-        return {
-            MODEL: model_signature(self.model, plan.kind, plan.heads),
-            CORPUS: self._corpus,
-            SCHEDULE: schedule_signature(plan, plan.group, plan.threshold, plan.masked, *weights),
-        }
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return decayed_matrices(self.model, self.plan.weight_decay)
@@ -264,6 +238,7 @@ class PairComparator:
             "consistent": (said_RPO[..., 0] == swapped(said_RPO[..., 1])).sum(),
             "disagreement": disagreement(logits_RPOK).sum(),
             "nats": nats / 2,
+            **confusion(answers_RPO, said_RPO),
         }
 
     def judge(self, sums: Mapping[str, float]) -> Evaluation:
@@ -286,7 +261,72 @@ class PairComparator:
             },
             "accuracy",
             higher_is_better=True,
+            details=by_answer(sums),
+            lines=(_confusion_line(sums),),
         )
+
+
+class PairComparator(PairTask):
+    """The workload: molecules, model and loss of one spec."""
+
+    def __init__(self, plan: PairClassifier, setting: BuildContext) -> None:
+        self.plan = plan
+        library = read_molecules(Path(plan.data), plan.value_column, plan.length - 1)
+        if library.repeated:
+            say(f"{library.repeated} test molecules are training molecules too, and were left out")
+        self._corpus = library.sha256
+        self._items = _pairs(len(library.train.smiles))
+        plan = plan.with_steps(self.steps_per_epoch)  # a ramp of the loss needs the number of steps
+        once = setting.switches.profile.conversion == "once"
+        self.source = Groups(
+            _items(library.train, plan, once=once), _items(library.test, plan, once=once), plan, setting.seed
+        )
+        self._shares = shares(library.train.value_M, plan.threshold)
+        seed_all(setting.seed, "weights")
+        self.model = PairNetwork(plan, setting.switches.profile)
+        _tell(setting.switches, self.model, plan)
+
+    @cached_property
+    def signatures(self) -> Mapping[str, str]:
+        plan = self.plan
+        weights = (plan.similar_weight, plan.swap_weight_start, plan.swap_weight_end)
+        return {
+            MODEL: model_signature(self.model, plan.kind, plan.heads),
+            CORPUS: self._corpus,
+            SCHEDULE: schedule_signature(plan, plan.group, plan.threshold, plan.masked, *weights),
+        }
+
+
+def confusion(answers_RPO: Tensor, said_RPO: Tensor) -> dict[str, Tensor]:
+    """Return how many pairs of each answer got each answer; a pair counts half in either order."""
+    both = answers_RPO * len(ANSWERS) + said_RPO
+    counts = torch.stack([(both == cell).sum() for cell in range(len(ANSWERS) ** 2)]) / 2
+    return dict(zip(_CELLS, counts, strict=True))
+
+
+def by_answer(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the confusion matrix, and the share that was right of each answer that occurred."""
+    right = {}
+    for answer in ANSWERS:
+        count = sum(sums[_cell(answer, said)] for said in ANSWERS)
+        if count:
+            right[f"accuracy_{answer}"] = sums[_cell(answer, answer)] / count
+    return {**right, **{name: sums[name] for name in _CELLS}}
+
+
+def _cell(answer: str, said: str) -> str:
+    return f"confusion_{answer}_{said}"
+
+
+_CELLS: Final = tuple(_cell(answer, said) for answer in ANSWERS for said in ANSWERS)
+
+
+def _confusion_line(sums: Mapping[str, float]) -> str:
+    """Return the confusion matrix in one line of the log, in pairs."""
+    rows = (
+        f"{answer}: " + " ".join(f"{sums[_cell(answer, said)]:g}" for said in ANSWERS) for answer in ANSWERS
+    )
+    return f"answers, and what was said ({', '.join(ANSWERS)})  {'  '.join(rows)}"
 
 
 def swapped(answers: Tensor) -> Tensor:

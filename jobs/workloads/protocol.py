@@ -5,10 +5,10 @@ position in a data set and no schedule, so none of these has to be saved.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,15 @@ class Source(Protocol):
         """Return one evaluation batch, the same one each time."""
 
 
+@runtime_checkable
+class KeptBatches(Protocol):
+    """A source whose batches are made once and kept, all of them."""
+
+    @property
+    def resident_batches(self) -> int:
+        """The number of batches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """Metrics of the model on held-out data, with those of a trivial predictor."""
@@ -46,6 +55,8 @@ class Evaluation:
     baseline: Mapping[str, float]  # of the trivial predictor named in docs/get-started/workloads.md
     primary: str  # the metric that selects the best checkpoint
     higher_is_better: bool = False
+    details: Mapping[str, float] = field(default_factory=dict)  # further metrics, which the log leaves out
+    lines: tuple[str, ...] = ()  # for the log, below the metrics
 
 
 class Workload(Protocol):

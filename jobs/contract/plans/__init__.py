@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, Union
 
 from pydantic import Field
 
+from jobs.contract.plans.adaptive import EarlyStopping as EarlyStopping
+from jobs.contract.plans.adaptive import Plateau as Plateau
+from jobs.contract.plans.adaptive import WeightAveraging as WeightAveraging
 from jobs.contract.plans.base import STDLIB as STDLIB
 from jobs.contract.plans.base import TRAJECTORY as TRAJECTORY
+from jobs.contract.plans.base import WATCHED as WATCHED
 from jobs.contract.plans.base import CheckpointFields as CheckpointFields
 from jobs.contract.plans.base import TrainingPlan as TrainingPlan
 from jobs.contract.plans.causal_lm import CausalLm as CausalLm
 from jobs.contract.plans.graph_forecast import GraphForecast as GraphForecast
 from jobs.contract.plans.imu_stream import ImuStream as ImuStream
+from jobs.contract.plans.pair_classifier import Lora as Lora
 from jobs.contract.plans.pair_classifier import PairClassifier as PairClassifier
 from jobs.contract.plans.program import Program as Program
 from jobs.contract.plans.program import ProgramCode as ProgramCode

@@ -9,9 +9,15 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from pydantic_core import PydanticCustomError
 
 from jobs.contract.base import BILLION, Spec
+from jobs.contract.plans.adaptive import EarlyStopping, Plateau, WeightAveraging
 
 STDLIB: Final = "stdlib"
 """Value for the library sources of the Python that runs the job, in place of a directory of text."""
+
+
+def _is_none(value: object) -> bool:
+    """Return whether a field is left out of the JSON, so that signatures and earlier images stay the same."""
+    return value is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class CheckpointFields:
     data: tuple[str, ...] = ()  # other data, or other reading of the data: no checkpoint fits
     shape: tuple[str, ...] = ()  # parameters of another shape: no checkpoint fits
     trajectory: tuple[str, ...] = ()  # a checkpoint fits, but the training continues differently
+    reports: tuple[str, ...] = ()  # what is told on the way; the training stays the same to the bit
 
 
 class TrainingPlan(Spec):
@@ -33,11 +40,13 @@ class TrainingPlan(Spec):
     """
 
     implementation: ClassVar[str]
-    """``module:class`` of the workload; the trainer imports it only for jobs of this kind."""
+    """``module:class`` of the workload, or a function that builds it; imported only for jobs of this kind."""
     checkpoint_fields: ClassVar[CheckpointFields]
     """The fields that the workload adds to those below, each with its effect on a checkpoint."""
     switches: ClassVar[frozenset[str]] = frozenset()
     """The profile switches that this workload supports in addition to those of every workload."""
+    path_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields besides ``data`` that name a file or a directory of the host, which the job gets read-only."""
     benchmark: ClassVar[Mapping[str, Any]]
     """Fields of the job that ``runner bench KIND`` measures; it takes at most two minutes on two cores."""
 
@@ -67,11 +76,36 @@ class TrainingPlan(Spec):
     eval_every: int | None = Field(50, ge=1, le=BILLION, description="Steps between evaluations; null: none.")
     eval_batches: int = Field(4, ge=1, le=BILLION, description="Batches in one evaluation.")
     log_every: int = Field(10, ge=1, le=BILLION, description="Steps between lines of the log.")
+    init_from: str | None = Field(
+        None,
+        min_length=1,
+        exclude_if=_is_none,
+        description="Weights to begin with: job/NAME/best or job/NAME/final of an earlier job, or a directory"
+        " with weights, relative to the job file; null: random ones.",
+    )
+    early_stopping: EarlyStopping | None = Field(
+        None, exclude_if=_is_none, description="End when evaluations no longer improve; null: never."
+    )
+    lr_plateau: Plateau | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="Lower the learning rate when evaluations no longer improve; null: never.",
+    )
+    swa: WeightAveraging | None = Field(
+        None, exclude_if=_is_none, description="Average the weights of the last steps; null: do not."
+    )
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
         if self.epochs is not None and "steps" in self.model_fields_set:
             raise self.misfit("are passes over the data, and steps are given as well: keep one", "epochs")
+        return self
+
+    @model_validator(mode="after")
+    def _has_evaluations_to_watch(self) -> Self:
+        for name in ("early_stopping", "lr_plateau"):
+            if getattr(self, name) is not None and self.eval_every is None:
+                raise self.misfit("watches evaluations, and eval_every is null: there are none", name)
         return self
 
     @model_serializer(mode="wrap")
@@ -80,6 +114,17 @@ class TrainingPlan(Spec):
         known: dict[str, Any] = dump(self)
         known.pop("epochs" if self.epochs is None else "steps", None)
         return known
+
+    @property
+    def takes_packages(self) -> bool:
+        """Whether a job may add packages to the image, because the fields ask for some that it lacks."""
+        return False
+
+    @property
+    def named_paths(self) -> Mapping[str, str]:
+        """The paths of the host that the plan names besides ``data``, by field."""
+        named = {name: getattr(self, name) for name in self.path_fields}
+        return {name: path for name, path in named.items() if path is not None}
 
     @property
     def known_steps(self) -> int | None:
@@ -92,10 +137,23 @@ class TrainingPlan(Spec):
             return self
         return self.model_copy(update={"steps": ceil(self.epochs * steps_per_epoch), "epochs": None})
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether evaluations decide when the training ends, or how fast it learns."""
+        return self.early_stopping is not None or self.lr_plateau is not None
+
     def misfit(self, fact: str, *names: str) -> PydanticCustomError:
         """Return the error for fields that do not fit together, located at the first one that was given."""
         given = [name for name in names if name in self.model_fields_set]
         return PydanticCustomError("below", "{fact}", {"fact": fact, "path": (*given, *names)[:1]})
+
+
+def left_out_by_default(default: object, **constraints: Any) -> Any:  # noqa: ANN401  (what a model expects)
+    """Return a field that the JSON of a plan has only where it is not its default.
+
+    The JSON of a plan that does not use the field is then that of earlier versions.
+    """
+    return Field(default, exclude_if=lambda value: value == default, **constraints)
 
 
 TRAJECTORY: Final = (
@@ -108,5 +166,11 @@ TRAJECTORY: Final = (
     "floor",
     "weight_decay",
     "grad_clip",
+    "early_stopping",
+    "lr_plateau",
+    "swa",
 )
 """Fields of every plan that affect the trajectory of a training, but not checkpoint compatibility."""
+
+WATCHED: Final = ("eval_every", "eval_batches")
+"""Fields that affect the trajectory if evaluations decide something, as with early stopping."""

@@ -1,23 +1,27 @@
 """The plan of ``causal_lm``."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from jobs.contract.plans.base import CheckpointFields, TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, TrainingPlan, left_out_by_default
+
+BUILT_IN: Final = ("bytes", "characters")
+"""The tokenizers that need no file."""
 
 
 class CausalLm(TrainingPlan):
-    """A decoder-only transformer over bytes, trained on every matching file below ``data``.
+    """A decoder-only transformer over bytes, characters or tokens, trained on one text or many.
 
-    A row is one sequence of ``context`` tokens; one *item* is one token (a byte).
+    A row is one sequence of ``context`` tokens; one *item* is one token.
     """
 
     implementation: ClassVar = "jobs.workloads.causal_lm:CausalLanguageModel"
     checkpoint_fields: ClassVar = CheckpointFields(
-        data=("include",),
-        trajectory=("context",),
+        data=("include", "files", "tokenizer"),
+        trajectory=("context", "windows", "stride"),
+        reports=("samples", "sample_tokens", "sample_prompt"),
         shape=("layers", "heads", "width"),
     )
     switches: ClassVar = frozenset({"attention"})
@@ -34,7 +38,9 @@ class CausalLm(TrainingPlan):
     }
 
     kind: Literal["causal_lm"] = "causal_lm"
-    data: str = Field(description="Directory of text files, relative to the job file; or stdlib.")
+    data: str = Field(
+        description="Text file, or directory of text files, relative to the job file; or stdlib."
+    )
     include: tuple[str, ...] = Field(("*.py", "*.txt", "*.md"), description="File name patterns to read.")
     batch_size: int = Field(16, ge=1, le=10**9, description="Sequences in one step, the effective batch.")
     context: int = Field(64, ge=8, le=8192, description="Tokens in one sequence.")
@@ -42,6 +48,53 @@ class CausalLm(TrainingPlan):
     heads: int = Field(4, ge=1, le=128, description="Attention heads in each block.")
     width: int = Field(128, ge=8, le=16384, description="Model width; a multiple of heads.")
     dropout: float = Field(0.1, ge=0, lt=1, description="Share of activations dropped in training.")
+
+    files: tuple[str, ...] = left_out_by_default(
+        (),
+        max_length=10_000,
+        description="Files below data in the order in which they are read, in place of include.",
+    )
+    tokenizer: str = left_out_by_default(
+        "bytes",
+        min_length=1,
+        description="bytes; characters, those of the training text; or a tokenizer.json, relative to the job"
+        " file (runner data tokenize).",
+    )
+    windows: Literal["anywhere", "separate", "overlapping"] = left_out_by_default(
+        "anywhere",
+        description="Sequences at random places; or side by side, each once in an epoch, in an order that is"
+        " shuffled anew; or so that each begins stride tokens after the one before.",
+    )
+    stride: int | None = left_out_by_default(
+        None,
+        ge=1,
+        le=8192,
+        description="Tokens between the beginnings of overlapping windows; null: half of context.",
+    )
+    samples: int = left_out_by_default(
+        0, ge=0, le=100, description="Texts that the model writes into the log at each evaluation."
+    )
+    sample_tokens: int = left_out_by_default(64, ge=1, le=8192, description="Tokens of each of them.")
+    sample_prompt: str = left_out_by_default(
+        "", max_length=10_000, description="The text that they continue; empty: the end of a line."
+    )
+
+    @property
+    def named_paths(self) -> Mapping[str, str]:
+        return {} if self.tokenizer in BUILT_IN else {"tokenizer": self.tokenizer}
+
+    @property
+    def takes_packages(self) -> bool:
+        return self.tokenizer not in BUILT_IN
+
+    @model_validator(mode="after")
+    def _has_a_stride(self) -> "CausalLm":
+        if self.stride is not None and self.windows != "overlapping":
+            raise self.misfit("is for windows: overlapping; leave it out", "stride")
+        if self.stride is not None and self.stride > self.context:
+            fact = f"{self.stride} is more than context, {self.context}: the tokens between are never read"
+            raise self.misfit(fact, "stride")
+        return self
 
     @model_validator(mode="after")
     def _width_divides(self) -> "CausalLm":

@@ -27,6 +27,7 @@ from torch.utils.data import get_worker_info
 
 from jobs.checkpoint import durable as files
 from jobs.training.lru import LruCache
+from jobs.workloads.graph_forecast.gaps import GappedReturns, Known, build_gapped_days, rebuild_gapped_day
 from jobs.workloads.graph_forecast.graphs import EdgeRule, Graphs, LongTable, Whole, build_days, rebuild_day
 
 REMEMBERED_DAYS: Final = 100
@@ -46,11 +47,21 @@ _MAGIC: Final = b"graphs 1 "
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """The input of graphs: the returns of ``whole_returns``, with their dates (rows) and assets (columns)."""
+    """The input of graphs: the returns of ``whole_returns``, with their dates (rows) and assets (columns).
+
+    ``known_DN`` tells which returns there are; None: all of them.
+    """
 
     dates: tuple[str, ...]
     assets: tuple[str, ...]
     returns_DN: Whole
+    known_DN: Known | None = None
+
+    def build(self, days: range, rule: EdgeRule) -> Graphs:
+        """Return the graphs of consecutive days."""
+        if self.known_DN is None:
+            return build_days(self.returns_DN, days, rule)
+        return build_gapped_days(GappedReturns(self.returns_DN, self.known_DN), days, rule)
 
 
 class Counts:
@@ -135,7 +146,7 @@ class Prebuilt:
 class Rebuilt:
     """Builds graphs on request, as the source project did."""
 
-    table: LongTable
+    table: "LongTable | GroupedTables"
     rule: EdgeRule
     counts: Counts
     remembered: LruCache[int, Graphs] = field(default_factory=partial(LruCache, REMEMBERED_DAYS))
@@ -164,7 +175,28 @@ class Rebuilt:
 
     def _build(self, day: int) -> Graphs:
         self.counts.add(misses=1)
+        if isinstance(self.table, GroupedTables):
+            return self.table.rebuild(day, self.rule)
         return rebuild_day(self.table, day, self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedTables:
+    """The long tables of several groups of stocks, whose graphs lie one group after the other."""
+
+    tables: tuple[LongTable, ...]
+    days: range
+
+    def rebuild(self, place: int, rule: EdgeRule) -> Graphs:
+        """Return the graph at a place: group by group, day by day."""
+        group, day = divmod(place, len(self.days))
+        return rebuild_gapped_day(self.tables[group], self.days[day], rule)
+
+
+def joined(parts: Sequence[Prebuilt]) -> Prebuilt:
+    """Return the graphs of several groups of stocks as one source, one group after the other."""
+    graphs = Graphs(*(torch.cat(list(one)) for one in zip(*(part.graphs for part in parts), strict=True)))
+    return replace(parts[-1], first=0, graphs=graphs)
 
 
 def prebuild(
@@ -185,7 +217,7 @@ def _block(
 ) -> Graphs:
     if block_cache is None:
         counts.add(misses=len(days))
-        return build_days(market.returns_DN, days, rule)
+        return market.build(days, rule)
     key = block_key(market, days, rule)
     nodes = len(market.assets)
     found = block_cache.get(key, (len(days), nodes, min(rule.neighbours, nodes)))
@@ -193,7 +225,7 @@ def _block(
         counts.add(hits=len(days))
         return found
     counts.add(misses=len(days))
-    made = build_days(market.returns_DN, days, rule)
+    made = market.build(days, rule)
     block_cache.put(key, made)
     return made
 
@@ -204,6 +236,8 @@ def block_key(market: Market, days: range, rule: EdgeRule) -> str:
     names = [asdict(rule), list(market.assets), list(market.dates[used]), len(days)]
     digest = hashlib.sha256(_MAGIC + json.dumps(names, sort_keys=True).encode())
     digest.update(np.ascontiguousarray(market.returns_DN[used], dtype="<i8").tobytes())
+    if market.known_DN is not None:
+        digest.update(np.ascontiguousarray(market.known_DN[used]).tobytes())
     return digest.hexdigest()
 
 

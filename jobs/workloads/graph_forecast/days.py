@@ -93,14 +93,14 @@ def _volatility(returns_PN: Tensor, days: int, past: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The training days and the later held-out days, as rows of the table."""
+    """The training days and the later held-out days, as rows of a table or numbers of a panel's dates."""
 
     train: range
     held_out: range
 
     @property
     def days(self) -> range:
-        """Return all days of the split."""
+        """Return all days from the first training day to the last held-out day."""
         return range(self.train.start, self.held_out.stop)
 
 
@@ -195,6 +195,10 @@ class StockDays:
     graphs: GraphSource
     known: DayTensors | None = None
     table: Path | None = None  # opened for each day if the features are not precomputed
+
+    @property
+    def train_rows(self) -> int:
+        return len(self.split.train)
 
     @property
     def resident_bytes(self) -> int | None:

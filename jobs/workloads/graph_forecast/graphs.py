@@ -83,7 +83,7 @@ def build_days(returns_DN: Whole, days: range, rule: EdgeRule) -> Graphs:
     nodes = returns_DN.shape[1]
     size = max(1, CHUNK_BYTES // (8 * nodes * max(nodes, rule.lookback)))
     chunks = [days[start : start + size] for start in range(0, len(days), size)]
-    parts = [_edges(_correlations(returns_DN, chunk, rule), rule) for chunk in chunks]
+    parts = [edges_of(_correlations(returns_DN, chunk, rule), None, rule) for chunk in chunks]
     return Graphs(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts]))
 
 
@@ -106,10 +106,15 @@ def _correlations(returns_DN: Whole, days: range, rule: EdgeRule) -> Real:
     return (1 - rule.shrinkage) * (covariances_DNN / scale_DNN)
 
 
-def _edges(correlations_DNN: Real, rule: EdgeRule) -> tuple[Tensor, Tensor]:
+def edges_of(
+    correlations_DNN: Real, allowed_DNN: NDArray[np.bool_] | None, rule: EdgeRule
+) -> tuple[Tensor, Tensor]:
+    """Return the edges of days from their correlations; ``allowed_DNN`` tells which pairs may have one."""
     nodes = correlations_DNN.shape[1]
     strength_DNN = np.abs(correlations_DNN)
     strength_DNN[:, np.arange(nodes), np.arange(nodes)] = -1.0  # exclude the node itself
+    if allowed_DNN is not None:
+        strength_DNN[~allowed_DNN] = -1.0
     order_DNK = _strongest(strength_DNN, min(rule.neighbours, nodes))
     chosen_DNK = np.take_along_axis(correlations_DNN, order_DNK, axis=2)
     strong_DNK = np.take_along_axis(strength_DNN, order_DNK, axis=2) >= rule.threshold

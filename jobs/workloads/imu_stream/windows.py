@@ -9,7 +9,7 @@ combo, with scans for NaN.  See the switches ``conversion``, ``shared_targets`` 
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from jobs.training.lru import LruCache
 from jobs.training.randomness import derive
 from jobs.workloads.imu_stream.order import Order, Whole
 from jobs.workloads.imu_stream.poses import TARGETS, Frames, poses
+from jobs.workloads.imu_stream.streaming import CacheOptions, evenly, orders_of, stride_of, windows_of
 
 CHANNELS: Final = 6
 
@@ -45,21 +46,6 @@ class WindowStatistics:
     """Mean size of what one of the sampled recordings is, converted."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheOptions:
-    """The caching options, which the corresponding switches of the profile set."""
-
-    convert_once: bool = True
-    share_targets: bool = True
-    recordings: int = 1
-
-
-def windows_of(recording: Recording, plan: ImuStream) -> int:
-    """Return the number of complete windows of a recording."""
-    beyond_first = recording.samples - plan.window
-    return 0 if beyond_first < 0 else beyond_first // _stride(plan) + 1
-
-
 def columns_of(plan: ImuStream) -> tuple[int, ...]:
     return (*plan.accelerometer, *plan.gyroscope)
 
@@ -67,9 +53,9 @@ def columns_of(plan: ImuStream) -> tuple[int, ...]:
 def measure(recordings: tuple[Recording, ...], plan: ImuStream) -> WindowStatistics:
     """Return the statistics of training recordings."""
     frames, windows = [], []
-    for recording in _evenly(recordings, SAMPLED_RECORDINGS):
+    for recording in evenly(recordings, SAMPLED_RECORDINGS):
         frames.append(read(recording, columns_of(plan)))
-        starts_W = np.array(_evenly(range(windows_of(recording, plan)), SAMPLED_WINDOWS)) * _stride(plan)
+        starts_W = np.array(evenly(range(windows_of(recording, plan)), SAMPLED_WINDOWS)) * stride_of(plan)
         windows.append(_cut(frames[-1], starts_W, plan.window))
     imu_WT6 = np.concatenate(windows)
     pose_WT9 = poses(imu_WT6, plan.gravity, plan.rate_hz)
@@ -88,15 +74,11 @@ class Windows:
         scale: WindowStatistics,
         keeping: CacheOptions,
     ) -> None:
-        train, held_out = sides
         self.plan = plan
         self.seed = seed
         self.scale = scale
         self.keeping = keeping
-        self.recordings = (*train, *held_out)
-        self.train = self._order("train", range(len(train)), plan.shards, plan.shuffle_block)
-        held = range(len(train), len(self.recordings))
-        self.evaluated = self._order("held-out", held, shards=1, block=len(held))
+        self.recordings, self.train, self.evaluated = orders_of(sides, plan, seed)
         self.frames: LruCache[int, Frames] = LruCache(keeping.recordings)
         self.poses: LruCache[int, Frames] = LruCache(keeping.recordings)
         self.opened = 0
@@ -172,7 +154,7 @@ class Windows:
         return visible_K6
 
     def _signal(self, recording: int, windows_W: Whole) -> Frames:
-        starts_W = windows_W * _stride(self.plan)
+        starts_W = windows_W * stride_of(self.plan)
         if self.keeping.convert_once:
             return _cut(self._frames(recording), starts_W, self.plan.window)
         return np.stack([self._convert(recording)[start : start + self.plan.window] for start in starts_W])
@@ -185,7 +167,7 @@ class Windows:
     def _all_poses(self, recording: int) -> Frames:
         frames_N6 = self._frames(recording) if self.keeping.convert_once else self._convert(recording)
         windows_W = np.arange(windows_of(self.recordings[recording], self.plan))
-        return self._filter(_cut(frames_N6, windows_W * _stride(self.plan), self.plan.window))
+        return self._filter(_cut(frames_N6, windows_W * stride_of(self.plan), self.plan.window))
 
     def _scanned_poses(self, recording: int, imu_T6: Frames) -> Frames:
         """Return the poses of one row, after checking the signal and the poses for NaN."""
@@ -206,11 +188,6 @@ class Windows:
     def _convert(self, recording: int) -> Frames:
         self.opened += 1
         return read(self.recordings[recording], columns_of(self.plan))
-
-    def _order(self, purpose: str, recordings: range, shards: int, block: int) -> Order:
-        windows = tuple(windows_of(self.recordings[each], self.plan) for each in recordings)
-        combos = len(self.plan.combos)
-        return Order(tuple(recordings), windows, combos, shards, block, self.seed, purpose)
 
 
 class ResidentWindows:
@@ -246,7 +223,7 @@ class ResidentWindows:
         plan, device = self._windows.plan, self._frames.device
         rows_B3 = order.rows(number, plan.batch_size)
         recording_B, window_B = rows_B3[:, 0], rows_B3[:, 1]
-        samples_B = torch.from_numpy(self._first_sample[recording_B] + window_B * _stride(plan)).to(device)
+        samples_B = torch.from_numpy(self._first_sample[recording_B] + window_B * stride_of(plan)).to(device)
         windows_B = torch.from_numpy(self._first_window[recording_B] + window_B).to(device)
         clean_BT6 = self._imu_N6[samples_B[:, None] + self._frames]
         return self._windows.finished(rows_B3, purpose, number, clean_BT6, self._pose_WT9[windows_B])
@@ -257,19 +234,8 @@ def _starts(lengths: list[int]) -> Whole:
     return np.cumsum([0, *lengths[:-1]])
 
 
-def _stride(plan: ImuStream) -> int:
-    return plan.stride or plan.window
-
-
 def _cut(frames_N6: Frames, starts_W: Whole, window: int) -> Frames:
     return frames_N6[starts_W[:, None] + np.arange(window)]
-
-
-def _evenly(items: Any, count: int) -> list[Any]:  # noqa: ANN401 - any sequence
-    """Return at most ``count`` of the items, evenly spaced, the first among them."""
-    return (
-        [items[place * len(items) // count] for place in range(count)] if len(items) > count else list(items)
-    )
 
 
 def _moments(values_WTC: Frames) -> tuple[Frames, Frames]:

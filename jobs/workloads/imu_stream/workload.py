@@ -8,11 +8,10 @@ recording can be used.  The layer types are the same: linear, ReLU, dropout, LST
 """
 # ruff: noqa: N803, N806 - tensors carry their shape: B rows, T frames
 
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -20,26 +19,23 @@ from torch import Tensor, nn
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature, signature
 from jobs.contract.plans.imu_stream import ImuStream
-from jobs.data.sequences import Recording, survey
+from jobs.data.sequences import survey
 from jobs.training.batches import Batch, rows
-from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all
 from jobs.training.report import say
-from jobs.training.switches import Switches
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.imu_stream.poses import MOTION, ORIENTATION, TARGETS
-from jobs.workloads.imu_stream.windows import (
-    CHANNELS,
-    CacheOptions,
-    Windows,
-    WindowStatistics,
-    columns_of,
-    measure,
+from jobs.workloads.imu_stream.streaming import (
+    Sides,
+    keeping,
+    split,
+    streamed_or_loaded,
+    summary,
+    verify,
     windows_of,
 )
+from jobs.workloads.imu_stream.windows import CHANNELS, Windows, columns_of, measure
 from jobs.workloads.protocol import BuildContext, Evaluation
-
-Sides: TypeAlias = tuple[tuple[Recording, ...], tuple[Recording, ...]]
 
 PARTS: Final = {"": slice(0, TARGETS), "_orientation": ORIENTATION, "_motion": MOTION}
 """Suffix of a metric, and the targets that it is about."""
@@ -71,15 +67,15 @@ class StreamedPoses:
         self.plan = plan
         found = survey(Path(plan.data), columns_of(plan), plan.index, plan.group)
         self._sha256 = found.sha256
-        sides = _split(found.recordings, plan)
+        sides = split(found.recordings, plan)
         scale = measure(sides[0], plan)
-        self.source = Windows(
-            plan, setting.seed, sides, scale, _keeping(sides, scale, plan, setting.switches)
-        )
-        _verify(self.source, setting.switches)
+        kept = keeping(sides, scale.recording_bytes, _target_bytes(sides, plan), plan, setting.switches)
+        source = Windows(plan, setting.seed, sides, scale, kept)
+        verify(source, setting.switches)
+        self.source = streamed_or_loaded(source, setting.switches)
         seed_all(setting.seed, "weights")
         self.model = PoseEstimator(plan)
-        say(_summary(sides, plan))
+        say(summary(sides, plan))
 
     @property
     def items_per_step(self) -> int:
@@ -139,78 +135,8 @@ class StreamedPoses:
         return Evaluation(metrics, trivial, "eval_mse")
 
 
-def _split(recordings: tuple[Recording, ...], plan: ImuStream) -> Sides:
-    """Return training and held-out recordings; no group is on both sides."""
-    long_enough = tuple(each for each in recordings if windows_of(each, plan))
-    if len(long_enough) < len(recordings):
-        short = len(recordings) - len(long_enough)
-        say(f"data: {short} recording(s) shorter than a window of {plan.window} frames left out")
-    groups = sorted({each.group for each in long_enough})
-    held_out = set(groups[len(groups) - max(1, math.floor(len(groups) * plan.held_out)) :])
-    if len(groups) <= len(held_out):
-        raise InvalidSpec(
-            f"data: {plan.data}: {len(groups)} group(s) with whole windows; two are needed, one to hold out"
-        )
-    train = tuple(each for each in long_enough if each.group not in held_out)
-    if len(train) < plan.shards:
-        raise InvalidSpec(f"shards: {plan.shards} shards of {len(train)} training recordings; use fewer")
-    return train, tuple(each for each in long_enough if each.group in held_out)
-
-
-def _keeping(sides: Sides, scale: WindowStatistics, plan: ImuStream, switches: Switches) -> CacheOptions:
-    """Return the caching options of each process, and record the switches that determine them."""
-    profile = switches.profile
-    once, shared = profile.conversion == "once", profile.shared_targets
-    if not (once or shared):
-        switches.fell_back(
-            "stream_buffer", 0, "conversion each_use, targets not shared: there is nothing to keep"
-        )
-        return CacheOptions(convert_once=False, share_targets=False)
-    recordings, processes = sum(map(len, sides)), max(1, profile.loader_workers)
-    each_bytes = once * scale.recording_bytes + shared * _target_bytes(sides, plan)
-    if profile.stream_buffer == "auto":
-        room = profile.stream_buffer_memory // processes
-        kept = max(1, min(recordings, int(room / each_bytes)))
-        switches.applied("stream_buffer_memory", verified=True)
-    else:
-        kept = profile.stream_buffer
-    note = (
-        f"{kept} of {recordings} sequences of {each_bytes:,.0f} bytes in each of {processes} process(es),"
-        f" which use those of {_shards_seen(plan, processes)} of {plan.shards} shards"
-    )
-    switches.applied("stream_buffer", kept, verified=True, note=note)
-    return CacheOptions(once, shared, kept)
-
-
-def _shards_seen(plan: ImuStream, processes: int) -> int:
-    """Return the number of shards that a process uses if it makes every n-th step."""
-    return plan.shards // math.gcd(plan.shards, processes)
-
-
 def _target_bytes(sides: Sides, plan: ImuStream) -> float:
     """Return the mean size in bytes of the targets of a recording."""
     recordings = [each for side in sides for each in side]
     windows = sum(windows_of(each, plan) for each in recordings) / len(recordings)
     return windows * plan.window * TARGETS * np.dtype(np.float32).itemsize
-
-
-def _verify(source: Windows, switches: Switches) -> None:
-    """Record the measured cost of one window with two combos: file openings and filter runs."""
-    source.assemble(np.array([[0, 0, 0], [0, 0, 1]]))
-    seen = {
-        "conversion": (source.opened, source.keeping.convert_once, "opened its file"),
-        "shared_targets": (source.filtered, source.keeping.share_targets, "computed its targets"),
-    }
-    for name, (times, only_once, what) in seen.items():
-        note = f"two uses of a window {what} {times} time(s)"
-        switches.applied(name, verified=(times == 1) == only_once, note=note)
-
-
-def _summary(sides: Sides, plan: ImuStream) -> str:
-    """Return a one-line summary of the data."""
-    train, held_out = (
-        f"{len(side)} recordings of {len({each.group for each in side})} groups,"
-        f" {sum(windows_of(each, plan) for each in side):,} windows"
-        for side in sides
-    )
-    return f"data: training on {train}; held out {held_out}; {len(plan.combos)} combos of each window"

@@ -199,7 +199,7 @@ def _row(record: dict[str, dict[str, list[list[float]]]]) -> Batch:
     daily_WF = windows["1d"]
     next_F = torch.tensor(outcome["next_candle"], dtype=torch.float64)
     prices = torch.log(next_F[:4] / daily_WF[-1, 3]) / PERCENT
-    features = {name: _features(values_WF, _USUAL_MOVE[name]) for name, values_WF in windows.items()}
+    features = {name: features_of(values_WF, _USUAL_MOVE[name]) for name, values_WF in windows.items()}
     return features | {
         "candle": torch.cat([prices, _volumes(next_F[4:], daily_WF[:, 4])]).float(),
         "action": torch.tensor(ACTIONS.index(str(outcome["action"]))),
@@ -210,7 +210,8 @@ def _values(candles: Sequence[Sequence[float]]) -> Tensor:
     return torch.tensor([candle[1:] for candle in candles], dtype=torch.float64)
 
 
-def _features(values_WF: Tensor, usual_move: float) -> Tensor:
+def features_of(values_WF: Tensor, usual_move: float) -> Tensor:
+    """Return prices as log returns from the close before, in usual moves, and relative volumes, float32."""
     before_W1 = torch.cat(
         [values_WF[:1, :1], values_WF[:-1, 3:4]]
     )  # the first candle is relative to its own open

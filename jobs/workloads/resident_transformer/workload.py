@@ -16,7 +16,6 @@ pooled candles, C width, A actions.
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -31,11 +30,12 @@ from jobs.data.tables import SUFFIXES, Ohlcv, read_ohlcv
 from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
-from jobs.training.randomness import derive, seed_all
+from jobs.training.randomness import seed_all
 from jobs.workloads.common.encoder import EncoderBlock, initialise, tell_recomputing, through
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.protocol import BuildContext, Evaluation
-from jobs.workloads.resident_transformer.candles import ACTIONS, TIMEFRAMES, Annotations, annotate, convert
+from jobs.workloads.resident_transformer.batch_list import batch_list
+from jobs.workloads.resident_transformer.candles import ACTIONS, TIMEFRAMES, annotate, convert
 
 FIELDS: Final = 5
 """Open, high, low, close, volume."""
@@ -90,56 +90,6 @@ class CandleNetwork(nn.Module):
         return self.candles(pooled_RPf) + self.timeframe.weight[timeframe]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchList:
-    """A fixed list of batches, visited once per epoch in an order that depends on the seed.
-
-    Each element is either a batch, or the records that are converted at each use.  A batch is returned
-    without a copy: a write into it changes every later epoch.
-    """
-
-    train: tuple[Batch | tuple[str, ...], ...]
-    held_out_batches: tuple[Batch | tuple[str, ...], ...]
-    seed: int
-
-    @property
-    def resident_bytes(self) -> int | None:
-        sizes = [batches.size_bytes(one) for one in self._all() if isinstance(one, dict)]
-        return sum(sizes) if sizes else None
-
-    def on(self, device: torch.device) -> "BatchList":
-        return replace(
-            self,
-            train=tuple(_on(device, one) for one in self.train),
-            held_out_batches=tuple(_on(device, one) for one in self.held_out_batches),
-        )
-
-    def batch(self, step: int) -> Batch:
-        epoch, place = divmod(step, len(self.train))
-        return _converted(self.train[self._order(epoch)[place]])
-
-    def held_out(self, index: int) -> Batch:
-        return _converted(self.held_out_batches[index])
-
-    def _order(self, epoch: int) -> list[int]:
-        generator = torch.Generator().manual_seed(derive(self.seed, "epoch", epoch))
-        order: list[int] = torch.randperm(len(self.train), generator=generator).tolist()
-        return order
-
-    def _all(self) -> tuple[Batch | tuple[str, ...], ...]:
-        return self.train + self.held_out_batches
-
-
-def _on(device: torch.device, kept: Batch | tuple[str, ...]) -> Batch | tuple[str, ...]:
-    if not isinstance(kept, dict):
-        return kept
-    return batches.to(kept, device)  # pinned for one copy, the memory would stay in the allocator's cache
-
-
-def _converted(kept: Batch | tuple[str, ...]) -> Batch:
-    return kept if isinstance(kept, dict) else convert(kept)
-
-
 class CandleTransformer:
     """The workload: annotations, model and loss of one spec."""
 
@@ -154,7 +104,8 @@ class CandleTransformer:
         self._share_A = _shares(train["action"])
         self._usual_candle_F = train["candle"].median(dim=0).values
         once = setting.switches.profile.conversion == "once"
-        self.source = _rounds(annotations, train if once else None, plan, setting.seed)
+        sides = annotations.train, annotations.held_out
+        self.source = batch_list(*sides, convert, train if once else None, plan, setting.seed)
         setting.switches.applied("conversion", verified=True, note="annotations from JSON text to tensors")
         tell_recomputing(setting.switches, plan.layers)
         seed_all(setting.seed, "weights")
@@ -249,21 +200,6 @@ def _shares(action_R: Tensor) -> dict[str, float]:
     """Return the smoothed share of each action; none is 0, so every cross-entropy is finite."""
     count_A = torch.bincount(action_R, minlength=len(ACTIONS)).double() + 1
     return dict(zip(ACTIONS, (count_A / count_A.sum()).tolist(), strict=True))
-
-
-def _rounds(annotations: Annotations, train: Batch | None, plan: ResidentTransformer, seed: int) -> BatchList:
-    """Return the batches of a training: as tensors if ``train`` is given, else as records."""
-    generator = torch.Generator().manual_seed(derive(seed, "batches"))
-    shuffled = torch.randperm(len(annotations.train), generator=generator)
-    whole = len(shuffled) // plan.batch_size * plan.batch_size  # drop the incomplete last batch
-    members = shuffled[:whole].split(plan.batch_size)
-    later = annotations.held_out
-    parts = [later[number :: plan.eval_batches] for number in range(plan.eval_batches)]
-    if train is None:
-        records = (tuple(annotations.train[i] for i in member_B.tolist()) for member_B in members)
-        return BatchList(tuple(records), tuple(parts), seed)
-    tensors = ({name: tensor[member_B] for name, tensor in train.items()} for member_B in members)
-    return BatchList(tuple(tensors), tuple(convert(part) for part in parts), seed)
 
 
 def _sha256(tables: tuple[tuple[str, Ohlcv], ...]) -> str:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from jobs.contract import WORKLOADS, kind_of
+from tests.fakes.workloads.annotations import annotation_directory
+from tests.fakes.workloads.panels import panel_directory
 
 _SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
     "causal_lm": {"batch_size": 3, "context": 16, "layers": 1, "heads": 2, "width": 16, "dropout": 0.2},
@@ -56,20 +58,104 @@ _SMALL: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }
 
+_BODY: Final[Mapping[str, Any]] = {
+    "kind": "imu_stream",
+    "data": "synthetic-imu",
+    "synthetic_sequences": 9,
+    "synthetic_frames": 50,
+    "batch_size": 12,
+    "window": 20,
+    "hidden": 8,
+    "layers": 1,
+    "shards": 2,
+    "held_out": 0.34,
+    "dropout": 0.2,
+}
+
+_PANEL: Final[Mapping[str, Any]] = {
+    "kind": "graph_forecast",
+    **_SMALL["graph_forecast"],
+    "panel": {"features": ["feat_*"], "nodes": 5},
+}
+
+VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "imu_stream joints": {**_BODY, "module": "joints"},
+    "imu_stream poser": {**_BODY, "module": "poser", "bidirectional": True},
+    "imu_stream foot_contact": {**_BODY, "module": "foot_contact"},
+    "imu_stream velocity": {**_BODY, "module": "velocity"},
+    "graph_forecast panel": {**_PANEL, "loss": "quantile"},
+    "graph_forecast fan": {**_PANEL, "loss": "student_t", "variable_selection": True, "frequencies": 2},
+    "causal_lm characters": {
+        **_SMALL["causal_lm"],
+        "kind": "causal_lm",
+        "tokenizer": "characters",
+        "windows": "overlapping",
+        "stride": 8,
+        "samples": 1,
+        "sample_tokens": 4,
+    },
+    "pair_classifier sequence": {
+        **_SMALL["pair_classifier"],
+        "kind": "pair_classifier",
+        "form": "sequence",
+        "group": 4,
+        "balance": "classes",
+        "folds": 3,
+        "fold": 1,
+        "ranked": 4,
+    },
+    "pair_classifier lora": {
+        "kind": "pair_classifier",
+        "batch_size": 4,
+        "length": 16,
+        "form": "sequence",
+        "lora": {"rank": 2, "dropout": 0.2},
+    },
+    "resident_transformer annotations": {
+        **_SMALL["resident_transformer"],
+        "kind": "resident_transformer",
+        "annotations": {"candles": 8, "order_book": 6, "technical": 3, "position": 2},
+    },
+}
+"""Other tasks of a workload, by name: the fields of a plan that trains in a second.
+
+Their data are synthetic, or made by ``_VARIANT_SETS``.
+"""
+
 KINDS: Final = tuple(kind_of(plan) for plan in WORKLOADS)
 """Every registered workload; one without a small set fails wherever workloads are killed and resumed."""
 
 
 def small_plan(kind: str, directory: Path) -> dict[str, Any]:
-    """Return the fields of a workload that trains on a small set, which is made in ``directory``."""
+    """Return the fields of a workload or variant that trains on a small set, made in ``directory``."""
+    if kind in VARIANTS:
+        return {**_examples(kind, directory), "warmup_steps": 4, "eval_batches": 2}
     examples = {"data": str(small_set(kind, directory))}
     return {"kind": kind, **_SMALL[kind], **examples, "warmup_steps": 4, "eval_batches": 2}
 
 
+def _examples(variant: str, directory: Path) -> dict[str, Any]:
+    """Return the fields of a variant with what it reads, which is made if it is not made up."""
+    fields, made = VARIANTS[variant], {}
+    if variant in _VARIANT_SETS:
+        made = {"data": str(_made(_VARIANT_SETS[variant], directory))}
+    elif "data" not in fields:
+        made = {"data": str(small_set(fields["kind"], directory))}
+    if "lora" in fields:
+        from tests.fakes.workloads.language_models import tiny_llama
+
+        made["pretrained"] = str(tiny_llama(directory / "model"))
+    return {**fields, **made}
+
+
 def small_set(kind: str, directory: Path) -> Path:
     """Fill a new directory with examples for a workload, readable by all, and return it."""
+    return _made(_MAKERS[kind], directory)
+
+
+def _made(make: Callable[[Path], None], directory: Path) -> Path:
     directory.mkdir(parents=True)
-    _MAKERS[kind](directory)
+    make(directory)
     return directory
 
 
@@ -146,4 +232,10 @@ _MAKERS: Final[Mapping[str, Callable[[Path], None]]] = {
     "imu_stream": _recordings,
     "pair_classifier": _molecules,
     "resident_transformer": _candles,
+}
+
+_VARIANT_SETS: Final[Mapping[str, Callable[[Path], None]]] = {
+    "graph_forecast panel": panel_directory,
+    "graph_forecast fan": panel_directory,
+    "resident_transformer annotations": annotation_directory,
 }

@@ -603,7 +603,7 @@ def test_the_words_of_the_contract_are_the_same() -> None:
     assert ExitCode.DEVICE_OUT_OF_MEMORY == attach.OUT_OF_MEMORY
     assert ExitCode.NO_VALID_CHECKPOINT == attach.NO_VALID_CHECKPOINT
     assert (attach.MANIFEST, attach.CONTRACT_VERSION) == (contract.MANIFEST, contract.CONTRACT_VERSION)
-    trainers_own = {Cause.LINEAGE_BUSY, Cause.SUPERSEDED, Cause.RANK_LOST, Cause.REPLICAS_DIFFER}
+    trainers_own = {Cause.LINEAGE_BUSY, Cause.SUPERSEDED, Cause.REPLICAS_DIFFER}
     assert {*attach.CAUSES.values(), "completed", "exception", "disk_full"} == {*Cause} - trainers_own
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.unit.jobs.conftest import JobDir
 
 REPOSITORY = Path(__file__).parents[4]
 LAUNCHER = REPOSITORY / "jobs" / "inside" / "gang.py"
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 PLAN = {"steps": 40, "batch_size": 8, "eval_every": 20, "dropout": 0.2, "log_every": 5}
 
@@ -25,12 +25,14 @@ PLAN = {"steps": 40, "batch_size": 8, "eval_every": 20, "dropout": 0.2, "log_eve
 class Gang:
     """One attempt of several processes."""
 
-    def __init__(self, paths: RunPaths, processes: int, argv: Sequence[str]) -> None:
+    def __init__(
+        self, paths: RunPaths, processes: int, argv: Sequence[str], given: Mapping[str, str] | None = None
+    ) -> None:
         self.paths = paths
         self.processes = processes
         self._output = paths.log.open("ab")
         command = [sys.executable, "-I", "-S", LAUNCHER, paths.attempt_dir, str(processes), "--", *argv]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **(given or {})}
         self.launcher = subprocess.Popen(
             list(map(str, command)),
             cwd=REPOSITORY,
@@ -45,15 +47,21 @@ class Gang:
         return self.paths.log.read_text()
 
     def log(self, rank: int) -> str:
-        return self.paths.rank_log(rank).read_text()
+        path = self.paths.rank_log(rank)
+        return path.read_text() if path.exists() else ""
 
     def rank(self, number: int) -> int:
-        """Return the pid of a process."""
+        """Return the pid of a process, once it has been started."""
+        self.wait_while_running(lambda: self._ranks().keys() >= {number})
+        return self._ranks()[number]
+
+    def _ranks(self) -> dict[int, int]:
+        """Return the pids of the processes that are there by their ranks."""
+        found: dict[int, int] = {}
         for pid in self._children():
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if f"RANK={number}".encode() in environment:
-                return pid
-        raise AssertionError(f"no rank {number}: {self.output}")
+            found |= {int(each[5:]): pid for each in environment if each.startswith(b"RANK=")}
+        return found
 
     def _children(self) -> list[int]:
         pid = self.launcher.pid
@@ -73,6 +81,17 @@ class Gang:
         """Wait until the log of another process has these words."""
         self._wait_until(lambda: words in self.log(rank))
 
+    def wait_while_running(self, look: Callable[[], bool]) -> None:
+        """Wait until something is seen that an attempt does while it runs."""
+
+        def is_there() -> bool:
+            ended = self.launcher.poll()
+            seen = look()
+            assert seen or ended is None, f"{ended}: {self.output}"
+            return seen
+
+        self._wait_until(is_there)
+
     def wait_until_dead(self, pid: int) -> None:
         """Wait until a process has ended."""
         self._wait_until(lambda: not _lives(pid))
@@ -87,10 +106,14 @@ class Gang:
         """Return the exit code of the attempt."""
         return self.launcher.wait(PATIENCE_S)
 
+    def kill(self) -> None:
+        """End all processes at once, as the loss of a machine does."""
+        os.killpg(self.launcher.pid, signal.SIGKILL)
+        self.launcher.wait(PATIENCE_S)
+
     def close(self) -> None:
         if self.launcher.poll() is None:
-            os.killpg(self.launcher.pid, signal.SIGKILL)
-            self.launcher.wait(PATIENCE_S)
+            self.kill()
         self._output.close()
 
 
@@ -103,9 +126,22 @@ def _lives(pid: int) -> bool:
 
 
 @contextmanager
-def program(paths: RunPaths, processes: int, *argv: str) -> Iterator[Gang]:
-    """Yield a gang that runs a command."""
-    gang = Gang(paths, processes, argv)
+def program(
+    paths: RunPaths, processes: int, *argv: str, more: Mapping[str, str] | None = None
+) -> Iterator[Gang]:
+    """Yield a gang that runs a command; ``more`` are further variables."""
+    gang = Gang(paths, processes, argv, more)
+    try:
+        yield gang
+    finally:
+        gang.close()
+
+
+@contextmanager
+def first_of_nodes(paths: RunPaths, nodes: int, processes: int, *argv: str) -> Iterator[Gang]:
+    """Yield the gang of the first of several nodes; the test writes what becomes of the others."""
+    point = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+    gang = Gang(paths, processes, argv, {"RUNNER_NODES": str(nodes), "RUNNER_NODE": "0", **point})
     try:
         yield gang
     finally:

@@ -1,14 +1,17 @@
 """Trainings of several processes: the same bits, however many there are, and however they end."""
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
 
-from jobs.contract import Cause, ExitCode
-from tests.integration.process.jobs.gangs import PLAN, program, state, training, weights
+from jobs.contract import Cause, ExitCode, RunPaths
+from tests.integration.process.jobs.gangs import PLAN, Gang, program, state, training, weights
 from tests.unit.jobs.conftest import JobDir
 
 
@@ -122,3 +125,60 @@ def test_weights_that_differ_between_processes_are_not_saved(job: JobDir) -> Non
     assert job.result().cause is Cause.REPLICAS_DIFFER
     assert "step 10: rank 1 of 2 holds other bits" in job.result().message
     assert job.names() == {"step-00000005"}
+
+
+SHORT_OF_MEMORY = """\
+import os, sys
+import torch
+from jobs.training.batches import rows
+from jobs.workloads.causal_lm import CausalLanguageModel
+loss_sum = CausalLanguageModel.loss_sum
+seen = []
+def limited(self, batch):
+    loss = loss_sum(self, batch)
+    seen.append(rows(batch))
+    if os.environ["RANK"] == "1" and len(seen) > 8 and rows(batch) > 1:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    return loss
+CausalLanguageModel.loss_sum = limited
+from jobs.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@contextmanager
+def short_of_memory(job: JobDir, **given: object) -> Iterator[Gang]:
+    """Yield a training whose second process has too little memory for two rows from its third step on."""
+    parallel = {"processes": 2, "shards": 4, **given}
+    plan = {**PLAN, "eval_every": None}
+    paths = job.attempt(workload=plan, profile={"dry_run": False}, parallel=parallel)
+    numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
+    argv = (sys.executable, "-c", SHORT_OF_MEMORY, "--root", str(job.root), *numbers)
+    with program(paths, 2, *argv) as gang:
+        yield gang
+
+
+def test_too_little_memory_of_one_process_halves_the_micro_batch_of_all(job: JobDir) -> None:
+    with short_of_memory(job) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        said = "out of memory with 2 rows; going on with 1 at the same batch: rank 1 has too little memory"
+        assert said in gang.output
+        assert said in gang.log(1)
+    assert [used(job, name) for name in ("effective.json", "rank-1.effective.json")] == [1, 1]
+
+
+def used(job: JobDir, name: str) -> int:
+    """Return the micro-batch that a process reports."""
+    found: int = json.loads((RunPaths(job.root, job.attempts, 1).attempt_dir / name).read_text())[
+        "micro_batch"
+    ]
+    return found
+
+
+@pytest.mark.parametrize("given", [{"reduction": "fast"}, {"sharded": True}])
+def test_in_the_middle_of_a_sum_it_ends_the_attempt_by_name(job: JobDir, given: dict[str, object]) -> None:
+    with short_of_memory(job, **given) as gang:
+        assert gang.end() == ExitCode.DEVICE_OUT_OF_MEMORY, gang.output
+    result = job.result()
+    assert (result.cause, result.rank) == (Cause.DEVICE_OUT_OF_MEMORY, 1)
+    assert result.message.startswith("rank 1: CUDA out of memory. Tried to allocate 2 GiB")

@@ -26,6 +26,7 @@ from jobs.contract import (
     verify,
 )
 from jobs.contract.plans.causal_lm import CausalLm
+from jobs.contract.plans.imu_stream import ImuStream
 
 
 def save(lineage: Path, step: int = 7, **changes: object) -> Path:
@@ -199,3 +200,9 @@ def test_a_file_that_cannot_be_read_to_its_end_makes_a_checkpoint_invalid(
 )
 def test_more_loader_processes_than_cores_are_too_many(workers: int, cpus: float, *, excess: bool) -> None:
     assert (excess_workers(Profile(loader_workers=workers), cpus) is not None) == excess
+
+
+def test_a_plan_takes_packages_only_where_its_fields_ask_for_some() -> None:
+    assert not ImuStream(kind="imu_stream", data="x").takes_packages
+    assert not CausalLm(kind="causal_lm", data="x").takes_packages
+    assert CausalLm(kind="causal_lm", data="x", tokenizer="tokens.json").takes_packages

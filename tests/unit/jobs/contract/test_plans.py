@@ -20,19 +20,19 @@ def test_no_two_plans_have_the_same_kind() -> None:
 
 
 @each_workload
-def test_the_module_of_a_workload_defines_its_class(plan: type[TrainingPlan]) -> None:
+def test_the_module_of_a_workload_defines_what_builds_it(plan: type[TrainingPlan]) -> None:
     module, _, name = plan.implementation.partition(":")
     found = find_spec(module)
     assert found is not None
     assert found.origin is not None
     tree = ast.parse(Path(found.origin).read_text())  # not imported: that would load torch
-    assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert name in {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
 
 
 @each_workload
 def test_each_field_of_a_workload_has_exactly_one_effect_on_a_checkpoint(plan: type[TrainingPlan]) -> None:
     fields = plan.checkpoint_fields
-    own = [*fields.data, *fields.shape, *fields.trajectory]
+    own = [*fields.data, *fields.shape, *fields.trajectory, *fields.reports]
     assert sorted(own) == sorted(set(own))
     common = {*TrainingPlan.model_fields, "kind", "dropout"}
     assert set(own) == set(plan.model_fields) - common

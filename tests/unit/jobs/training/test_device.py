@@ -9,7 +9,7 @@ import torch
 from jobs.contract import ExitCode, Profile
 from jobs.training import device
 from jobs.training.device import Device, is_out_of_memory, out_of_memory_named
-from jobs.training.failures import DeviceOutOfMemory
+from jobs.training.failures import DeviceOutOfMemory, InvalidSpec
 from jobs.training.switches import Switches
 from tests.unit.jobs.conftest import JobDir
 
@@ -35,6 +35,29 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         return Device(torch.device("cuda", 0), "a card", 1)
 
     return put_in
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_process_has_the_card_of_its_rank_named_with_memory_and_capability(
+    monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    cards = [
+        SimpleNamespace(name="NVIDIA H100", total_memory=80 * 2**30, major=9, minor=0),
+        SimpleNamespace(name="NVIDIA T4", total_memory=15 * 2**30, major=7, minor=5),
+    ]
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: cards[index])
+    found = device._select("cuda", 4, rank)
+    assert (found.torch_device, chosen) == (torch.device("cuda", rank), [rank])
+    assert (found.name, found.hardware) == (
+        ("NVIDIA H100", "80.0 GiB, compute capability 9.0"),
+        ("NVIDIA T4", "15.0 GiB, compute capability 7.5"),
+    )[rank]
+    with pytest.raises(InvalidSpec, match="rank 2 has no device; torch sees 2"):
+        device._select("cuda", 4, 2)
 
 
 @pytest.mark.parametrize(

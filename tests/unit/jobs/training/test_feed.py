@@ -1,5 +1,6 @@
 """Who makes the batches, and where they wait, changes the time and nothing else."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -75,8 +76,49 @@ def test_a_data_set_that_fits_moves_to_the_device(free: Callable[[int], None]) -
     made, switches = feed(Numbers(300), GPU, placement="device")
     assert isinstance(made.source, Numbers)
     assert made.source.moved_to == GPU.torch_device
-    assert switches.report()["placement"].note == "300 bytes on cuda:0"
+    assert switches.report()["placement"].note.startswith("300 bytes on cuda:0 in ")
     assert switches.fallbacks == ()
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_a_copy_to_a_card_is_waited_for_only_if_it_should_be(
+    monkeypatch: pytest.MonkeyPatch, *, non_blocking: bool
+) -> None:
+    waits: list[bool] = []
+
+    def to(batch: Batch, _device: torch.device, *, non_blocking: bool) -> Batch:
+        waits.append(not non_blocking)
+        return batch
+
+    monkeypatch.setattr(batches, "to", to)
+    made, switches = feed(Numbers(), GPU, placement="host", non_blocking=non_blocking)
+    made.to_device(made.source.batch(0))
+    assert waits == [not non_blocking]
+    assert switches.report()["non_blocking"].applied == str(non_blocking).lower()
+
+
+@dataclass
+class KeptNumbers(Numbers):
+    """A source whose batches are made once."""
+
+    resident_batches: int = 12
+
+    def on(self, device: torch.device) -> "KeptNumbers":
+        return KeptNumbers(self.resident_bytes, self.made, device)
+
+
+def test_kept_batches_are_counted_where_they_lie(
+    free: Callable[[int], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    free(1000)
+    _, on_device = feed(KeptNumbers(), GPU, placement="device")
+    note = on_device.report()["placement"].note
+    assert re.fullmatch(r"12 batches, 300 bytes on cuda:0 in \d+\.\d\d s", note)
+    assert f"placement: {note}; the host keeps no copy" in capfd.readouterr().out
+    _, on_host = feed(KeptNumbers(), placement="host")
+    assert on_host.report()["placement"].note == "12 batches, 300 bytes in memory"
+    _, others = feed(Numbers(), placement="host")
+    assert not others.report()["placement"].note
 
 
 def test_a_data_set_that_is_too_large_waits_in_pinned_memory(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from jobs.checkpoint.directory import load
 from jobs.checkpoint.state import clone, digest
-from jobs.contract import Effective, ExitCode, RunPaths
+from jobs.contract import Effective, ExitCode, Parallel, RunPaths
 from jobs.training import loop
 from jobs.training.batches import Batch, rows
 from jobs.training.fitting import FILE, fewest_parts, kept_rows, larger_rows, rows_of
@@ -240,14 +240,20 @@ def test_nothing_is_advised_where_the_whole_batch_is_one_part(
 
 
 @pytest.mark.parametrize(
-    ("world", "reduction", "tries"), [(1, "fast", True), (2, "exact", True), (2, "fast", False)]
+    ("world", "given", "tries"),
+    [
+        (1, {"reduction": "fast"}, True),
+        (2, {"reduction": "exact"}, True),
+        (2, {"reduction": "fast"}, False),
+        (2, {"sharded": True}, False),
+    ],
 )
 def test_processes_that_sum_in_the_backward_pass_try_no_sizes(
-    world: int, reduction: str, *, tries: bool
+    world: int, given: dict[str, Any], *, tries: bool
 ) -> None:
     """A step that one of them gives up would leave the others in the middle of a sum."""
     training: Any = SimpleNamespace(
         ranks=SimpleNamespace(world=world),
-        spec=SimpleNamespace(parallel=SimpleNamespace(reduction=reduction)),
+        spec=SimpleNamespace(parallel=Parallel(**given)),
     )
     assert loop._may_try(training) == tries

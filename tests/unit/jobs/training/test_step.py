@@ -104,6 +104,17 @@ def test_bf16_runs_under_autocast_and_keeps_the_weights_in_fp32(job: JobDir) -> 
     assert loss == pytest.approx(make(job).update(0)[0], rel=1e-2)
     assert {p.dtype for p in training.workload.model.parameters()} == {torch.float32}
     assert training.effective().precision == "bf16"
+    assert not training._scaler.is_enabled()
+    assert make(job, profile={"precision": "fp16"})._scaler.is_enabled()
+
+
+def test_every_training_keeps_the_memory_that_a_step_frees(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("jobs.training.step.keep_freed_memory", lambda: asked.append(True))
+    make(job)
+    assert asked == [True]
 
 
 def test_tf32_on_a_cpu_falls_back_and_says_so(job: JobDir) -> None:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from jobs.contract import Profile
 from jobs.contract.plans.pair_classifier import PairClassifier
+from jobs.data.pairs import FIRST, SECOND, SIMILAR
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
 from jobs.workloads import pair_classifier
-from jobs.workloads.pair_classifier import FIRST, SECOND, SIMILAR, PairComparator, swap_weight
+from jobs.workloads.pair_classifier import PairComparator, swap_weight
 from jobs.workloads.protocol import BuildContext
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, same, train
 
@@ -194,6 +195,7 @@ def test_it_learns_what_the_majority_cannot_know(molecules: Path) -> None:
 def test_the_baseline_is_the_best_constant_answer(molecules: Path) -> None:
     workload = build(molecules)
     sums = {"count": 10, "similar": 2, "correct": 7, "consistent": 9, "disagreement": 1, "nats": 5}
+    sums |= dict.fromkeys(pair_classifier._CELLS, 1)
     evaluation = workload.judge(sums)
     assert evaluation.metrics["accuracy"] == pytest.approx(0.7)
     assert evaluation.baseline["accuracy"] == pytest.approx(0.4)  # always first: right in one order of eight

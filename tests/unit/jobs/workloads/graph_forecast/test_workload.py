@@ -16,7 +16,8 @@ from jobs.contract import Profile
 from jobs.contract.plans.graph_forecast import GraphForecast
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
-from jobs.workloads.graph_forecast.workload import Forecaster, GraphForecaster
+from jobs.workloads.graph_forecast.model import Forecaster
+from jobs.workloads.graph_forecast.workload import GraphForecaster
 from jobs.workloads.protocol import BuildContext
 from tests.unit.jobs.workloads.bare_loop import evaluate, gradients, same, train
 
@@ -221,7 +222,7 @@ def test_a_node_hears_of_its_neighbours_and_of_nobody_else(stocks: Path) -> None
     plain = forecast(model, batch)
     louder = batch["features"].clone()
     louder[0, 2] += 1.0
-    changed = (forecast(model, batch, features=louder) - plain).abs().amax((2, 3)) > 0
+    changed = (forecast(model, batch, features=louder) - plain).abs().amax((2, 3, 4)) > 0
     hears = (batch["neighbours"][0] == 2).any(1)
     hears[2] = True
     assert changed[0].equal(hears)

@@ -61,6 +61,7 @@ def test_a_pickled_source_carries_no_recording(recordings: Path) -> None:
         {"shared_targets": True},
         {"conversion": "once", "stream_buffer": 4},
         {"conversion": "once", "shared_targets": True, "stream_buffer": "auto"},
+        {"conversion": "once", "shared_targets": True, "streaming": False},
     ],
 )
 @pytest.mark.parametrize("stride", [None, 7])

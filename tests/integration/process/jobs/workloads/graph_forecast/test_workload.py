@@ -13,6 +13,7 @@ from jobs.contract.plans.graph_forecast import GraphForecast
 from jobs.training.switches import Switches
 from jobs.workloads.graph_forecast.workload import GraphForecaster
 from jobs.workloads.protocol import BuildContext
+from tests.fakes.workloads.panels import panel_directory
 from tests.unit.jobs.workloads.bare_loop import made_elsewhere, same
 
 TINY = {
@@ -66,3 +67,12 @@ def test_a_loader_process_makes_the_same_batches(stocks: Path) -> None:
     source = build(stocks, loader_workers=1).source
     for step, batch in zip((5, 1), made_elsewhere(source, [5, 1]), strict=True):
         assert same(batch, source.batch(step))
+
+
+def test_a_loader_process_makes_the_same_batches_of_a_panel(tmp_path: Path) -> None:
+    panel_directory(tmp_path / "panel")
+    fields = {**TINY, "data": str(tmp_path / "panel"), "panel": {"features": ["feat_*"], "nodes": 5}}
+    plan, profile = GraphForecast.model_validate(fields), Profile(graph_cache="off", conversion="each_use")
+    source = GraphForecaster(plan, BuildContext(3, Switches(profile), None)).source
+    [elsewhere] = made_elsewhere(source, [4])
+    assert same(elsewhere, source.batch(4))

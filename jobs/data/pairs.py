@@ -1,0 +1,351 @@
+"""Reads what pairs are made of: a table of molecules, a list of scores, or a table of judged pairs.
+
+The three layouts, by the names of their files in a directory:
+
+``molecules.csv``
+    Columns smiles, a measured value and split (``jobs.data.molecules``).
+``labels.txt``
+    One text and its score on each line, as in the data of LMOL (``name score``); folds divide them.
+``pairs.csv``
+    One judged pair on each row: first and second (or img1 and img2), score1 and score2, label, split.  A
+    label is enough, and so are the scores.  Without a split, folds divide the texts, and a pair is used if
+    both of its texts are on the same side.
+
+A text never is on both sides.
+"""
+# ruff: noqa: N815 - tensors carry their shape: M texts, P pairs
+
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from jobs.data.molecules import FILE_NAME as MOLECULES
+from jobs.data.molecules import SPLITS, check_smiles, read_molecules, read_number
+from jobs.training.failures import InvalidSpec
+
+LABELS: Final = "labels.txt"
+
+PAIRS: Final = "pairs.csv"
+
+LAYOUTS: Final = (MOLECULES, LABELS, PAIRS)
+
+FIRST, SECOND, SIMILAR = range(3)
+
+ANSWERS: Final = ("first", "second", "similar")
+
+_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "first": ("first", "img1"),
+    "second": ("second", "img2"),
+    "score1": ("score1",),
+    "score2": ("score2",),
+    "label": ("label",),
+    "split": ("split",),
+}
+"""The columns of a table of pairs, each with the names that it may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the files are read."""
+
+    value_column: str = "logs"
+    longest: int = 95
+    """Characters of the longest text."""
+    any_text: bool = False
+    """Whether other texts than SMILES are allowed."""
+    threshold: float = 1.0
+    folds: int | None = None
+    fold: int | None = None
+
+    def check(self, where: str, text: str) -> None:
+        """Refuse a text that no model can be shown.
+
+        Raises:
+            InvalidSpec: it is empty, too long or no SMILES.
+        """
+        if not self.any_text:
+            check_smiles(where, text, self.longest)
+        elif not text.strip() or not text.isprintable():
+            raise InvalidSpec(f"{where}: {text!r} is not a printable text; correct it or take the row out")
+        elif len(text) > self.longest:
+            fact = f"a text of {len(text)} characters, and length allows {self.longest}"
+            raise InvalidSpec(f"{where}: {fact}; raise length")
+
+    def tests_on(self, place: int) -> bool:
+        """Return whether the text at a place in the order of digests is held out."""
+        return self.folds is not None and place % self.folds == self.fold
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The texts of one side; their values, if known, and the judged pairs, if there are such."""
+
+    split: str
+    texts: tuple[str, ...]
+    value_M: Tensor | None
+    """float64; None: they are not known."""
+    listed: tuple[Tensor, Tensor] | None = None
+    """Pairs (P, 2) and their answers (P,), int64; None: all pairs of texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairSet:
+    """Everything that was read; ``notes`` say what was left out."""
+
+    train: Part
+    test: Part
+    sha256: str
+    notes: tuple[str, ...] = ()
+
+
+def read_pairs(path: Path, reading: Reading) -> PairSet:
+    """Return the pairs of a file, or of the one known file in a directory.
+
+    Raises:
+        InvalidSpec: there is no such file or more than one, or a line of it is missing something or wrong.
+    """
+    file = _find(path)
+    if file.suffix.lower() == ".txt":
+        return _of_scores(file, reading)
+    return _of_pairs(file, reading) if _is_of_pairs(file) else _of_molecules(file, reading)
+
+
+def _find(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    found = [path / name for name in LAYOUTS if (path / name).exists()]
+    if len(found) != 1:
+        names = " and ".join(one.name for one in found) or "none"
+        raise InvalidSpec(
+            f"data: {path}: must hold one of {', '.join(LAYOUTS)}, not {names}; name the file itself"
+        )
+    return found[0]
+
+
+def _is_of_pairs(file: Path) -> bool:
+    with _opened(file) as stream:
+        header = next(iter(stream), "")
+    return bool({"first", "img1"} & {name.strip() for name in header.rstrip("\r\n").split(",")})
+
+
+class _opened:  # noqa: N801 - a context manager that is used like a function
+    """Opens a text file; whatever it cannot read is told with the file's name."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> Iterator[str]:
+        try:
+            self._stream = self._file.open(encoding="utf-8", newline="")
+        except OSError as error:
+            known = ", ".join(LAYOUTS)
+            raise InvalidSpec(f"data: {self._file}: {error.strerror}; give one of {known}") from error
+        return self._stream
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._stream.close()
+        if isinstance(error, UnicodeDecodeError | csv.Error):
+            raise InvalidSpec(f"data: {self._file}: {error}; it must be text in UTF-8") from error
+
+
+# --- Values of single texts
+
+
+def _of_molecules(file: Path, reading: Reading) -> PairSet:
+    library = read_molecules(
+        file, reading.value_column, reading.longest, None if not reading.any_text else reading.check
+    )
+    if reading.folds is None:
+        note = (f"{library.repeated} test molecules are training molecules too, and were left out",)
+        return PairSet(
+            Part("train", library.train.smiles, library.train.value_M),
+            Part("test", library.test.smiles, library.test.value_M),
+            library.sha256,
+            note if library.repeated else (),
+        )
+    parts = (library.train, library.test)
+    texts = [text for part in parts for text in part.smiles]
+    values = [value for part in parts for value in part.value_M.tolist()]
+    known = dict(zip(reversed(texts), reversed(values), strict=True))  # the first row of a text counts
+    left_out = len(texts) - len(known) + library.repeated
+    notes = (f"{left_out} rows repeat a molecule of an earlier one, and were left out",) if left_out else ()
+    return _divided(dict(reversed(known.items())), reading, notes)
+
+
+def _of_scores(file: Path, reading: Reading) -> PairSet:
+    if reading.folds is None:
+        raise InvalidSpec(
+            f"data: {file}: has no split; give folds and fold, as in folds: 5 and fold: 0, and a matrix over"
+            " workload.fold for all of them"
+        )
+    known: dict[str, float] = {}
+    lines: dict[str, int] = {}
+    with _opened(file) as stream:
+        for number, line in enumerate(stream, start=1):
+            where = f"data: {file}:{number}"
+            text, _, score = line.strip().rpartition(" ")
+            if not text:
+                raise InvalidSpec(f"{where}: must be a text, a space and its score, not {line.strip()!r}")
+            text = text.strip()
+            reading.check(where, text)
+            if text in known:
+                raise InvalidSpec(f"{where}: {text} has a score in line {lines[text]}; take one of them out")
+            known[text], lines[text] = read_number(f"{where}: the score", score), number
+    return _divided(known, reading)
+
+
+def _divided(known: Mapping[str, float], reading: Reading, notes: tuple[str, ...] = ()) -> PairSet:
+    """Return the texts as training and test texts of a fold."""
+    held_out = _held_out(known, reading)
+    sides = {
+        split: {text: value for text, value in known.items() if (text in held_out) == (split == "test")}
+        for split in SPLITS
+    }
+    parts = [
+        Part(split, tuple(side), torch.tensor(list(side.values()), dtype=torch.float64))
+        for split, side in sides.items()
+    ]
+    content = "\n".join(f"{text} {value!r}" for text, value in known.items())
+    return PairSet(parts[0], parts[1], _digest(content), notes)
+
+
+def _held_out(texts: Mapping[str, float] | frozenset[str], reading: Reading) -> frozenset[str]:
+    """Return the texts of the fold; folds differ by one text at most, and not with the order of the file."""
+    ordered = sorted(texts, key=_digest)
+    return frozenset(text for place, text in enumerate(ordered) if reading.tests_on(place))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- Judged pairs
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What a table of pairs holds, as it is read."""
+
+    rows: list[tuple[str, str, int, str | None]] = field(default_factory=list)
+    """First, second, answer and split."""
+    scores: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """The score of a text, and the line that it is from."""
+
+    def score(self, where: str, text: str, written: str, line: int) -> float:
+        value = read_number(where, written)
+        before, earlier = self.scores.setdefault(text, (value, line))
+        if before != value:
+            raise InvalidSpec(
+                f"{where} of {text} is {value:g}, and {before:g} in line {earlier}; correct one"
+            )
+        return value
+
+
+def _of_pairs(file: Path, reading: Reading) -> PairSet:
+    judged = _Judged()
+    with _opened(file) as stream:
+        reader = csv.DictReader(stream, strict=True)
+        columns = _columns(file, tuple(reader.fieldnames or ()), reading)
+        for fields in reader:
+            where = f"data: {file}:{reader.line_num}"
+            if None in fields or None in fields.values():
+                raise InvalidSpec(f"{where}: not as many fields as columns; the file may be cut off")
+            row = {name: fields[written] for name, written in columns.items()}
+            judged.rows.append(_judged_row(where, row, reader.line_num, reading, judged))
+    return _sides(judged, reading)
+
+
+def _columns(file: Path, found: tuple[str, ...], reading: Reading) -> dict[str, str]:
+    columns = {name: written for name, known in _COLUMNS.items() for written in known if written in found}
+    missing = [name for name in ("first", "second") if name not in columns]
+    if not {"label"} & set(columns) and not {"score1", "score2"} <= set(columns):
+        missing.append("label (or score1 and score2)")
+    if reading.folds is None and "split" not in columns:
+        missing.append("split (or give folds and fold)")
+    if missing:
+        raise InvalidSpec(f"data: {file}:1: no column {', '.join(missing)} among {', '.join(found)}; add it")
+    return columns
+
+
+def _judged_row(
+    where: str, row: Mapping[str, str], line: int, reading: Reading, judged: _Judged
+) -> tuple[str, str, int, str | None]:
+    first, second = row["first"], row["second"]
+    for text in (first, second):
+        reading.check(where, text)
+    if first == second:
+        raise InvalidSpec(f"{where}: {first} is compared with itself; take the row out")
+    split = row.get("split") if reading.folds is None else None
+    if split is not None and split not in SPLITS:
+        raise InvalidSpec(f"{where}: split is {split!r}; it must be train or test")
+    answer, ahead = None, None
+    if "score1" in row and "score2" in row:
+        one, other = (
+            judged.score(f"{where}: {name}", text, row[name], line)
+            for name, text in (("score1", first), ("score2", second))
+        )
+        ahead = one - other
+        answer = _by_scores(ahead, reading.threshold)
+    if answer is None or "label" in row:
+        answer = _by_label(where, row["label"], ahead)
+    return first, second, answer, split
+
+
+def _by_scores(ahead: float, threshold: float) -> int:
+    if abs(ahead) <= threshold:
+        return SIMILAR
+    return FIRST if ahead > 0 else SECOND
+
+
+def _by_label(where: str, label: str, ahead: float | None) -> int:
+    if label.strip().lower() not in ANSWERS:
+        raise InvalidSpec(f"{where}: label is {label!r}; it must be First, Second or Similar")
+    answer = ANSWERS.index(label.strip().lower())
+    if ahead is not None and ((answer == FIRST and ahead < 0) or (answer == SECOND and ahead > 0)):
+        fact = f"label is {label}, and the other one has the higher score"
+        raise InvalidSpec(f"{where}: {fact}; correct the row")
+    return answer
+
+
+def _sides(judged: _Judged, reading: Reading) -> PairSet:
+    texts = frozenset(text for row in judged.rows for text in row[:2])
+    if reading.folds is not None:
+        held_out = _held_out(texts, reading)
+        rows = {
+            split: [
+                row for row in judged.rows if all((text in held_out) == (split == "test") for text in row[:2])
+            ]
+            for split in SPLITS
+        }
+        lost = len(judged.rows) - sum(map(len, rows.values()))
+        note = f"{lost} pairs have a text on either side of the fold, and were left out"
+    else:
+        rows = {split: [row for row in judged.rows if row[3] == split] for split in SPLITS}
+        trained = {text for row in rows["train"] for text in row[:2]}
+        clean = [row for row in rows["test"] if trained.isdisjoint(row[:2])]
+        lost, rows["test"] = len(rows["test"]) - len(clean), clean
+        note = f"{lost} test pairs have a text of a training pair, and were left out"
+    content = "\n".join(" ".join(map(str, row)) for row in judged.rows)
+    train, test = (_judged_part(split, rows[split], judged) for split in SPLITS)
+    return PairSet(train, test, _digest(content), (note,) if lost else ())
+
+
+def _judged_part(split: str, rows: list[tuple[str, str, int, str | None]], judged: _Judged) -> Part:
+    places: dict[str, int] = {}
+    pairs = [[places.setdefault(text, len(places)) for text in row[:2]] for row in rows]
+    known = [judged.scores[text][0] for text in places if text in judged.scores]
+    return Part(
+        split,
+        tuple(places),
+        torch.tensor(known, dtype=torch.float64) if len(known) == len(places) else None,
+        (
+            torch.tensor(pairs, dtype=torch.int64).view(-1, 2),
+            torch.tensor([row[2] for row in rows], dtype=torch.int64),
+        ),
+    )

@@ -1,0 +1,108 @@
+"""Trainings whose model is cut into parts: resumed by other numbers of processes, and without parts."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+
+from jobs.contract import AttemptSpec, Cause, ExitCode, verify
+from tests.integration.process.jobs.gangs import state, training, weights
+from tests.unit.jobs.conftest import JobDir
+from tests.unit.jobs.workloads.resident_transformer.test_candles import table
+from tests.unit.jobs.workloads.resident_transformer.test_workload import TINY as CANDLES
+from tests.unit.jobs.workloads.resident_transformer.test_workload import write
+
+SHARDED: Final = {"sharded": True}
+
+
+class CandleJob(JobDir):
+    """A training of another workload, whose model is not one list of blocks."""
+
+    def spec(self, **changes: object) -> AttemptSpec:
+        given = changes.pop("workload", {})
+        assert isinstance(given, dict)
+        plan = {**CANDLES, "kind": "resident_transformer", "data": str(self.corpus), "layers": 3, **given}
+        known = {"job_id": "j1", "attempt": max(1, self.attempts), "lineage": 1, "seed": 3}
+        return AttemptSpec.model_validate({**known, "workload": plan, **changes})
+
+
+@pytest.fixture
+def candles(tmp_path: Path) -> CandleJob:
+    (tmp_path / "prices").mkdir()
+    write(tmp_path / "prices" / "one.csv", table(260))
+    return CandleJob(tmp_path / "run dir", tmp_path / "prices")
+
+
+@pytest.fixture(params=["causal_lm", "resident_transformer"])
+def either(request: pytest.FixtureRequest) -> JobDir:
+    found = request.getfixturevalue("job" if request.param == "causal_lm" else "candles")
+    assert isinstance(found, JobDir)
+    return found
+
+
+def assert_close(job: JobDir, one: int, other: int) -> None:
+    mine, theirs = state(job, one), state(job, other)
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(either: JobDir) -> None:
+    job = either
+    with training(job, 2, lineage=9, parallel=SHARDED) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    with training(job, 2, parallel=SHARDED) as gang:
+        gang.wait_for("step 10/40")
+        os.kill(gang.rank(1), signal.SIGKILL)
+        assert gang.end() == 128 + signal.SIGKILL, gang.output
+    with training(job, 2, parallel=SHARDED) as gang:
+        gang.wait_for("step 25/40")
+        gang.launcher.send_signal(signal.SIGTERM)
+        assert gang.end() == ExitCode.STOPPED, gang.output
+    with training(job, 2, parallel=SHARDED) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert "the bits will differ" not in gang.output
+    assert weights(job) == weights(job, 9)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (4, 2)])
+def test_it_goes_on_with_another_number_of_processes_and_says_that_it_rounds_differently(
+    either: JobDir, before: int, after: int
+) -> None:
+    job = either
+    with training(job, before, parallel=SHARDED) as gang:
+        gang.wait_for("step 15/40")
+        gang.kill()
+    with training(job, after, parallel=SHARDED) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert "numerics than when step" in gang.output
+    with training(job, 1, lineage=2) as gang:  # whole, and the same draws: they depend on the shards
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    assert_close(job, 1, 2)
+
+
+def test_a_checkpoint_has_whole_tensors_that_a_training_without_parts_resumes_from(job: JobDir) -> None:
+    with training(job, 2, parallel=SHARDED) as gang:
+        gang.wait_for("step 15/40")
+        gang.kill()
+    newest = max(name for name in job.names() if name.startswith("step-"))
+    assert set(verify(job.lineage() / newest).files) == {"state.pt"}
+    with training(job, 2) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert f"resumed from step {int(newest[5:])}" in gang.output
+    with training(job, 1, lineage=2) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+    assert_close(job, 1, 2)
+
+
+def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobDir) -> None:
+    given = {**SHARDED, "timeout_s": 3.0}
+    with training(job, 2, parallel=given, workload={"steps": 10**6, "eval_every": None}) as gang:
+        gang.wait_for("step 5/")
+        os.kill(gang.rank(1), signal.SIGSTOP)
+        assert gang.end() == ExitCode.RANK_LOST, gang.output
+    result = job.result()
+    assert (result.cause, result.rank) == (Cause.RANK_LOST, 1)

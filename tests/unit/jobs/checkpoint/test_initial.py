@@ -1,0 +1,111 @@
+"""A training begins with the weights of another one if they fit, and says why if they do not."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from jobs.checkpoint.initial import load_initial_weights, misfit
+from jobs.contract import ExitCode
+from jobs.training.failures import InvalidSpec
+from tests.unit.jobs.conftest import JobDir
+
+FROM = {"init_from": "job/7/final"}
+BEST = {"init_from": "job/7/best"}
+
+
+def test_the_weights_of_a_finished_model_are_where_another_training_begins(
+    job: JobDir, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert job.train() == 0
+    trained = job.run_weights()
+    more = {**FROM, "learning_rate": 1e-30, "weight_decay": 0, "steps": 1}
+    weights = str(job.lineage() / "final")
+    assert job.train(lineage=2, workload=more, init_weights=weights) == 0
+    assert "begins with the weights of job/7/final, step 8" in capfd.readouterr().out
+    before, after = (torch.load(job.lineage(number) / "final/weights.pt") for number in (1, 2))
+    assert all(torch.allclose(before[name], after[name], atol=1e-20) for name in before)
+    assert job.run_weights() == trained
+
+
+@pytest.mark.parametrize("directory", ["best-00000004", "step-00000004"])
+def test_best_weights_and_whole_checkpoints_are_read_too(
+    job: JobDir, directory: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    every = {"eval_every": 4, "steps": 4}
+    assert job.train(workload=every) == 0
+    weights = str(job.lineage() / directory)
+    assert job.train(lineage=2, workload=BEST, init_weights=weights) == 0
+    assert "begins with the weights of job/7/best, step 4" in capfd.readouterr().out
+
+
+def test_a_resume_does_not_load_them_again(job: JobDir, capfd: pytest.CaptureFixture[str]) -> None:
+    assert job.train() == 0
+    weights = str(job.lineage() / "final")
+    straight, killed = {**FROM, "steps": 8}, {**FROM, "steps": 4}
+    assert job.train(lineage=2, workload=straight, init_weights=weights) == 0
+    assert job.train(lineage=3, workload=killed, init_weights=weights) == 0
+    capfd.readouterr()
+    assert job.train(lineage=3, workload=straight) == 0  # the weights are gone by now, and are not missed
+    said = capfd.readouterr().out
+    assert "resumed from step 4" in said
+    assert "begins with" not in said
+
+
+def test_a_training_without_its_weights_does_not_begin(job: JobDir) -> None:
+    assert job.train(workload=FROM) == ExitCode.INVALID_SPEC
+    said = "workload.init_from: job/7/final: no such weights: none were published, or they were removed"
+    assert job.result().message == said
+    assert job.names() == set()
+
+
+def test_weights_of_another_shape_are_refused_by_name(job: JobDir) -> None:
+    assert job.train() == 0
+    weights = str(job.lineage() / "final")
+    wider = {**FROM, "width": 16}
+    assert job.train(lineage=2, workload=wider, init_weights=weights) == ExitCode.INVALID_SPEC
+    said = job.result(2).message
+    assert said.startswith("workload.init_from: job/7/final: the weights do not fit this model: ")
+    assert re.search(r"is \d+ x 8 float32 there and \d+ x 16 float32 here", said)
+    assert job.names(2) == set()
+
+
+def test_torn_weights_are_refused(job: JobDir) -> None:
+    assert job.train() == 0
+    final = job.lineage() / "final"
+    (final / "weights.pt").write_bytes(b"torn")
+    assert job.train(lineage=2, workload=FROM, init_weights=str(final)) == ExitCode.INVALID_SPEC
+    assert "workload.init_from: job/7/final: weights.pt: 4 bytes where" in job.result(2).message
+
+
+def test_a_directory_with_saved_weights_needs_no_manifest(tmp_path: Path) -> None:
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    torch.save(other.state_dict(), tmp_path / "weights.pt")
+    assert load_initial_weights(tmp_path, "models/a", model) == "the weights of models/a"
+    assert torch.equal(model.weight, other.weight)
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        (None, "no weights.pt, and no checkpoint of this runner, in"),
+        ([1, 2], "weights.pt holds no mapping of names to tensors; save model.state_dict()"),
+        ({"a": 1}, "weights.pt holds no mapping of names to tensors; save model.state_dict()"),
+    ],
+)
+def test_a_directory_without_weights_is_refused(tmp_path: Path, content: object, fact: str) -> None:
+    if content is not None:
+        torch.save(content, tmp_path / "weights.pt")
+    with pytest.raises(InvalidSpec, match=re.escape(f"workload.init_from: models/a: {fact}")):
+        load_initial_weights(tmp_path, "models/a", nn.Linear(2, 3))
+
+
+def test_what_differs_is_named_but_not_all_of_it() -> None:
+    wanted = {"a": torch.zeros(2), "b": torch.zeros(2), "c": torch.tensor(0), "d": torch.zeros(1)}
+    found = {"a": torch.zeros(3), "c": torch.tensor(0.0), "e": torch.zeros(1)}
+    said = misfit(found, wanted)
+    assert said.startswith("a is 3 float32 there and 2 float32 here, c is a single float32 there and ")
+    assert said.endswith("there is no b, and 2 more")
+    assert misfit(wanted, wanted) == ""

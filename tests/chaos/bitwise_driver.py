@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -133,7 +134,7 @@ class Job:
 
     def hashes(self) -> Hashes:
         paths = RunPaths(self._root, self.attempts, 1)
-        last = paths.lineage_dir / f"step-{self._spec['workload']['steps']:08d}"
+        last = max(path for _, path in checkpoints(paths.lineage_dir))
         result = json.loads(paths.result.read_text())
         return Hashes(result["weights_sha256"], read_manifest(last).state_sha256)
 
@@ -252,6 +253,9 @@ def _kill(pid: int, kill: Callable[[int, int], None]) -> bool:
 def main() -> None:
     root, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     torch.set_num_threads(1)  # before any fork; a pool of threads would not survive it
+    if "lora" in asked["spec"]["workload"]:
+        import_module("jobs.workloads.pair_sequence.workload")
+        import_module("peft")  # and transformers: seconds that every attempt would take
     torture = Torture(root, asked["spec"], asked["arms"], random.Random(asked["seed"]))  # noqa: S311 - kill points, no secrets
     reference, lines = torture.measure()
     ends, timed, inside, number = [], 0, 0, 0

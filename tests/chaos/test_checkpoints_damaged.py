@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,8 @@ def flip_newest(daemon: Service, job_id: str) -> int:
 def damage_all(daemon: Service, job_id: str) -> None:
     """Tear every checkpoint, each in its own way."""
     [*found] = checkpoints(daemon.paths(job_id).lineage_dir)
-    assert len(found) == 3
-    for (_, path), damage in zip(found, (_cut, _without_manifest, _empty), strict=True):
+    assert len(found) in {3, 4}  # one more if it was frozen between a save and the removal of the oldest
+    for (_, path), damage in zip(found, cycle((_cut, _without_manifest, _empty)), strict=False):
         damage(path)
         with pytest.raises(CheckpointInvalid):
             verify(path)

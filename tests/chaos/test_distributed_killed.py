@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 
 import pytest
 
@@ -22,10 +23,13 @@ def test_ten_random_trials_end_with_the_weights_of_an_undisturbed_training(job: 
     for trial in range(1, TRIALS + 1):
         dice = random.Random(trial)  # noqa: S311  (not for cryptography)
         world, step = dice.choice(WORLDS[1:]), dice.choice((5, 10, 15, 20, 25, 30))
+        rank, after = dice.randrange(world), dice.choice(WORLDS)
+        about = f"seed {trial}: rank {rank} of {world} is killed at step {step}, then {after} processes"
+        sys.stdout.write(f"{about}\n")
         with training(job, world, lineage=trial) as gang:
             gang.wait_for(f"step {step}/40")
-            os.kill(gang.rank(dice.randrange(world)), signal.SIGKILL)
+            os.kill(gang.rank(rank), signal.SIGKILL)
             gang.end()
-        with training(job, dice.choice(WORLDS), lineage=trial) as gang:
-            assert gang.end() == ExitCode.FINISHED, gang.output
-        assert weights(job, trial) == expected, f"trial {trial}"
+        with training(job, after, lineage=trial) as gang:
+            assert gang.end() == ExitCode.FINISHED, f"{about}: {gang.output}"
+        assert weights(job, trial) == expected, about

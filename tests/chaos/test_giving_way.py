@@ -83,6 +83,35 @@ def test_a_daemon_killed_at_any_moment_of_a_switch_loses_nobody_and_runs_nobody_
     shared.assert_whole()
 
 
+RELAUNCH: Final = [
+    Moment("the victim placed again, and no container yet", "before", "/containers/create"),
+    Moment("the victim's container created again", "after", "/containers/create"),
+    Moment("the victim's container started again", "after", "/start"),
+]
+
+
+@pytest.mark.parametrize("moment", RELAUNCH, ids=lambda moment: moment.id)
+def test_a_daemon_killed_around_the_relaunch_of_the_victim_goes_on_with_it(
+    moment: Moment, shared: Service, proxy: EngineProxy
+) -> None:
+    long = running_long(shared)
+    other = shared.submit(shared.counting("short", 12, environment={"STAY_AT": "10"}))
+    shared.prints(other, "step 10")
+    assert shared.state_of(long) == "queued"
+    caught = moment.trap(proxy)
+    shared.runner("kill", "--signal", "USR1", other)
+    assert caught(PATIENCE_S), shared.told(long)
+    shared.kill()
+    shared.start()
+    assert shared.ends(other)["outcome"] == "succeeded"
+    assert shared.ends(long)["outcome"] == "succeeded"
+    assert causes(shared, long) == ["stopped", "completed"]
+    assert shared.job(long)["attempts"][1]["resumed_from"] == 10
+    for attempt in (1, 2):
+        assert_consecutive(shared.log(long, attempt))
+    shared.assert_whole()
+
+
 def test_a_job_that_says_it_saves_and_does_not_is_killed_charged_told_and_not_believed_again(
     shared: Service,
 ) -> None:
@@ -168,7 +197,9 @@ def test_a_job_without_room_for_a_checkpoint_is_not_told_to_give_way_and_the_rea
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m,mode=755", "tmpfs", str(jobs)], check=True)
         daemon.start()
         long = running_long(daemon)
-        (daemon.paths(long).lineage_dir / "step-00000010" / "more").write_bytes(bytes(4 * MIB))
+        more = daemon.paths(long).lineage_dir / "step-00000010" / "more"
+        more.write_bytes(bytes(4 * MIB))
+        os.chown(more, more.parent.stat().st_uid, -1)
         with (daemon.paths(long).cache / "filler").open("wb") as filler:
             found = os.statvfs(jobs)
             os.posix_fallocate(filler.fileno(), 0, found.f_bavail * found.f_frsize - 2 * MIB)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from jobs.contract import AttemptSpec
 from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
+from runner.core.ports.disk import DiskCounters
 from runner.core.ports.exec import ExecRequest
 from runner.core.ports.executor import (
     Alive,
@@ -75,6 +76,13 @@ class Signal(Message):
 
 class Observe(Message):
     op: Literal["observe"] = "observe"
+
+
+class MeasureDisk(Message):
+    """Read what the processes of attempts have read from disks and written to them."""
+
+    op: Literal["measure_disk"] = "measure_disk"
+    keys: Annotated[tuple[Key, ...], Field(max_length=10_000)]
 
 
 class Remove(Message):
@@ -415,6 +423,7 @@ Request: TypeAlias = Annotated[
     | Launch
     | Signal
     | Observe
+    | MeasureDisk
     | Remove
     | Watch
     | EnsureImage
@@ -471,6 +480,7 @@ Request: TypeAlias = Annotated[
 ]
 
 SAVED: Final = TypeAdapter(SavedCheckpoints)
+COUNTERS: Final = TypeAdapter(tuple[tuple[Key, DiskCounters], ...])
 CHOSEN: Final = TypeAdapter(ProgramCheckpoint | None)
 REQUESTS: Final[TypeAdapter[Any]] = TypeAdapter(Request)
 

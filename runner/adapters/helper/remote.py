@@ -4,7 +4,7 @@ What jobs have written is opened by the helper and read here, so that nothing of
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -25,8 +25,9 @@ from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
 from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.code import WorkingDirectory
+from runner.core.ports.disk import DiskCounters
 from runner.core.ports.disk_use import DiskUse
-from runner.core.ports.executor import Key, LaunchRequest, LaunchResult, Observation
+from runner.core.ports.executor import Alive, Key, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.images import Accelerator
 from runner.core.ports.network import NetworkState
 from runner.core.ports.packages import DockerfileRequest, PackageRequest
@@ -90,6 +91,19 @@ class RemoteExecutor:
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         return self._helper.watch(wake)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteDiskUse:
+    """Satisfies ``runner.core.ports.disk.DiskUse``; only root is told about other users' processes."""
+
+    helper: HelperConnection
+
+    def counters(self, attempts: Iterable[Alive]) -> Mapping[Key, DiskCounters]:
+        keys = tuple(each.key for each in attempts)
+        if not keys:
+            return {}
+        return dict(ask.COUNTERS.validate_python(self.helper.ask(ask.MeasureDisk(keys=keys))))
 
 
 class RemoteImages:

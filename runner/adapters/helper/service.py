@@ -30,6 +30,7 @@ from runner.adapters.helper.giving import Gift, give_tree
 from runner.adapters.helper.opening import RunFileOpener
 from runner.adapters.helper.sessions import serve_session
 from runner.adapters.helper.wire import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
+from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.log_times import LogTimes
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directories import HostRunDirectories
@@ -39,7 +40,7 @@ from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.threads import run_to_future
 from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.exec import ExecPort
-from runner.core.ports.executor import Executor, ImageGone, LaunchRefused
+from runner.core.ports.executor import Alive, Executor, ImageGone, Key, LaunchRefused
 from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import DockerfileRequest, Packages, Unresolvable
@@ -98,6 +99,8 @@ class Helper:
     _log_times: "OrderedDict[Path, LogTimes]" = field(default_factory=OrderedDict)
     _opener: RunFileOpener = field(init=False)
     _executor: Executor | None = None
+    _disk: HostDiskCounters = field(default_factory=HostDiskCounters)
+    _alive: Mapping[Key, Alive] = field(default_factory=dict)  # as their disk use was read last
     _choice: tuple[str, str] = ("", "")  # kind and instance
     _used: bool = False
     _connections: int = 0
@@ -288,6 +291,15 @@ class Helper:
         if self._executor is None:
             raise Refused("the executor is not chosen yet")
         return ask.observations_to_json(self._executor.observe())
+
+    @_do.register
+    def _(self, request: ask.MeasureDisk) -> Any:  # noqa: ANN401  (JSON)
+        known = {key: self._alive[key] for key in request.keys if key in self._alive}
+        if len(known) < len(set(request.keys)):
+            seen = {each.key: each for each in self._chosen().observe() if isinstance(each, Alive)}
+            known = {key: seen[key] for key in request.keys if key in seen}
+        self._alive = known
+        return ask.COUNTERS.dump_python(tuple(self._disk.counters(known.values()).items()), mode="json")
 
     @_do.register
     def _(self, request: ask.Remove) -> None:

@@ -16,11 +16,13 @@ from io import BufferedReader
 from itertools import takewhile
 from pathlib import Path
 from socket import socket
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from jobs.contract import (
+    BEST_NAME,
+    FINAL_NAME,
     MAX_PROCESSES,
     MAX_REPORT_BYTES,
     AttemptSpec,
@@ -433,6 +435,20 @@ class HostRunDirectory:
             Unavailable: the daemon leaves.
         """
         return self._verifier.saved(paths.lineage_dir, self.owner, how, also)
+
+    def weights(self, kind: Literal["best", "final"]) -> Path | None:
+        """Return the directory of the weights that the newest lineage with any has published; None: none.
+
+        Whether they are whole is not looked at.
+        """
+        pattern = BEST_NAME if kind == "best" else FINAL_NAME
+        for lineage in range(highest(self.root / "lineages"), 0, -1):
+            directory = self.paths(0, lineage).lineage_dir
+            with suppress(OSError), self._files.open_directory(directory) as opened:
+                names = [name for name in os.listdir(opened) if pattern.fullmatch(name)]  # noqa: PTH208
+                if names:
+                    return directory / max(names)
+        return None
 
     def program_saved(
         self, paths: RunPaths, wanted: ProgramFiles, how: Verification = Verification.CONTENT

@@ -5,7 +5,7 @@
 # PLACE/program   a shell script that becomes the program
 # PLACE/stop      the number of a signal that came before this script ran
 # It writes into ATTEMPT:
-# .slurm-claim    job, restarts, node, boot id and GPUs: of all jobs and starts, only one continues here
+# .slurm-claim    job, restarts, node or nodes, boot id and GPUs: of all jobs and starts, only one continues here
 # .slurm-exit     the exit status of the program, 128+n after signal n; written atomically
 # Slurm's signals reach this shell alone (scancel --batch), which forwards them to the program.
 
@@ -27,14 +27,17 @@ leave() {
     exit "$1"
 }
 
+# Slurm suspends and resumes every process itself: a forwarded SIGTSTP would stop the program once more.
 n=0
 while [ $((n += 1)) -lt 65 ]; do
-    case $n in 4 | 5 | 6 | 7 | 8 | 9 | 11 | 17 | 18 | 19 | 31 | 32 | 33) ;; *) trap "forward $n" "$n" ;; esac
+    case $n in 4 | 5 | 6 | 7 | 8 | 9 | 11 | 17 | 18 | 19 | 31 | 32 | 33) ;; 20 | 21 | 22) trap : "$n" ;; *) trap "forward $n" "$n" ;; esac
 done 2>/dev/null
 
+nodes=$SLURMD_NODENAME
+[ "${SLURM_JOB_NUM_NODES:-1}" = 1 ] || nodes=$SLURM_JOB_NODELIST
 read -r boot </proc/sys/kernel/random/boot_id
 set -C # never overwrite a file
-{ printf '%s %s %s %s %s\n' "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURMD_NODENAME" "$boot" "${SLURM_JOB_GPUS:-}" >"$attempt/.slurm-claim"; } 2>/dev/null || {
+{ printf '%s %s %s %s %s\n' "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$nodes" "$boot" "${SLURM_JOB_GPUS:-}" >"$attempt/.slurm-claim"; } 2>/dev/null || {
     echo "this attempt was started before; nothing is run"
     exit 79
 }

@@ -1,7 +1,9 @@
 """Asking Slurm about a job before it is submitted: ``sbatch --test-only`` queues nothing."""
 
+import math
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Final
 
 from runner.adapters.slurm.commands import Over, SlurmCommands
@@ -9,6 +11,11 @@ from runner.adapters.slurm.options import SlurmRules, resource_options
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import BatchRequest, LaunchRefused
 from runner.core.ports.users import Owner
+
+ACCEPTED_S: Final = 30.0
+"""How long what Slurm has accepted is not asked again for equal jobs of the same user."""
+
+MOST_ACCEPTED: Final = 1000
 
 FIELDS: Final = (
     ("qos", "slurm.qos", "sacctmgr show qos lists them"),
@@ -31,24 +38,31 @@ class SlurmCheck:
 
     commands: SlurmCommands
     rules: SlurmRules
+    _accepted: dict[tuple[int, tuple[str, ...]], float] = field(default_factory=dict)
 
     def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
         """Return the field of the job file that Slurm refuses, and the fact; None: nothing, or no answer."""
         user = [f"--uid={owner.uid}", f"--gid={owner.gid}"] if os.geteuid() == 0 else []
         options = resource_options(request, self.rules)
+        asked, now_s = (owner.uid, tuple(options)), time.monotonic()
+        if now_s - self._accepted.get(asked, -math.inf) < ACCEPTED_S:
+            return None  # one of many equal jobs
         try:
             self.commands.ask("sbatch", "--test-only", *options, *user, "--wrap=true")
         except LaunchRefused as error:
             return explain_refusal(str(error))
         except (Unavailable, Over):
             return None  # the launch asks again
+        if len(self._accepted) >= MOST_ACCEPTED:
+            self._accepted.clear()
+        self._accepted[asked] = now_s
         return None
 
 
 def explain_refusal(said: str) -> tuple[str, str]:
     """Return the field that an error of ``sbatch`` is about, and the error with the next step."""
     text = said.removeprefix("sbatch: ").removeprefix("allocation failure: ")
-    for word, field, step in FIELDS:
+    for word, place, step in FIELDS:
         if word in text.lower():
-            return field, f"Slurm says: {text}; {step}"
+            return place, f"Slurm says: {text}; {step}"
     return "slurm", f"Slurm says: {text}"

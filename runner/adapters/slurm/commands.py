@@ -38,7 +38,24 @@ class SlurmCommands:
     path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
 
     def ask(self, program: str, *arguments: str, given: str | None = None) -> str:
-        """Return what a command prints.
+        """Return what a command prints on its standard output.
+
+        Raises:
+            Unavailable: Slurm does not answer, or cannot now.
+            LaunchRefused: Slurm says no; the same command would be refused again.
+            Over: the job of the command has ended.
+        """
+        return self._run(program, *arguments, given=given).stdout
+
+    def ask_loudly(self, program: str, *arguments: str) -> str:
+        """Return what a command prints, on standard error, too; raises what ``ask`` does."""
+        done = self._run(program, *arguments)
+        return done.stdout + done.stderr
+
+    def _run(
+        self, program: str, *arguments: str, given: str | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """Return what a command that succeeds has printed.
 
         Raises:
             Unavailable: Slurm does not answer, or cannot now.
@@ -64,7 +81,7 @@ class SlurmCommands:
         except OSError as error:
             raise Unavailable(f"{program}: {error.strerror or error}") from error
         if done.returncode == 0:
-            return done.stdout
+            return done
         said = describe_failure(done.stderr)
         if PASSES.search(said):
             raise Unavailable(f"{program}: {said}")

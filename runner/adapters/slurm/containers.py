@@ -2,14 +2,16 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any, Final
 
+from jobs.contract import JOB_DIR
 from runner.adapters.docker.hardening import LOOPBACK_HOSTS, HardeningSettings, engine_arguments
-from runner.adapters.launch import attempt_name
+from runner.adapters.launch import SUPERVISED_ENTRY, attempt_name
 from runner.adapters.slurm.images import UnpackedImages
 from runner.adapters.slurm.oci import NodeSettings, configuration
+from runner.adapters.slurm.options import OF_NODE
 from runner.core.ports.executor import LaunchRefused, LaunchRequest
 
 RUN: Final = """\
@@ -26,8 +28,8 @@ ready=
 early=
 forward() {{ if [ -n "$ready" ]; then kill "-$1" "$child"; else early=$1; fi; }}
 for n in 1 2 3 10 12 14 15; do trap "forward $n" $n; done
-env --default-signal=INT,QUIT {crun} --root "$state" --cgroup-manager=disabled \\
-    run --pid-file "$state/pid" --bundle {bundle} {name} &
+{prepare}env --default-signal=INT,QUIT {crun} --root "$state" --cgroup-manager=disabled \\
+    run --pid-file "$state/pid" --bundle {bundle} {options}{name} &
 child=$!
 listens() {{
     init=$(cat "$state/pid" 2>/dev/null)
@@ -52,6 +54,13 @@ attempt of the user never finds one without it.
 """
 
 
+PREPARE_NODE: Final = """\
+case $RUNNER_NODE in 0) log=log.txt ;; *) log=node-$RUNNER_NODE.log.txt ;; esac
+sed {expressions} -e "s/@LOG@/$log/g" {bundle}/config.json >"$state/config.json" || exit 126
+"""
+"""What precedes the container of one of several nodes: its own configuration, with its number."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeContainers:
     """How containers are run on nodes."""
@@ -61,6 +70,8 @@ class NodeContainers:
     node: NodeSettings
     open_files: int = 16384
     crun: str = "crun"
+    shares_network: bool = False
+    """Containers of attempts with several nodes have the network of their nodes, as they must talk."""
 
     def bundle(self, request: LaunchRequest) -> dict[str, Any]:
         """Return the configuration of the container of an attempt.
@@ -76,6 +87,11 @@ class NodeContainers:
             )
         if request.network is not None:
             raise LaunchRefused("containers on Slurm's nodes have no network; set network: none")
+        several = request.batch is not None and request.batch.nodes > 1
+        if several and not self.shares_network:
+            raise LaunchRefused(
+                "containers on several nodes need their network; set slurm.nodes_network: host"
+            )
         hosts = self.images.directory / "hosts"
         hardening = HardeningSettings(self.instance, hosts_file=hosts, open_files=self.open_files)
         asked = engine_arguments(request, hardening)
@@ -83,9 +99,36 @@ class NodeContainers:
         if not hosts.exists():
             hosts.write_bytes(LOOPBACK_HOSTS)
             hosts.chmod(0o644)
-        return configuration(asked, image.rootfs, image.environment, self.node)
+        rootfs, variables = image.rootfs, image.environment
+        found = _suspendable(configuration(asked, rootfs, variables, self.node, shares_network=several))
+        return _with_node(found, request) if several else found
 
     def program(self, request: LaunchRequest, bundle: Path) -> str:
         """Return the shell script that runs the container."""
         name, place = attempt_name(request.key), quote(os.fsdecode(bundle))
-        return RUN.format(crun=quote(self.crun), bundle=place, name=name)
+        prepare = options = ""
+        if request.batch is not None and request.batch.nodes > 1:
+            expressions = " ".join(f'-e "s/@{variable}@/${variable}/g"' for variable in OF_NODE)
+            prepare = PREPARE_NODE.format(expressions=expressions, bundle=place)
+            options = '--config "$state/config.json" '
+        return RUN.format(crun=quote(self.crun), bundle=place, name=name, prepare=prepare, options=options)
+
+
+def _suspendable(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose first shell forwards no SIGTSTP.
+
+    Slurm suspends and resumes every process itself: a forwarded one would stop the program once more.
+    """
+    heeding = SUPERVISED_ENTRY.replace("*) trap", "20|21|22) trap : $n ;; *) trap")
+    arguments = [heeding if word == SUPERVISED_ENTRY else word for word in found["process"]["args"]]
+    return {**found, "process": {**found["process"], "args": arguments}}
+
+
+def _with_node(found: dict[str, Any], request: LaunchRequest) -> dict[str, Any]:
+    """Return a configuration with marks, for which each node puts its own values."""
+    process, log = found["process"], str(JOB_DIR / request.log.relative_to(request.run_dir))
+    marked = str(PurePosixPath(log).with_name("@LOG@"))
+    arguments = [marked if word == log else word for word in process["args"]]
+    variables = [f"{name}=@{name}@" for name in OF_NODE]
+    process = {**process, "args": arguments, "env": [*process["env"], *variables]}
+    return {**found, "process": process, "hostname": "job-@RUNNER_NODE@"}

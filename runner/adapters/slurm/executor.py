@@ -20,26 +20,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
 from signal import SIGKILL, SIGUSR1, SIGUSR2
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
+from jobs.contract import ExitCode
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
+from runner.adapters.slurm.avoided import AvoidedNodes, absent_nodes, node_names
 from runner.adapters.slurm.commands import Over, SlurmCommands
-from runner.adapters.slurm.options import SlurmRules, resource_options
+from runner.adapters.slurm.options import OF_NODE, SlurmRules, resource_options
 from runner.adapters.slurm.queue import QueueAnswer, QueueView
-from runner.adapters.slurm.records import Booking, SlurmRecord, SlurmRecords, write_file
+from runner.adapters.slurm.records import Booking, SlurmRecord, SlurmRecords, read_foreign, write_file
 from runner.adapters.slurm.states import (
     Evidence,
     Missing,
     Row,
     StartedTwice,
     alive,
+    describe_standing,
     judge,
     left_alone,
     parse_accounting,
@@ -49,6 +52,7 @@ from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import (
     BatchRequest,
+    EndReason,
     Gone,
     Key,
     LaunchRefused,
@@ -64,6 +68,9 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = Path(__file__).with_name("batch.sh")
 
+NODE_SCRIPTS: Final = ("nodes", "node")
+"""Of an attempt with several nodes: what the first one runs, and what each of them runs."""
+
 FILES_S: Final = 0.25
 """How often a watch looks at the files of attempts."""
 
@@ -73,8 +80,18 @@ SOON_S: Final = 0.5
 PATIENCE_S: Final = 60.0
 """How long an exit status may take to become visible on a shared file system, or an orphan to be found."""
 
+OUTPUT: Final = ".slurm-out"
+"""What the batch script and Slurm's node print, in the attempt's own directory."""
+
 TRIES: Final = 3
 """Slurm calls a job over whose script is just being started; it is signalled again once it has begun."""
+
+LOG_OF_NODE: Final = """\
+case $RUNNER_NODE in 0) log={directory}/log.txt ;; *) log={directory}/node-$RUNNER_NODE.log.txt ;; esac
+"""
+"""The first of several nodes writes the log of the attempt; the launchers of the others their own."""
+
+RANK_LOST: Final = int(ExitCode.RANK_LOST)
 
 HARMLESS: Final = frozenset({SIGUSR1, SIGUSR2})
 """Signals that end nothing: an attempt that has not begun does not get them."""
@@ -96,6 +113,8 @@ class SlurmExecutorSettings:
     patience_s: float = PATIENCE_S
     containers: "NodeContainers | None" = None
     """How containers are run on nodes; None: attempts are plain processes."""
+    interface: str | None = None
+    """Through which processes of several nodes talk; None: the one that leads to the first node."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -117,6 +136,7 @@ class SlurmExecutor:
         self._clock = SystemClock()
         self._guard = threading.Lock()
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        self._avoided = AvoidedNodes(settings.directory / "avoided.json")
         self._missing: dict[Key, float] = {}  # since when Slurm cannot explain an attempt
         self._begun: dict[Key, float] = {}  # since when its claim is known
         self._ended: set[Key] = set()  # that were observed as such, and are not removed yet
@@ -139,15 +159,29 @@ class SlurmExecutor:
         """Hand the attempt to Slurm, or find that this was done."""
         check_request(request)
         self._check_host(request)
-        self._check_fences()
         with self._turn(attempt_name(request.key)), _disk_errors(f"launch {attempt_name(request.key)}"):
             record = self._records.of(request.key)
+            is_new = not record.path.exists()  # nothing was submitted before it was booked
             booking = record.create(request, self._clock.now().timestamp())
             if record.number is None:
-                number = self._submitted(record, booking) or self._submit(request, booking)
+                self._check_fences()
+                number = None if is_new else self._submitted(record, booking)
+                number = number or self._submit(request, booking)
                 self.queue.expire()  # earlier answers do not know this job
                 record.set_number(number)
         return LaunchResult.ACCEPTED
+
+    def expected_start(self, request: LaunchRequest) -> datetime | None:
+        """Return when Slurm would begin an attempt now; None if it does not say."""
+        options = ("--test-only", *self._options(request), str(SCRIPT))
+        try:
+            said = self.settings.commands.ask_loudly("sbatch", *options)
+        except (Unavailable, LaunchRefused, Over):
+            return None
+        found = re.search(r"to start at (\S+)", said)
+        if found is None:
+            return None
+        return max(datetime.fromisoformat(found[1]).replace(tzinfo=UTC), self._clock.now())
 
     def _submitted(self, record: SlurmRecord, booking: Booking) -> str | None:
         """Return the job that an earlier submission has made, whose number was not noted."""
@@ -157,14 +191,27 @@ class SlurmExecutor:
     def _submit(self, request: LaunchRequest, booking: Booking) -> str:
         self._prepare(request, booking)
         paths = (os.fsdecode(booking.attempt_dir), os.fsdecode(booking.place))
-        said = self.settings.commands.ask("sbatch", *self._options(request), str(SCRIPT), *paths)
+        avoided = self._avoided.of(request.key.job_id, self._clock.now().timestamp())
+        without = (f"--exclude={','.join(avoided)}",) if avoided else ()
+        try:
+            said = self._sbatch(request, *without, str(SCRIPT), *paths)
+        except LaunchRefused:
+            if not avoided:
+                raise
+            said = self._sbatch(request, str(SCRIPT), *paths)  # there are no others
         return said.strip().partition(";")[0]
+
+    def _sbatch(self, request: LaunchRequest, *more: str) -> str:
+        return self.settings.commands.ask("sbatch", *self._options(request), *more)
 
     def _prepare(self, request: LaunchRequest, booking: Booking) -> None:
         """Write what the node reads; only the owner of the job can read it."""
         booking.place.mkdir(mode=0o711, exist_ok=True)
         booking.place.chmod(0o711)
         files = {"program": self._program(request, booking.place)}
+        if _nodes(request) > 1:
+            files = {"program": self._all_nodes(booking), "one": files["program"]}
+            files |= {name: SCRIPT.with_name(f"{name}.sh").read_text() for name in NODE_SCRIPTS}
         if self.settings.containers is not None:
             files["config.json"] = json.dumps(self.settings.containers.bundle(request))
         for name, text in files.items():
@@ -175,7 +222,7 @@ class SlurmExecutor:
 
     def _options(self, request: LaunchRequest) -> list[str]:
         """Return the options of ``sbatch``."""
-        owner, output = request.owner, os.fsdecode(request.log.parent / ".slurm-out")
+        owner, output = request.owner, os.fsdecode(request.log.parent / OUTPUT)
         user = [f"--uid={owner.uid}", f"--gid={owner.gid}"] if os.geteuid() == 0 else []
         return [
             *resource_options(request.batch or BatchRequest(request.limits), self.settings.rules),
@@ -190,8 +237,15 @@ class SlurmExecutor:
             "--open-mode=append",
         ]
 
+    def _all_nodes(self, booking: Booking) -> str:
+        """Return the shell script that starts the program on all nodes of the job."""
+        srun = shutil.which("srun", path=self.settings.commands.path) or "srun"
+        words = ("/bin/sh", os.fsdecode(booking.place / "nodes"), os.fsdecode(booking.attempt_dir))
+        return f"exec {' '.join(map(quote, (*words, os.fsdecode(booking.place), srun)))}\n"
+
     def _program(self, request: LaunchRequest, bundle: Path) -> str:
         """Return the shell script that becomes the program, with nothing of Slurm's environment but GPUs."""
+        request = self._with_interface(request)
         if self.settings.containers is not None:
             return self.settings.containers.program(request, bundle)
         variables = {
@@ -200,13 +254,25 @@ class SlurmExecutor:
             **attempt_environment(request, request.run_dir, request.run_dir / "cache"),
         }
         words = [f"{name}={value}" for name, value in variables.items()]
-        kept = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURMD_NODENAME")
+        several = _nodes(request) > 1
+        kept = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_ID"]
+        kept += OF_NODE if several else ("SLURMD_NODENAME",)
         passed = " ".join(f'"{name}=${{{name}-}}"' for name in kept)
         entry = entry_script(request.directory or request.run_dir, request.log, request.argv)
         clean = "env --ignore-environment --default-signal=INT,QUIT"
         said = " ".join(quote(word) for word in words)
-        start = " ".join(quote(word) for word in entry)
-        return f"ulimit -c 0\nexec setpriv --no-new-privs -- {clean} {said} {passed} {start}\n"
+        log = str(request.log)
+        start = " ".join('"$log"' if several and word == log else quote(word) for word in entry)
+        command = f"ulimit -c 0\nexec setpriv --no-new-privs -- {clean} {said} {passed} {start}\n"
+        return LOG_OF_NODE.format(directory=quote(str(request.log.parent))) + command if several else command
+
+    def _with_interface(self, request: LaunchRequest) -> LaunchRequest:
+        """Return a request whose processes talk through the interface of the settings."""
+        if _nodes(request) == 1 or self.settings.interface is None:
+            return request
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        chosen = dict.fromkeys(names, self.settings.interface)
+        return replace(request, environment={**chosen, **request.environment})
 
     def _check_host(self, request: LaunchRequest) -> None:
         if os.geteuid() not in {0, request.owner.uid}:
@@ -243,7 +309,7 @@ class SlurmExecutor:
                 return
             self.queue.expire()  # it may have begun since the last answer
             before = record.evidence(booking)
-            row = self.queue.look((booking.uid,), SOON_S).row(number, record.name, booking.uid)
+            row = _row(self.queue.look((booking.uid,), SOON_S), number, record, booking)
             seen = record.evidence(booking)
             if row is None or row.ended or seen.exit_code is not None:
                 return
@@ -256,7 +322,8 @@ class SlurmExecutor:
             if seen.claim is None and signal not in HARMLESS:  # Slurm loses what comes before the script
                 write_file(booking.place / "stop", f"{int(signal)}\n")
                 (booking.place / "stop").chmod(0o644)
-            self._scancel(record, number, int(signal), waits=waits)
+            many = seen.claim is not None and seen.claim.has_many_nodes
+            self._scancel(record, row, int(signal), waits=waits, many=many)
             self.queue.expire()
 
     def _number(self, record: SlurmRecord, booking: Booking) -> str | None:
@@ -266,18 +333,20 @@ class SlurmExecutor:
             record.set_number(number)
         return number
 
-    def _scancel(self, record: SlurmRecord, number: str, signal: int, *, waits: bool) -> None:
+    def _scancel(self, record: SlurmRecord, row: Row, signal: int, *, waits: bool, many: bool) -> None:
         insisted = record.killed
         if signal == SIGKILL:
             record.set_killed()
         if waits:
             record.set_cancelled(signal)
-        named = f"--name={record.name}"  # a number alone may be that of another job by now
+        number, named = row.number, f"--name={row.name}"  # a number alone may be that of another job by now
         whole = waits or (signal == SIGKILL and insisted)
         how = () if whole else ("--batch", f"--signal={signal}")
         for _ in range(TRIES):
             with suppress(Over):
                 self.settings.commands.ask("scancel", named, *how, number)
+                if many and signal == SIGKILL:  # other nodes would be asked first, and wait
+                    self.settings.commands.ask("scancel", named, f"--signal={signal}", number)
                 return
             booking = record.booking()
             seen = None if booking is None else record.evidence(booking)
@@ -310,7 +379,7 @@ class SlurmExecutor:
         is_ending = any(each.exit_code is not None or each.killed or each.cancelled for _, _, each in seen)
         try:
             max_age_s = min(SOON_S, self.settings.poll_s) if is_ending else self.settings.poll_s
-            return self.queue.look((booking.uid for booking, _, _ in seen), max_age_s)
+            return self.queue.look((booking.uid for booking, _, _ in seen), max_age_s, prompt=True)
         except Unavailable as error:
             return error
 
@@ -321,11 +390,11 @@ class SlurmExecutor:
         if evidence.claim is not None and evidence.claim.number != number:
             number = evidence.claim.number  # of two submissions, this is the one that runs
             record.set_number(number)
+        if isinstance(answer, Unavailable):
+            return Unknown(key, f"{answer}; {describe_standing(number, evidence)}")
         if number is None:
             return None  # the launch is given again
-        if isinstance(answer, Unavailable):
-            return Unknown(key, str(answer))
-        row = answer.row(number, record.name, booking.uid)
+        row = _row(answer, number, record, booking)
         if row is not None and row.ended and evidence.exit_code is None:
             evidence = record.evidence(booking)  # it may have been written since
         if row is not None and row.waits and evidence.claim is not None:
@@ -333,12 +402,29 @@ class SlurmExecutor:
             if answer.asked_s <= since_s:  # before it began
                 return alive(key, evidence)
         verdict = judge(key, row, evidence, self._clock.now())
+        if isinstance(verdict, Gone):
+            verdict = self._with_lost_nodes(booking, evidence, verdict)
         if isinstance(verdict, StartedTwice):
             return self._end_second_start(record, key, number)
         if isinstance(verdict, Missing):
             return self._unexplained(booking, record, evidence, answer)
         self._missing.pop(key, None)
         return verdict
+
+    def _with_lost_nodes(self, booking: Booking, evidence: Evidence, gone: Gone) -> Gone:
+        """Note the nodes that an attempt was lost with: the next attempts of the job avoid them."""
+        if evidence.claim is None or gone.key in self._ended:
+            return gone
+        nodes: tuple[str, ...] = ()
+        if gone.reason is EndReason.NODE_FAILED:
+            many = evidence.claim.has_many_nodes
+            nodes = absent_nodes(self.settings.commands, evidence.claim.node) if many else ()
+            nodes = nodes or (() if many else node_names(evidence.claim.node))
+        elif gone.exit_code == RANK_LOST:
+            nodes = node_names((read_foreign(booking.attempt_dir / ".slurm-lost") or ("",))[0])
+        if nodes:
+            self._avoided.add(gone.key.job_id, nodes, self._clock.now().timestamp())
+        return gone
 
     def _end_second_start(self, record: SlurmRecord, key: Key, number: str) -> Observation:
         """Cancel a job that Slurm is about to start again: the attempt has been started already."""
@@ -360,7 +446,7 @@ class SlurmExecutor:
         """Return what becomes of an attempt that Slurm does not know, or whose exit status is not there."""
         key, number = booking.key, record.number or ""
         since_s = self._missing.setdefault(key, answer.asked_s)
-        if answer.row(number, record.name, booking.uid) is None:
+        if _row(answer, number, record, booking) is None:
             known = self._accounted(booking, record, evidence)
             verdict = None if known is None else judge(key, known, evidence, self._clock.now())
             if isinstance(verdict, Gone):
@@ -404,7 +490,7 @@ class SlurmExecutor:
                 return
             seen, number = record.evidence(booking), self._number(record, booking)
             if seen.exit_code is None and number is not None:
-                row = self.queue.look((booking.uid,), SOON_S).row(number, record.name, booking.uid)
+                row = _row(self.queue.look((booking.uid,), SOON_S), number, record, booking)
                 if row is not None and not row.ended:
                     raise Unavailable(f"{record.name}: not removed, it still runs; signal it first")
             shutil.rmtree(booking.place, ignore_errors=True)
@@ -441,6 +527,16 @@ class SlurmExecutor:
             turn = self._turns.setdefault(name, _Turn())
         with turn.lock:
             yield
+
+
+def _row(answer: QueueAnswer, number: str, record: SlurmRecord, booking: Booking) -> Row | None:
+    """Return the job of an attempt, also if its user has given it another name."""
+    output = os.fsdecode(booking.attempt_dir / OUTPUT)
+    return answer.row(number, record.name, booking.uid, (output, _escaped(output)))
+
+
+def _nodes(request: LaunchRequest) -> int:
+    return 1 if request.batch is None else request.batch.nodes
 
 
 def _progress(booking: Booking) -> tuple[bool, bool]:

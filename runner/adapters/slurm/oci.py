@@ -59,15 +59,25 @@ class NodeSettings:
     machine: str = "x86_64"
 
 
-def configuration(asked: Json, rootfs: Path, image_environment: tuple[str, ...], node: NodeSettings) -> Json:
-    """Return the ``config.json`` of a bundle for the arguments that a container engine would get."""
+def configuration(
+    asked: Json,
+    rootfs: Path,
+    image_environment: tuple[str, ...],
+    node: NodeSettings,
+    *,
+    shares_network: bool = False,
+) -> Json:
+    """Return the ``config.json`` of a bundle for the arguments that a container engine would get.
+
+    ``shares_network``: the container has the network of its node, a wall less.
+    """
     config, host = asked["config"], asked["config"]["HostConfig"]
     uid, gid = (int(part) for part in config["User"].split(":"))
     environment = {each.partition("=")[0]: each for each in (*image_environment, *config["Env"])}
     linux: Json = {
         "uidMappings": [{"containerID": uid, "hostID": uid, "size": 1}],
         "gidMappings": [{"containerID": gid, "hostID": gid, "size": 1}],
-        "namespaces": [{"type": kind} for kind in NAMESPACES],
+        "namespaces": [{"type": kind} for kind in NAMESPACES if not (shares_network and kind == "network")],
         "maskedPaths": list(MASKED),
         "readonlyPaths": list(READ_ONLY),
     }
@@ -87,7 +97,7 @@ def configuration(asked: Json, rootfs: Path, image_environment: tuple[str, ...],
         },
         "root": {"path": str(rootfs), "readonly": True},
         "hostname": "job",
-        "mounts": [*_kernel_mounts(host, node), *_binds(host)],
+        "mounts": [*_kernel_mounts(host, node, shares_network=shares_network), *_binds(host)],
         "linux": linux,
     }
 
@@ -126,7 +136,7 @@ def _limits(ulimits: list[Json]) -> Iterator[Json]:
             yield {"type": f"RLIMIT_{each['Name'].upper()}", "soft": each["Soft"], "hard": each["Hard"]}
 
 
-def _kernel_mounts(host: Json, node: NodeSettings) -> Iterator[Json]:
+def _kernel_mounts(host: Json, node: NodeSettings, *, shares_network: bool) -> Iterator[Json]:
     """Yield the file systems of the kernel, private ones in memory, and the init."""
     plain = ["nosuid", "noexec", "nodev"]
     yield _mount("/proc", "proc", "proc", plain)
@@ -135,7 +145,10 @@ def _kernel_mounts(host: Json, node: NodeSettings) -> Iterator[Json]:
     yield _mount("/dev/pts", "devpts", "devpts", terminals)
     yield _mount("/dev/shm", "tmpfs", "shm", [*plain, "mode=1777", f"size={host['ShmSize']}"])  # noqa: S108  its own
     yield _mount("/dev/mqueue", "mqueue", "mqueue", plain)
-    yield _mount("/sys", "sysfs", "sysfs", [*plain, "ro"])
+    if shares_network:  # the kernel shows sysfs anew to the owner of a network alone
+        yield _mount("/sys", "bind", "/sys", ["rbind", *plain, "ro"])
+    else:
+        yield _mount("/sys", "sysfs", "sysfs", [*plain, "ro"])
     yield _mount(INIT, "bind", node.init, ["bind", "ro", "nosuid", "nodev"])
     for target, options in host["Tmpfs"].items():
         yield _mount(target, "tmpfs", "tmpfs", options.split(","))

@@ -12,6 +12,13 @@ MARGIN: Final = timedelta(minutes=2)
 """Beyond the job's own time limit and its grace: the runner's deadline decides, Slurm's is a backstop."""
 
 
+USUAL_PRIORITY: Final = 50
+"""The priority of a job whose file names none.  Nobody gets ahead of others in Slurm by a higher one."""
+
+OF_NODE: Final = ("RUNNER_NODE", "RUNNER_NODES", "MASTER_ADDR", "MASTER_PORT", "SLURMD_NODENAME")
+"""Variables that ``node.sh`` and Slurm set, and that the program on each of several nodes gets."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmRules:
     """What the operator's settings say about jobs in Slurm."""
@@ -22,6 +29,10 @@ class SlurmRules:
     qos: str | None = None
     gpu_types: Mapping[str, str] = field(default_factory=dict)
     """The type in ``Gres`` by a part of a model's name, both in lower case."""
+    classes: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    """Partition and QOS of the jobs of a priority class that name none."""
+    nice_per_priority: int = 100
+    """By how much each point of priority below ``USUAL_PRIORITY`` lowers the priority in Slurm; 0: not."""
 
 
 def resource_options(request: BatchRequest, rules: SlurmRules) -> list[str]:
@@ -30,21 +41,25 @@ def resource_options(request: BatchRequest, rules: SlurmRules) -> list[str]:
     Further options come first: none overrides one of the runner's own.
     """
     limits, batch = request.limits, request.options
+    partition, qos = rules.classes.get(request.priority_class, (None, None))
+    nice = max(USUAL_PRIORITY - request.priority, 0) * rules.nice_per_priority
     named = (
-        ("partition", batch.partition or rules.partition),
+        ("partition", batch.partition or partition or rules.partition),
         ("account", batch.account or rules.account),
-        ("qos", batch.qos or rules.qos),
+        ("qos", batch.qos or qos or rules.qos),
         ("constraint", batch.constraint),
         ("reservation", batch.reservation),
     )
     return [
         *batch.extra,
-        "--nodes=1",
-        "--ntasks=1",
+        f"--nodes={request.nodes}",
+        f"--ntasks={request.nodes}",
+        *(["--ntasks-per-node=1"] if request.nodes > 1 else []),
         f"--cpus-per-task={max(math.ceil(limits.cpus), 1)}",
         f"--mem={math.ceil(limits.memory_bytes / 2**20)}M",
         *_gpus(request.gpus, rules.gpu_types),
         *_time(request.time_left, request.grace),
+        *([f"--nice={nice}"] if nice else []),
         *(f"--{name}={value}" for name, value in named if value is not None),
     ]
 

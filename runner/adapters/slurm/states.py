@@ -81,6 +81,7 @@ class Row:
     starts: str
     status: int  # as wait(2) has it: signal, and code times 256
     name: str
+    output: str = ""  # where its batch script writes; nobody can change it once it has begun
 
     @property
     def waits(self) -> bool:
@@ -96,8 +97,12 @@ class Claim:
     """What the batch script has written when it began the attempt."""
 
     number: str
-    node: str
+    node: str  # of several nodes, as Slurm writes them: node[1-2]
     gpus: tuple[str, ...] = ()
+
+    @property
+    def has_many_nodes(self) -> bool:
+        return not set("[,").isdisjoint(self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +130,29 @@ class StartedTwice:
 
 Verdict: TypeAlias = Observation | Missing | StartedTwice
 
-FIELDS: Final = ("JobID", "State", "Reason", "BatchHost", "UserID", "StartTime", "exit_code", "Name")
+FIELDS: Final = (
+    "JobID",
+    "State",
+    "Reason",
+    "BatchHost",
+    "UserID",
+    "StartTime",
+    "exit_code",
+    "Name",
+    "STDOUT",
+)
 FORMAT: Final = ",".join(f"{name}:|" for name in FIELDS)
 
 
 def parse_rows(text: str) -> list[Row]:
-    """Return the jobs in an answer of ``squeue --Format``; the name is last, and may have any character."""
+    """Return the jobs in an answer of ``squeue --Format``; the last field may have any character."""
     rows = []
     for line in text.splitlines():
         parts = line.split("|", len(FIELDS) - 1)
         if len(parts) == len(FIELDS) and parts[4].isdecimal() and parts[6].isdecimal():
-            number, state, reason, node, uid, starts, status, name = parts
-            name = name.removesuffix("|")
-            rows.append(Row(number, state, reason, node, int(uid), starts, int(status), name))
+            number, state, reason, node, uid, starts, status, name, output = parts
+            output = output.removesuffix("|")
+            rows.append(Row(number, state, reason, node, int(uid), starts, int(status), name, output))
     return rows
 
 
@@ -258,6 +273,24 @@ def _canceller(row: Row) -> str:
     """Return who has cancelled a job, where the state of the accounting has it (``CANCELLED by 1000``)."""
     found = re.fullmatch(r"by (\d+)", row.reason)
     return f" by uid {found[1]}" if found else ""
+
+
+def describe_silence(since: datetime, said: str) -> str:
+    """Return since when slurmctld has not answered; ``said`` is the error of the command that asked."""
+    return f"slurmctld has not answered since {since:%Y-%m-%d %H:%M:%S} UTC ({said})"
+
+
+def describe_standing(number: str | None, seen: Evidence) -> str:
+    """Return what is true of an attempt without Slurm's word, by its own files."""
+    if number is None:
+        return "the attempt has not been handed over; that is tried again"
+    if seen.exit_code is not None:
+        ended = f"the attempt has ended with exit code {seen.exit_code}"
+        return f"{ended}; what follows is decided when Slurm answers"
+    if seen.claim is not None:
+        where = f"the attempt began on {seen.claim.node} and is taken to run there"
+        return f"{where}; its log and its checkpoints are followed, and an exit code of 0 is its end"
+    return f"job {number} had not begun; it keeps its place in Slurm's queue"
 
 
 def describe_wait(reason: str) -> str:

@@ -36,6 +36,11 @@ class SqliteAccounting:
         rows = self._store.rows(f"lasted_by_{alike}", owner=owner, which=which)
         return tuple(float(row["lasted"]) for row in rows)
 
+    def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
+        """Return the device-seconds that the latest finished jobs held; a CPU counts as ``cpu_weight``."""
+        rows = self._store.rows("held_by_job", jobs=jobs, cpu_weight=cpu_weight)
+        return tuple(float(row["held"]) for row in rows)
+
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
         """Return the usage records of attempts between two times."""
         rows = self._store.rows("used_between", since=since.isoformat(), until=until.isoformat())

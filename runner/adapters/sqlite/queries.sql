@@ -463,6 +463,14 @@ SELECT lasted FROM (
     WHERE owner = :owner AND :which IS NOT NULL
 ) WHERE outcome = 'succeeded' AND lasted IS NOT NULL ORDER BY ended_at DESC LIMIT 2;
 
+-- name: held_by_job
+-- What the latest jobs that have ended held, in device-seconds.
+SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0 * (gpus + :cpu_weight * cpus)) AS held
+FROM lendings
+WHERE ended_at IS NOT NULL AND job_id IN (
+    SELECT id FROM jobs WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC LIMIT :jobs)
+GROUP BY job_id;
+
 -- name: used_between
 -- What each attempt held within a span, when its program started, and what of its work was saved.
 SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,

@@ -3,7 +3,8 @@
 import fcntl
 import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,17 @@ class Cluster:
     def numbers(self, name: str) -> list[str]:
         """Return the numbers of all jobs with a name, whatever has become of them."""
         return self.ask("squeue", "--noheader", "--states=all", "--format=%i", f"--name={name}").split()
+
+    def write_down(self, number: str) -> Callable[[], bool]:
+        """Change a job, so that slurmctld writes down its jobs soon, and return whether it has.
+
+        It does so within seconds of a change and at no other time. Killed before, it forgets what has
+        happened, and ends the job when it comes back.
+        """
+        saved = self.conf.parent / "state" / "job_state"
+        before_ns = time.time_ns()
+        self.ask("scontrol", "update", f"JobId={number}", "Comment=to-be-written-down")
+        return lambda: saved.exists() and saved.stat().st_mtime_ns > before_ns
 
     def mend(self) -> None:
         """Bring back whatever a test has broken."""

@@ -34,6 +34,8 @@ NOBODY = Owner(pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("nobody").pw_gid, "no
 LIMITS = Limits(cpus=1.0, memory_bytes=128 * 2**20)
 SLEEP = ("/bin/sh", "-c", "echo ready; exec sleep 1000")
 SAVES = ("/bin/sh", "-c", "trap 'echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1; done")
+PYTHON = "/usr/bin/python3"  # that of a test may be where other users do not get
+LAUNCHER = Path(__file__).parents[3] / "jobs" / "inside" / "gang.py"
 LATER = BatchOptions(extra=("--begin=now+1hour",))
 
 
@@ -56,15 +58,22 @@ class Site:
         return SlurmExecutor(settings)
 
     def request(
-        self, *argv: str, job: str, options: BatchOptions | None = None, gpus: int = 0
+        self,
+        *argv: str,
+        job: str,
+        options: BatchOptions | None = None,
+        gpus: int = 0,
+        nodes: int = 1,
+        attempt: int = 1,
     ) -> LaunchRequest:
-        paths = RunPaths(self.root / job, 1, 1)
+        paths = RunPaths(self.root / job, attempt, 1)
         for leaf in (paths.attempt_dir, paths.home):
             leaf.mkdir(parents=True, exist_ok=True)
             os.chown(leaf, NOBODY.uid, NOBODY.gid)
-        key = Key(f"slurm{os.getpid()}", job, 1)
+        key = Key(f"slurm{os.getpid()}", job, attempt)
         self._made.append(key)
-        batch = BatchRequest(LIMITS, GpuRequest(gpus), options or BatchOptions(), grace=timedelta(seconds=5))
+        asked = options or BatchOptions()
+        batch = BatchRequest(LIMITS, GpuRequest(gpus), asked, grace=timedelta(seconds=5), nodes=nodes)
         return LaunchRequest(key, "tiny", NOBODY, "", argv, paths.root, paths.log, LIMITS, batch=batch)
 
     def clear(self) -> None:
@@ -76,6 +85,14 @@ class Site:
                     self.cluster.ask("scancel", number)
             with suppress(Unavailable):
                 executor.remove(key)
+
+    def gang(
+        self, script: str, *, job: str, nodes: int = 2, of_node: int = 2, options: BatchOptions | None = None
+    ) -> LaunchRequest:
+        """Return a request whose launchers start a shell script several times on each of some nodes."""
+        directory = str(RunPaths(self.root / job, 1, 1).attempt_dir)
+        command = (PYTHON, "-I", "-S", str(LAUNCHER), directory, str(of_node), "--")
+        return self.request(*command, "/bin/sh", "-c", script, job=job, nodes=nodes, options=options)
 
 
 @contextmanager

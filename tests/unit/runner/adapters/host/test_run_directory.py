@@ -281,3 +281,15 @@ def test_a_link_in_place_of_a_lock_is_not_followed(directory: HostRunDirectory, 
         fcntl.flock(lock, fcntl.LOCK_EX)
         (paths.lineage_dir / ".lock").symlink_to(tmp_path / "elsewhere")
         assert not directory.is_lineage_locked(paths)
+
+
+def test_the_weights_that_others_begin_with_are_those_of_the_newest_lineage_that_has_any(
+    directory: HostRunDirectory,
+) -> None:
+    assert directory.weights("best") is None
+    for lineage, names in ((1, ("best-00000004", "final")), (2, ("best-00000002", "best-00000006")), (3, ())):
+        place = directory.paths(1, lineage).lineage_dir
+        for name in (*names, "bad-best-00000009", "step-00000008"):
+            (place / name).mkdir(parents=True)
+    assert directory.weights("best") == directory.root / "lineages/2/best-00000006"
+    assert directory.weights("final") == directory.root / "lineages/1/final"

@@ -101,6 +101,19 @@ def test_every_wall_of_the_engine_is_a_wall_on_a_node(
     assert json.loads(json.dumps(config)) == config
 
 
+def test_a_container_that_shares_the_network_of_its_node_has_all_other_walls() -> None:
+    asked, alone = made(REQUEST)
+    node = NodeSettings(seccomp=SECCOMP)
+    shared = configuration(asked, Path("/images/i/rootfs"), (), node, shares_network=True)
+    kinds = {each["type"] for each in shared["linux"]["namespaces"]}
+    assert kinds == set(NAMESPACES) - {"network"}
+    [system] = [each for each in shared["mounts"] if each["destination"] == "/sys"]
+    assert system["type"] == "bind"
+    assert {"ro", "nosuid", "noexec", "nodev"} <= set(system["options"])
+    assert shared["process"] == alone["process"]
+    assert {**shared["linux"], "namespaces": []} == {**alone["linux"], "namespaces": []}
+
+
 def test_the_program_runs_below_an_init_with_the_variables_of_image_and_job() -> None:
     asked, config = made(replace(REQUEST, environment={"A": "job"}), ("A=image", "B=image", "PATH=/opt/bin"))
     process = config["process"]

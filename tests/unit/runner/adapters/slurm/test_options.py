@@ -117,3 +117,31 @@ def test_a_job_that_is_over_is_no_refusal(stderr: str) -> None:
 
 def test_a_failure_that_says_nothing_is_told_as_such() -> None:
     assert describe_failure("\n \n") == "failed and said nothing"
+
+
+def test_each_of_several_nodes_has_one_launcher() -> None:
+    options = resource_options(BatchRequest(LIMITS, nodes=3), SlurmRules())
+    assert options[:3] == ["--nodes=3", "--ntasks=3", "--ntasks-per-node=1"]
+
+
+@pytest.mark.parametrize(("priority", "nice"), [(0, "--nice=5000"), (40, "--nice=1000")])
+def test_a_low_priority_is_nice(priority: int, nice: str) -> None:
+    request = BatchRequest(LIMITS, priority=priority)
+    assert nice in resource_options(request, SlurmRules())
+    assert not any("nice" in each for each in resource_options(request, SlurmRules(nice_per_priority=0)))
+
+
+@pytest.mark.parametrize("priority", [50, 51, 100])
+def test_a_high_priority_gets_nobody_ahead(priority: int) -> None:
+    options = resource_options(BatchRequest(LIMITS, priority=priority), SlurmRules())
+    assert not any("nice" in each for each in options)
+
+
+def test_a_class_is_a_partition_or_a_qos_of_jobs_that_name_none() -> None:
+    rules = SlurmRules("main", qos="usual", classes={"urgent": ("fast", None), "idle": (None, "low")})
+    urgent = resource_options(BatchRequest(LIMITS, priority_class="urgent"), rules)
+    assert {"--partition=fast", "--qos=usual"} <= set(urgent)
+    idle = resource_options(BatchRequest(LIMITS, priority_class="idle"), rules)
+    assert {"--partition=main", "--qos=low"} <= set(idle)
+    named = BatchRequest(LIMITS, options=BatchOptions(partition="mine"), priority_class="urgent")
+    assert "--partition=mine" in resource_options(named, rules)

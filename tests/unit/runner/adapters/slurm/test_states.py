@@ -27,11 +27,11 @@ KEY = Key("abc", "7", 1)
 NOW = datetime(2026, 11, 23, 16, 0, tzinfo=UTC)
 NAME = "runner-abc-7-1"
 CAPTURED = """\
-5|CANCELLED|JobHeldUser|n/a|0|2026-11-23T16:16:38|0|sbatch|
-3|COMPLETING|None|node3|0|2026-11-23T16:16:36|0|sbatch|
-1|FAILED|NonZeroExitCode|node1|0|2026-11-23T16:16:36|1792|a|b c|
-2|FAILED|JobLaunchFailure|node2|0|2026-11-23T16:16:36|9|sbatch|
-4|PENDING|BeginTime|n/a|0|2026-11-23T17:16:36|0|sbatch|
+5|CANCELLED|JobHeldUser|n/a|0|2026-11-23T16:16:38|0|sbatch|/x/.slurm-out|
+3|COMPLETING|None|node3|0|2026-11-23T16:16:36|0|sbatch|/x/.slurm-out|
+1|FAILED|NonZeroExitCode|node1|0|2026-11-23T16:16:36|1792|a b c|/x|y|
+2|FAILED|JobLaunchFailure|node2|0|2026-11-23T16:16:36|9|sbatch|/x/.slurm-out|
+4|PENDING|BeginTime|n/a|0|2026-11-23T17:16:36|0|sbatch|/x/.slurm-out|
 """
 CLAIM = Claim("12", "node1", ("0", "1"))
 BEGUN = Evidence(CLAIM)
@@ -50,7 +50,8 @@ def gone(state: str, seen: Evidence = BEGUN, status: int = 0, reason: str = "Non
 def test_an_answer_of_squeue_is_read_whatever_a_job_is_called() -> None:
     rows = {each.number: each for each in parse_rows(CAPTURED)}
     assert list(rows) == ["5", "3", "1", "2", "4"]
-    assert (rows["1"].name, rows["1"].status, rows["1"].ended) == ("a|b c", 1792, True)
+    assert (rows["1"].name, rows["1"].status, rows["1"].ended) == ("a b c", 1792, True)
+    assert rows["1"].output == "/x|y"
     assert (rows["3"].ended, rows["3"].waits, rows["4"].waits) == (False, False, True)
     assert parse_rows("slurm_load_jobs error: x\n1|2|3\n") == []
 

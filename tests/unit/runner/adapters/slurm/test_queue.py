@@ -1,0 +1,189 @@
+"""What is told of a Slurm that answers late, or not at all."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.slurm import queue
+from runner.adapters.slurm.commands import SlurmCommands
+from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
+from runner.adapters.slurm.queue import QueueView
+from runner.adapters.slurm.records import SlurmRecord
+from runner.base.errors import Unavailable
+from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits, Unknown, Waiting
+from runner.core.ports.users import Owner
+
+UID = 1000
+DEAD = Unavailable("squeue: Unable to contact slurm controller (connect failure)")
+CLAIMED = {".slurm-claim": "5 0 node2 boot"}
+KEY = Key("fake", "7", 1)
+SINCE = r"slurmctld has not answered since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC "
+
+
+@dataclass(frozen=True, slots=True)
+class FakeSlurm(SlurmCommands):
+    """Commands that answer when the test lets them, with what it says."""
+
+    answers: threading.Event = field(default_factory=threading.Event)
+    rows: list[str] = field(default_factory=list)
+    dead: list[Unavailable] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def ask(self, program: str, *arguments: str, given: str | None = None) -> str:
+        del arguments, given
+        self.asked.append(program)
+        assert self.answers.wait(60)
+        if self.dead:
+            raise self.dead[0]
+        return "5\n" if program == "sbatch" else "".join(f"{row}\n" for row in self.rows)
+
+    def knows(self, state: str, name: str = "runner-fake-7-1") -> None:
+        self.rows[:] = [f"5|{state}|None|node1|{UID}|N/A|0|{name}|/dev/null|"]
+
+
+@pytest.fixture
+def slurm() -> Iterator[FakeSlurm]:
+    fake = FakeSlurm()
+    yield fake
+    fake.answers.set()
+
+
+@contextmanager
+def working(work: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Do work on another thread, which has ended when the test goes on."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield thread
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_who_only_looks_is_told_at_once_that_there_is_no_answer_and_since_when(slurm: FakeSlurm) -> None:
+    view = QueueView(slurm, prompt_s=0.0)
+    with pytest.raises(Unavailable, match=rf"^{SINCE}\(squeue: no answer yet\)$") as first:
+        view.look([UID], 5.0, prompt=True)
+    with pytest.raises(Unavailable) as second:
+        view.look([UID], 5.0, prompt=True)
+    assert str(first.value) == str(second.value)
+    assert slurm.asked == ["squeue"]  # not again while it has not answered
+
+
+def test_the_error_of_the_command_is_told_and_the_time_of_the_first_question_stays(
+    slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "AGAIN_S", 0.0)
+    view = QueueView(slurm)
+    slurm.answers.set()
+    slurm.dead.append(DEAD)
+    told = []
+    for _ in range(3):
+        with pytest.raises(Unavailable, match=rf"^{SINCE}\(squeue: Unable to contact") as error:
+            view.look([UID], 5.0)
+        told.append(str(error.value))
+    assert len(set(told)) == 1
+    slurm.dead.clear()
+    slurm.knows("RUNNING")
+    assert view.look([UID], 5.0).rows["5"].state == "RUNNING"
+
+
+def test_a_dead_slurm_is_not_asked_again_at_once(slurm: FakeSlurm) -> None:
+    view = QueueView(slurm)
+    slurm.answers.set()
+    slurm.dead.append(DEAD)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="Unable to contact"):
+            view.look([UID], 0.0)
+    assert slurm.asked == ["squeue"]
+
+
+def test_after_a_late_answer_the_next_one_is_waited_for(slurm: FakeSlurm) -> None:
+    view = QueueView(slurm, prompt_s=0.0)
+    with pytest.raises(Unavailable, match="no answer yet"):
+        view.look([UID], 0.0, prompt=True)
+    slurm.knows("RUNNING")
+    slurm.answers.set()
+    assert view.look([UID], 0.0).rows["5"].state == "RUNNING"  # it is late, by the limit of this test
+    slurm.answers.clear()
+    found: list[str] = []
+    with working(lambda: found.append(view.look([UID], 0.0, prompt=True).rows["5"].state)):
+        slurm.answers.set()
+    assert found == ["RUNNING"]
+
+
+def test_an_answer_that_was_asked_for_before_a_change_is_not_taken_for_one_after_it(slurm: FakeSlurm) -> None:
+    view = QueueView(slurm, prompt_s=0.0)
+    with pytest.raises(Unavailable, match="no answer yet"):
+        view.look([UID], 5.0, prompt=True)
+    view.expire()
+    slurm.knows("RUNNING")
+    slurm.answers.set()
+    view.look([UID], 60.0)
+    assert slurm.asked == ["squeue", "squeue"]
+    view.look([UID], 60.0)
+    assert slurm.asked == ["squeue", "squeue"]
+
+
+def executor_of(slurm: FakeSlurm, directory: Path) -> SlurmExecutor:
+    made = SlurmExecutor(SlurmExecutorSettings("fake", directory / "books", slurm))
+    made.queue.prompt_s = 0.0
+    return made
+
+
+def booked(directory: Path, number: str | None = None) -> Path:
+    """Record an attempt as handed over, and return its directory."""
+    attempt_dir = directory / "attempts" / "1"
+    attempt_dir.mkdir(parents=True)
+    owner = Owner(UID, UID, "ada")
+    request = LaunchRequest(
+        KEY, "tiny", owner, "", ("true",), directory, attempt_dir / "log.txt", Limits(1.0, 2**20)
+    )
+    record = SlurmRecord(directory / "books" / "runner-fake-7-1")
+    record.create(request, 0.0)
+    if number is not None:
+        record.set_number(number)
+    return attempt_dir
+
+
+@pytest.mark.parametrize(
+    ("number", "files", "said"),
+    [
+        (None, {}, "the attempt has not been handed over; that is tried again"),
+        ("5", {}, "job 5 had not begun; it keeps its place in Slurm's queue"),
+        ("5", CLAIMED, "the attempt began on node2 and is taken to run there; its log"),
+        ("5", {**CLAIMED, ".slurm-exit": "3"}, "the attempt has ended with exit code 3; "),
+    ],
+)
+def test_without_an_answer_an_attempt_says_what_is_still_true(
+    slurm: FakeSlurm, tmp_path: Path, number: str | None, files: dict[str, str], said: str
+) -> None:
+    executor = executor_of(slurm, tmp_path)
+    attempt_dir = booked(tmp_path, number)
+    for name, text in files.items():
+        (attempt_dir / name).write_text(text)
+    (found,) = executor.observe()
+    assert isinstance(found, Unknown)
+    assert found.why.startswith("slurmctld has not answered since ")
+    assert f"(squeue: no answer yet); {said}" in found.why
+
+
+def test_an_exit_code_of_0_is_an_end_without_slurms_word(slurm: FakeSlurm, tmp_path: Path) -> None:
+    executor = executor_of(slurm, tmp_path)
+    (booked(tmp_path, "5") / ".slurm-exit").write_text("0")
+    (found,) = executor.observe()
+    assert isinstance(found, Gone)
+    assert found.exit_code == 0
+    assert slurm.asked == []
+
+
+def test_when_slurm_answers_again_the_attempt_is_what_it_is(slurm: FakeSlurm, tmp_path: Path) -> None:
+    executor = executor_of(slurm, tmp_path)
+    booked(tmp_path, "5")
+    assert isinstance(executor.observe()[0], Unknown)
+    slurm.knows("PENDING")
+    slurm.answers.set()
+    executor.queue.look([UID], 0.0)
+    assert isinstance(executor.observe()[0], Waiting)

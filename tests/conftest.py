@@ -20,6 +20,7 @@ from images import bases
 from images.docker_engine import DockerEngine
 from images.log import BuildLog
 from images.settings import ImageSettings
+from tests.fakes.engine.slurm import used
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = (
@@ -120,15 +121,21 @@ SLURM_CONF: Final = "/run/runner-slurm/slurm.conf"
 def slurm_conf() -> str:
     """The configuration of a small Slurm cluster; without one, a laptop skips and CI fails."""
     path = os.environ.get("SLURM_CONF") or SLURM_CONF
-    look = ["sinfo", "--noheader", "--format=%D"]
-    environment = {**os.environ, "SLURM_CONF": path}
-    found = shutil.which("sinfo") is not None and Path(path).exists()
-    if not found or subprocess.run(look, env=environment, capture_output=True, check=False).returncode:
+    if not _slurm_answers(path):
         message = "no Slurm answers; scripts/slurm, run by root, installs and starts one"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
     return path
+
+
+def _slurm_answers(path: str) -> bool:
+    """Return whether a cluster answers, once no test that breaks it is running."""
+    if shutil.which("sinfo") is None or not os.access(Path(path).parent, os.W_OK):
+        return False
+    look = ["sinfo", "--noheader", "--format=%D"]
+    with used(path) as cluster:
+        return not subprocess.run(look, env=cluster.environment, capture_output=True, check=False).returncode
 
 
 @pytest.fixture(autouse=True)

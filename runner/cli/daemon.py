@@ -153,6 +153,8 @@ def version(*, as_json: bool) -> None:
         counts = ", ".join(f"{number} {state}" for state, number in daemon["jobs"].items()) or "no jobs"
         say(f"daemon {daemon['version']} (pid {daemon['pid']}, {daemon['executor']}): {counts}")
         say(f"state {daemon['state_dir']}")
+    else:
+        complain("no daemon runs; runner list starts one")
 
 
 def unit(python: str) -> str:

@@ -19,8 +19,9 @@ from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.cli.parameters import CommandGroup, as_json
 from runner.client.autostart import NoDaemon, state_dir
 from runner.client.client import find
-from runner.files.datasets import DATA_SETS, NAMES, DataSet, dataset_dir, is_prepared
+from runner.files.datasets import DATA_SETS, NAMES, OWNERS, DataSet, WorkloadData, dataset_dir, is_prepared
 
+OWNER_COLUMNS: Final = ("WORKLOAD", "REAL DATA HERE", "ITS OWNER'S SET")
 COLUMNS: Final = ("NAME", "PREPARED", "DOWNLOAD", "TITLE")
 MB: Final = 1_000_000
 _WORDS: Final[dict[object, str]] = {True: "yes", False: "no"}
@@ -44,7 +45,9 @@ def data() -> None:
 def list_sets(*, as_json: bool) -> None:
     """List the data sets and whether they are prepared.
 
-    In a pipe, tabs separate name, "prepared" or "-", bytes to download and title.
+    Below them stands for each workload which real data it can have here, and which set its owner would bring.
+
+    In a pipe, tabs separate name, "prepared" or "-", bytes to download, title, workload and its owner's set.
     """
     home = _state_dir()
     rows = [(chosen, is_prepared(home, chosen.name)) for chosen in DATA_SETS.values()]
@@ -53,9 +56,12 @@ def list_sets(*, as_json: bool) -> None:
             say_json(_facts(home, chosen, prepared=ready))
     elif on_terminal():
         _print_table(rows)
+        _print_owners()
     else:
         for chosen, ready in rows:
-            say_row(chosen.name, "prepared" if ready else None, chosen.download_bytes, chosen.title)
+            owner = _owner(chosen)
+            facts = (chosen.name, "prepared" if ready else None, chosen.download_bytes, chosen.title)
+            say_row(*facts, owner.workload, owner.owners)
 
 
 @data.command()
@@ -108,6 +114,37 @@ def remove(*, names: tuple[str, ...]) -> None:
         raise UsageError(f"{', '.join(missing)}: not prepared, nothing removed; see runner data list")
 
 
+@data.command()
+@click.argument("texts", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=Path("tokenizer.json"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Where the tokenizer is written.",
+)
+@click.option(
+    "--vocabulary",
+    metavar="N",
+    default=8192,
+    show_default=True,
+    type=int,
+    help="Tokens at most; 257 or more.",
+)
+def tokenize(*, texts: tuple[Path, ...], output: Path, vocabulary: int) -> None:
+    """Train a tokenizer on text files, for causal_lm (tokenizer: tokenizer.json).
+
+    It is a byte-pair encoding over bytes, which writes every text. It is trained on this machine, without a
+    daemon, with the package tokenizers.
+    """
+    from runner.adapters.datasets.tokenizer import train_tokenizer  # noqa: PLC0415  only this command pays for it
+
+    made = train_tokenizer(texts, output, vocabulary)
+    say(f"{output}: {made.tokens:,} tokens, from {made.files} file(s) of {made.bytes:,} bytes")
+
+
 def _state_dir() -> Path:
     """Return the state directory of the running daemon, or of the daemon that would be started."""
     try:
@@ -126,6 +163,8 @@ def _facts(home: Path, chosen: DataSet, *, prepared: bool) -> dict[str, object]:
         "note": chosen.note,
         "download_bytes": chosen.download_bytes,
         "prepared": prepared,
+        "workload": _owner(chosen).workload,
+        "owners_set": _owner(chosen).owners,
         "path": str(dataset_dir(home, chosen.name)),
     }
 
@@ -144,3 +183,16 @@ def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
 
     cells = [(each.name, "yes" if ready else "-", _megabytes(each), each.title) for each, ready in rows]
     print_table(make_table(COLUMNS, cells))
+
+
+def _print_owners() -> None:
+    """Print which real data each workload can have here, and what its owner would bring."""
+    from runner.cli.table import make_table, print_table  # noqa: PLC0415  as above
+
+    say("")
+    print_table(make_table(OWNER_COLUMNS, [(each.workload, each.here, each.owners) for each in OWNERS]))
+
+
+def _owner(chosen: DataSet) -> WorkloadData:
+    """Return the workload that a data set is for, and what its owner would bring."""
+    return next(each for each in OWNERS if each.here == chosen.name)

@@ -11,16 +11,23 @@ from contextlib import suppress
 import click
 
 from runner.cli.console import complain
-from runner.client.autostart import connect
-from runner.client.client import find_or_start
+from runner.client.autostart import NoDaemon, connect
+from runner.client.client import find, find_or_start
 from runner.client.relay import copy, write_all
+from runner.client.remote import NO_START
 
 
 @click.command(hidden=True)
 @click.option("--where", is_flag=True, help="Print the path of the daemon's socket.")
 def dial(*, where: bool) -> None:
     """Join standard input and output with the daemon's socket; a daemon of yours is started."""
-    path = find_or_start(complain).endpoint.socket
+    no_start = os.environ.get(NO_START) == "1"
+    try:
+        path = (find() if no_start else find_or_start(complain)).endpoint.socket
+    except NoDaemon:
+        if no_start:  # the other side says it
+            click.get_current_context().exit(4)
+        raise
     if where:
         click.echo(path)
         return

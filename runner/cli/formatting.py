@@ -245,10 +245,18 @@ def _short(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
+_NOT_REPORTED: Final = ("seconds_", "baseline_")
+"""What the metrics of a result say besides the numbers of the training."""
+
+
 def metrics_text(job: JobDetail) -> str:
     """Return the numbers that a job has reported last."""
-    progress = job["progress"] or {}
-    numbers = {"loss": progress.get("loss"), **progress.get("metrics", {})}
+    progress = job["progress"]
+    if progress is None:  # it has ended
+        told = (job["result"] or {}).get("metrics", {})
+        numbers = {name: value for name, value in told.items() if not name.startswith(_NOT_REPORTED)}
+    else:
+        numbers = {"loss": progress.get("loss"), **progress.get("metrics", {})}
     return ", ".join(f"{name}={value:.6g}" for name, value in numbers.items() if value is not None)
 
 

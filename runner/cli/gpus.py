@@ -21,6 +21,9 @@ COLUMNS: Final = (
     "GPU", "UUID", "MODEL", "MEMORY", "UTIL", "TEMP", "POWER", "STATE", "SINCE", "JOB OR REASON",
 )  # fmt: skip
 
+NO_LIMIT_CPUS: Final = 2**20
+"""So many CPUs stand for no limit: the daemon hands jobs to an engine with a queue of its own."""
+
 SPARE: Final = ("POWER", "TEMP", "SINCE", "UUID", "MODEL", "UTIL", "MEMORY")
 """Columns that a narrow screen does without, the least missed first."""
 
@@ -50,7 +53,10 @@ def gpus(context: click.Context, *, as_json: bool) -> None:
     _print(answer["devices"], as_json=as_json)
     if not answer["devices"]:
         memory = answer["memory_bytes"] / GIB
-        complain(f"no GPU here; {answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are lent")
+        limits = f"{answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are lent"
+        if answer["cpus"] >= NO_LIMIT_CPUS:
+            limits = "jobs run elsewhere, and the settings limit neither their CPUs nor their memory"
+        complain(f"no GPU here; {limits}")
 
 
 def _print(devices: list[Device], *, as_json: bool) -> None:

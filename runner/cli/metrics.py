@@ -89,12 +89,30 @@ def plot(jobs: tuple[str, ...], name: str | None, axis: str, output: Path | None
         raise click.BadParameter(f"{output}: must end in {', '.join(SUFFIXES)}", param_hint="-o")
     client = find_or_start(complain)
     answers = [client.get(_path(job)) for job in jobs]
-    lines = [_line(answer, name or _usual(answer), axis) for answer in answers]
+    lines = _lines(answers, name, axis)
     title = lines[0].name if len({line.name for line in lines}) == 1 else "value"
     if output is not None:
         _draw(lines, title, axis, output)
         return
     click.echo(_terminal_plot(lines, title, axis))
+
+
+def _lines(answers: Sequence[dict[str, Any]], name: str | None, axis: str) -> list[Line]:
+    """Return a line for each job that has the curve, and tell which have not.
+
+    Raises:
+        UsageError: none has it.
+    """
+    lines, absent = [], []
+    for answer in answers:
+        try:
+            lines.append(_line(answer, name or _usual(answer), axis))
+        except UsageError as error:
+            absent.append(error)
+    if not lines:
+        raise absent[0]
+    complain(*(f"{error}; left out" for error in absent))
+    return lines
 
 
 def make_metrics_table(curves: dict[str, list[Row]]) -> Table:

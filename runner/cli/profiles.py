@@ -124,13 +124,13 @@ def _named(name: str) -> Mapping[str, ProfileSetting]:
     from runner.base.errors import UsageError  # noqa: PLC0415  as above
     from runner.base.textfile import quoted  # noqa: PLC0415
     from runner.files.profiles.load import ACCELERATORS, AUTO, load_profile, profile_names  # noqa: PLC0415
-    from runner.files.validation import suggest_choice  # noqa: PLC0415
+    from runner.files.validation import suggest_profile  # noqa: PLC0415
 
     names = profile_names(_directory())
     if name == AUTO:
         raise UsageError(f"{AUTO} is {', '.join(ACCELERATORS)}, whichever the job gets; choose one of them")
     if name not in names:
-        hint = suggest_choice(name, names)
+        hint = suggest_profile(name, names)
         raise UsageError(f"there is no profile {quoted(name)}{hint}")
     return load_profile(name, _directory())
 

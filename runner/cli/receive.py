@@ -39,12 +39,30 @@ class SentFile(NamedTuple):
     executable: bool
 
 
+class Blobs(NamedTuple):
+    """Where files are kept by content, and a group that may read them beside their owner."""
+
+    directory: Path
+    readers: int | None
+
+    def of(self, file: SentFile) -> Path:
+        """Return where a file is kept: links share a mode, so an executable is another file."""
+        return self.directory / f"{file.digest}{'-x' if file.executable else ''}"
+
+    def share(self, path: Path) -> None:
+        """Let the group read a file or directory, as far as its owner may."""
+        if self.readers is not None:
+            os.chown(path, -1, self.readers)
+            mode = path.stat().st_mode
+            path.chmod(mode & 0o700 | (mode & 0o500) >> 3)
+
+
 @click.command(hidden=True)
 def receive() -> None:
     """Take a tree: a line with what it holds, then the files that are not here yet."""
     base = os.environ.get("XDG_CACHE_HOME") or _usual_cache()
     try:
-        take_tree(Path(base) / "runner" / "received", sys.stdin.buffer, sys.stdout.buffer)
+        take_tree(Path(base) / "runner" / "received", sys.stdin.buffer, sys.stdout.buffer, _readers())
     except OSError as error:
         raise Unavailable(f"{error.filename or base}: {error.strerror}") from error
 
@@ -54,8 +72,22 @@ def _usual_cache() -> str:
     return "/var/cache" if os.geteuid() == 0 else str(Path.home() / ".cache")
 
 
-def take_tree(place: Path, source: IO[bytes], answers: IO[bytes]) -> None:
+def _readers() -> int | None:
+    """Return the group that must read what root sends, None for other users.
+
+    A daemon in two parts opens the files of root with the rights of ``root_jobs_run_as``.
+    """
+    if os.geteuid() != 0:
+        return None
+    from runner.files.settings.model import load_settings  # noqa: PLC0415  loads pydantic, which others need not
+
+    return load_settings(None).root_jobs_run_as.gid
+
+
+def take_tree(place: Path, source: IO[bytes], answers: IO[bytes], readers: int | None = None) -> None:
     """Answer with the digests that are missing, take them, and answer with the path of the tree.
+
+    ``readers`` is a group that may read the tree beside its owner.
 
     Raises:
         UsageError: what is sent is no tree, or ends early.
@@ -73,14 +105,18 @@ def take_tree(place: Path, source: IO[bytes], answers: IO[bytes]) -> None:
     for file in files:
         if len(file.digest) != 64 or not set(file.digest) <= set("0123456789abcdef"):
             raise UsageError("receive: no digest")
-    blobs = place / "files"
-    blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    missing = {file.digest: file.size for file in files if not (blobs / _name(file)).exists()}
+    blobs = Blobs(place / "files", readers)
+    blobs.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    trees = place / "trees"
+    trees.mkdir(exist_ok=True, mode=0o700)
+    for directory in (place, trees):
+        blobs.share(directory)
+    missing = {file.digest: file.size for file in files if not blobs.of(file).exists()}
     modes = {file.digest: [each for each in files if each.digest == file.digest] for file in files}
     _say(answers, {"missing": list(missing)})
     for digest, size in missing.items():
         _take(source, blobs, digest, size, modes[digest])
-    tree = place / "trees" / hashlib.sha256(head).hexdigest()[:32]
+    tree = trees / hashlib.sha256(head).hexdigest()[:32]
     if not tree.exists():
         _link(tree, blobs, files, links, directories)
     os.utime(tree)
@@ -94,18 +130,13 @@ def _check(path: str) -> None:
         raise UsageError("receive: a path leads out of the tree")
 
 
-def _name(file: SentFile) -> str:
-    """Return the name of a kept file: links share a mode, so an executable is another file."""
-    return f"{file.digest}{'-x' if file.executable else ''}"
-
-
-def _take(source: IO[bytes], blobs: Path, digest: str, size: int, users: list[SentFile]) -> None:
+def _take(source: IO[bytes], blobs: Blobs, digest: str, size: int, users: list[SentFile]) -> None:
     """Take the content of one file.
 
     Raises:
         UsageError: it ends early, or is another one.
     """
-    draft, known, left = blobs / f".draft-{os.getpid()}", hashlib.sha256(), size
+    draft, known, left = blobs.directory / f".draft-{os.getpid()}", hashlib.sha256(), size
     with draft.open("wb") as file:
         while left:
             piece = source.read(min(left, PIECE))
@@ -118,17 +149,18 @@ def _take(source: IO[bytes], blobs: Path, digest: str, size: int, users: list[Se
     if known.hexdigest() != digest:
         draft.unlink()
         raise UsageError("receive: a file changed while it was sent; try again")
-    for name in {_name(each): each for each in users}.values():
-        target, part = blobs / _name(name), blobs / f".part-{os.getpid()}"
+    for target, each in {blobs.of(each): each for each in users}.items():
+        part = blobs.directory / f".part-{os.getpid()}"
         if not target.exists():
             shutil.copyfile(draft, part)
-            part.chmod(0o700 if name.executable else 0o600)
+            part.chmod(0o700 if each.executable else 0o600)
+            blobs.share(part)
             part.replace(target)
     draft.unlink()
 
 
 def _link(
-    tree: Path, blobs: Path, files: list[SentFile], links: list[tuple[str, str]], directories: list[str]
+    tree: Path, blobs: Blobs, files: list[SentFile], links: list[tuple[str, str]], directories: list[str]
 ) -> None:
     draft = tree.with_name(f".{tree.name}-{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
@@ -138,10 +170,12 @@ def _link(
     for file in files:
         target = draft / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        _hold(target, blobs / _name(file))
+        _hold(target, blobs.of(file), blobs)
     for path, to in links:
         (draft / path).parent.mkdir(parents=True, exist_ok=True)
         (draft / path).symlink_to(to)
+    for directory in (draft, *(each for each in draft.rglob("*") if each.is_dir() and not each.is_symlink())):
+        blobs.share(directory)
     try:
         draft.rename(tree)
     except OSError:  # another command has made the same tree meanwhile
@@ -150,7 +184,7 @@ def _link(
             raise
 
 
-def _hold(target: Path, blob: Path) -> None:
+def _hold(target: Path, blob: Path, blobs: Blobs) -> None:
     """Link a kept file into a tree; a file that has all links that the file system allows is copied."""
     try:
         target.hardlink_to(blob)
@@ -158,6 +192,7 @@ def _hold(target: Path, blob: Path) -> None:
         if error.errno != errno.EMLINK:
             raise
         shutil.copy(blob, target)
+    blobs.share(target)
 
 
 def _sweep(place: Path) -> None:

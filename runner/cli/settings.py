@@ -67,10 +67,14 @@ def reload_(*, as_json: bool) -> None:
     Only root and the daemon's own user may. A file with a mistake changes nothing: exit code 2. Settings
     that need a restart of the daemon are named, and keep their values.
     """
+    from runner.base.textfile import one_line  # noqa: PLC0415  as above
+
     answer = find_running(complain).post("/v1/settings/reload", {})
     if as_json:
         say_json(answer)
         return
-    say(f"in force now: {', '.join(answer['changed']) or 'nothing new'}")
+    file = answer.get("file")  # a daemon of an earlier version does not name it
+    read = f"{one_line(file)}: " if file else ""
+    say(f"{read}in force now: {', '.join(answer['changed']) or 'nothing new'}")
     if answer["needs_restart"]:
         complain(f"not before a restart of the daemon: {', '.join(answer['needs_restart'])}")

@@ -11,18 +11,18 @@ from runner.cli.console import complain, on_terminal, say_json, say_row
 from runner.cli.parameters import as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from runner.core.scheduler.simulator import Arrival, Site
+    from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site
     from runner.core.scheduler.simulator_report import Report
-    from runner.services.simulation.run import SchedulerVariant
+    from runner.services.simulation.run import PlayedOrder, SchedulerVariant
 
 FILE = click.Path(path_type=Path)
 DEFAULT_LOAD: Final = 0.85
 ORDERS: Final = ("fair", "attained", "fifo", "priority", "sjf", "oracle")
 COLUMNS: Final = (
     "order", "utilisation", "mean wait h", "p50", "p90", "p95", "p99", "max", "slowdown", "preemptions",
-    "switching", "largest h", "fairness", "service fairness", "never started",
+    "switching", "largest h", "fairness", "service fairness", "never started", "worse than fifo",
 )  # fmt: skip
 USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slowdown", "got of its due")
 
@@ -49,6 +49,11 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 @click.option("--no-backfill", is_flag=True, help="Switch backfill off.")
 @click.option("--tick", "tick_s", type=click.FloatRange(0, 3600), default=30.0, show_default=True,
               help="The least number of seconds between two plans.")  # fmt: skip
+@click.option("--svg", type=FILE, metavar="FILE",
+              help="Draw the waits and the occupation of the machine, as SVG; needs matplotlib.")  # fmt: skip
+@click.option("--png", type=FILE, metavar="FILE", help="The same as PNG.")
+@click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+              help="Simulate so many orders at a time.")  # fmt: skip
 @click.option("--users", "by_user", is_flag=True, help="Print a line for each user.")
 @as_json
 def simulate(  # noqa: PLR0913  one for each option
@@ -64,6 +69,9 @@ def simulate(  # noqa: PLR0913  one for each option
     orders: tuple[str, ...],
     no_backfill: bool,
     tick_s: float,
+    svg: Path | None,
+    png: Path | None,
+    processes: int,
     by_user: bool,
     as_json: bool,
 ) -> None:
@@ -71,8 +79,10 @@ def simulate(  # noqa: PLR0913  one for each option
 
     Each order is a line; tabs separate the mean wait and its percentiles in hours, the bounded
     slowdown, the preemptions, the part of the device time that they cost, the mean time from submission
-    to end of the largest tenth of the jobs, and two indices of fairness between users (1 is the best).
+    to end of the largest tenth of the jobs, two indices of fairness between users (1 is the best), the
+    jobs that never started, and, if fifo is among the orders, the jobs that ended later than with fifo.
     """
+    from runner.cli import simulate_chart  # noqa: PLC0415  as above
     from runner.core.scheduler.simulator import Site  # noqa: PLC0415  as above
     from runner.services.simulation import formats  # noqa: PLC0415  only this command pays for it
     from runner.services.simulation import run as simulation  # noqa: PLC0415  as above
@@ -92,7 +102,19 @@ def simulate(  # noqa: PLR0913  one for each option
     if save is not None:
         traces.write(save, arrivals)
     contestants = _contestants(orders, no_backfill=no_backfill)
-    _play(contestants, arrivals, site, by_user=by_user, as_json=as_json)
+    pictures = {kind: path for kind, path in (("svg", svg), ("png", png)) if path is not None}
+    figure = simulate_chart.new_figure() if pictures else None
+    drawn: dict[str, Sequence[SimulatedJob]] = {}
+    if on_terminal() and not as_json:
+        say_row(*(USER_COLUMNS if by_user else COLUMNS))
+    for each in simulation.compare(contestants, arrivals, site, processes):
+        _say_order(each, of=len(arrivals), by_user=by_user, as_json=as_json)
+        if figure is not None:
+            drawn[each.variant.name] = each.jobs
+    if figure is not None:
+        simulate_chart.draw(figure, drawn, sum(len(host.devices) for host in site.hosts))
+    for kind, path in pictures.items():
+        simulate_chart.save(figure, path, kind)
 
 
 def _published(path: Path, name: str, last_days: float | None, site: Site) -> Sequence[Arrival]:
@@ -133,28 +155,18 @@ def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[Schedu
     ]
 
 
-def _play(
-    contestants: Iterable[SchedulerVariant],
-    arrivals: Sequence[Arrival],
-    site: Site,
-    *,
-    by_user: bool,
-    as_json: bool,
-) -> None:
-    """Simulate each order, and print its report as soon as it is ready."""
+def _say_order(each: PlayedOrder, *, of: int, by_user: bool, as_json: bool) -> None:
+    """Print the report of one order."""
     from runner.services.simulation import run as simulation  # noqa: PLC0415  as above
 
-    if on_terminal() and not as_json:
-        say_row(*(USER_COLUMNS if by_user else COLUMNS))
-    for contestant, report in simulation.compare(contestants, arrivals, site):
-        if as_json:
-            say_json(simulation.as_json(contestant, report))
-        elif by_user:
-            _say_users(contestant, report)
-        else:
-            _say(contestant, report)
-        if report.never_started:
-            complain(f"{contestant.name}: {report.never_started} of {len(arrivals)} jobs never started")
+    if as_json:
+        say_json(simulation.as_json(each.variant, each.report))
+    elif by_user:
+        _say_users(each.variant, each.report)
+    else:
+        _say(each.variant, each.report)
+    if each.report.never_started:
+        complain(f"{each.variant.name}: {each.report.never_started} of {of} jobs never started")
 
 
 def _say(contestant: SchedulerVariant, report: Report) -> None:
@@ -163,6 +175,7 @@ def _say(contestant: SchedulerVariant, report: Report) -> None:
         contestant.name, f"{report.utilisation:.3f}", *waits, f"{report.mean_slowdown:.1f}",
         report.preemptions, f"{report.switching:.3%}", f"{report.largest_completion_s / 3600:.1f}",
         f"{report.fairness:.3f}", f"{report.fairness_service:.3f}", report.never_started,
+        "" if report.worse_than_fifo is None else report.worse_than_fifo.jobs,
     )  # fmt: skip
 
 

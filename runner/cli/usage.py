@@ -81,7 +81,11 @@ def format_share(answer: Json) -> str:
     whole, all_ = answer["total"], answer["there"]
     name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")
     share = whole[name] / all_[name] if all_[name] else 0.0
-    return f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were lent ({share:.0%})"
+    lent = f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were lent ({share:.0%})"
+    budget, cost_s = answer.get("switching_budget"), whole.get("gave_way_cost_s", 0)
+    if budget is None or not whole.get("gave_way") or not whole[name]:
+        return lent
+    return f"{lent}; giving way cost {cost_s / whole[name]:.2%} of that, and may cost {budget:.2%}"
 
 
 def _cells(use: Json) -> tuple[Cell, ...]:

@@ -74,8 +74,10 @@ def state_dir(environ: Mapping[str, str], uid: int) -> str:
     return os.path.join(base, "runner")
 
 
-def endpoints(environ: Mapping[str, str], uid: int) -> tuple[Endpoint, ...]:
+def endpoints(environ: Mapping[str, str], uid: int, *, starts: bool = True) -> tuple[Endpoint, ...]:
     """Return the endpoints to try, in order; only the user's own daemon may be started.
+
+    On another machine it is started there, unless ``starts`` is false.
 
     A daemon of all users keeps its socket file while it is down.  Users then start no daemon of their
     own, whose jobs other users would not see, and root starts none that takes over its state.
@@ -83,7 +85,7 @@ def endpoints(environ: Mapping[str, str], uid: int) -> tuple[Endpoint, ...]:
     if (host := remote_host(environ)) is not None:
         from runner.client.remote import remote_socket  # noqa: PLC0415  only who asks another machine pays
 
-        return (Endpoint(remote_socket(host, environ), None),)
+        return (Endpoint(remote_socket(host, environ, starts=starts), None),)
     directory = state_dir(environ, uid)
     own = Endpoint(os.path.join(directory, "runner.sock"), directory)
     if chosen := environ.get("RUNNER_SOCKET"):

@@ -21,6 +21,7 @@ from runner.client.autostart import (
     connect,
     endpoints,
     reap_children,
+    remote_host,
     start,
     was_stopped,
 )
@@ -50,6 +51,11 @@ TELLERS: Final = {
     "schedules": "runner schedule list",
     "stop": "runner version",
 }
+AWAY_S: Final = 2.0  # how long a daemon elsewhere is waited for before that is told
+AWAY: Final = (
+    "{}: its daemon does not answer; jobs go on, and this command waits until one does (runner list starts"
+    " yours there); Ctrl-C ends the wait"
+)
 STOPPED: Final = (
     "the daemon was stopped; jobs go on, and this command waits until another one starts it"
     " (runner list does); Ctrl-C ends the wait"
@@ -318,8 +324,12 @@ class Client:
         from threading import Event  # noqa: PLC0415  only who follows pays for this import
 
         never, (pause_s, longest_s) = Event(), FOLLOW_PAUSE_S
-        reached_s = monotonic()
+        reached_s = lost_s = monotonic()
+        told = self.endpoint.state_dir is not None  # one of the user's own has words of its own
         while True:
+            if not told and monotonic() - lost_s > AWAY_S + wait_s:
+                told = True
+                self.tell(AWAY.format(remote_host(os.environ) or self.endpoint.socket))
             try:
                 return self.ask("GET", target, None, wait_s + ANSWER_LIMIT_S)
             except ConnectionLost as error:  # a daemon had accepted the connection
@@ -363,7 +373,9 @@ class Client:
     def await_return(self) -> None:
         """Wait until the same daemon answers again; start it if the user may."""
         reap_children()
-        if self.endpoint.state_dir is None:
+        if remote_host(os.environ) is not None:
+            endpoints(os.environ, os.geteuid(), starts=False)  # connects again, to the same place
+        elif self.endpoint.state_dir is None:
             _await_daemon(self.endpoint.socket)
         elif not answers(self.endpoint.socket):
             start(self.endpoint, self.tell)
@@ -446,13 +458,13 @@ def _optional(text: str | None) -> int | None:
     return int(text or 0) or None
 
 
-def find(tell: Tell = _silent) -> Client:
-    """Return a client of the first daemon that answers.
+def find(tell: Tell = _silent, *, starts: bool = False) -> Client:
+    """Return a client of the first daemon that answers; with ``starts`` another machine starts one there.
 
     Raises:
         NoDaemon: no daemon answers; the message is about the last endpoint.
     """
-    *others, last = endpoints(os.environ, os.geteuid())
+    *others, last = endpoints(os.environ, os.geteuid(), starts=starts)
     for endpoint in others:
         try:
             connect(endpoint.socket).close()
@@ -482,10 +494,12 @@ def find_or_start(tell: Tell = _silent) -> Client:
     If the daemon of all users is down, the function waits for it.
     """
     try:
-        return find(tell)
+        return find(tell, starts=True)
     except NoDaemon as absent:
         last = endpoints(os.environ, os.geteuid())[-1]
-        if last.socket == SYSTEM_SOCKET:
+        if remote_host(os.environ) is not None:
+            connect(last.socket).close()  # another command of this user was making the connection anew
+        elif last.socket == SYSTEM_SOCKET:
             tell(f"{absent}; waiting for the daemon of all users")
             _await_daemon(last.socket)
         else:

@@ -59,12 +59,16 @@ def join(connection: socket.socket, command: Sequence[str]) -> None:
 
 
 def serve(path: str, command: Sequence[str], idle_s: float = IDLE_S) -> None:
-    """Answer connections until there are none for a while."""
+    """Answer connections until there are none for a while; the socket gets its name when it listens."""
     listener = socket.socket(socket.AF_UNIX)
+    draft = path.removesuffix(".sock") + ".new"
+    with suppress(FileNotFoundError):
+        os.unlink(draft)  # noqa: PTH108
     before = os.umask(0o177)
-    listener.bind(path)
+    listener.bind(draft)
     os.umask(before)
     listener.listen(64)
+    os.rename(draft, path)  # noqa: PTH104
     listener.settimeout(idle_s)
     threads: list[threading.Thread] = []
     with listener:

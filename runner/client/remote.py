@@ -39,6 +39,10 @@ API: Final = 1
 
 SSH_FAILED: Final = 255
 NOT_FOUND: Final = 127
+UNAVAILABLE: Final = 4
+
+NO_START: Final = "RUNNER_DIAL_NO_START"
+"""With 1, ``runner dial`` starts no daemon; a variable, because an older runner there ignores it."""
 
 RELAY_S: Final = 5.0
 RELAY_POLL_S: Final = 0.02
@@ -124,11 +128,12 @@ def parse_host(text: str, environ: Mapping[str, str]) -> Host:
     return Host(text, destination, port, command)
 
 
-def remote_socket(text: str, environ: Mapping[str, str]) -> str:
+def remote_socket(text: str, environ: Mapping[str, str], *, starts: bool = True) -> str:
     """Return the path of a local socket behind which the daemon of a host answers.
 
     Raises:
         UsageError: there is no such host.
+        NoDaemon: none runs there, and ``starts`` is false.
         Unavailable: ssh fails, or no daemon answers there.
     """
     host = parse_host(text, environ)
@@ -138,7 +143,7 @@ def remote_socket(text: str, environ: Mapping[str, str]) -> str:
         return path
     with _locked(f"{base}.lock"):
         if not _answers(host, path):
-            _connect(host, control, path)
+            _connect(host, control, path, starts=starts)
         elif not answers(control):  # a relay outlives the connection that it dials through
             _ask_where(host, control)
     return path
@@ -220,15 +225,20 @@ def check_version(name: str, said: Mapping[str, Any]) -> None:
         )
 
 
-def _connect(host: Host, control: str, path: str) -> None:
-    """Make the connection of ssh, and a socket on this side that leads to the daemon."""
-    there = _ask_where(host, control)
+def _connect(host: Host, control: str, path: str, *, starts: bool = True) -> None:
+    """Make the connection of ssh, and a socket on this side that leads to the daemon.
+
+    The socket takes the place of the one before at once: another command may be about to connect.
+    """
+    there = _ask_where(host, control, starts=starts)
+    draft = path.removesuffix(".sock") + ".new"
     with suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(draft)  # noqa: PTH108
     forwards = subprocess.run(
-        host.ssh(control, "-O", "forward", "-L", f"{path}:{there}"), capture_output=True, check=False
+        host.ssh(control, "-O", "forward", "-L", f"{draft}:{there}"), capture_output=True, check=False
     )
-    if forwards.returncode == 0 and _answers(host, path):
+    if forwards.returncode == 0 and _answers(host, draft):
+        os.replace(draft, path)  # noqa: PTH105
         return
     with suppress(FileNotFoundError):
         os.unlink(path)  # noqa: PTH108
@@ -239,12 +249,13 @@ def _connect(host: Host, control: str, path: str) -> None:
         )
 
 
-def _ask_where(host: Host, control: str) -> str:
+def _ask_where(host: Host, control: str, *, starts: bool = True) -> str:
     """Return the path of the daemon's socket on a host; the connection is made, or used if it is there."""
+    look = f"{'' if starts else f'env {NO_START}=1 '}{host.command} dial --where"
     keep = ("-o", "ControlMaster=auto", "-o", f"ControlPersist={PERSIST_S}", "-o", "ServerAliveInterval=15")
     try:
         asked = subprocess.run(
-            [*host.ssh(control, "-T", *keep), "--", f"{host.command} dial --where"],
+            [*host.ssh(control, "-T", *keep), "--", look],
             stdout=subprocess.PIPE,
             check=False,
         )
@@ -259,6 +270,8 @@ def _ask_where(host: Host, control: str) -> str:
             f"{host.name}: has no program {host.command}; install the runner there, or name it:"
             f" ssh://{host.destination}{port}?command=/path/to/runner"
         )
+    if not starts and asked.returncode == UNAVAILABLE:
+        raise NoDaemon(f"{host.name}: no daemon runs there")
     if asked.returncode or not there.startswith("/"):
         raise Unavailable(f"{host.name}: {host.command} dial --where ended with exit code {asked.returncode}")
     return there
@@ -266,7 +279,8 @@ def _ask_where(host: Host, control: str) -> str:
 
 def _start_relay(host: Host, control: str, path: str) -> None:
     """Start a process that gives each connection of a socket an ``ssh ... runner dial`` of its own."""
-    dial = [*host.ssh(control, "-T"), "--", f"{host.command} dial"]
+    # Who follows a job starts no daemon that was stopped: the next command does, when it looks for one.
+    dial = [*host.ssh(control, "-T"), "--", f"env {NO_START}=1 {host.command} dial"]
     subprocess.Popen(
         [sys.executable, "-P", "-m", "runner.client.relay", path, *dial],
         stdin=subprocess.DEVNULL,

@@ -74,6 +74,7 @@ class SiteConfig:
     maintenance: tuple[Maintenance, ...] = ()
     utc_offset_s: Callable[[datetime], float] = lambda _now: 0.0  # of local time, for messages
     host: str = "this host"
+    learns_levels: bool = False  # the limits of the service levels follow from the history of this machine
 
 
 class InventoryView(Vitals, Protocol):
@@ -141,6 +142,7 @@ class TrackedJob:
     unknown: str = ""  # why its attempt cannot be observed
     accepted: tuple[int, ProgramStart | None] | None = None  # by the engine: attempt, and where it resumes
     waiting: Waiting | None = None  # what its attempt waits for in the engine's own queue
+    suspended: bool = False  # the engine has stopped its processes for a while
     misses: int = 0  # observations in a row that did not show its attempt
     examined: int = 0  # attempt whose exit is being examined
     numbered: bool = False  # its attempts have been compared with its directory

@@ -38,7 +38,11 @@ class DiskRateSampler:
         self._alive = {key: alive for key, alive in self._alive.items() if key in running}
         if any(key not in self._alive for key in running):
             self._look_for(running)
-        found = self.use.counters(self._alive.values())
+        try:
+            found = self.use.counters(self._alive.values())
+        except Unavailable as error:
+            log.info("disk_rates.unknown", problem=str(error))
+            return
         self._readings = {key: readings for key, readings in self._readings.items() if key in found}
         for key, counters in found.items():
             readings = self._readings.setdefault(key, deque())

@@ -100,6 +100,7 @@ class JobViews:
     _drift_s: float = 0.0  # of the time of day against the monotonic clock
     _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
     _starts_s: dict[str, float] = field(default_factory=dict)  # from launch to first step, by job
+    _last_devices: dict[str, tuple[str, ...]] = field(default_factory=dict)  # that each job held last
     switching: SwitchingCosts = field(default_factory=SwitchingCosts)
 
     def __post_init__(self) -> None:
@@ -124,6 +125,8 @@ class JobViews:
         was_preparing = self.preparing.pop(job_id, None)
         self._count(was_pending or was_preparing, -1)
         self.switching.look(row.job, self.context.store.decisions)
+        if was_running is not None:
+            self._last_devices[job_id] = was_running.devices
         match state:
             case Preparing():
                 self.preparing[job_id] = self._preparing_view(row)
@@ -162,11 +165,12 @@ class JobViews:
             return
         if isinstance(age_s, int | float):
             view = replace(view, checkpoint_s=probed.at.timestamp() - age_s)
+        reported_s = _reported_s(probed)
         remaining_s = self._estimates.observe_progress(
-            probed.job_id, probed.at.timestamp(), probed.facts, view.started_s
+            probed.job_id, reported_s, probed.facts, view.started_s
         )
         if remaining_s is not None and self.tracked_jobs[probed.job_id].row.job.time_limit is None:
-            ends_s = probed.at.timestamp() + remaining_s
+            ends_s = reported_s + remaining_s
             view = replace(view, ends_s=ends_s, ends_by=EstimateSource.PROGRESS)
         if probed.start_s is not None:
             self._starts_s[probed.job_id] = probed.start_s
@@ -246,6 +250,7 @@ class JobViews:
             array=terms.sweep,
             queued_s=state.since.timestamp() + self._shift_s(tracked),
             ran_s=row.job.history.ran.total_seconds(),
+            last_devices=self._last_devices.get(row.job.id, ()),
         )
 
     def _running_view(self, tracked: TrackedJob, state: Allocated) -> RunningJob:
@@ -295,10 +300,11 @@ class JobViews:
             self.switching.told.pop(job.id, None)  # the switch was called off
         elif was_running is not None and job.id not in self.running and job.id in self.switching.told:
             devices = billed_devices(was_running.request, self.context.site.rules)
-            self.switching.left(job.id, now_s, devices, self._restart_s(job.id))
+            half_life_s = self.context.site.rules.half_life_s
+            self.switching.left(job.id, now_s, devices, self._restart_s(job.id), half_life_s)
 
     def switching_left_device_s(self) -> float:
-        """Return what the budget of the machine leaves for switching, in device-seconds."""
+        """Return what the budget of the machine leaves for switching, in device-seconds; from any thread."""
         rules, now_s = self.context.site.rules, self.context.clock.monotonic()
         held_device_s = sum(self.usage.users.rounded().values())
         return rules.switching.budget * held_device_s - self.switching.spent_device_s(
@@ -318,6 +324,7 @@ class JobViews:
                     self.update(self.tracked_jobs[similar])
         del self._drifts_s[job_id]
         self._starts_s.pop(job_id, None)
+        self._last_devices.pop(job_id, None)
 
     def _depend(self, job_id: str, terms: QueueTerms) -> None:
         """Let a job wait for its predecessors; of those that have ended the store knows how."""
@@ -385,6 +392,12 @@ class JobViews:
     def _shift_s(self, tracked: TrackedJob) -> float:
         """Return by how much the time of day was set during the present state: waits keep their length."""
         return self._drift_s - _drift_s(tracked.since)
+
+
+def _reported_s(probed: Probed) -> float:
+    """Return when the newest step of a job was reported, by the calendar: an old report is no slow job."""
+    age_s = probed.facts.get("heartbeat.age_s")
+    return probed.at.timestamp() - (age_s if isinstance(age_s, int | float) else 0.0)
 
 
 def _drift_s(moment: Instant) -> float:

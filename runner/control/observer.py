@@ -201,9 +201,12 @@ class Observer:
         """Compare one attempt with what was observed; only evidence ends it."""
         job_id = tracked.row.job.id
         if self.context.work_queue.busy(job_id):
+            if isinstance(seen, Unknown):  # a command that waits for the engine may wait long
+                _record_unknown(tracked, seen)
             return
         _record_unknown(tracked, seen)
         _record_waiting(tracked, seen)
+        _record_suspended(tracked, seen)
         match seen:
             case Gone():
                 yield AttemptEnded(tracked, state.attempt, _of_this_start(state, seen))
@@ -258,6 +261,19 @@ def _record_waiting(tracked: TrackedJob, seen: Observation | None) -> None:
     elif tracked.waiting is not None and tracked.why == tracked.waiting.why:
         tracked.why = ""
     tracked.waiting = waiting
+
+
+SUSPENDED: Final = "its processes are suspended by the engine; silence is not held against it"
+
+
+def _record_suspended(tracked: TrackedJob, seen: Observation | None) -> None:
+    """Tell on a job that the engine has stopped its processes for a while, until they go on."""
+    suspended = isinstance(seen, Alive) and seen.suspended
+    if suspended:
+        tracked.why = SUSPENDED
+    elif tracked.suspended and tracked.why == SUSPENDED:
+        tracked.why = ""
+    tracked.suspended = suspended
 
 
 def _of_this_start(state: Allocated, gone: Gone) -> Gone:

@@ -26,6 +26,7 @@ from runner.control.schedulable import (
     unmet_reason,
     with_device_uuids,
 )
+from runner.control.service_levels import ServiceLevels
 from runner.control.transitions import Transition, transition
 from runner.core.job.attempt import Allocation
 from runner.core.job.events import Placed, PreemptRequested
@@ -93,10 +94,12 @@ class Scheduler:
     _newest: Explanation | None = None  # of the last plan
     _known: Explanation | None = None  # of the plan whose reasons are told
     _explaining: Lock = field(default_factory=Lock)  # held by who works out the reasons of a newer plan
+    _levels: ServiceLevels = field(init=False)
     _unrecorded: list[TrackedJob] = field(default_factory=list)  # jobs whose start could not be recorded
 
     def __post_init__(self) -> None:
         self.jobs = JobViews(self.context, self.tracked_jobs)
+        self._levels = ServiceLevels(self.context.site, self.context.past)
         self._maintenance_names.check(self.context)
 
     # --- planning
@@ -138,6 +141,7 @@ class Scheduler:
             return None
         if devices != self._devices:
             self._maintenance_names.check(self.context)
+        self._levels.refresh(now.monotonic)
         queue = hold_back_array_members(self.snapshot(now), self.jobs.preparing.values())
         made = plan(queue)
         self._newest = Explanation(made)

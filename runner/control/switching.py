@@ -36,11 +36,13 @@ class SwitchingCosts:
     _spent_device_s: float = 0.0
     _at_s: float = 0.0
 
-    def left(self, job_id: str, now_s: float, devices: float, restart_s: float) -> None:
+    def left(self, job_id: str, now_s: float, devices: float, restart_s: float, half_life_s: float) -> None:
         """Note that a job that was told to give way has left its devices."""
         told_s = self.told.pop(job_id)
         self.saves_s[job_id] = now_s - told_s
-        self._spent_device_s += devices * (now_s - told_s + restart_s)
+        earlier_device_s = self.spent_device_s(now_s, half_life_s)
+        self._spent_device_s = earlier_device_s + devices * (now_s - told_s + restart_s)
+        self._at_s = now_s
 
     def keep(self, job_id: str, now: datetime) -> None:
         """Let a job stay for a while that could not save now."""
@@ -63,10 +65,8 @@ class SwitchingCosts:
         return preempted * (self.saves_s.get(job_id, 0.0) + restart_s)
 
     def spent_device_s(self, now_s: float, half_life_s: float) -> float:
-        """Return what switching has cost the machine, decayed as usage is."""
-        self._spent_device_s = decay_usage(self._spent_device_s, max(now_s - self._at_s, 0.0), half_life_s)
-        self._at_s = now_s
-        return self._spent_device_s
+        """Return what switching has cost the machine, decayed as usage is; from any thread."""
+        return decay_usage(self._spent_device_s, max(now_s - self._at_s, 0.0), half_life_s)
 
     def forget(self, job_id: str) -> None:
         """Forget a finished job."""

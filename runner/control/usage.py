@@ -41,7 +41,7 @@ class UsageLedger:
 
     def rounded(self) -> Mapping[str, float]:
         """Return the usage so far, rounded: the order of additions must not show."""
-        rounded = {name: round(used, 1) for name, used in self.used.items()}
+        rounded = {name: round(used, 1) for name, used in self.used.copy().items()}
         return {name: used for name, used in rounded.items() if used}
 
 

@@ -55,6 +55,8 @@ class Watchdog:
         running = dict(self._running())
         self._heartbeats = {key: each for key, each in self._heartbeats.items() if key in running}
         for key, (row, state) in running.items():
+            if _is_suspended(self.tracked_jobs.get(key[0])):
+                continue  # what is not looked at is no silence
             run_guarded("probe", partial(self._report, key, row, state), job_id=row.job.id)
 
     def _report(self, key: _Key, row: JobRow, state: Running) -> None:
@@ -99,6 +101,10 @@ class Watchdog:
             monotonic=now.monotonic,
             start_s=heartbeat.start_s,
         )
+
+
+def _is_suspended(tracked: TrackedJob | None) -> bool:
+    return tracked is not None and tracked.suspended
 
 
 def _observe(heartbeat: Heartbeat, probe: ProgressProbe, attempt: Attempt, now: float) -> Heartbeat:

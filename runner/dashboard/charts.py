@@ -21,6 +21,17 @@ MARGIN: Final = 8
 MOST_DRAWN: Final = 400
 """Points of one line: more than a picture of this width can show make the page long."""
 
+FIRST: Final = (
+    "loss",
+    "train_loss",
+    "eval_loss",
+    "items_per_s",
+    "gradient_norm",
+    "learning_rate",
+    "memory_bytes",
+)
+"""The curves that come first, in this order."""
+
 STRIP_SLOTS: Final = 96
 """Cells of a day's strip: a quarter of an hour each."""
 

@@ -14,6 +14,9 @@ FRESH_S: Final = 0.5
 
 MOST_KEPT: Final = 256
 
+MOST_KEPT_BYTES: Final = 16 * 1024**2
+"""Of all answers that are kept, as they came; values in memory take several times as much."""
+
 
 @dataclass(slots=True)
 class Daemon:
@@ -22,6 +25,7 @@ class Daemon:
     client: Client
     monotonic: Callable[[], float]
     _kept: dict[str, tuple[float, Any]] = field(default_factory=dict)
+    _kept_bytes: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
@@ -32,12 +36,20 @@ class Daemon:
         if not wait_s and known is not None and self.monotonic() - known[0] < FRESH_S:
             return known[1]
         # Asked once: a page says that no daemon answers, and loads itself again when one does.
-        answer = json.loads(self.client.ask("GET", key, None, wait_s + ANSWER_LIMIT_S).body)
+        body = self.client.ask("GET", key, None, wait_s + ANSWER_LIMIT_S).body
+        answer = json.loads(body)
         with self._lock:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            self._kept[key] = self.monotonic(), answer
+            self._keep(key, answer, len(body))
         return answer
+
+    def _keep(self, key: str, answer: Any, size: int) -> None:  # noqa: ANN401  JSON
+        """Keep an answer for a moment; one that is larger than all may be is not kept."""
+        if len(self._kept) >= MOST_KEPT or self._kept_bytes + size > MOST_KEPT_BYTES:
+            self._kept.clear()
+            self._kept_bytes = 0
+        if size <= MOST_KEPT_BYTES:
+            self._kept[key] = self.monotonic(), answer
+            self._kept_bytes += size
 
     def job(self, ref: str, part: str = "", query: Query | None = None) -> Any:  # noqa: ANN401  JSON
         """Return a job, or a part of it: ``/why``, ``/curves``."""
@@ -51,4 +63,5 @@ class Daemon:
         """Change a job; what was kept is asked for anew."""
         with self._lock:
             self._kept.clear()
+            self._kept_bytes = 0
         return self.client.act(ref, verb, body)

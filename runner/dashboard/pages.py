@@ -1,7 +1,7 @@
 """The pages: the path of each, its template, and what it asks the daemon for."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -11,6 +11,7 @@ from runner.base.errors import RunnerError, UsageError
 from runner.dashboard import charts
 from runner.dashboard.daemon import Daemon
 from runner.dashboard.policies import policy
+from runner.dashboard.sweeps import sweep
 
 Values = dict[str, Any]
 Load = Callable[[Daemon, Mapping[str, str], Sequence[str], datetime], Values]
@@ -27,17 +28,6 @@ MOST_DIGITS: Final = 18
 """Of a number in an address."""
 
 MOST_COMPARED: Final = 12
-
-FIRST: Final = (
-    "loss",
-    "train_loss",
-    "eval_loss",
-    "items_per_s",
-    "gradient_norm",
-    "learning_rate",
-    "memory_bytes",
-)
-"""The curves that come first, in this order."""
 
 USAGE_S: Final = 7 * 86400
 
@@ -122,9 +112,17 @@ def job(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], now: dat
         "log": _allowed(lambda: daemon.log(ref, None, 0, TAIL_LINES)),
         "charts": _charts({name: {found["name"]: rows} for name, rows in curves.items()}),
         "verbs": verbs(found),
+        "loss": last_loss(found, curves),
         "code": describe_code((found.get("revision") or {}).get("code")),
         "file": json.dumps(found["revision"]["job"], indent=2) if found.get("revision") else None,
     }
+
+
+def last_loss(found: Values, curves: Mapping[str, Sequence[charts.Row]]) -> float | None:
+    """Return the loss that a job has reported last, also once it has ended; None if it has reported none."""
+    said = (found["progress"] or {}).get("loss")
+    known = next((curves[name] for name in ("loss", "train_loss") if curves.get(name)), None)
+    return said if said is not None else None if known is None else float(known[-1][2])
 
 
 def _allowed(ask: Callable[[], Any]) -> Any:  # noqa: ANN401  JSON
@@ -147,15 +145,18 @@ def describe_code(code: Values | None) -> str | None:
 
 def verbs(found: Values) -> tuple[tuple[str, str], ...]:
     """Return the changes that make sense for a job as it is, each with its words."""
+    again = "Restart" if found["saved_step"] is None else "Restart from the checkpoint"
     match found["state"]:
+        case "finished" if found["saved_step"] is None:
+            return (("restart", again),)
         case "finished":
-            return (("restart", "Restart from the checkpoint"), ("restart-scratch", "Restart from scratch"))
+            return (("restart", again), ("restart-scratch", "Restart from scratch"))
         case "held":
             return (("release", "Release"), ("cancel", "Cancel"))
         case "queued" | "preparing":
             return (("hold", "Hold"), ("cancel", "Cancel"))
         case _:
-            return (("restart", "Restart from the checkpoint"), ("hold", "Hold"), ("cancel", "Cancel"))
+            return (("restart", again), ("hold", "Hold"), ("cancel", "Cancel"))
 
 
 def life(found: Values, now: datetime) -> list[Values]:
@@ -183,7 +184,7 @@ def life(found: Values, now: datetime) -> list[Values]:
 
 
 def _charts(by_name: Mapping[str, Mapping[str, Sequence[charts.Row]]]) -> list[charts.Chart]:
-    names = [*(name for name in FIRST if name in by_name), *sorted(set(by_name) - set(FIRST))]
+    names = [*(name for name in charts.FIRST if name in by_name), *sorted(set(by_name) - set(charts.FIRST))]
     drawn = []
     for name in names:
         curves = by_name[name]
@@ -192,38 +193,6 @@ def _charts(by_name: Mapping[str, Mapping[str, Sequence[charts.Row]]]) -> list[c
         if chart is not None:
             drawn.append(chart)
     return drawn
-
-
-def sweep(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], _now: datetime) -> Values:
-    """Return the jobs of a matrix with their parameters and last numbers."""
-    found = daemon.get("/v1/jobs", {"sweep": query["ref"]})["jobs"]
-    rows = [_sweep_row(daemon, each) for each in found]
-    names = sorted({name for row in rows for name in row["values"]})
-    metric = query.get("metric") or _usual_metric(rows)
-    known = [row for row in rows if metric in row["numbers"]]
-    best = min(known, key=lambda row: row["numbers"][metric], default=None)
-    metrics = sorted({name for row in rows for name in row["numbers"]})
-    return {
-        "rows": rows,
-        "names": names,
-        "metric": metric,
-        "metrics": metrics,
-        "best": best,
-        "ref": query["ref"],
-    }
-
-
-def _sweep_row(daemon: Daemon, found: Values) -> Values:
-    curves = daemon.job(found["id"], "/curves")["curves"]
-    numbers = {name: points[-1][2] for name, points in curves.items() if points}
-    detail = daemon.job(found["id"])
-    values = ((detail.get("revision") or {}).get("sweep") or {}).get("values") or {}
-    return {"job": found, "numbers": numbers, "values": values}
-
-
-def _usual_metric(rows: Iterable[Values]) -> str:
-    names = {name for row in rows for name in row["numbers"]}
-    return next((name for name in ("eval_loss", *FIRST, *sorted(names)) if name in names), "")
 
 
 def compare(daemon: Daemon, query: Mapping[str, str], refs: Sequence[str], _now: datetime) -> Values:

@@ -134,6 +134,43 @@ _ALL: Final = (
 
 DATA_SETS: Final[Mapping[str, DataSet]] = MappingProxyType({one.name: one for one in _ALL})
 
+
+@dataclass(frozen=True, slots=True)
+class WorkloadData:
+    """The real data that a workload can have here, and what its source project trained on."""
+
+    workload: str
+    here: str
+    """A name that a job file may give as ``data``."""
+    owners: str
+    """The project and its set, in the form in which the workload reads it."""
+
+
+OWNERS: Final = (
+    WorkloadData(
+        "imu_stream",
+        "watch",
+        "MobilePoser: AMASS, DIP-IMU, TotalCapture as .pt files of acc, ori, pose, tran, joint",
+    ),
+    WorkloadData(
+        "graph_forecast",
+        "sp500-stocks",
+        "gogooku3: a long Parquet panel of J-Quants (date, code, features, targets)",
+    ),
+    WorkloadData(
+        "resident_transformer",
+        "index-ohlcv",
+        "gogo2: ANNOTATE/data/test_cases, annotation_ID.json with candles of 1 s, 1 m, 1 h, 1 d",
+    ),
+    WorkloadData(
+        "pair_classifier",
+        "solubility",
+        "LMOL: SCUT-FBP5500, two items and their scores for each pair, as a table",
+    ),
+    WorkloadData("causal_lm", "stdlib", "AGI2: corpus.txt and other text files of its own"),
+)
+"""One for each built-in workload; ``stdlib`` comes with every Python and is not prepared."""
+
 NAMES: Final = tuple(DATA_SETS)
 """Names that a job file may give as ``data`` instead of a directory."""
 

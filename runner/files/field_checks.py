@@ -18,6 +18,12 @@ DATA_ROOT: Final = PurePosixPath("/data")
 WORKLOAD_TARGET: Final = DATA_ROOT / "workload"
 """The mount point of the workload's data; a job cannot mount anything over it."""
 
+WEIGHTS_TARGET: Final = DATA_ROOT / "init-weights"
+"""The mount point of the weights that a training begins with; reserved as well."""
+
+INPUT_TARGET: Final = PurePosixPath("/inputs")
+"""Where a container has the paths that a workload names besides its data, each below the field's name."""
+
 CODE_TARGET: Final = PurePosixPath("/code")
 """The mount point of the code of a program."""
 
@@ -192,6 +198,8 @@ def check_mount_target(value: str) -> str:
         raise ValueError(f"must be a path below /data, such as /data/corpus, not {quoted(value)}")
     if target.is_relative_to(WORKLOAD_TARGET):
         raise ValueError(f"{WORKLOAD_TARGET} is reserved for the workload's data; choose another path")
+    if target.is_relative_to(WEIGHTS_TARGET):
+        raise ValueError(f"{WEIGHTS_TARGET} is reserved for workload.init_from; choose another path")
     if not value.isprintable():
         raise ValueError(f"must have only printable characters, not {quoted(value)}")
     return str(target)

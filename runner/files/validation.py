@@ -47,6 +47,13 @@ def suggest_choice(word: str, choices: Iterable[str]) -> str:
     return did_you_mean(word, known) or f"; choose one of {', '.join(known)}"
 
 
+def suggest_profile(word: str, names: Iterable[str]) -> str:
+    """Return the same for a profile; those of single source projects are not listed, only recognised."""
+    known = tuple(names)
+    usual = [name for name in known if not name.endswith(("-before", "-after"))]
+    return did_you_mean(word, known) or f"; choose one of {', '.join(usual)}"
+
+
 def format_choices(choices: Sequence[str]) -> str:
     """Return choices as a list in words: ``"a", "b" or "c"``."""
     words = [quoted(choice) for choice in choices]

@@ -10,10 +10,12 @@ from images.settings import ImageSettings
 from images.store import ImageStore
 from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.docker.images import DockerImages
+from runner.adapters.either import Choices, EitherExec, EitherExecutor, Room
 from runner.adapters.gpu import nvidia
 from runner.adapters.helper.connection import HelperConnection
 from runner.adapters.helper.messages import ExecutorKind, ReloadSettings
 from runner.adapters.helper.remote import (
+    RemoteDiskUse,
     RemoteExecutor,
     RemoteFiles,
     RemoteImages,
@@ -26,6 +28,7 @@ from runner.adapters.helper.remote import (
 from runner.adapters.helper.remote_exec import RemoteExec
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.clock import boot_id
+from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
@@ -35,9 +38,11 @@ from runner.adapters.image_locks import choose_for_this_machine
 from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.slurm.commands import SlurmCommands
+from runner.adapters.slurm.exec import SlurmExec
 from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
 from runner.adapters.slurm.oci import NodeSettings
 from runner.adapters.slurm.options import SlurmRules
+from runner.core.ports.disk import DiskUse, NoDiskUse
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
 from runner.core.ports.images import Images
@@ -68,6 +73,9 @@ class Adapters(Protocol):
 
     def commands(self, kind: str) -> ExecPort:
         """Return what runs commands inside of attempts."""
+
+    def disk(self, executor: Executor) -> DiskUse:
+        """Return what counts the disk use of attempts."""
 
     def network(self, executor: Executor) -> OutboundNetwork | None:
         """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
@@ -119,6 +127,10 @@ class LocalAdapters:
     def commands(self, kind: str) -> ExecPort:
         """Return what runs commands inside of attempts."""
         return local_commands(self.directory, self.settings, kind)
+
+    def disk(self, executor: Executor) -> DiskUse:
+        """Return what counts the disk use of attempts."""
+        return NoDiskUse() if executor.queues else HostDiskCounters()
 
     def network(self, executor: Executor) -> OutboundNetwork | None:
         """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
@@ -176,6 +188,10 @@ class SplitAdapters:
     def commands(self, _kind: str) -> ExecPort:
         """Return what runs commands inside of attempts."""
         return RemoteExec(self.helper)
+
+    def disk(self, _executor: Executor) -> DiskUse:
+        """Return what counts the disk use of attempts."""
+        return RemoteDiskUse(self.helper)
 
     def network(self, _executor: Executor) -> OutboundNetwork | None:
         """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
@@ -235,7 +251,14 @@ def image_settings(directory: Path, settings: Settings) -> ImageSettings:
 
 def local_executor(directory: Path, settings: Settings, kind: str, instance: str) -> Executor:
     if kind == "slurm":
-        return SlurmExecutor(slurm_settings(directory, settings, instance))
+        batch = SlurmExecutor(slurm_settings(directory, settings, instance))
+        if settings.slurm.local is None:
+            return batch
+        here = local_executor(directory, settings, _kind_here(settings), instance)
+        room = Room(settings.slurm.local.cpus, settings.slurm.local.memory_bytes)
+        # Mounts of containers here need pins, which those on nodes do not.
+        pinned = batch.in_container and os.geteuid() == 0
+        return EitherExecutor(here, batch, room, _choices(directory), mounts_here=not pinned)
     if kind == "process":
         return ProcessExecutor(ProcessSettings(instance, directory / "processes", find_problem=host_problem))
     from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
@@ -249,6 +272,15 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
     )
 
 
+def _kind_here(settings: Settings) -> str:
+    """Return what runs attempts on this machine beside Slurm: containers beside containers."""
+    return "docker" if settings.slurm.containers == "crun" else "process"
+
+
+def _choices(directory: Path) -> Choices:
+    return Choices(directory / "places")
+
+
 def slurm_settings(directory: Path, settings: Settings, instance: str) -> SlurmExecutorSettings:
     """Return how a daemon hands its jobs to Slurm."""
     said = settings.slurm
@@ -258,6 +290,7 @@ def slurm_settings(directory: Path, settings: Settings, instance: str) -> SlurmE
         commands=SlurmCommands(said.conf, said.timeout_s),
         rules=slurm_rules(settings),
         poll_s=said.poll_every_s,
+        interface=said.interface,
         containers=_node_containers(directory, settings, instance) if said.containers == "crun" else None,
     )
 
@@ -273,6 +306,7 @@ def _node_containers(directory: Path, settings: Settings, instance: str) -> "Nod
         UnpackedImages(said.images_dir or directory / "slurm-images", settings.engine),
         NodeSettings(said.init, seccomp, os.uname().machine),
         settings.open_files,
+        shares_network=said.nodes_network == "host",
     )
 
 
@@ -280,12 +314,19 @@ def slurm_rules(settings: Settings) -> SlurmRules:
     """Return what the settings say about jobs in Slurm."""
     said = settings.slurm
     types = {part.casefold(): name for part, name in said.gpu_types.items()}
-    return SlurmRules(said.partition, said.account, said.qos, types)
+    classes = {name: (each.partition, each.qos) for name, each in said.classes.items()}
+    return SlurmRules(said.partition, said.account, said.qos, types, classes, said.nice_per_priority)
 
 
 def local_commands(directory: Path, settings: Settings, kind: str) -> ExecPort:
     """Return what runs commands inside of attempts."""
-    if kind in {"process", "slurm"}:
+    if kind == "slurm":
+        there = SlurmExec(directory / "slurm")
+        if settings.slurm.local is None:
+            return there
+        here = local_commands(directory, settings, _kind_here(settings))
+        return EitherExec(here, there, _choices(directory))
+    if kind == "process":
         return ProcessExec(directory / "processes")
     from runner.adapters.docker.exec import DockerExec  # noqa: PLC0415  loads the SDK
 

@@ -16,7 +16,6 @@ from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
-from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.run_directory import owners
 from runner.adapters.slurm.check import SlurmCheck
 from runner.adapters.slurm.commands import SlurmCommands
@@ -38,7 +37,6 @@ from runner.control.inventory_types import InventoryRules, PresentDevices
 from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
-from runner.core.ports.disk import NoDiskUse
 from runner.core.ports.executor import Executor
 from runner.files.settings.live import LiveSettings, OfferedImages
 from runner.files.settings.model import Settings
@@ -156,7 +154,7 @@ def build(
         site=_site(settings),
         past=SqliteAccounting(store),
         inventory=inventory,
-        disk=DiskRateSampler(NoDiskUse() if executor.queues else HostDiskCounters(), executor.observe),
+        disk=DiskRateSampler(adapters.disk(executor), executor.observe),
     )
     return JobService(
         daemon=_controller(context, inventory, broadcast),
@@ -216,7 +214,7 @@ def _pins_mounts(settings: Settings, executor: Executor) -> bool:
 def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:
     if executor.in_container:
         return None
-    return HostProcesses(sys.executable, lambda: find_spec("torch") is not None, engine_problem)
+    return HostProcesses(sys.executable, lambda name: find_spec(name) is not None, engine_problem)
 
 
 def _batch_check(settings: Settings, executor: Executor) -> BatchCheck | None:
@@ -229,7 +227,13 @@ def _site(settings: Settings) -> SiteConfig:
     queue = settings.queue
     for problem in settings.strangers():
         log.warning("settings.unknown_name", problem=problem)
-    return SiteConfig(queue.rules(), queue.windows(), queue.utc_offset_s, os.uname().nodename)
+    return SiteConfig(
+        queue.rules(),
+        queue.windows(),
+        queue.utc_offset_s,
+        os.uname().nodename,
+        learns_levels=queue.switching.levels is None,
+    )
 
 
 def _executor(settings: Settings, store: SqliteStore, adapters: Adapters) -> tuple[Executor, str | None]:

@@ -42,6 +42,7 @@ class SettingsReload:
             def put_in_force() -> None:
                 live.value = change.settings
                 site.rules, site.maintenance, site.utc_offset_s = rules, windows, queue.utc_offset_s
+                site.learns_levels = queue.switching.levels is None
 
             self.service.daemon.run_exclusively(put_in_force)
             self.after()

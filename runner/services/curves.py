@@ -2,7 +2,8 @@
 
 A job's curves come from the lines of ``metrics.jsonl`` of its present lineage, all of them, however often the
 daemon was restarted meanwhile: how far each file has been read is kept beside the curves.  A program that
-writes no such file has the numbers that its log tells, sampled.  The use of devices is sampled, too.
+writes no such file has the numbers that its log tells, sampled, and once more when it has ended.  The use of
+devices is sampled, too.
 """
 
 import json
@@ -85,6 +86,8 @@ class CurveSet:
     """Bytes of its file that have been read."""
     has_file: bool = False
     """Whether the attempt has written numbers itself."""
+    ended: int = 0
+    """The newest attempt that had ended when it was looked at."""
 
     def add(self, name: str, at: float, step: int | None, value: float) -> None:
         """Add a value of a name."""
@@ -102,6 +105,7 @@ class CurveSet:
             "attempt": self.attempt,
             "offset": self.offset,
             "has_file": self.has_file,
+            "ended": self.ended,
             "curves": {
                 name: {"values_per_point": curve.values_per_point, "points": curve.rows()}
                 for name, curve in self.curves.items()
@@ -117,7 +121,12 @@ def parse_curves(kept: Any) -> CurveSet:  # noqa: ANN401  JSON
             for name, each in kept["curves"].items()
         }
         return CurveSet(
-            curves, int(kept["lineage"]), int(kept["attempt"]), int(kept["offset"]), bool(kept["has_file"])
+            curves,
+            int(kept["lineage"]),
+            int(kept["attempt"]),
+            int(kept["offset"]),
+            bool(kept["has_file"]),
+            int(kept.get("ended", 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return CurveSet()
@@ -160,7 +169,8 @@ class CurveService:
         """Return the curves of a job as they are now; may raise Unavailable."""
         with self._lock:
             found = self._live.get(row.job.id) or parse_curves(self.kept.read(row.job.id))
-            if self._read_reports(row, found) and row.job.id not in self._live:
+            is_new = self._read_reports(row, found)
+            if (self._read_end(row, found) or is_new) and row.job.id not in self._live:
                 self.kept.write(row.job.id, found.json())
             return parse_curves(found.json())
 
@@ -229,6 +239,7 @@ class CurveService:
         if curves.lineage != row.job.lineage:
             curves.curves.clear()
             curves.lineage, curves.attempt, curves.offset, curves.has_file = row.job.lineage, 0, 0, False
+            curves.ended = 0
         directory, is_new = self.service.attempt_service.directory(row), False
         for number in self._attempts(row, curves.attempt):
             if number != curves.attempt:
@@ -240,6 +251,20 @@ class CurveService:
                     for line in piece.splitlines():
                         _add_line(curves, line)
         return is_new
+
+    def _read_end(self, row: JobRow, curves: CurveSet) -> bool:
+        """Add what the newest attempt has told last, when it has ended: that may be between two looks."""
+        attempts = [
+            each for each in self.service.store.attempts(row.job.id) if each.lineage == curves.lineage
+        ]
+        if not attempts or attempts[-1].ended_at is None or attempts[-1].number <= curves.ended:
+            return False
+        curves.ended = attempts[-1].number
+        status = self.service.queries.last_progress(row, curves.ended, curves.lineage)
+        if status is not None:
+            for name, value in _sampled(status, alone=not curves.has_file):
+                curves.add(name, status.time, status.step, value)
+        return True
 
     def _attempts(self, row: JobRow, first: int) -> Iterator[int]:
         for attempt in self.service.store.attempts(row.job.id):
@@ -254,6 +279,7 @@ class CurveService:
                 continue
             with suppress(RunnerError, OSError):
                 self._read_reports(row, curves)
+                self._read_end(row, curves)
             self._keep(job_id, curves)
 
     def _write_sometimes(self) -> None:

@@ -7,7 +7,7 @@ no image: the program runs with the daemon's own Python, which may have no torch
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from jobs.contract import Program
+from jobs.contract import TRACKER_MODULES, TRACKER_PACKAGES, Program
 from runner.files.job.model import JobFile
 
 
@@ -18,8 +18,8 @@ class HostProcesses:
     python: str
     """The interpreter of the built-in workloads, and ``python`` of programs."""
 
-    has_torch: Callable[[], bool]
-    """Whether that interpreter finds torch now; it may be installed while the daemon runs."""
+    has_module: Callable[[str], bool]
+    """Whether that interpreter finds a module now; it may be installed while the daemon runs."""
 
     engine_problem: str | None
     """Why no engine was taken; None: the settings ask for processes."""
@@ -37,9 +37,22 @@ class HostProcesses:
 
     def torch_problem(self, job: JobFile) -> str | None:
         """Return why a built-in workload cannot run here; None if it can."""
-        if isinstance(job.workload, Program) or self.has_torch():
+        if isinstance(job.workload, Program) or self.has_module("torch"):
             return None
         return (
             f"{job.workload.kind} needs torch, which {self.python} lacks, and jobs have no containers here"
             "; install it there, or give the daemon a container engine"
         )
+
+    def starts_python(self, job: JobFile) -> bool:
+        """Whether a job needs the daemon's interpreter; a program finds another one on its PATH."""
+        return not isinstance(job.workload, Program)
+
+    def tracking_problem(self, job: JobFile) -> str | None:
+        """Return which packages of its trackers a built-in workload lacks here; None if it has all."""
+        wanted = [(TRACKER_PACKAGES[name], TRACKER_MODULES[name]) for name in job.track.trackers]
+        lacking = [package for package, module in wanted if not self.has_module(module)]
+        if isinstance(job.workload, Program) or not lacking:
+            return None
+        fact = f"needs {' and '.join(lacking)}, which {self.python} lacks, and jobs have no containers here"
+        return f"{fact}; install it there: {self.python} -m pip install {' '.join(lacking)}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from socket import socket
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status, TraceSummary
 from runner.core.job.attempt import Attempt
@@ -124,6 +124,9 @@ class RunDirectory(Protocol):
         The content is verified unless ``how`` says otherwise: this takes minutes, and is for the threads of
         the verification queue alone.  May raise Unavailable.
         """
+
+    def weights(self, kind: Literal["best", "final"]) -> Path | None:
+        """Return the directory of the weights that the newest lineage with any has published; None: none."""
 
     def program_saved(
         self, paths: RunPaths, wanted: ProgramFiles, how: Verification = ...

@@ -19,6 +19,7 @@ from runner.core.ports.disk_use import MeasuredDirectories
 from runner.core.ports.store import JobRow
 from runner.files.settings.retention import RetentionSettings
 from runner.services.jobs import JobService
+from runner.services.submission.revision import parse_revision
 
 log = structlog.get_logger()
 
@@ -108,7 +109,9 @@ class RetentionService:
         if limits.is_unlimited:
             return []
         measure = self.directories.size if limits.bytes_per_user is not None else _unmeasured
-        runs = [run for job_id in self.directories.ids() if (run := self._ended(job_id, measure)) is not None]
+        needed = self._needed()
+        ids = [job_id for job_id in self.directories.ids() if job_id not in needed]
+        runs = [run for job_id in ids if (run := self._ended(job_id, measure)) is not None]
         return choose(runs, limits, self.service.clock.now())
 
     def apply(self) -> list[Removal]:
@@ -123,6 +126,12 @@ class RetentionService:
             self.directories.remove(each.run.job_id)
             log.info("run_directory.removed", job_id=each.run.job_id, owner=each.run.owner, why=each.why)
         return removals
+
+    def _needed(self) -> frozenset[str]:
+        """Return the jobs with whose weights others begin that have not ended."""
+        rows = map(self.service.store.find, tuple(self.service.daemon.tracked_jobs))
+        begins = (parse_revision(row.revision).init for row in rows if row is not None)
+        return frozenset(each.job for each in begins if each is not None and each.job is not None)
 
     def _ended(self, job_id: str, measure: Callable[[str], int]) -> EndedRun | None:
         row = self.service.store.find(job_id)

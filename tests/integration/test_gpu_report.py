@@ -13,6 +13,7 @@ from scripts.gpu_report.report import Part, markdown, not_run, read
 from scripts.gpu_report.run_part import ORDER
 
 ROOT = Path(__file__).parents[2]
+LAUNCHER = ROOT / "scripts" / "gpu-report"
 
 MEASURES = {
     "exact": "causal_lm, 1 kills",
@@ -85,3 +86,33 @@ def test_without_a_device_the_report_measures_nothing(tmp_path: Path) -> None:
     [part] = read(tmp_path, ORDER)
     assert done.returncode == 0, done.stderr
     assert part.findings == (not_run("several", "no CUDA device"),)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout that has the launcher alone."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(LAUNCHER, tmp_path / "scripts" / LAUNCHER.name)
+    return tmp_path
+
+
+def typed(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Start the launcher with a Python that has no packages."""
+    command = [sys.executable, "-I", "-S", str(checkout / "scripts" / LAUNCHER.name), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_python_without_torch_takes_that_of_the_checkout(checkout: Path) -> None:
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "asked: $*"\n')
+    python.chmod(0o755)
+    assert typed(checkout, "--rehearse").stdout == "asked: -m scripts.gpu_report --rehearse\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--wheels", "wheels")])
+def test_where_nothing_has_torch_the_report_says_what_to_do(checkout: Path, words: tuple[str, ...]) -> None:
+    done = typed(checkout, *words)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"gpu-report: {sys.executable} has no torch; start this script with one")
+    assert len(done.stderr.splitlines()) == 1

@@ -248,7 +248,7 @@ def remove_system_image(daemon: Service, image: str) -> tuple[str, str]:
 def test_debian_packages_that_cannot_be_had_are_refused(daemon: Service) -> None:
     file = job(daemon, "bash", {"system": ["libsndfile1", "openssh-server"]}, "true")
     said = daemon.runner("submit", str(file), code=3)
-    assert "image.system: openssh-server: not on the list (libsndfile*, no-such-*)" in said
+    assert "image.system (line 1): openssh-server: not on the list (libsndfile*, no-such-*)" in said
     assert "the operator decides (packages.system in the settings)" in said
     file = job(daemon, "none", {"system": ["libsndfile1", "no-such-thing"]}, "true")
     said = daemon.runner("submit", str(file), code=2)

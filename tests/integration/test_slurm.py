@@ -1,11 +1,15 @@
 """What a real Slurm does to attempts: it loses answers, and people act behind our back."""
 
+import os
 import pwd
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
+from typing import Any
 
 import pytest
 
@@ -24,7 +28,8 @@ from runner.core.ports.executor import (
     Waiting,
 )
 from runner.core.ports.users import Owner
-from tests.fakes.daemon.service import service
+from tests.contract.worlds import eventually
+from tests.fakes.daemon.service import service, until
 from tests.fakes.engine.slurm import Cluster, used
 from tests.fakes.engine.slurm_site import (
     LATER,
@@ -39,6 +44,7 @@ from tests.fakes.engine.slurm_site import (
     site_on,
     when,
 )
+from tests.fakes.engine.slurm_training import training_site
 
 STRANGER = Owner(pwd.getpwnam("games").pw_uid, pwd.getpwnam("games").pw_gid, "games")
 NOTHING = {"kind": "program", "command": ["true"]}
@@ -109,6 +115,7 @@ def test_a_job_of_a_stranger_with_our_name_is_not_adopted(site: Site) -> None:
         "sbatch", "--parsable", f"--uid={STRANGER.uid}", f"--gid={STRANGER.gid}", *forged
     )
     executor = site.executor()
+    (site.root / "books" / name).mkdir(parents=True, exist_ok=True)  # it may have been submitted before
     executor.launch(request)
     assert end(executor, request.key).exit_code == 0
     assert request.log.read_text() == "ours\n"
@@ -139,9 +146,9 @@ def test_what_waits_has_a_reason_and_is_cancelled_without_having_run(site: Site)
     request = site.request(*SLEEP, job="waits", options=LATER)
     executor = site.executor()
     executor.launch(request)
-    waiting = when(executor, request.key, lambda each: isinstance(each, Waiting))
+    words = "Slurm: its begin time has not come (BeginTime)"  # said first may be that all is in use by others
+    waiting = when(executor, request.key, lambda each: isinstance(each, Waiting) and each.why == words)
     assert isinstance(waiting, Waiting)
-    assert waiting.why == "Slurm: its begin time has not come (BeginTime)"
     assert waiting.starts_at is not None
     with pytest.raises(Unavailable, match="signal it first"):
         executor.remove(request.key)
@@ -184,6 +191,84 @@ def test_slurm_refuses_to_requeue_an_attempt(site: Site) -> None:
     with pytest.raises(AssertionError, match="disabled"):
         site.cluster.ask("scontrol", "requeue", number)
     assert isinstance(seen(executor, request.key), Alive)
+
+
+def test_an_attempt_that_its_user_has_renamed_is_still_his_attempt(site: Site) -> None:
+    request = site.request(*SLEEP, job="renamed")
+    executor = replace(site, patience_s=1.0).executor()
+    executor.launch(request)
+    begun(executor, request)
+    number = site.cluster.numbers(attempt_name(request.key))[0]
+    site.cluster.ask("scontrol", "update", f"jobid={number}", "name=other")
+    executor.queue.expire()
+    assert isinstance(seen(executor, request.key), Alive)
+    adopter = replace(site, patience_s=1.0).executor()
+    assert isinstance(seen(adopter, request.key), Alive)
+    adopter.signal(request.key, SIGTERM)
+    assert end(adopter, request.key).exit_code == 143
+
+
+@pytest.mark.parametrize("words", [("hold",), ("requeue",), ("suspend",), ("update", "name=mine")])
+def test_a_stranger_cannot_touch_an_attempt(site: Site, words: tuple[str, ...]) -> None:
+    request = site.request(*SLEEP, job=f"stranger-{words[0]}", options=LATER if words[0] == "hold" else None)
+    executor = site.executor()
+    executor.launch(request)
+    if words[0] != "hold":
+        begun(executor, request)
+    number = site.cluster.numbers(attempt_name(request.key))[0]
+    told = f"jobid={number}" if words[0] == "update" else number
+    command = ("scontrol", words[0], told, *words[1:])
+    done = subprocess.run(
+        command,
+        user=STRANGER.uid,
+        group=STRANGER.gid,
+        env=site.cluster.environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    executor.queue.expire()
+    assert isinstance(seen(executor, request.key), Waiting if words[0] == "hold" else Alive)
+
+
+def is_quiet(log: Path) -> bool:
+    """Return whether nothing is written for two seconds."""
+    return time.time() - log.stat().st_mtime > 2
+
+
+def test_a_suspended_attempt_is_alive_and_goes_on(site: Site) -> None:
+    ticks = ("/bin/sh", "-c", "echo ready; while :; do echo tick; sleep 0.1; done")
+    request = site.request(*ticks, job="suspended")
+    executor = site.executor()
+    executor.launch(request)
+    begun(executor, request)
+    number = site.cluster.numbers(attempt_name(request.key))[0]
+    site.cluster.ask("scontrol", "suspend", number)
+    when(executor, request.key, lambda each: isinstance(each, Alive) and each.suspended)
+    eventually(lambda: is_quiet(request.log))  # what Slurm says comes before it is done
+    site.cluster.ask("scontrol", "resume", number)
+    when(executor, request.key, lambda each: isinstance(each, Alive) and not each.suspended)
+    said = request.log.stat().st_size
+    eventually(lambda: request.log.stat().st_size > said)
+    executor.signal(request.key, SIGTERM)
+    assert end(executor, request.key).exit_code == 143
+
+
+def test_on_a_drained_node_what_runs_goes_on_and_what_waits_says_so(site: Site) -> None:
+    fast = BatchOptions(constraint="fast")
+    runs, waits = (site.request(*SLEEP, job=f"drained-{name}", options=fast) for name in ("runs", "waits"))
+    executor = site.executor()
+    executor.launch(runs)
+    assert begun(executor, runs).host == "node1"
+    site.cluster.ask("scontrol", "update", "nodename=node1", "state=drain", "reason=test")
+    try:
+        executor.launch(waits)
+        told = when(executor, waits.key, lambda each: isinstance(each, Waiting) and "drained" in each.why)
+        assert isinstance(told, Waiting)
+        assert isinstance(seen(executor, runs.key), Alive)
+    finally:
+        site.cluster.ask("scontrol", "update", "nodename=node1", "state=resume")
+    begun(executor, waits)
 
 
 def test_a_preempted_attempt_saves_first(site: Site) -> None:
@@ -266,6 +351,52 @@ def test_slurm_is_not_asked_while_nothing_is_there_and_once_for_all(site: Site) 
 
 
 # --- a daemon
+
+
+def test_jobs_that_may_run_here_and_in_slurm_start_where_there_is_room_first(together: Cluster) -> None:
+    settings = {
+        "executor": "slurm",
+        "root_jobs_run_as": {"uid": NOBODY.uid, "gid": NOBODY.gid},
+        "slurm": {
+            "conf": str(together.conf),
+            "poll_every_s": 0.5,
+            "local": {"cpus": 1, "memory_bytes": 256 * 2**20},
+        },
+    }
+    program = {"kind": "program", "command": ["sleep", "1000"]}
+    fields: dict[str, Any] = {
+        "workload": program,
+        "resources": {"memory": "128MiB"},
+        "executor": ["local", "slurm"],
+    }
+    with service(**settings) as daemon:
+        daemon.start()
+        here, there = (daemon.submit(daemon.file(name, **fields), end="any") for name in ("first", "second"))
+        assert daemon.reaches(here, "running")["host"] == os.uname().nodename
+        assert str(daemon.reaches(there, "running")["host"]).startswith("node")
+        assert f"runs on {os.uname().nodename}" in daemon.runner("why", here)
+        alone = daemon.submit(daemon.file("third", **{**fields, "executor": ["local"]}), end="any")
+        said = "waits for room on this machine, where 0 CPUs and 128MiB are free"
+        until(lambda: said in daemon.runner("why", alone), "it says what it waits for")
+        daemon.kill()
+        daemon.start()
+        daemon.runner("cancel", here)
+        assert daemon.reaches(alone, "running")["host"] == os.uname().nodename
+        for job in (alone, there):
+            daemon.runner("cancel", job)
+            assert daemon.ends(job)["outcome"] == "cancelled"
+
+
+def test_a_command_beside_an_attempt_on_a_node_is_refused_with_slurms_own(together: Cluster) -> None:
+    with training_site(together, containers="none") as daemon:
+        program = {"kind": "program", "command": ["sleep", "1000"]}
+        job = daemon.submit(daemon.file("long", workload=program, resources={"memory": "128MiB"}), end="any")
+        daemon.reaches(job, "running")
+        number = together.numbers(f"runner-{daemon.instance}-{job}-1")[0]
+        said = daemon.runner("exec", job, "true", code=set(range(1, 256)))
+        assert f"srun --jobid={number} --overlap --pty sh" in said
+        daemon.runner("cancel", job)
+        daemon.ends(job)
 
 
 def test_a_job_is_held_that_somebody_cancels_in_slurm_and_goes_on_when_it_is_released(

@@ -82,7 +82,7 @@ def _chosen(base: BenchmarkJob, names: list[str], *, ablate: bool) -> tuple[list
 
     from runner.cli.bench import variants  # noqa: PLC0415  as above
 
-    arms = variants.profile_variants(names)
+    arms = variants.profile_variants(names, base.accelerator)
     if not ablate:
         return arms, {}
     if len(names) != 2:

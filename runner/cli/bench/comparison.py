@@ -62,6 +62,8 @@ class Row:
     jobs: Sequence[str]
     differs: Sequence[str]
     """What shows that the work was not the first arm's."""
+    eval_low: float | None = None
+    eval_high: float | None = None
 
 
 def make_measurement(
@@ -135,7 +137,10 @@ def _row(name: str, rounds: Sequence[Measurement], first: Sequence[Measurement])
     rates = [each.items_per_s for each in rounds if each.items_per_s is not None]
     rate, evaluation = _median(rounds, "items_per_s"), _median(rounds, "eval_s")
     memory = [each.memory_bytes for each in rounds if each.memory_bytes is not None]
+    evaluations = [each.eval_s for each in rounds if each.eval_s is not None]
     return Row(
+        eval_low=min(evaluations, default=None),
+        eval_high=max(evaluations, default=None),
         name=name,
         items_per_s=rate,
         items_low=min(rates, default=None),

@@ -7,19 +7,33 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from jobs.contract import SWITCHES, WORKLOADS, Profile, kind_of, profiles_dir
+from jobs.contract import SWITCHES, WORKLOADS, Profile, kind_of, most_workers, profiles_dir
 from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import quoted, read_source, shown
 from runner.files.job.load import parse_job
 from runner.files.profiles.conflicts import find_switch_conflicts, find_unused_switches
 from runner.files.profiles.load import AUTO, JOB_FILE, ProfileSetting, load_profile, profile_names
-from runner.files.validation import parse_mapping, suggest_choice
+from runner.files.validation import parse_mapping, suggest_choice, suggest_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from runner.files.profiles.load import Accelerator
+
+NEEDS_GPU: Final[Mapping[str, Any]] = {
+    "precision": "fp32",
+    "tf32_matmul": False,
+    "tf32_cudnn": False,
+    "compile": "off",
+}
+"""What the profiles of the source projects have on a CPU, which emulates the smaller formats.
+
+They were written for GPUs; measured on a CPU, both profiles of a project are held equal in these switches.
+"""
+
+SOURCES: Final = ("-before", "-after")
+"""How the names of the source projects' profiles end."""
 
 COMMON: Final[Mapping[str, Any]] = {
     "resources": {"cpus": 2, "memory": "2GiB"},
@@ -82,7 +96,7 @@ def job_name(base: BenchmarkJob, arm: Variant) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{base.name}-{arm.name}".lower()).strip("-")[:60].strip("-")
 
 
-def profile_variants(names: Sequence[str]) -> list[Variant]:
+def profile_variants(names: Sequence[str], accelerator: Accelerator = "cpu") -> list[Variant]:
     """Return one arm per profile.
 
     Raises:
@@ -91,11 +105,22 @@ def profile_variants(names: Sequence[str]) -> list[Variant]:
     known = (AUTO, *profile_names(profiles_dir()))
     for name in names:
         if name not in known:
-            hint = suggest_choice(name, known)
+            hint = suggest_profile(name, known)
             raise UsageError(f"there is no profile {quoted(name)}{hint}")
     if len(set(names)) < max(len(names), 2):
         raise UsageError(f"--profiles {','.join(names)}: name two different ones at least")
-    return [Variant(name, {"extends": name}) for name in names]
+    return [Variant(name, _profile_of(name, accelerator)) for name in names]
+
+
+def _profile_of(name: str, accelerator: Accelerator) -> dict[str, Any]:
+    """Return a profile as a job file says it; a source project's is held to what a CPU can show."""
+    if accelerator != "cpu" or not name.endswith(SOURCES):
+        return {"extends": name}
+    said = _said(name, accelerator)
+    return {
+        "extends": name,
+        **{switch: value for switch, value in NEEDS_GPU.items() if said[switch].value != value},
+    }
 
 
 def ablation_variants(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Variant], dict[str, str]]:
@@ -106,13 +131,32 @@ def ablation_variants(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Va
     """
     slow_said, fast_said = (_said(name, base.accelerator) for name in (slow, fast))
     found, skipped = [], {}
-    for switch in (each for each in SWITCHES if slow_said[each].value != fast_said[each].value):
+    changed = [each for each in SWITCHES if slow_said[each].value != fast_said[each].value]
+    sides = {name: _profile_of(name, base.accelerator) for name in (slow, fast)}
+    left_out = NEEDS_GPU.keys() if any(len(said) > 1 for said in sides.values()) else frozenset[str]()
+    fast_said = {**fast_said, **_held(sides[fast])}
+    for switch in changed:
         value = slow_said[switch].value
-        if why := _unfit(switch, value, fast_said, base):
+        if switch in left_out:
+            skipped[switch] = "needs a GPU; held equal in both profiles"
+        elif switch == "loader_workers" and min(value, fast_said[switch].value) >= _most_workers(base):
+            skipped[switch] = f"at most {_most_workers(base)} for the cores of the job, in both profiles"
+        elif why := _unfit(switch, value, fast_said, base):
             skipped[switch] = why
         else:
-            found.append(Variant(f"{fast}, {switch}: {shown(value)}", {"extends": fast, switch: value}))
-    return [Variant(slow, {"extends": slow}), *found, Variant(fast, {"extends": fast})], skipped
+            found.append(Variant(f"{fast}, {switch}: {shown(value)}", {**sides[fast], switch: value}))
+    return [Variant(slow, sides[slow]), *found, Variant(fast, sides[fast])], skipped
+
+
+def _most_workers(base: BenchmarkJob) -> int:
+    """Return the loader processes that a named profile gives the job at most."""
+    return most_workers(float(base.written.get("resources", {}).get("cpus", 1.0)))
+
+
+def _held(profile: Mapping[str, Any]) -> dict[str, ProfileSetting]:
+    """Return the switches that a profile of a job file changes."""
+    changes = {switch: value for switch, value in profile.items() if switch != "extends"}
+    return {switch: ProfileSetting(value, rank=JOB_FILE) for switch, value in changes.items()}
 
 
 def _unfit(switch: str, value: object, fast: Mapping[str, ProfileSetting], base: BenchmarkJob) -> str | None:

@@ -29,6 +29,9 @@ class Evidence:
     never_started: bool = False  # it was told to stop before its program started
     rank: int | None = None  # of several processes, the one that ended first
     processes: int | None = None  # how many there were
+    node: str = ""  # of that process; empty: unknown
+    device: str = ""  # the GPU of that process; empty: it had none
+    note: str = ""  # what their launcher has seen, such as a process that was stopped
     exception: str = ""  # the last line of a traceback at the end of its log
     engine_cause: ExitCause | None = None  # why the engine has ended it; ``engine_error`` has the words
 
@@ -59,6 +62,9 @@ BY_CODE: Final = {
 }
 
 
+STOPPED_EARLY: Final = "stopped early"
+"""Begins what a program says that succeeded before the last step of its plan."""
+
 SENT_SIGNALS: Final = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 )
@@ -70,9 +76,18 @@ def explain_exit(evidence: Evidence) -> tuple[str, str]:
     if evidence.engine_cause is not None and not _program_speaks(evidence):
         return evidence.engine_cause, evidence.engine_error or evidence.engine_cause.replace("_", " ")
     cause, message = _explain_rank(evidence)
-    if evidence.rank is None or evidence.exit_code == 0:
+    if evidence.exit_code == 0:
         return cause, message
-    return cause, f"rank {evidence.rank} of {evidence.processes or 'several'}: {message}"
+    if evidence.rank is not None:
+        message = f"{_describe_rank(evidence.rank, evidence)}: {message}"
+    return cause, f"{message}; {evidence.note}" if evidence.note else message
+
+
+def _describe_rank(rank: int, evidence: Evidence) -> str:
+    """Return one of several processes in words, with its node and its device."""
+    node = f" on {evidence.node}" if evidence.node else ""
+    device = f" ({evidence.device})" if evidence.device else ""
+    return f"rank {rank} of {evidence.processes or 'several'}{node}{device}"
 
 
 def _explain_rank(evidence: Evidence) -> tuple[str, str]:
@@ -116,7 +131,10 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
         case Evidence(exit_code=int(code), result_cause=None, result_message="") if (
             code - 128 in SENT_SIGNALS
         ):
-            return ExitCause.EXCEPTION, f"exit code {code} ({signal.Signals(code - 128).name})"
+            name = signal.Signals(code - 128).name
+            if code - 128 == signal.SIGINT:  # also what a program makes of its own interrupt
+                return ExitCause.EXCEPTION, f"exit code {code} ({name})"
+            return ExitCause.KILLED, f"killed from outside ({name})"
         case _:
             said = evidence.result_cause if evidence.result_cause != ExitCause.COMPLETED else None
             raised = f": {evidence.exception}" if evidence.exception else ""
@@ -155,4 +173,7 @@ def _zero(evidence: Evidence) -> tuple[str, str]:
         if evidence.stop_requested and not evidence.writes_result and evidence.result_cause is None:
             return ExitCause.STOPPED, "exit 0 when it was told to stop: nothing says that its work is done"
         return ExitCause.NO_RESULT, "exit 0 without a result that says completed"
-    return ExitCause.COMPLETED, "a child process was killed for memory" if evidence.oom_seen else ""
+    if evidence.oom_seen:
+        return ExitCause.COMPLETED, "a child process was killed for memory"
+    early = evidence.result_message if evidence.result_message.startswith(STOPPED_EARLY) else ""
+    return ExitCause.COMPLETED, early

@@ -46,6 +46,7 @@ from runner.core.job.events import (
     RevisionApplied,
     SwitchCalledOff,
 )
+from runner.core.job.exit_cause import STOPPED_EARLY
 from runner.core.job.model import Job
 from runner.core.job.states import (
     Allocated,
@@ -312,6 +313,8 @@ def _gave_way(job: Job, state: Allocated) -> int:
 def _completed(state: Allocated, ended: AttemptEnd) -> str:
     if isinstance(state, Stopping):
         return "completed while it was asked to stop"
+    if ended.message.startswith(STOPPED_EARLY):
+        return ended.message
     return "completed, although a child process was killed for memory" if ended.oom_seen else "completed"
 
 

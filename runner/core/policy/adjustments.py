@@ -17,6 +17,7 @@ _FACT: Final[Mapping[Setting, str]] = {
     Setting.COMPILE: "effective.compile",
     Setting.DEVICE: "device.others",
     Setting.PROFILE: "effective.profile",
+    Setting.NODES: "effective.nodes",
 }
 
 _END: Final[Mapping[Setting, FactValue]] = {
@@ -26,6 +27,7 @@ _END: Final[Mapping[Setting, FactValue]] = {
     Setting.PRECISION: PRECISIONS[-1],
     Setting.COMPILE: False,
     Setting.DEVICE: 0,
+    Setting.NODES: 1,
 }
 """The value of each setting that cannot be adjusted any further."""
 
@@ -41,6 +43,8 @@ def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
     A setting that is halved cannot be tried on a program without such settings.
     """
     now = facts.get(_FACT[adjustment.knob])
+    if now is None and adjustment.knob is Setting.NODES:
+        return False  # it has one
     if now is None:
         return adjustment.knob not in _HALVED or facts.get("turnable") is not False
     return now != _END.get(adjustment.knob, adjustment.turn)
@@ -90,6 +94,7 @@ class Overrides:
     compile: str | None = None
     profile: str | None = None  # name of another base profile
     avoid: tuple[str, ...] = ()  # devices that the next attempts are not given
+    nodes: int | None = None  # machines of a cluster that an attempt runs on together
 
     @property
     def switches(self) -> Mapping[str, Any]:
@@ -127,6 +132,8 @@ def _one(before: Overrides, adjustment: Adjustment, facts: Facts, devices: tuple
             return replace(before, compile="off")
         case Setting.DEVICE:
             return replace(before, avoid=tuple(dict.fromkeys((*before.avoid, *devices))))
+        case Setting.NODES:
+            return replace(before, nodes=_half(facts, "effective.nodes", 1, before.nodes))
         case Setting.PROFILE:  # exhaustive
             return replace(before, profile=adjustment.turn)
 

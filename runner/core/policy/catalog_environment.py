@@ -136,6 +136,14 @@ EFFECTIVE_FACTS: Final = (
         "the resolved spec of the attempt",
     ),
     Fact(
+        "effective.nodes",
+        FactKind.WHOLE,
+        _ALWAYS,
+        "nodes of a cluster that it runs on together; absent if there is one",
+        "the resolved spec of the attempt",
+        least=2,
+    ),
+    Fact(
         "turnable",
         FactKind.TRUTH,
         _EXIT,

@@ -113,8 +113,12 @@ def classify_field(name: str, fields: RevisionFields) -> FieldRule:
         return FieldRule(ChangeClass.E, "nobody knows what this field does to a checkpoint")
     if name == "profile.micro_batch" and fields.dropout:
         return FieldRule(ChangeClass.C, "dropout draws other masks in batches of another size")
+    if name in _EVALUATED and any(fields.values.get(each) for each in _DECIDING):
+        return FieldRule(ChangeClass.C, "its evaluations decide how fast it learns, or when it ends")
     if name in _PROCESSES and fields.values.get("parallel.shards") is not None:
-        exact = fields.values.get("parallel.reduction") == "exact"
+        exact = fields.values.get("parallel.reduction") == "exact" and not fields.values.get(
+            "parallel.sharded"
+        )
         return _EXACT if exact else _ROUNDING
     if fields.kind == PROGRAM and entry.kind is ChangeClass.E:
         return FieldRule(
@@ -152,7 +156,7 @@ _MEMORY: Final = FieldRule(
 )
 _KEPT: Final = FieldRule(ChangeClass.B, "other speed, same bits: work that need not be done twice", bits=True)
 _ROUNDING: Final = FieldRule(ChangeClass.B, "other rounding of the same mathematics")
-_PROCESSES: Final = frozenset({"parallel.processes", "resources.gpus"})
+_PROCESSES: Final = frozenset({"parallel.processes", "resources.gpus", "resources.nodes"})
 _EXACT: Final = FieldRule(
     ChangeClass.B, "other speed, same bits: they depend on parallel.shards alone", bits=True
 )
@@ -177,9 +181,12 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "resources.shm": _LIMIT,
     "resources.time_limit": _LIMIT,
     "resources.gpus": FieldRule(ChangeClass.C, "another number of devices sums in another order"),
+    "executor": _LIMIT,
+    "resources.nodes": FieldRule(ChangeClass.C, "another number of processes sums in another order"),
     "parallel.processes": FieldRule(ChangeClass.C, "another number of processes sums in another order"),
     "parallel.shards": FieldRule(ChangeClass.C, "other parts of a batch draw other masks"),
     "parallel.reduction": _ROUNDING,
+    "parallel.sharded": _ROUNDING,
     "parallel.timeout": _LIMIT,
     "queue.*": _LIMIT,
     "slurm.*": _LIMIT,
@@ -191,6 +198,8 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "schedule.*": _LIMIT,
     "checkpoint.*": _SAVING,
     "progress.*": _BOOKS,
+    "track": _BOOKS,
+    "track.*": _BOOKS,
     "accelerator": _PLACE,
     "image.*": _PLACE,
     "environment.*": _SURROUNDINGS,
@@ -222,6 +231,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "profile.clone_batches": _MEMORY,
     "profile.conversion": _KEPT,
     "profile.shared_targets": _ROUNDING,
+    "profile.streaming": _MEMORY,
     "profile.stream_buffer": _MEMORY,
     "profile.stream_buffer_memory": _MEMORY,
     "profile.graph_cache": _KEPT,
@@ -260,8 +270,15 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
     "eval_every": _EVALUATION,
     "eval_batches": _EVALUATION,
     "log_every": _BOOKS,
+    "init_from": FieldRule(ChangeClass.E, "other weights to begin with, which a resume does not load"),
+    "early_stopping": _PATH,
+    "lr_plateau": _PATH,
+    "swa": _PATH,
 }
 """The fields that all workloads have."""
+
+_EVALUATED: Final = frozenset({"workload.eval_every", "workload.eval_batches", "profile.eval_batch"})
+_DECIDING: Final = ("workload.early_stopping", "workload.lr_plateau")
 
 
 PROGRAM_FIELDS: Final[Mapping[str, FieldRule]] = {
@@ -275,13 +292,14 @@ PROGRAM_FIELDS: Final[Mapping[str, FieldRule]] = {
 
 
 def workload_rules(
-    *, data: Iterable[str], shape: Iterable[str], trajectory: Iterable[str]
+    *, data: Iterable[str], shape: Iterable[str], trajectory: Iterable[str], reports: Iterable[str] = ()
 ) -> Mapping[str, FieldRule]:
     """Return the rules of the fields that a workload adds to those of every training."""
     return {
         **dict.fromkeys(data, _CORPUS),
         **dict.fromkeys(shape, _SHAPE),
         **dict.fromkeys(trajectory, _PATH),
+        **dict.fromkeys(reports, _BOOKS),
     }
 
 

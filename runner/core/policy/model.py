@@ -83,6 +83,7 @@ class Setting(StrEnum):
     COMPILE = "compile"
     DEVICE = "device"
     PROFILE = "profile"
+    NODES = "nodes"
 
 
 SETTING_CHANGES: Final[Mapping[Setting, str]] = {
@@ -92,6 +93,7 @@ SETTING_CHANGES: Final[Mapping[Setting, str]] = {
     Setting.PRECISION: "safer",
     Setting.COMPILE: "off",
     Setting.DEVICE: "other",
+    Setting.NODES: "fewer",
 }
 """The change that each setting allows; a profile is chosen by its name."""
 

@@ -74,6 +74,10 @@ class BatchRequest:
     options: BatchOptions = BatchOptions()
     time_left: timedelta | None = None  # of the job's time limit; None: it has none
     grace: timedelta = timedelta(seconds=30)  # between SIGTERM and SIGKILL
+    nodes: int = 1  # that the attempt runs on together; limits and gpus are those of each
+    priority: int = 50  # of the job, from 0 to 100
+    priority_class: str = "normal"
+    places: tuple[str, ...] = ("slurm",)  # local: the daemon's machine, where the daemon offers it; slurm
 
 
 @dataclass(frozen=True, slots=True)

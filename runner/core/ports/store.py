@@ -122,6 +122,9 @@ class UsageHistory(Protocol):
         Of the owner's there are two at most.
         """
 
+    def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
+        """Return the device-seconds that the latest finished jobs held; a CPU counts as ``cpu_weight``."""
+
 
 class Store(Protocol):
     """What survives a crash.  One thread at a time writes; each call is one transaction."""

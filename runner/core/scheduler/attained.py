@@ -10,10 +10,40 @@ again until it has held devices for as long as a new job may.
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
 
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.snapshot import PendingJob, RunningJob
+
+LEARNED_PARTS: Final = (0.8, 0.95, 0.99)
+"""So many of the earlier jobs end below each learned limit: few jobs are left for the higher levels."""
+
+LEAST_JOBS: Final = 100
+"""Earlier jobs without which nothing is learned."""
+
+LEAST_LIMIT_S: Final = 600.0
+"""The least limit in device-seconds: below, jobs would be asked to give way before that can pay."""
+
+LEAST_FACTOR: Final = 2.0
+"""So many times the limit below a limit must be; else the two are one."""
+
+
+def learned_levels(held_device_s: Sequence[float]) -> tuple[float, ...] | None:
+    """Return the limits of the levels that follow from what earlier jobs held; None: there are too few.
+
+    They are quantiles of the device-seconds, so that most jobs end in the lowest level.
+    """
+    held = sorted(held_device_s)
+    if len(held) < LEAST_JOBS:
+        return None
+    levels: list[float] = []
+    for part in LEARNED_PARTS:
+        limit = max(held[int(part * len(held))], LEAST_LIMIT_S)
+        if not levels or limit >= LEAST_FACTOR * levels[-1]:
+            levels.append(limit)
+    return tuple(levels)
 
 
 def service_level(device_s: float, config: SchedulerConfig) -> int:
@@ -48,7 +78,7 @@ def next_rise_s(job: RunningJob, now_s: float, config: SchedulerConfig) -> float
 
 def _service_device_s(job: RunningJob, now_s: float, config: SchedulerConfig) -> float:
     """Return the device-seconds that decide the level of a running job."""
-    starvation_limit_s = config.priority_class(job.priority_class).starvation_limit_s
-    was_promoted = job.queued_s is not None and job.started_s - job.queued_s > starvation_limit_s
+    waited_s = 0.0 if job.queued_s is None else job.started_s - job.queued_s
+    was_promoted = waited_s > config.priority_class(job.priority_class).starvation_limit_s
     held_s = now_s - job.started_s if was_promoted else job.held_s(now_s)
     return held_s * billed_devices(job.request, config)

@@ -7,21 +7,22 @@ overdue job (see ``priority``).  A job behind them starts only if it delays no r
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import TypeAlias
 
 from runner.core.scheduler.calendar import Calendar, Limit
 from runner.core.scheduler.device_selection import Selection
-from runner.core.scheduler.displacement import Displacements
+from runner.core.scheduler.displacement import Displacements, switch_cost_s
 from runner.core.scheduler.fairshare import FairShare
-from runner.core.scheduler.formatting import format_duration
+from runner.core.scheduler.formatting import format_duration, format_time
 from runner.core.scheduler.pending import PendingReason, PendingReasons
 from runner.core.scheduler.placement import Placement, Placements, RequestClass
 from runner.core.scheduler.preemption import PreemptionCandidate, book_release, find_preemption
 from runner.core.scheduler.priority import EligibleJobs
-from runner.core.scheduler.snapshot import JobArray, PendingJob, Snapshot
+from runner.core.scheduler.snapshot import JobArray, PendingJob, QueueName, RunningJob, Snapshot
 from runner.core.scheduler.timeline import Span
 
 
@@ -104,7 +105,7 @@ class _Planner:
         self.unlimited_s = self.unlimited.end_s(self.snapshot.now_s) - self.snapshot.now_s
 
     def plan(self) -> Plan:
-        eligible = self.eligible = EligibleJobs(self.snapshot, self.fair_share)
+        eligible = self.eligible = EligibleJobs(self.snapshot, self.fair_share, passes_over=self._passes_over)
         for identity, request in eligible.requests.items():
             request_class = self.placements.request_class(request)
             self.open_classes[id(request_class)] += eligible.request_counts[identity]
@@ -127,6 +128,10 @@ class _Planner:
             self.device_ends_s,
         )
         return Plan(starts, tuple(self.preemptions), reservations, pending_reasons)
+
+    def _passes_over(self, name: QueueName) -> bool:
+        """Return whether no job of an owner's queue can start, nor displace another."""
+        return self._is_done() and not self.displacements.may_help(name)
 
     def _is_done(self) -> bool:
         """Return whether no other job can start, so that the rest of the queue is not looked at."""
@@ -168,7 +173,8 @@ class _Planner:
             return True
         selection = None if request_class.exhausted else self.placements.find_now(request_class, duration_s)
         if selection is not None:
-            self._start(job, selection, duration_s)
+            again = self.placements.select_again(request_class, selection, job.last_devices, duration_s)
+            self._start(job, again, duration_s)
             return True
         self._note_failure(request_class, duration_s)
         if self._displace_for(job, request_class, limits):
@@ -258,16 +264,20 @@ class _Planner:
         """Let jobs of a higher standing give way to a blocked job where that pays; return whether they do."""
         if request_class.never_placeable or not self._may_displace(job):
             return False
-        span = self.unlimited if job.duration_s is None else Span(job.duration_s)
-        placement = self.placements.find_earliest(request_class, span, limits)
-        if placement is None:
-            return False
         standing = self.eligible.standing(job)
-        candidate = self.displacements.find(job, standing, request_class, placement, span)
-        if candidate is None:
+        span = self.unlimited if job.duration_s is None else Span(job.duration_s)
+        found = self.displacements.find(
+            job,
+            standing,
+            request_class,
+            span,
+            lambda: self.placements.find_earliest(request_class, span, limits),
+        )
+        if found is None:
             return False
-        why = _displacement_reason(job, candidate, placement)
+        candidate, placement = found
         self.displacements.take(candidate)
+        why = partial(_displacement_reason, self.snapshot, job, candidate, placement)
         earlier = self._make_room(job, candidate, why, placement)
         self._reserve(job, earlier, overdue=False)
         self.fair_share.charge(
@@ -276,16 +286,20 @@ class _Planner:
         return True
 
     def _make_room(
-        self, job: PendingJob, candidate: PreemptionCandidate, why: str, placement: Placement
+        self,
+        job: PendingJob,
+        candidate: PreemptionCandidate,
+        why: Callable[[RunningJob], str],
+        placement: Placement,
     ) -> Placement:
-        """Stop the victims; return the placement of the job that they make room for."""
+        """Stop the victims, and tell each why; return the placement of the job that they make room for."""
         earlier = candidate.placement
         spared_s = max(placement.at_s - earlier.at_s, 0.0) / len(candidate.victims)
         host = self.calendar.hosts[earlier.selection.host.number]
         for victim in candidate.victims:
             book_release(self.calendar, host, victim, earlier.at_s)
             self.calendar.ends_s[victim.job_id] = earlier.at_s
-            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, why, spared_s))
+            self.preemptions.append(PreemptJob(victim.job_id, job.job_id, why(victim), spared_s))
         return Placement(earlier.at_s, Selection(earlier.selection.score, host, earlier.selection.devices))
 
     def _try_preemption(
@@ -297,7 +311,7 @@ class _Planner:
             return placement
         self.displacements.remove(candidate.victims)
         why = _preemption_reason(job, candidate, placement)
-        return self._make_room(job, candidate, why, placement)
+        return self._make_room(job, candidate, lambda _: why, placement)
 
 
 def _is_too_long(duration_s: float, too_long_s: float | None) -> bool:
@@ -314,12 +328,24 @@ def _preemption_reason(job: PendingJob, candidate: PreemptionCandidate, placemen
     )
 
 
-def _displacement_reason(job: PendingJob, candidate: PreemptionCandidate, placement: Placement) -> str:
-    spared = format_duration(placement.at_s - candidate.placement.at_s)
+def _displacement_reason(
+    snapshot: Snapshot,
+    job: PendingJob,
+    candidate: PreemptionCandidate,
+    placement: Placement,
+    victim: RunningJob,
+) -> str:
+    """Return for whom a job gives way, after how long, what that costs, and when it may be back."""
+    earlier_s, now_s = candidate.placement.at_s, snapshot.now_s
     count, unit = (job.request.gpus, "GPU") if job.request.gpus else (job.request.cpus, "CPU")
-    needs = f"{count:g} {unit}{'s' if count != 1 else ''}"
-    had = format_duration(job.ran_s) if job.ran_s else "none"
+    had = f"{format_duration(job.ran_s)} of service" if job.ran_s else "no service so far"
+    needs = f"needs {count:g} {unit}{'s' if count != 1 else ''}"
+    lasts = "" if job.duration_s is None else f", about {format_duration(job.duration_s)}"
+    ends = "" if job.duration_s is None else format_time(earlier_s + job.duration_s, snapshot)
+    back = f"; back about {ends}" if ends else ""
     return (
-        f"gave way to job {job.job_id} (service so far: {had}; needs {needs}), which would wait {spared} "
-        f"longer; cost about {candidate.lost_device_s:.0f} device-seconds"
+        f"gave way to job {job.job_id} ({had}, {needs}{lasts}), "
+        f"which would wait {format_duration(placement.at_s - earlier_s)} longer, "
+        f"after {format_duration(now_s - victim.started_s)}; "
+        f"cost about {format_duration(switch_cost_s(victim, now_s))}{back}"
     )

@@ -6,9 +6,10 @@ reservations are booked in it as they are decided.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from math import inf
+from typing import TYPE_CHECKING, Final
 
-from runner.core.scheduler.config import Quota
+from runner.core.scheduler.config import Quota, SchedulerConfig
 from runner.core.scheduler.snapshot import (
     DeviceKind,
     DeviceState,
@@ -21,6 +22,9 @@ from runner.core.scheduler.snapshot import (
     Snapshot,
 )
 from runner.core.scheduler.timeline import Timeline
+
+if TYPE_CHECKING:
+    from runner.core.scheduler.device_selection import Selection
 
 OVERRUN_SHARE = 0.1
 """A job past its expected end is assumed to need this share of its running time so far in addition."""
@@ -53,7 +57,13 @@ class HostCalendar:
     slots: list[DeviceSlot]
     link_groups: dict[str | None, int]  # number of devices in each
     only_frees_up: bool = True
-    version: int = 0
+    kept_in: "KeptHosts | None" = (
+        None  # who keeps it for the next plan, as long as this one does not change it
+    )
+    selections: "dict[int, Selection | None]" = field(default_factory=dict)
+    """What can start now, by the number of a request class; until something changes here."""
+    opens_s: dict[int, float] = field(default_factory=dict)
+    """When a host that only frees up has room, by the same."""
 
     def copy(self) -> "HostCalendar":
         """Return a copy to try something out on."""
@@ -83,13 +93,21 @@ class HostCalendar:
     def _change(
         self, request: ResourceRequest, devices: Iterable[str], begins_s: float, ends_s: float, sign: int
     ) -> None:
+        if self.kept_in is not None:
+            self.kept_in.drop(self)
         self.millicpus.take(begins_s, ends_s, sign * millicpus(request))
         self.memory.take(begins_s, ends_s, sign * request.memory_bytes)
         booked = frozenset(devices)
         for slot in self.slots if booked else ():
             if slot.device.uuid in booked:
                 slot.timeline.take(begins_s, ends_s, sign * device_units(request))
-        self.version += 1
+        self.selections.clear()
+        self.opens_s.clear()
+
+    def rebase(self, now_s: float) -> None:
+        """Let the calendar begin at a later time, before which nothing changes."""
+        for timeline in (self.millicpus, self.memory, *(slot.timeline for slot in self.slots)):
+            timeline.times[0] = now_s
 
     def close(self, window: Maintenance, now_s: float) -> None:
         """Book a maintenance window that covers the host or some of its devices."""
@@ -104,6 +122,48 @@ class HostCalendar:
         self.only_frees_up = self.only_frees_up and not (whole_host or closed)
 
 
+@dataclass(slots=True)
+class KeptHosts:
+    """The calendars of hosts, kept from plan to plan for as long as nothing changes on a host.
+
+    It is for who makes thousands of plans in a row, as the simulator does.  The reasons of a plan are to be
+    read before the next plan is made.
+    """
+
+    hosts: tuple[Host, ...] = ()
+    now_s: float = 0.0  # of the plan that is being made
+    requests: dict[ResourceRequest, int] = field(default_factory=dict)  # a number for each
+    matching: dict[object, list[tuple[int, ...]]] = field(default_factory=dict)
+    """By what a request asks of devices: the numbers of those that match, by host."""
+    _calendars: dict[str, tuple[tuple[RunningJob, ...], float, HostCalendar]] = field(default_factory=dict)
+
+    def begin(self, hosts: tuple[Host, ...], now_s: float) -> None:
+        """Begin a plan; forget everything if the hosts are not those of the plan before."""
+        self.now_s = now_s
+        if hosts is not self.hosts:
+            self.hosts = hosts
+            self.matching.clear()
+            self._calendars.clear()
+
+    def find(self, name: str, jobs: tuple[RunningJob, ...], now_s: float) -> HostCalendar | None:
+        """Return the calendar of a host with these running jobs; None: there is none that is still true."""
+        known = self._calendars.get(name)
+        if known is None or known[0] != jobs or known[1] <= now_s:
+            return None
+        return known[2]
+
+    def keep(self, calendar: HostCalendar, jobs: tuple[RunningJob, ...], until_s: float) -> None:
+        """Keep a calendar that is true until a time."""
+        calendar.kept_in = self
+        self._calendars[calendar.host.name] = (jobs, until_s, calendar)
+
+    def drop(self, calendar: HostCalendar) -> None:
+        """Keep a calendar no longer: a plan has booked something in it."""
+        calendar.kept_in = None
+        calendar.rebase(self.now_s)
+        self._calendars.pop(calendar.host.name, None)
+
+
 def millicpus(request: ResourceRequest) -> int:
     return round(request.cpus * 1000)
 
@@ -113,10 +173,14 @@ def device_units(request: ResourceRequest) -> int:
     return request.device_bytes if request.kind is DeviceKind.SHARED else 1
 
 
+def first_expected_end(job: RunningJob, config: SchedulerConfig) -> float:
+    """Return when a running job was expected to release its resources, which may have passed."""
+    return job.started_s + config.default_duration_s if job.ends_s is None else job.ends_s
+
+
 def expected_end(job: RunningJob, snapshot: Snapshot) -> float:
     """Return when a running job is expected to have released its resources."""
-    default_end_s = job.started_s + snapshot.config.default_duration_s
-    ends_s = default_end_s if job.ends_s is None else job.ends_s
+    ends_s = first_expected_end(job, snapshot.config)
     if ends_s > snapshot.now_s:
         return ends_s
     return snapshot.now_s + max(OVERRUN_SHARE * (snapshot.now_s - job.started_s), OVERRUN_S)
@@ -149,33 +213,44 @@ class Calendar:
     hosts: list[HostCalendar] = field(default_factory=list)
     by_name: dict[str, HostCalendar] = field(default_factory=dict)
     ends_s: dict[str, float] = field(default_factory=dict)  # expected ends of running jobs
+    running_by_host: dict[str, list[RunningJob]] = field(default_factory=dict)
     changed: list[HostCalendar] = field(
         default_factory=list
     )  # the host of every start and reservation, in order
     _class_quotas: dict[str, Quota] = field(default_factory=dict)
     _limits: dict[tuple[str, str], tuple[int, Timeline]] = field(default_factory=dict)
+    _limited: dict[tuple[str, str, str], bool] = field(default_factory=dict)  # owner, group, class
 
     def __post_init__(self) -> None:
-        now_s = self.snapshot.now_s
-        held = {uuid for job in self.snapshot.running for uuid in job.devices}
-        self.hosts = [
-            _make_host(number, host, held, now_s) for number, host in enumerate(self.snapshot.hosts)
-        ]
+        snapshot = self.snapshot
+        for job in snapshot.running:
+            self.running_by_host.setdefault(job.host, []).append(job)
+            self.ends_s[job.job_id] = expected_end(job, snapshot)
+            for limit in self.limits(job):
+                limit.timeline.take(snapshot.now_s, self.ends_s[job.job_id], limit.amount)
+        held = {uuid for job in snapshot.running for uuid in job.devices}
+        kept = None if snapshot.maintenance else snapshot.kept_hosts
+        if kept is not None:
+            kept.begin(snapshot.hosts, snapshot.now_s)
+        self.hosts = [self._host(number, host, held, kept) for number, host in enumerate(snapshot.hosts)]
         self.by_name = {host.host.name: host for host in self.hosts}
-        for window in self.snapshot.maintenance:
-            if window.ends_s > now_s:
-                for host in self.hosts:
-                    host.close(window, now_s)
-        for job in self.snapshot.running:
-            self._book_running(job)
 
-    def _book_running(self, job: RunningJob) -> None:
-        now_s, ends_s = self.snapshot.now_s, expected_end(job, self.snapshot)
-        self.ends_s[job.job_id] = ends_s
-        if job.host in self.by_name:
-            self.by_name[job.host].book(job.request, job.devices, now_s, ends_s)
-        for limit in self.limits(job):
-            limit.timeline.take(now_s, ends_s, limit.amount)
+    def _host(self, number: int, host: Host, held: set[str], kept: KeptHosts | None) -> HostCalendar:
+        """Return the calendar of a host with its maintenance and its running jobs."""
+        snapshot, jobs = self.snapshot, tuple(self.running_by_host.get(host.name, ()))
+        found = kept.find(host.name, jobs, snapshot.now_s) if kept is not None else None
+        if found is not None:
+            return found
+        made = _make_host(number, host, held, snapshot.now_s)
+        for window in snapshot.maintenance:
+            if window.ends_s > snapshot.now_s:
+                made.close(window, snapshot.now_s)
+        for job in jobs:
+            made.book(job.request, job.devices, snapshot.now_s, self.ends_s[job.job_id])
+        if kept is not None:
+            until_s = min((first_expected_end(job, snapshot.config) for job in jobs), default=inf)
+            kept.keep(made, jobs, until_s)
+        return made
 
     def start(self, job: PendingJob, host: HostCalendar, devices: Iterable[str], duration_s: float) -> None:
         """Book a job that starts now."""
@@ -210,7 +285,20 @@ class Calendar:
         self.changed.append(host)
 
     def limits(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
-        """Yield the limits that a job falls under."""
+        """Return the limits that a job falls under."""
+        name = job.owner, job.group, job.priority_class
+        limited = self._limited.get(name)
+        if limited is None:
+            limited = self._limited[name] = self._is_limited(*name)
+        return self._find_limits(job) if limited or job.array is not None else iter(())
+
+    def _is_limited(self, owner: str, group: str, priority_class: str) -> bool:
+        """Return whether an owner has any quota of devices or jobs in a class."""
+        quotas = self.snapshot.config.quotas
+        found = [quotas.for_user(owner), self._class_quota(priority_class), quotas.for_group(group)]
+        return any(each.jobs is not None or each.devices is not None for each in found)
+
+    def _find_limits(self, job: PendingJob | RunningJob) -> Iterator[Limit]:
         quotas = self.snapshot.config.quotas
         yield from self._quota(f"user {job.owner}", quotas.for_user(job.owner), job.request.gpus)
         own = self._class_quota(job.priority_class)

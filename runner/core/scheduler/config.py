@@ -119,8 +119,12 @@ class SchedulerConfig:
     reservations: int = 8  # for overdue jobs, at a time
     preemption: PreemptionConfig = PreemptionConfig()
     switching: SwitchingConfig = SwitchingConfig()
+    _by_name: dict[str, PriorityClass] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_name.update({each.name: each for each in reversed(self.classes)})
 
     def priority_class(self, name: str) -> PriorityClass:
         """Return a class; for a name that is not configured any more, the class of the middle rank."""
-        found = next((each for each in self.classes if each.name == name), None)
+        found = self._by_name.get(name)
         return found or sorted(self.classes, key=lambda each: each.rank)[(len(self.classes) - 1) // 2]

@@ -11,7 +11,7 @@ Between owners, shares decide: only a job that keeps its owner within the owner'
 others, and only of owners who hold more than their share.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -25,7 +25,7 @@ from runner.core.scheduler.preemption import (
     choose_victims,
     place_without,
 )
-from runner.core.scheduler.snapshot import PendingJob, RunningJob
+from runner.core.scheduler.snapshot import PendingJob, QueueName, RunningJob
 from runner.core.scheduler.timeline import Span
 
 
@@ -40,6 +40,15 @@ class Displaceable:
     cost_device_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Jobs of one host that would make room together, and where that is."""
+
+    victims: tuple[RunningJob, ...]
+    placement: Placement
+    lost_device_s: float
+
+
 @dataclass(slots=True)
 class Displacements:
     """The jobs that may give way in one plan, and what the budget of the machine leaves."""
@@ -50,6 +59,12 @@ class Displacements:
     by_host: dict[str, list[Displaceable]] = field(default_factory=dict)  # the highest standing first
     highest: float = -inf  # standing
     hopeless: set[tuple[object, ...]] = field(default_factory=set)  # what found nobody in this plan
+    _charges_seen: int = 0  # of the shares
+    _changes_seen: int = 0  # of the calendar
+    _possible_of: dict[tuple[object, ...], Mapping[str, list[Displaceable]]] = field(default_factory=dict)
+    """The jobs that may give way, by host, to jobs of an owner, standing and class, at these charges."""
+    _tried: dict[str, dict[tuple[object, ...], _Trial | None]] = field(default_factory=dict)
+    """What was found on each host, until something changes on it."""
 
     def __post_init__(self) -> None:
         snapshot = self.calendar.snapshot
@@ -85,69 +100,115 @@ class Displacements:
             job, standing, config.priority_class(job.priority_class).rank, cost_s, cost_device_s
         )
 
-    def find(
-        self, job: PendingJob, standing: float, request_class: RequestClass, placement: Placement, span: Span
-    ) -> PreemptionCandidate | None:
-        """Return the displacement with the least cost that pays for a job that would otherwise wait."""
-        config = self.calendar.snapshot.config
-        exceeds = config.order is SchedulingOrder.ATTAINED and self.fair_share.exceeds_share(job)
-        key = (id(request_class), job.owner, job.group, job.priority_class, standing, exceeds)
-        if key in self.hopeless:
-            return None
-        rank = config.priority_class(job.priority_class).rank
-        candidates = [
-            found
-            for host in self.by_host
-            if (found := self._on_host(host, job, request_class, placement, span, (standing, rank, exceeds)))
-        ]
-        if not candidates:
-            self.hopeless.add(key)
-        return min(
-            candidates, key=lambda each: (each.lost_device_s, each.placement.selection.score), default=None
-        )
+    def may_help(self, name: QueueName, standing: float = -inf) -> bool:
+        """Return whether a running job may give way to a job of an owner's queue, whatever that asks for."""
+        priority_class, owner, group = name
+        rank = self.calendar.snapshot.config.priority_class(priority_class).rank
+        return bool(self._possible((owner, group), (standing, rank, False)))
 
-    def _on_host(  # noqa: PLR0913, PLR0917  what is wanted, where, and who may give way
-        self,
-        name: str,
-        job: PendingJob,
-        request_class: RequestClass,
-        placement: Placement,
-        span: Span,
-        against: tuple[float, int, bool],
-    ) -> PreemptionCandidate | None:
-        standing, rank, exceeds = against
-        host = self.calendar.by_name.get(name)
-        possible = [
+    def _possible(
+        self, owner: tuple[str, str], against: tuple[float, int, bool]
+    ) -> Mapping[str, list[Displaceable]]:
+        """Return by host the jobs that may give way to one of an owner and group, most willing first."""
+        if self._charges_seen != self.fair_share.charges:
+            self._charges_seen = self.fair_share.charges
+            self._possible_of.clear()
+        key = (owner, against)
+        if key not in self._possible_of:
+            found = {name: self._possible_on(name, owner, against) for name in self.by_host}
+            self._possible_of[key] = {name: jobs for name, jobs in found.items() if jobs}
+        return self._possible_of[key]
+
+    def _possible_on(
+        self, name: str, owner: tuple[str, str], against: tuple[float, int, bool]
+    ) -> list[Displaceable]:
+        (standing, rank, exceeds), by_time = against, self._is_by_time
+        return [
             each
             for each in self.by_host[name]
-            if each.standing > standing + each.cost_s * self._is_by_time
+            if each.standing > standing + each.cost_s * by_time
             and each.rank <= rank
-            and self._share_allows(job, each.job, exceeds=exceeds)
+            and self._share_allows(owner, each.job, exceeds=exceeds)
         ]
-        if host is None or not possible or not self._frees_enough(request_class, possible, host.number):
-            return None
-        victims = choose_victims(self.calendar, host, request_class, [each.job for each in possible], span)
-        if not victims:
-            return None
-        earlier = place_without(self.calendar, host, request_class, victims, span)
-        lost_device_s = sum(each.cost_device_s for each in possible if each.job in victims)
-        if earlier is None or lost_device_s > self.left_device_s:
-            return None
+
+    def _share_allows(self, owner: tuple[str, str], victim: RunningJob, *, exceeds: bool) -> bool:
+        if self._is_by_time or (victim.owner, victim.group) == owner:
+            return True
+        return not exceeds and self.fair_share.holds_more_than_share(victim)
+
+    def find(
+        self,
+        job: PendingJob,
+        standing: float,
+        request_class: RequestClass,
+        span: Span,
+        placement: Callable[[], Placement | None],
+    ) -> tuple[PreemptionCandidate, Placement] | None:
+        """Return the displacement with the least cost that pays, and the placement that it improves.
+
+        ``placement`` returns when and where the job would start otherwise; None: never.
+        """
         config = self.calendar.snapshot.config
-        spared_s = min(placement.at_s - earlier.at_s, config.default_duration_s)
-        gained_device_s = spared_s * max(billed_devices(job.request, config), config.cpu_weight)
-        if gained_device_s <= lost_device_s:
+        rank = config.priority_class(job.priority_class).rank
+        exceeds = not self._is_by_time and self.fair_share.exceeds_share(job)
+        owner, against = (job.owner, job.group), (standing, rank, exceeds)
+        key = (id(request_class), owner, against)
+        if key in self.hopeless:
             return None
-        return PreemptionCandidate(victims, earlier, lost_device_s, gained_device_s)
+        trials = [
+            trial
+            for name, jobs in self._possible(owner, against).items()
+            if (trial := self._try_host(name, request_class, jobs, span)) is not None
+        ]
+        otherwise = placement() if trials else None
+        if otherwise is None:
+            self.hopeless.add(key)
+            return None
+        paying = [found for trial in trials if (found := self._that_pays(job, trial, otherwise)) is not None]
+        if not paying:
+            self.hopeless.add(key)
+            return None
+        best = min(paying, key=lambda each: (each.lost_device_s, each.placement.selection.score))
+        return best, otherwise
+
+    def _try_host(
+        self, name: str, request_class: RequestClass, possible: list[Displaceable], span: Span
+    ) -> _Trial | None:
+        """Return the jobs of a host that would make room for a request, and the placement after that."""
+        host = self.calendar.by_name.get(name)
+        if host is None or not self._frees_enough(request_class, possible, host.number):
+            return None
+        changed = self.calendar.changed
+        while self._changes_seen < len(changed):
+            self._tried.pop(changed[self._changes_seen].host.name, None)
+            self._changes_seen += 1
+        # where nothing but room comes with time, it does not matter for how long it is wanted
+        lasts = None if host.only_frees_up else span
+        key = (id(request_class), tuple(each.job.job_id for each in possible), lasts)
+        tried = self._tried.setdefault(name, {})
+        if key not in tried:
+            victims = choose_victims(
+                self.calendar, host, request_class, [each.job for each in possible], span
+            )
+            earlier = place_without(self.calendar, host, request_class, victims, span) if victims else None
+            lost_device_s = sum(each.cost_device_s for each in possible if each.job in victims)
+            tried[key] = None if earlier is None else _Trial(victims, earlier, lost_device_s)
+        return tried[key]
+
+    def _that_pays(self, job: PendingJob, trial: _Trial, otherwise: Placement) -> PreemptionCandidate | None:
+        """Return a displacement if the waiting that it spares is worth more than it costs, and affordable."""
+        config = self.calendar.snapshot.config
+        if trial.lost_device_s > self.left_device_s:
+            return None
+        spared_s = min(otherwise.at_s - trial.placement.at_s, config.default_duration_s)
+        gained_device_s = spared_s * max(billed_devices(job.request, config), config.cpu_weight)
+        if gained_device_s <= trial.lost_device_s:
+            return None
+        return PreemptionCandidate(trial.victims, trial.placement, trial.lost_device_s, gained_device_s)
 
     @property
     def _is_by_time(self) -> bool:
         return self.calendar.snapshot.config.order is SchedulingOrder.SRPT
-
-    def _share_allows(self, job: PendingJob, victim: RunningJob, *, exceeds: bool) -> bool:
-        if self._is_by_time or (victim.owner, victim.group) == (job.owner, job.group):
-            return True
-        return not exceeds and self.fair_share.holds_more_than_share(victim)
 
     def _frees_enough(
         self, request_class: RequestClass, possible: list[Displaceable], host_number: int
@@ -166,6 +227,7 @@ class Displacements:
     def remove(self, victims: Iterable[RunningJob]) -> None:
         """Forget jobs that were told to stop."""
         taken = {victim.job_id for victim in victims}
+        self._possible_of.clear()
         self.highest = -inf
         for name, jobs in self.by_host.items():
             self.by_host[name] = [each for each in jobs if each.job.job_id not in taken]

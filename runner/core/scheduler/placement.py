@@ -5,6 +5,7 @@ request class, and what is found out for one job holds for all of them.  In the 
 nothing becomes free, so a class that fits nowhere now is exhausted for the rest of the plan.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -35,6 +36,7 @@ class DevicePool:
 class RequestClass:
     """Equal requests, with what this plan has found out about them."""
 
+    number: int
     request: ResourceRequest
     millicpus: int
     device_units: int
@@ -43,9 +45,6 @@ class RequestClass:
     never_placeable: bool = False  # and at no later time that is known
     too_long_s: float | None = None  # the shortest duration that is known not to fit now
     possible: bool | None = None  # would fit an empty host; None: not computed yet
-    selections: dict[int, tuple[int, Selection | None]] = field(
-        default_factory=dict
-    )  # by host, with its version
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,14 @@ class Placements:
     _pools: dict[object, DevicePool] = field(default_factory=dict)
     _by_request: dict[ResourceRequest, RequestClass] = field(default_factory=dict)
     _by_identity: dict[int, RequestClass] = field(default_factory=dict)
+    _numbers: dict[ResourceRequest, int] = field(
+        default_factory=dict
+    )  # of the classes, in this plan or in all
+
+    def __post_init__(self) -> None:
+        kept = self.calendar.snapshot.kept_hosts
+        if kept is not None:
+            self._numbers = kept.requests
 
     def request_class(self, request: ResourceRequest) -> RequestClass:
         """Return the class of a request; equal requests have the same class."""
@@ -73,7 +80,13 @@ class Placements:
         known = self._by_request.get(request)
         if known is None:
             placed = self._placed_here(request)
-            known = RequestClass(placed, millicpus(placed), device_units(placed), self._pool(placed))
+            known = RequestClass(
+                self._numbers.setdefault(placed, len(self._numbers)),
+                placed,
+                millicpus(placed),
+                device_units(placed),
+                self._pool(placed),
+            )
             self._by_request[request] = known
         self._by_identity[id(request)] = known
         return known
@@ -95,11 +108,25 @@ class Placements:
             request.device_bytes,
         )
         if key not in self._pools:
-            slots = {host.number: _usable(request, host.slots) for host in self.calendar.hosts}
-            pool = self._pools[key] = DevicePool(slots)
+            pool = self._pools[key] = DevicePool(self._matching_slots(key, request))
             self._refresh(pool, self.calendar.hosts, request)
             pool.changes_seen = len(self.calendar.changed)
         return self._pools[key]
+
+    def _matching_slots(self, key: object, request: ResourceRequest) -> dict[int, list[DeviceSlot]]:
+        """Return the devices that match a request, by host; which ones that are may be known by now."""
+        hosts, kept = self.calendar.hosts, self.calendar.snapshot.kept_hosts
+        if kept is None:
+            return {host.number: _usable(request, host.slots) for host in hosts}
+        if key not in kept.matching:
+            kept.matching[key] = [tuple(s.number for s in _usable(request, host.slots)) for host in hosts]
+        matching = kept.matching[key]
+        return {
+            host.number: host.slots
+            if len(matching[host.number]) == len(host.slots)
+            else [host.slots[i] for i in matching[host.number]]
+            for host in hosts
+        }
 
     def _refresh(self, pool: DevicePool, hosts: Iterable[HostCalendar], request: ResourceRequest) -> None:
         """Work out anew which devices of some hosts are free now."""
@@ -132,11 +159,25 @@ class Placements:
         if not host.only_frees_up:
             return fit_host(request_class, host, free, now_s, now_s + duration_s)
         # The duration does not matter on this host: the result is kept until the host changes.
-        known = request_class.selections.get(host.number)
-        if known is None or known[0] != host.version:
-            known = (host.version, fit_host(request_class, host, free, now_s, now_s))
-            request_class.selections[host.number] = known
-        return known[1]
+        known = host.selections
+        if request_class.number not in known:
+            known[request_class.number] = fit_host(request_class, host, free, now_s, now_s)
+        return known[request_class.number]
+
+    def select_again(
+        self, request_class: RequestClass, selection: Selection, last: tuple[str, ...], duration_s: float
+    ) -> Selection:
+        """Return the devices that a job held last if they are free and as good as those selected."""
+        if not last or len(last) != len(selection.devices) or set(last) == set(selection.devices):
+            return selection
+        free = request_class.pool.open.get(selection.host.number, ())
+        had = [slot for slot in free if slot.device.uuid in last]
+        chosen = [slot for slot in free if slot.device.uuid in selection.devices]
+        is_worse = _alike(had) != _alike(chosen) or _numa_nodes(had) > _numa_nodes(chosen)
+        now_s = self.calendar.snapshot.now_s
+        if is_worse or not fit_host(request_class, selection.host, had, now_s, now_s + duration_s):
+            return selection
+        return Selection(selection.score, selection.host, tuple(slot.device.uuid for slot in had))
 
     def find_earliest(
         self, request_class: RequestClass, span: Span, limits: Sequence[Limit] = ()
@@ -145,6 +186,8 @@ class Placements:
         best: Placement | None = None
         for host in self.calendar.hosts:
             latest_s = best.at_s if best else inf
+            if host.only_frees_up and not limits and host.opens_s.get(request_class.number, 0.0) > latest_s:
+                continue
             found = self._find_earliest_on(host, request_class, span, limits, latest_s)
             if found is None:
                 continue
@@ -166,6 +209,12 @@ class Placements:
         that time on until it stays where it is.
         """
         slots, at_s = request_class.pool.slots[host.number], self.calendar.snapshot.now_s
+        if host.only_frees_up and not limits:
+            at_s = max(_opens_s(host, request_class, slots, at_s), at_s)
+            if at_s == inf or at_s > latest_s:
+                return None
+            selection = fit_host(request_class, host, slots, at_s, at_s)
+            return Placement(at_s, selection) if selection else None
         while True:
             bound_s = _lower_bound(host, request_class, slots, at_s, span, limits)
             if bound_s == inf or bound_s > latest_s:
@@ -196,6 +245,18 @@ class Placements:
         return request_class.possible
 
 
+def _alike(slots: Iterable[DeviceSlot]) -> Counter[tuple[object, ...]]:
+    """Return the kinds of some devices, and of which link groups they are."""
+    devices = (slot.device for slot in slots)
+    return Counter(
+        (each.vendor, each.model, each.memory_bytes, each.capability, each.link_group) for each in devices
+    )
+
+
+def _numa_nodes(slots: Iterable[DeviceSlot]) -> int:
+    return len({slot.device.numa for slot in slots})
+
+
 def fit_host(
     request_class: RequestClass,
     host: HostCalendar,
@@ -210,6 +271,17 @@ def fit_host(
         return None
     free = [slot for slot in slots if slot.timeline.min_free(begins_s, ends_s) >= request_class.device_units]
     return select_devices(request_class.request, host, free)
+
+
+def _opens_s(
+    host: HostCalendar, request_class: RequestClass, slots: Sequence[DeviceSlot], now_s: float
+) -> float:
+    """Return from when on a host that only frees up has room; for how long does not matter there."""
+    known = host.opens_s.get(request_class.number)
+    if known is None:
+        known = _lower_bound(host, request_class, slots, now_s, Span(0.0), ())
+        host.opens_s[request_class.number] = known
+    return known
 
 
 def _lower_bound(  # noqa: PLR0913, PLR0917

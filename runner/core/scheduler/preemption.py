@@ -9,8 +9,9 @@ in device-seconds, weighted by class:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.core.scheduler.calendar import Calendar, HostCalendar
+from runner.core.scheduler.calendar import Calendar, HostCalendar, device_units, millicpus
 from runner.core.scheduler.config import PriorityClass, SchedulingOrder
+from runner.core.scheduler.device_selection import select_devices
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.placement import Placement, RequestClass, fit_host
 from runner.core.scheduler.snapshot import PendingJob, RunningJob
@@ -45,7 +46,9 @@ def find_preemption(
     candidates: list[PreemptionCandidate] = []
     for host in calendar.hosts:
         possible = [
-            each for each in calendar.snapshot.running if _is_preemptible(each, host, own_class, calendar)
+            each
+            for each in calendar.running_by_host.get(host.host.name, ())
+            if _is_preemptible(each, own_class, calendar)
         ]
         possible.sort(
             key=lambda each: (
@@ -105,14 +108,11 @@ def _frees_something(job: RunningJob, request_class: RequestClass, wanted: set[s
     return not request_class.request.gpus or any(uuid in wanted for uuid in job.devices)
 
 
-def _is_preemptible(
-    job: RunningJob, host: HostCalendar, own_class: PriorityClass, calendar: Calendar
-) -> bool:
+def _is_preemptible(job: RunningJob, own_class: PriorityClass, calendar: Calendar) -> bool:
     config, now_s = calendar.snapshot.config, calendar.snapshot.now_s
     its_class = config.priority_class(job.priority_class)
     return (
-        job.host == host.host.name
-        and its_class.preemptible
+        its_class.preemptible
         and its_class.rank < own_class.rank
         and not job.stopping
         and job.stays_until_s <= now_s
@@ -131,11 +131,39 @@ def place_without(
 ) -> Placement | None:
     """Return the placement on a host once some jobs have left it."""
     at_s = max(leaves_s(victim, calendar) for victim in victims)
+    if host.only_frees_up:
+        return _place_where_all_frees_up(calendar, host, request_class, victims, at_s)
     trial = host.copy()
     for victim in victims:
         book_release(calendar, trial, victim, at_s)
     slots = [trial.slots[slot.number] for slot in request_class.pool.slots[host.number]]
     selection = fit_host(request_class, trial, slots, at_s, span.end_s(at_s))
+    return Placement(at_s, selection) if selection else None
+
+
+def _place_where_all_frees_up(
+    calendar: Calendar,
+    host: HostCalendar,
+    request_class: RequestClass,
+    victims: Sequence[RunningJob],
+    at_s: float,
+) -> Placement | None:
+    """Return the same for a host on which what is free stays free: no copy of its calendar is needed."""
+    leaving = [victim for victim in victims if calendar.ends_s[victim.job_id] > at_s]
+    request = request_class.request
+    cpus = host.millicpus.at(at_s) + sum(millicpus(each.request) for each in leaving)
+    memory = host.memory.at(at_s) + sum(each.request.memory_bytes for each in leaving)
+    has_room = cpus >= request_class.millicpus and memory >= request.memory_bytes
+    given_back: dict[str, int] = {}
+    for victim in leaving:
+        for uuid in victim.devices:
+            given_back[uuid] = given_back.get(uuid, 0) + device_units(victim.request)
+    free = [
+        slot
+        for slot in request_class.pool.slots[host.number]
+        if slot.timeline.at(at_s) + given_back.get(slot.device.uuid, 0) >= request_class.device_units
+    ]
+    selection = select_devices(request, host, free) if has_room else None
     return Placement(at_s, selection) if selection else None
 
 

@@ -61,6 +61,8 @@ class EligibleJobs:
     requests: dict[int, ResourceRequest] = field(default_factory=dict)  # of eligible jobs, by identity
     request_counts: Counter[int] = field(default_factory=Counter)  # of the jobs, by the same
     promoted: frozenset[str] = frozenset()  # overdue jobs in the lowest service level
+    passes_over: Callable[[QueueName], bool] = lambda _: False
+    """Whether nothing can be done for the jobs of a queue in this plan: they are not looked at."""
 
     def __post_init__(self) -> None:
         ready = self.snapshot.ready
@@ -69,11 +71,10 @@ class EligibleJobs:
             return
         fair = self.snapshot.config.order in {SchedulingOrder.FAIR, SchedulingOrder.ATTAINED}
         self.queues = list(self._split_by_owner(fair=fair).values())
-        if self._by_service:
-            jobs = [job for queue in self.queues for job in queue.jobs]
-            self.promoted = frozenset(job.job_id for job in overdue_jobs(self.snapshot, jobs))
-        elif fair:
+        if fair:
             self._take_overdue([job for queue in self.queues for job in queue.jobs])
+        if self._by_service:
+            self.promoted = frozenset(job.job_id for job in self.overdue)
 
     def standing(self, job: PendingJob) -> float:
         """Return the standing of a job: the lower goes first, and may displace the higher."""
@@ -170,6 +171,8 @@ class EligibleJobs:
     def _serve(self, queue: OwnerQueue, rank: QueueRank) -> Iterator[PendingJob]:
         """Yield jobs of one queue until a charge has changed the rank of its owner."""
         charges = self.fair_share.charges
+        if self.passes_over(queue.name):
+            queue.jobs.clear()
         while queue.jobs:
             yield queue.jobs.pop()
             may_differ = self._by_service or self.fair_share.charges != charges
@@ -190,7 +193,8 @@ class EligibleJobs:
         return -queue.rank, float(exceeds), self.standing(first), group_usage, user_usage
 
     def _by_level(self, job: PendingJob) -> "SortedBy":
-        return -job.priority, self.standing(job), job.submitted_s, numeric_id(job)
+        standing = self.standing(job) if job.ran_s else 0.0  # most jobs are new
+        return -job.priority, standing, job.submitted_s, numeric_id(job)
 
     @property
     def _by_service(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from runner.core.job.states import Outcome
 from runner.core.scheduler.backfill import Plan, PreemptJob, StartJob, plan
+from runner.core.scheduler.calendar import KeptHosts
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.displacement import next_change_s
 from runner.core.scheduler.fairshare import billed_devices, charge_usage
@@ -21,6 +22,7 @@ from runner.core.scheduler.snapshot import (
     RESTART_S,
     Dependency,
     EndedJob,
+    EstimateSource,
     Host,
     JobArray,
     Maintenance,
@@ -50,6 +52,7 @@ class Arrival:
     saves: bool = True  # it saves when it is asked to stop
     save_s: float | None = None  # how long that takes; None: it works on for the grace period
     checkpoint_every_s: float | None = None  # of a job that does not save when asked; None: it never saves
+    progress: bool = False  # it reports its steps, so its end is known soon after its first start
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,9 @@ class _Kind(StrEnum):
     WAKE = "wake"
 
 
+PROGRESS_PART: Final = 0.01
+"""After this part of its work the end of a job that reports its steps is known."""
+
 ROUNDING_S: Final = 1e-3
 """So much later a job has certainly reached a time that was computed for it."""
 
@@ -132,6 +138,17 @@ class _JobProgress:
     switched_s: float = 0.0
     told_s: float = inf  # when it was told to stop
     queued_s: float = 0.0  # when it last came to the queue
+    devices: tuple[str, ...] = ()  # that it held last
+
+    def reports_at_s(self, begins_s: float) -> float:
+        """Return when the progress of an attempt that begins to work at a time tells its end."""
+        told_s = PROGRESS_PART * self.arrival.duration_s - (self.arrival.duration_s - self.work_s)
+        return begins_s + max(told_s, 0.0)
+
+    @property
+    def has_reported(self) -> bool:
+        done_s = self.arrival.duration_s - self.work_s
+        return self.arrival.progress and done_s >= PROGRESS_PART * self.arrival.duration_s
 
 
 @dataclass(slots=True)
@@ -141,6 +158,7 @@ class _Simulation:
     now_s: float = 0.0
     events: list[tuple[float, int, _Kind, str, int]] = field(default_factory=list)
     lives: dict[str, _JobProgress] = field(default_factory=dict)
+    watched: set[str] = field(default_factory=set)  # jobs with checkpoints of their own, or steps to report
     waiting: dict[str, PendingJob] = field(default_factory=dict)
     running: dict[str, RunningJob] = field(default_factory=dict)
     users: dict[str, _Account] = field(default_factory=dict)
@@ -150,12 +168,22 @@ class _Simulation:
     played: list[SimulatedJob] = field(default_factory=list)
     held: _Account = field(default_factory=_Account)  # device-seconds of all, without decay
     switched_device_s: float = 0.0
+    kept: KeptHosts = field(default_factory=KeptHosts)
+    requests: dict[ResourceRequest, ResourceRequest] = field(
+        default_factory=dict
+    )  # equal ones are one object
+    changes: dict[str, tuple[RunningJob, float]] = field(default_factory=dict)
+    """When time alone next changes what may become of a running job, by the job as it was then."""
     wakes_s: float = inf  # when a plan is due though nothing happens
     numbers: Iterator[int] = field(default_factory=count)
 
     def all(self, trace: Iterable[Arrival]) -> None:
-        for arrival in trace:
+        for each in trace:
+            request = self.requests.setdefault(each.request, each.request)
+            arrival = each if request is each.request else replace(each, request=request)
             self.lives[arrival.job_id] = _JobProgress(arrival, arrival.duration_s, arrival.time_limit_s)
+            if arrival.progress or not (arrival.saves or arrival.checkpoint_every_s is None):
+                self.watched.add(arrival.job_id)
             self.wanted.update(after.job_id for after in arrival.dependencies)
             self._later(arrival.submitted_s, _Kind.ARRIVED, arrival.job_id)
         for window in self.site.maintenance:
@@ -188,11 +216,13 @@ class _Simulation:
         job = life.arrival
         life.queued_s = self.now_s
         known = self.site.true_durations
+        told = known or (life.limit_s is None and life.has_reported)
         self.waiting[job.job_id] = PendingJob(
             job.job_id, job.owner, job.request, job.submitted_s, job.group, job.priority_class, job.priority,
             dependencies=job.dependencies, time_limit_s=None if known else life.limit_s,
-            estimated_s=life.work_s + self._overhead(life, life.attempt + 1) if known else None,
-            array=job.array, ran_s=life.held_s, queued_s=life.queued_s,
+            estimated_s=life.work_s + self._overhead(life, life.attempt + 1) if told else None,
+            estimated_by=EstimateSource.PROGRESS if told and not known else None,
+            array=job.array, ran_s=life.held_s, queued_s=life.queued_s, last_devices=life.devices,
         )  # fmt: skip
 
     def _leave(self, life: _JobProgress, at_s: float) -> None:
@@ -203,6 +233,7 @@ class _Simulation:
         ran_s = at_s - gone.started_s
         life.spans.append((gone.started_s, at_s))
         life.held_s += ran_s
+        life.devices = gone.devices
         worked_s = self._worked_s(life, gone, at_s)
         self._lose(life, gone, ran_s - min(worked_s, life.work_s))
         life.work_s -= worked_s
@@ -251,13 +282,17 @@ class _Simulation:
         return Snapshot(
             self.now_s, self.site.hosts, tuple(self.waiting.values()), tuple(self._running()),
             self._usage(self.users), self._usage(self.groups), self.ended, self.site.maintenance,
-            self.site.config, switching_left_device_s=self._switching_left_device_s(),
+            self.site.config, switching_left_device_s=self._switching_left_device_s(), kept_hosts=self.kept,
         )  # fmt: skip
 
     def _running(self) -> Iterator[RunningJob]:
         """Yield the running jobs as they are now; the newest checkpoint of some is looked up."""
-        for job in self.running.values():
-            life = self.lives[job.job_id]
+        for each in self.running.values():
+            if each.job_id not in self.watched:
+                yield each
+                continue
+            life = self.lives[each.job_id]
+            job = self._with_known_end(each, life) if life.arrival.progress else each
             every_s = life.arrival.checkpoint_every_s
             if life.arrival.saves or every_s is None:
                 yield job
@@ -266,6 +301,17 @@ class _Simulation:
             saved_s = begins_s + (self.now_s - begins_s) // every_s * every_s
             saved = saved_s > begins_s or life.work_s < life.arrival.duration_s
             yield replace(job, checkpoint_s=max(saved_s, job.started_s) if saved else None)
+
+    def _with_known_end(self, job: RunningJob, life: _JobProgress) -> RunningJob:
+        """Return a running job with its end, if that is known from the steps that it reports."""
+        if job.ends_s is not None:
+            return job
+        begins_s = job.started_s + self._overhead(life, life.attempt)
+        if self.now_s < life.reports_at_s(begins_s):
+            return job
+        known = replace(job, ends_s=begins_s + life.work_s, ends_by=EstimateSource.PROGRESS)
+        self.running[job.job_id] = known
+        return known
 
     def _saves_in_s(self, job: RunningJob) -> float:
         """Return in how many seconds a running job has a new checkpoint; infinite: it saves when asked."""
@@ -295,17 +341,36 @@ class _Simulation:
         self._wake_at_change()
 
     def _wake_at_change(self) -> None:
-        """Plan again when a running job rises or may begin to give way, if somebody waits."""
+        """Plan again when a running job rises or may begin to give way, or a waiting one becomes overdue."""
         if not self.waiting or self.site.config.order is not SchedulingOrder.ATTAINED:
             return
-        config, now_s = self.site.config, self.now_s
-        changes_s = (min(next_change_s(job, now_s, config), self._saves_in_s(job)) for job in self._running())
-        soonest_s = min(changes_s, default=inf)
+        now_s = self.now_s
+        changes_s = (self._changes_at_s(job) for job in self._running())
+        soonest_s = min(min(changes_s, default=inf) - now_s, self._overdue_in_s())
         at_s = now_s + max(soonest_s, self.site.min_interval_s) + ROUNDING_S
         is_due_earlier = now_s < self.wakes_s <= at_s
         if soonest_s < inf and not is_due_earlier:
             self.wakes_s = at_s
             self._later(at_s, _Kind.WAKE, "")
+
+    def _changes_at_s(self, job: RunningJob) -> float:
+        """Return when a running job rises, may begin to give way, or has a new checkpoint."""
+        known = self.changes.get(job.job_id)
+        if known is not None and known[0] is job and known[1] > self.now_s:
+            return known[1]
+        change_s = next_change_s(job, self.now_s, self.site.config)
+        at_s = self.now_s + min(change_s, self._saves_in_s(job))
+        self.changes[job.job_id] = (job, at_s)
+        return at_s
+
+    def _overdue_in_s(self) -> float:
+        """Return in how many seconds the next waiting job becomes overdue; infinite: none does."""
+        now_s, config = self.now_s, self.site.config
+        dues_s = (
+            life.queued_s + config.priority_class(life.arrival.priority_class).starvation_limit_s - now_s
+            for life in map(self.lives.__getitem__, self.waiting)
+        )
+        return min((each for each in dues_s if each >= 0), default=inf)
 
     def _start(self, start: StartJob) -> None:
         life = self.lives[start.job_id]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from math import ceil
+from math import ceil, inf
 from statistics import fmean
 
 from runner.core.scheduler.fairshare import jain_index
@@ -28,6 +28,15 @@ class UserReport:
 
 
 @dataclass(frozen=True, slots=True)
+class WorseOff:
+    """The jobs that ended later than in another order, and by how much."""
+
+    jobs: int
+    mean_s: float  # of those jobs alone; 0 if there are none
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The result for all users."""
 
@@ -41,9 +50,12 @@ class Report:
     preemptions: int
     switching: float  # part of the device time that switching cost: saves, restarts, repeated work
     largest_completion_s: float  # mean time from submission to end of the largest tenth of the jobs
+    mean_completion_s: float  # from submission to end
+    slowdown_by_gpus: Mapping[int, float]  # the mean of the jobs with so many GPUs
     fairness: float  # Jain's index of the users' part of what was due to them
     fairness_service: float  # Jain's index of the users' service
     users: Mapping[str, UserReport]
+    worse_than_fifo: WorseOff | None = None  # None: not compared
 
 
 def make_report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
@@ -72,6 +84,8 @@ def make_report(site: Site, played: Sequence[SimulatedJob], of: int) -> Report:
         preemptions=sum(len(each.spans) - 1 for each in played),
         switching=sum(_device_s(each, each.switched_s) for each in played) / lent_s if lent_s else 0.0,
         largest_completion_s=_largest_completion_s(played),
+        mean_completion_s=fmean(each.ended_s - each.arrival.submitted_s for each in played),
+        slowdown_by_gpus=_slowdown_by_gpus(played),
         fairness=jain_index(user.due for user in users.values()),
         fairness_service=jain_index(user.service for user in users.values()),
         users=users,
@@ -84,6 +98,41 @@ def _largest_completion_s(played: Sequence[SimulatedJob]) -> float:
         max(len(played) // 10, 1), played, key=lambda each: _device_s(each, each.arrival.duration_s)
     )
     return fmean(each.ended_s - each.arrival.submitted_s for each in largest)
+
+
+def _slowdown_by_gpus(played: Iterable[SimulatedJob]) -> dict[int, float]:
+    """Return the mean slowdown of the jobs of each number of GPUs."""
+    found: dict[int, list[float]] = {}
+    for each in played:
+        found.setdefault(each.arrival.request.gpus, []).append(slowdown(each))
+    return {gpus: fmean(values) for gpus, values in sorted(found.items())}
+
+
+def worse_off(played: Iterable[SimulatedJob], others: Iterable[SimulatedJob]) -> WorseOff:
+    """Return the jobs that ended later than the same jobs in another order."""
+    ends_s = {each.arrival.job_id: each.ended_s for each in others}
+    later_s = [
+        each.ended_s - ends_s[each.arrival.job_id]
+        for each in played
+        if each.ended_s > ends_s.get(each.arrival.job_id, inf)
+    ]
+    return WorseOff(len(later_s), fmean(later_s) if later_s else 0.0, max(later_s, default=0.0))
+
+
+def occupation(played: Sequence[SimulatedJob], samples: int = 400) -> tuple[list[float], list[float]]:
+    """Return times in seconds from the first submission, and the mean of the devices held until the next."""
+    if not played:
+        return [], []
+    begins_s = min(each.arrival.submitted_s for each in played)
+    step_s = max((max(each.ended_s for each in played) - begins_s) / samples, 1e-9)
+    held_s = [0.0] * samples
+    for each in played:
+        for span in each.spans:
+            first, last = ((at_s - begins_s) / step_s for at_s in span)
+            for step in range(int(first), min(int(last) + 1, samples)):
+                lasts = min(last, step + 1) - max(first, step)
+                held_s[step] += each.arrival.request.gpus * max(lasts, 0.0)
+    return [step * step_s for step in range(samples)], held_s
 
 
 SAMPLES = 4000

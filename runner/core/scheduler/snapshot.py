@@ -16,6 +16,7 @@ from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.timeline import Span
 
 if TYPE_CHECKING:
+    from runner.core.scheduler.calendar import KeptHosts
     from runner.core.scheduler.ready import ReadyJobs
 
 GIB = 1024**3
@@ -157,6 +158,7 @@ class PendingJob:
     array: JobArray | None = None
     queued_s: float | None = None  # when it came back to the queue; None: it was submitted
     ran_s: float = 0.0  # for which its lineage has held resources
+    last_devices: tuple[str, ...] = ()  # that it held before it gave way: its caches are warm there
 
     @property
     def duration_s(self) -> float | None:
@@ -242,6 +244,8 @@ class Snapshot:
     """The pending jobs in order, if somebody keeps them so; else they are sorted by each plan."""
     waiting: Mapping[QueueName, int] | None = field(default=None, compare=False, kw_only=True)
     """How many jobs each owner's queue has, if somebody keeps count; else they are counted."""
+    kept_hosts: "KeptHosts | None" = field(default=None, compare=False, kw_only=True)
+    """The hosts of the plan before, if somebody keeps them: what has not changed is not worked out again."""
     running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)

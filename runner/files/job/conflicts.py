@@ -23,13 +23,15 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     if job.accelerator == "cpu" and resources.gpus:
         yield problem(("resources", "gpus"), 'must be 0 if the accelerator is "cpu"')
     else:
-        for path, fact in find_parallel_problems(job.parallel, job.workload, resources.gpus):
+        for path, fact in find_parallel_problems(job.parallel, job.workload, resources.gpus, resources.nodes):
             yield problem(path, fact)
     if job.accelerator in ("cuda", "rocm") and not resources.gpus:
         yield problem(
             ("accelerator",), f"{quoted(job.accelerator)} needs a GPU; set resources.gpus to at least 1"
         )
-    if job.image.has_packages and not isinstance(job.workload, contract.Program):
+    if job.image.has_packages and not (
+        isinstance(job.workload, contract.Program) or job.workload.takes_packages
+    ):
         fact = f"packages are for programs; {job.workload.kind} brings all that it needs"
         yield problem(("image",), fact)
     if resources.shm is not None and resources.shm > resources.memory:
@@ -45,6 +47,9 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     if job.progress.pattern is not None and not isinstance(job.workload, contract.Program):
         fact = f"is for kind: program; {job.workload.kind} reports its progress itself; remove it"
         yield problem(("progress", "pattern"), fact)
+    if job.checkpoint.before_eval is not None and isinstance(job.workload, contract.Program):
+        fact = "is for built-in workloads; a program decides itself when it saves; remove it"
+        yield problem(("checkpoint", "before_eval"), fact)
     for path, fact in _own_checkpoints(job):
         yield problem(path, fact)
     for path, fact in find_contradictions(

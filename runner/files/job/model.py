@@ -22,6 +22,7 @@ from runner.files.job.progress import LogProgress
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
 from runner.files.job.shorthand import check_kind, check_plan_paths, expand_image, expand_profile
 from runner.files.job.slurm import SlurmFields
+from runner.files.job.track import Trackers
 from runner.files.profiles.load import Accelerator, ProfileChoice, resolve_choice
 from runner.files.types import (
     GIB,
@@ -47,9 +48,28 @@ WORKLOADS: Final = contract.KINDS
 """The values of ``workload.kind``."""
 
 
-class Resources(contract.Spec):
-    """Limits of one attempt."""
+ExecutorPlace = Literal["local", "slurm"]
 
+
+def _places(value: tuple[ExecutorPlace, ...]) -> tuple[ExecutorPlace, ...]:
+    if len(set(value)) < len(value):
+        raise ValueError("names a place twice; leave one out")
+    return value
+
+
+Places = Annotated[tuple[ExecutorPlace, ...], AfterValidator(_places), Field(min_length=1)]
+
+
+class Resources(contract.Spec):
+    """Limits of one attempt; of each of its nodes, where it has several."""
+
+    nodes: int = Field(
+        1,
+        ge=1,
+        le=contract.MAX_PROCESSES,
+        description="Nodes of a Slurm cluster that an attempt runs on together; gpus, cpus and memory are"
+        " those of each.",
+    )
     gpus: int = Field(0, ge=0, le=64, description="Whole GPUs, lent to this job alone.")
     cpus: float = Field(1.0, ge=0.1, le=1024, description="CPU cores; 1.5 is one and a half.")
     memory: Memory = Field(4 * GIB, description="Memory limit; /dev/shm and /tmp count.")
@@ -87,6 +107,10 @@ class Checkpoints(contract.Spec):
     keep: int = Field(3, ge=2, le=1000, description="Newest checkpoints to keep; the last may be torn.")
     milestone_every: int | None = Field(
         None, ge=1, description="Steps between checkpoints that are never deleted."
+    )
+    before_eval: bool | None = Field(
+        None,
+        description="Save before each evaluation; null: where one takes longer than a save.",
     )
     files: Annotated[str, AfterValidator(check_checkpoint_files)] | None = Field(
         None,
@@ -172,6 +196,10 @@ class JobFile(contract.Spec):
     )
     checkpoint: Checkpoints = Field(Checkpoints(), description="When to save, and how many to keep.")
     progress: LogProgress = Field(LogProgress(), description="How the log of a program tells its progress.")
+    track: Trackers = Field(
+        contract.Tracking(),
+        description="Experiment trackers that get the metrics, too: [tensorboard, {mlflow: URI}].",
+    )
     policy: PolicyChoice = Field(
         "default", description="What follows when an attempt ends or hangs: a policy's name, or its file."
     )
@@ -183,6 +211,11 @@ class JobFile(contract.Spec):
     priority: int = Field(50, ge=0, le=100, description="Higher goes first in the queue.")
     queue: QueueFields = Field(QueueFields(), description="When it may start, and before whom.")
     devices: DeviceRequest = Field(DeviceRequest(), description="On which GPUs it can run.")
+    executor: Places | None = Field(
+        None,
+        description="Where it may run: local, slurm, or both: then where it starts first; null: as the"
+        " daemon does.",
+    )
     slurm: SlurmFields = Field(SlurmFields(), description="What it asks of Slurm, where jobs run there.")
     matrix: Matrix | None = Field(None, description="Many jobs from this file, one for each combination.")
     schedule: Schedule | None = Field(None, description="When it is submitted again, on its own.")
@@ -236,4 +269,5 @@ def checkpoint_plan(job: JobFile, mean_between_s: float) -> contract.CheckpointP
         on_stop=job.checkpoint.on_stop,
         keep=job.checkpoint.keep,
         milestone_every=job.checkpoint.milestone_every,
+        before_eval=job.checkpoint.before_eval,
     )

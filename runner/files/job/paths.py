@@ -1,6 +1,6 @@
 """The paths that a job file names. A function of the caller checks whether they exist."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -9,6 +9,7 @@ from runner.base.textfile import Problem
 from runner.base.yaml import PathPart
 from runner.core.ports.users import PathKind
 from runner.files.datasets import NAMES
+from runner.files.job.initial_weights import init_from, parse_init_from
 from runner.files.job.model import JobFile
 from runner.files.validation import did_you_mean
 
@@ -32,13 +33,22 @@ def data_path(plan: Plan) -> str | None:
     return None if is_synthetic else plan.data
 
 
+def input_paths(plan: Plan) -> Mapping[str, str]:
+    """Return the paths, as written, that a training names besides its data, by field."""
+    return {} if isinstance(plan, Program) else plan.named_paths
+
+
 def named_paths(job: JobFile) -> Iterator[tuple[tuple[PathPart, ...], str, PathKind]]:
     """Yield the field, the path as written and the required kind of every path in a job."""
     plan = job.workload
     if (data := data_path(plan)) is not None:
-        yield ("workload", "data"), data, "directory" if plan.kind == "causal_lm" else "either"
+        yield ("workload", "data"), data, "either"
+    for name, written in input_paths(plan).items():
+        yield ("workload", name), written, "either"
     if isinstance(plan, Program) and plan.code is not None:
         yield ("workload", "code"), plan.code.path, "directory"
+    if (weights := init_from(plan)) is not None and parse_init_from(weights) is None:
+        yield ("workload", "init_from"), weights, "directory"
     for i, mount in enumerate(job.mounts):
         yield ("mounts", i, "source"), mount.source, "either" if mount.read_only else "writable"
     for name, source in job.secrets.items():

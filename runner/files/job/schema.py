@@ -61,5 +61,7 @@ def _write_defaults(fields: dict[str, Any], model: type[BaseModel]) -> None:
             fields[name]["default"] = format_duration(info.default)
         elif name in {"memory", "shm"} and info.default is not None:
             fields[name]["default"] = format_size(info.default)
+        elif isinstance(info.default, contract.Tracking):
+            fields[name]["default"] = list(info.default.trackers)
         elif "$ref" in fields[name]:
             fields[name].pop("default", None)

@@ -10,6 +10,7 @@ from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import MAX_PROBLEMS, Problem, quoted, shown
 from runner.files.field_checks import NUMBER_REFUSED, check_host_path, check_text, is_number
+from runner.files.job.initial_weights import init_from, parse_init_from
 from runner.files.validation import error_below, format_choices, format_path, suggest_choice
 
 MAX_KEY: Final = 4096
@@ -73,11 +74,17 @@ def check_plan_paths(workload: contract.Plan) -> contract.Plan:
     if getattr(workload, "data", None) == contract.STDLIB and workload.kind != "causal_lm":
         fact = f'"stdlib" is text, which {workload.kind} cannot read; for a directory write "./stdlib"'
         raise error_below(("data",), fact)
-    for name, path in (("data", getattr(workload, "data", None)), ("code", _code_path(workload))):
+    others = () if isinstance(workload, contract.Program) else tuple(workload.named_paths.items())
+    for name, path in (("data", getattr(workload, "data", None)), ("code", _code_path(workload)), *others):
         try:
             check_host_path("." if path is None else path)
         except ValueError as error:
             raise error_below((name,), str(error)) from error
+    if (weights := init_from(workload)) is not None:
+        try:
+            parse_init_from(check_host_path(weights))
+        except ValueError as error:
+            raise error_below(("init_from",), str(error)) from error
     return workload
 
 

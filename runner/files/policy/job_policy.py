@@ -28,7 +28,7 @@ from runner.files.policy.load import (
     read_policy_source,
 )
 from runner.files.profiles.load import profile_names
-from runner.files.validation import suggest_choice
+from runner.files.validation import suggest_choice, suggest_profile
 
 _PINNED: Final = Path("policy.yaml")
 
@@ -111,7 +111,7 @@ def _unknown_profiles(policy: Policy) -> Iterator[str]:
     names = profile_names(contract.profiles_dir()) if named else ()
     for rule, profile in named:
         if profile not in names:
-            hint = suggest_choice(profile, names)
+            hint = suggest_profile(profile, names)
             yield f"rule {quoted(rule)}: there is no profile {quoted(profile)}{hint}"
 
 

@@ -6,7 +6,7 @@ because one profile serves several workloads. If only the device lacks a feature
 records it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -128,11 +128,30 @@ _OF_A_DEVICE: Final = frozenset(
 )
 _OF_COMPILATION: Final = frozenset({"compile_dynamic", "compile_fullgraph", "compile_cache"})
 _OF_LOADERS: Final = frozenset({"loader_prefetch", "loader_persistent"})
+_OF_STREAMING: Final = frozenset({"stream_buffer", "stream_buffer_memory"})
 
 
 def find_unused_switches(profile: contract.Profile, kind: str, accelerator: Accelerator) -> Mapping[str, str]:
     """Return the switches that will have no effect, each with the reason."""
     return {switch: why for switch in contract.SWITCHES if (why := _idle(switch, profile, kind, accelerator))}
+
+
+def find_oversized(
+    profile: contract.Profile, plan: contract.TrainingPlan, asked: Collection[str]
+) -> Iterator[str]:
+    """Yield a line for each switch of the job file that exceeds its training, and is cut to it."""
+    micro = profile.micro_batch
+    if "micro_batch" in asked and isinstance(micro, int) and micro > plan.batch_size:
+        yield (
+            f"profile.micro_batch: {micro} rows are more than a step has (workload.batch_size: "
+            f"{plan.batch_size}), and {plan.batch_size} are used"
+        )
+    if "trace" in asked and profile.trace is not None and plan.known_steps is not None:
+        (first, last), end = profile.trace.steps, f"(workload.steps: {plan.known_steps})"
+        if first >= plan.known_steps:
+            yield f"profile.trace: records nothing: step {first} is not reached {end}"
+        elif last > plan.known_steps:
+            yield f"profile.trace: is not kept: step {last} is not reached {end}"
 
 
 def _idle(switch: str, profile: contract.Profile, kind: str, accelerator: Accelerator) -> str | None:
@@ -152,6 +171,8 @@ def _idle(switch: str, profile: contract.Profile, kind: str, accelerator: Accele
         return "loader_workers is 0"
     if switch == "memory_log_every" and profile.memory_log != "interval":
         return f"memory_log is {profile.memory_log}"
+    if switch in _OF_STREAMING and not profile.streaming:
+        return "streaming is off"
     if switch == "stream_buffer_memory" and profile.stream_buffer != "auto":
         return f"stream_buffer is {profile.stream_buffer}"
     return None

@@ -20,7 +20,7 @@ from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Position, Problem, list_yaml_stems, quoted, read_source
 from runner.files.types import MIB, BufferMemory, Name
-from runner.files.validation import format_path, parse_mapping, suggest_choice, validate_model
+from runner.files.validation import format_path, parse_mapping, suggest_profile, validate_model
 
 Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
 
@@ -110,7 +110,7 @@ def find_unknown_profile(tree: yaml.MappingNode, profiles: Path) -> list[Problem
     if node.value == AUTO or is_profile(node.value, profiles):
         return []
     names = (AUTO, *profile_names(profiles))
-    hint = suggest_choice(node.value, names)
+    hint = suggest_profile(node.value, names)
     return [Problem(node.at, format_path(path), f"there is no profile {quoted(node.value)}{hint}")]
 
 

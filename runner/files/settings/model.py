@@ -25,7 +25,7 @@ from runner.files.settings.packages import IndexUrl, PackagesSettings
 from runner.files.settings.queue import QueueSettings
 from runner.files.settings.retention import RetentionSettings
 from runner.files.settings.slurm import SlurmSettings
-from runner.files.validation import describe_non_mapping, suggest_choice, validate_model
+from runner.files.validation import describe_non_mapping, suggest_profile, validate_model
 
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
@@ -92,7 +92,7 @@ class Alarm(BaseModel):
         names = profile_names(profiles_dir())
         for name in self.profiles:
             if name.partition("+")[0] not in names:  # "cuda+threads" is what changes to cuda are called
-                hint = suggest_choice(name, names)
+                hint = suggest_profile(name, names)
                 only = "the entry applies only to jobs whose own profile has this name"
                 yield f"alarm.profiles: there is no profile {quoted(name)}{hint}; {only}"
 

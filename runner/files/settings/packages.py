@@ -25,6 +25,12 @@ def _pairs(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _patterns(value: object) -> object:
+    if value == "all":
+        raise ValueError('must be a list of packages; ["*"] allows all of them')
+    return _pairs(value)
+
+
 IndexUrl = Annotated[str, AfterValidator(check_index)]
 Place = Annotated[str, Field(min_length=1, max_length=4096)]
 
@@ -57,7 +63,7 @@ class PackagesSettings(BaseModel):
     """Disk space of images with packages; the least recently used ones go, none that a job needs.  Null: all
     are kept."""
 
-    system: Annotated[tuple[SystemPattern, ...] | None, BeforeValidator(_pairs)] = None
+    system: Annotated[tuple[SystemPattern, ...] | None, BeforeValidator(_patterns)] = None
     """Debian packages that jobs may have (``image.system``), also as patterns such as ``libgl*``.  Null: all
     in the daemon of one user, none in that of all users."""
 

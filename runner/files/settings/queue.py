@@ -169,15 +169,18 @@ class SwitchingSettings(ClosedModel):
     budget: float = Field(_RULES.switching.budget, ge=0, le=1)
     """The part of the device time, of each job and of the machine, that switching may cost."""
 
-    levels: tuple[Days, ...] = tuple(_of(each) for each in _RULES.switching.levels_device_s)
-    """The ascending limits of the service levels in device time: 2 GPUs reach 1h in 30 minutes."""
+    levels: tuple[Days, ...] | None = None
+    """The ascending limits of the service levels in device time: 2 GPUs reach 1h in 30 minutes.  Null: they
+    follow from the jobs that this machine has finished, and are 1h, 8h and 2d until there are 100 of them."""
 
     kept_weight: float = Field(_RULES.switching.kept_weight, ge=1, le=100)
     """How many times the usage of a job with ``queue.preemptible: false`` counts."""
 
     @field_validator("levels")
     @classmethod
-    def _ascending(cls, levels: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
+    def _ascending(cls, levels: tuple[timedelta, ...] | None) -> tuple[timedelta, ...] | None:
+        if levels is None:
+            return None
         if not 1 <= len(levels) <= MAX_LEVELS:
             raise ValueError(f"must have 1 to {MAX_LEVELS} limits")
         if any(later <= sooner for sooner, later in pairwise((timedelta(), *levels))):
@@ -185,6 +188,8 @@ class SwitchingSettings(ClosedModel):
         return levels
 
     def switching(self) -> SwitchingConfig:
+        if self.levels is None:
+            return SwitchingConfig(budget=self.budget, kept_weight=self.kept_weight)
         levels_device_s = tuple(each.total_seconds() for each in self.levels)
         return SwitchingConfig(levels_device_s, self.budget, self.kept_weight)
 

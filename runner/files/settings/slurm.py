@@ -32,6 +32,24 @@ def _options(value: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.removeprefix("--") for name in value)
 
 
+class SlurmClass(BaseModel):
+    """Where the jobs of a priority class go that name neither themselves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    partition: str | None = None
+    qos: str | None = None
+
+
+class LocalRoom(BaseModel):
+    """What attempts of jobs with ``executor: [local, slurm]`` may use of the daemon's machine together."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cpus: float = Field(gt=0)
+    memory_bytes: int = Field(gt=0)
+
+
 class SlurmSettings(BaseModel):
     """How jobs are handed to Slurm (docs/operate/slurm.md)."""
 
@@ -42,6 +60,10 @@ class SlurmSettings(BaseModel):
 
     containers: Literal["none", "crun"] = "none"
     """Whether attempts are plain processes of nodes, or containers that crun runs there as the job's user."""
+
+    nodes_network: Literal["none", "host"] = "none"
+    """host: containers of jobs with several nodes have the network of their nodes, a wall less; none: such
+    jobs are refused. Without containers it has no effect."""
 
     images_dir: Annotated[Path, BeforeValidator(_path)] | None = None
     """Where images are unpacked for nodes; null: ``slurm-images`` in the state directory."""
@@ -57,6 +79,17 @@ class SlurmSettings(BaseModel):
 
     qos: str | None = None
     """QOS of jobs that name none; null: the account's default."""
+
+    classes: dict[str, SlurmClass] = {}
+    """Partition and QOS by priority class, for jobs that name none."""
+
+    nice_per_priority: int = Field(100, ge=0, le=1_000_000)
+    """By how much each point of a job's priority below 50 lowers its priority in Slurm (``--nice``); 0: not
+    at all."""
+
+    local: LocalRoom | None = None
+    """What jobs with ``executor: [local, slurm]`` may use of the daemon's own machine, which has no GPUs for
+    them; null: nothing, they run in Slurm."""
 
     partitions: tuple[str, ...] | None = None
     """Partitions that a job may name; null: any that Slurm lets its user use."""
@@ -75,6 +108,10 @@ class SlurmSettings(BaseModel):
 
     extra: Annotated[tuple[str, ...], AfterValidator(_options)] = ()
     """Further options of sbatch that a job may use (``slurm.extra``), without dashes."""
+
+    interface: str | None = None
+    """Network interface through which the processes of several nodes talk; null: the one that leads to the
+    first node."""
 
     gpu_types: dict[str, str] = {}
     """Type of a GPU in Slurm's ``Gres`` by a part of its model's name; else the first ``devices.model`` in

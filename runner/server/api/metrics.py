@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from runner.core.job.states import Allocated, Queued
 from runner.core.ports.store import JobRow
+from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.snapshot import DeviceState
 from runner.server.api.overview import OverviewCache
 from runner.server.api.reported import disk
@@ -79,6 +80,12 @@ METRICS: Final = (
     Metric("runner_jobs", "gauge", "jobs that have not ended, by state", ("state",)),
     Metric("runner_queue_jobs", "gauge", "waiting jobs by priority class", ("priority_class",)),
     Metric("runner_queue_oldest_seconds", "gauge", "for how long the oldest waiting job has waited"),
+    Metric("runner_queue_switching_budget_ratio", "gauge",
+           "part of the device time that giving way may cost, in the order `attained`"),
+    Metric("runner_queue_switching_left_device_seconds", "gauge",
+           "what that budget leaves, decayed as usage is; below 0 nobody gives way"),
+    Metric("runner_queue_service_level_device_seconds", "gauge",
+           "limits of the service levels, in the order `attained`", ("level",)),
     Metric("runner_alarms", "gauge", "running jobs with a utilisation alarm"),
     Metric("runner_disk_bytes_per_second", "gauge",
            "what running jobs read from disks and write to them, together", ("direction",)),
@@ -133,9 +140,22 @@ class MetricsCollector(Collector):
         yield from self._job_samples(rows)
         if service.settings.metrics.per_user and (self.trusted or not service.settings.private_jobs):
             yield from self._user_samples(rows, service.settings.metrics.most_users)
+        yield from self._switching_samples()
         yield from self._monitor_samples()
         for name in STORE_FILES:
             yield Sample("runner_store_bytes", _size(service.state_dir / name), (name,))
+
+    def _switching_samples(self) -> Iterator[Sample]:
+        """Yield the limits of giving way, where jobs do."""
+        daemon = self.monitor.service.daemon
+        rules = daemon.context.site.rules
+        if rules.order is not SchedulingOrder.ATTAINED:
+            return
+        left_device_s = daemon.scheduler.jobs.switching_left_device_s()
+        yield Sample("runner_queue_switching_budget_ratio", rules.switching.budget)
+        yield Sample("runner_queue_switching_left_device_seconds", left_device_s)
+        for number, limit in enumerate(rules.switching.levels_device_s, 1):
+            yield Sample("runner_queue_service_level_device_seconds", limit, (str(number),))
 
     def _job_samples(self, rows: list[JobRow]) -> Iterator[Sample]:
         states = Counter(row.job.state.kind for row in rows)

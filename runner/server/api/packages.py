@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from runner.server.api.threads import run_check
@@ -32,7 +33,12 @@ async def _done(service: JobService, pending: PendingLock, wait_s: float) -> boo
     locks, loop, done = service.package_locks, asyncio.get_running_loop(), asyncio.Event()
     if locks is None:
         return False
-    locks.join(pending, lambda: loop.call_soon_threadsafe(done.set))
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # who no longer waits may have closed the loop, and others still wait
+            loop.call_soon_threadsafe(done.set)
+
+    locks.join(pending, tell)
     try:
         async with asyncio.timeout(wait_s):
             await done.wait()

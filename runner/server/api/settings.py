@@ -5,6 +5,7 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from runner.files.settings.model import settings_path
 from runner.server.api.deps import CallerDep, ServiceDep
 from runner.server.api.threads import SharedThreadsRoute
 from runner.server.reload import SettingsReload
@@ -26,4 +27,5 @@ def reload_settings(request: Request, service: ServiceDep, caller: CallerDep) ->
     check_operator(caller, "reload the settings")
     reload: SettingsReload = request.app.state.settings_reload
     change = reload.reload()
-    return JSONResponse({"changed": change.changed, "needs_restart": change.needs_restart})
+    shown = str(reload.path or settings_path())
+    return JSONResponse({"changed": change.changed, "needs_restart": change.needs_restart, "file": shown})

@@ -66,6 +66,7 @@ def _usage_json(
             "device_s": len(capacity.devices) * (until - since).total_seconds(),
             "cpu_s": capacity.cpus * (until - since).total_seconds(),
         },
+        "switching_budget": service.daemon.context.site.rules.switching.budget,
     }
 
 

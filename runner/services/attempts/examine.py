@@ -4,6 +4,7 @@ What the program wrote is read from its run directory and is not trusted; checkp
 that cannot be read, for whatever reason, leaves its facts unknown: the end of an attempt is always recorded.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -117,6 +118,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         shared_memory_full=attempt_facts.is_shared_memory_full(reports),
         shared_memory_limit=format_size(revision.job.resources.shm_bytes) if run.in_container else "",
         stop_requested=_was_stop_requested(state, gone),
+        node=_node(reports, attempt),
     )
     end = _attempt_end(gone, evidence, saved)
     settings = attempt_facts.of_settings(run.spec, revision.profile_name(attempt.turned), reports.effective)
@@ -195,9 +197,18 @@ def _read_reports(run: ExaminedAttempt) -> attempt_facts.AttemptReports:
     )
 
 
+def _node(reports: attempt_facts.AttemptReports, attempt: Attempt) -> str:
+    """Return the node of the process that decided the end; without an engine that has nodes, this host."""
+    result, host = reports.result, attempt.host or os.uname().nodename
+    if result is None or result.rank is None:
+        return ""
+    return result.node or ("" if set("[,") & set(host) else host)
+
+
 def _has_overrides(attempt: Attempt) -> bool:
-    """Return whether policy adjustments have overridden more than the choice of devices."""
-    return attempt.turned != Overrides(avoid=attempt.turned.avoid)
+    """Return whether policy adjustments have overridden more than the choice of devices and nodes."""
+    turned = attempt.turned
+    return turned != Overrides(avoid=turned.avoid, nodes=turned.nodes)
 
 
 def _was_stop_requested(state: State, gone: Gone) -> bool:
@@ -216,6 +227,8 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         writes_result=reports_expected,
         rank=None if result is None else result.rank,
         processes=None if result is None else result.processes,
+        device="" if result is None else result.device or "",
+        note="" if result is None else result.note,
         exception="" if raised is None else raised.line,
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),
         never_started=gone.never_started and reports == attempt_facts.AttemptReports(),

@@ -118,6 +118,8 @@ def is_shared_memory_full(reports: AttemptReports) -> bool:
 
 _ABORTED: Final = 128 + signal.SIGABRT  # what an exception in C++ ends in
 _TRACEBACK: Final = b"Traceback (most recent call last)"
+_RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
+"""What torch writes before each line of a traceback, once the processes of a training are connected."""
 
 
 def _last_words(log: bytes) -> bytes:
@@ -125,7 +127,7 @@ def _last_words(log: bytes) -> bytes:
 
     A launcher of several processes adds a traceback of its own, which names the one that matters.
     """
-    before, found, last = log.rpartition(_TRACEBACK)
+    before, found, last = _RANK.sub(b"", log).rpartition(_TRACEBACK)
     if found and b"ChildFailedError" in last:
         return _last_words(before)
     return last if found else b"\n".join(log.splitlines()[-LAST_LINES:])
@@ -233,6 +235,8 @@ def of_settings(spec: AttemptSpec, profile: str, effective: Effective | None) ->
     """
     facts: dict[str, FactValue] = {"effective.profile": profile}
     facts |= _asked(spec)
+    if spec.parallel.nodes > 1:
+        facts["effective.nodes"] = spec.parallel.nodes
     return facts if effective is None else {**facts, **_reported(effective)}
 
 

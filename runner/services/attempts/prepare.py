@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
-from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
+from jobs.contract import JOB_DIR, AttemptSpec, Parallel, Program, RunPaths
 from runner.base.errors import Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
 from runner.base.textfile import one_line
@@ -29,7 +29,7 @@ from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import DockerfileRequest, Packages
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
-from runner.files.field_checks import CODE_TARGET
+from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import fill_resume_args
 from runner.files.package_lock import locked_image
@@ -136,6 +136,10 @@ class LaunchPreparer:
         plan = checkpoint_plan(revision.job, self._mean_between_s(attempt, directory))
         spec = self.spec(row, attempt).model_copy(update={"checkpoint": plan})
         spec = limit_device_memory(spec, revision.job.devices.memory, devices)
+        weights = self._initial_weights(revision, row.owner, who)
+        if weights is not None:
+            seen = str(WEIGHTS_TARGET) if config.in_container else str(weights)
+            spec = spec.model_copy(update={"init_weights": seen})
         said = self._make_working_directory(revision, attempt, directory, row.owner)
         secrets = {
             name: config.users.read_as_user(who, revision.base / path)
@@ -147,7 +151,7 @@ class LaunchPreparer:
         if _starts_gang(spec):
             install(directory, attempt.number, GANG)
         pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
-        mounts = _mounts(revision, paths, directory.secret, pin) if config.in_container else ()
+        mounts = _mounts(revision, paths, directory.secret, pin, weights) if config.in_container else ()
         network = (
             config.network.prepare() if config.network and _is_outbound(revision, config.network) else None
         )
@@ -157,6 +161,22 @@ class LaunchPreparer:
         environment = packages.environment(revision.lock) if packages and revision.lock else None
         request = apply_program(request, spec, in_container=config.in_container, environment=environment)
         return self._resume_program(request, revision, attempt, directory, paths)
+
+    def _initial_weights(self, revision: Revision, owner: Owner, who: User) -> Path | None:
+        """Return the directory of the weights that a job begins with, None if there is none any more.
+
+        An attempt that resumes does not need it, so that one that is gone is no reason to refuse a launch.
+        """
+        config, init = self.config, revision.init
+        if init is None:
+            return None
+        if init.job is None:
+            found = None if init.path is None else Path(init.path)
+        else:
+            found = config.open_directory(config.jobs_dir / init.job, owner).weights(init.kind)
+        if found is None or config.users.path_problem(who, found, "directory") is not None:
+            return None
+        return found
 
     def _resume_program(
         self,
@@ -267,7 +287,7 @@ class LaunchPreparer:
             job_name=row.name,
             owner=row.owner,
             image=image,
-            argv=self._argv(paths, revision.parallel().processes),
+            argv=self._argv(paths, revision.parallel(overrides)),
             run_dir=paths.root,
             log=paths.log,
             limits=Limits(resources.cpus, resources.memory, resources.shm_bytes),
@@ -276,7 +296,7 @@ class LaunchPreparer:
             devices=devices,
             network=network,
             name_servers=self.config.network.dns if self.config.network and network else (),
-            batch=_batch_request(row, revision) if self.config.queues else None,
+            batch=_batch_request(row, revision, overrides) if self.config.queues else None,
         )
 
     def _visible_paths(self, paths: RunPaths) -> tuple[Path, Path]:
@@ -285,15 +305,16 @@ class LaunchPreparer:
             return Path(JOB_DIR), CONTAINER_SCRATCH
         return paths.root, paths.cache / f"attempt-{paths.attempt}"
 
-    def _argv(self, paths: RunPaths, processes: int) -> tuple[str, ...]:
+    def _argv(self, paths: RunPaths, parallel: Parallel) -> tuple[str, ...]:
         python = "python" if self.config.in_container else sys.executable
         root = JOB_DIR if self.config.in_container else paths.root
         numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
         argv = (python, "-P", "-m", "jobs", "--root", str(root), *numbers)
-        if processes == 1:
+        if parallel.processes == 1:
             return argv
         inside = RunPaths(Path(root), paths.attempt, paths.lineage)
-        return gang_command(inside, processes, argv, in_container=self.config.in_container)
+        of_node = parallel.processes // parallel.nodes
+        return gang_command(inside, of_node, argv, in_container=self.config.in_container)
 
     def _submitter(self, revision: Revision) -> User:
         """Return the submitter with the groups of now: whoever has left a group reads nothing with it.
@@ -317,7 +338,7 @@ class LaunchPreparer:
         return path.resolve()
 
 
-def _batch_request(row: JobRow, revision: Revision) -> BatchRequest:
+def _batch_request(row: JobRow, revision: Revision, overrides: Overrides) -> BatchRequest:
     """Return what an engine with a queue of its own is told to find a place for an attempt."""
     job, resources = revision.job, revision.job.resources
     return BatchRequest(
@@ -326,6 +347,10 @@ def _batch_request(row: JobRow, revision: Revision) -> BatchRequest:
         batch_options(job),
         _time_left(row, resources.time_limit),
         job.stop_grace,
+        revision.nodes(overrides),
+        job.priority,
+        job.queue.priority_class,
+        job.executor or ("slurm",),
     )
 
 
@@ -351,13 +376,19 @@ def _with_present_group(owner: Owner, revision: Revision, who: User) -> Owner:
 
 
 def _mounts(
-    revision: Revision, paths: RunPaths, secret: Callable[[str], Path], pin: Callable[[int, Path], Path]
+    revision: Revision,
+    paths: RunPaths,
+    secret: Callable[[str], Path],
+    pin: Callable[[int, Path], Path],
+    weights: Path | None = None,
 ) -> tuple[Mount, ...]:
     """Return the mounts of a job; ``pin`` returns what to mount for each source that is not trusted."""
     mounts = [
         Mount(each.source if each.trusted else pin(i, each.source), Path(each.target), each.read_only)
         for i, each in enumerate(revision.resolved_mounts())
     ]
+    if weights is not None:
+        mounts.append(Mount(pin(len(mounts), weights), Path(WEIGHTS_TARGET)))
     if (work := revision.working_directory()) is not None:  # its parent is the daemon's: nobody can swap it
         mounts.append(Mount(paths.work_dir, Path(CODE_TARGET), work.read_only))
     return (*mounts, *(Mount(secret(name), SECRETS_DIR / name) for name in revision.job.secrets))

@@ -71,6 +71,7 @@ def variables(spec: AttemptSpec, plan: Program, paths: RunPaths) -> Mapping[str,
         "RUNNER_ACCELERATOR": spec.accelerator,
         "RUNNER_CPUS": spec.cpus,
         "RUNNER_DEVICE_BYTES": spec.device_bytes,
+        "RUNNER_TRACK": None if spec.track is None else spec.track.model_dump_json(),
     }
     return {name: str(value) for name, value in said.items() if value is not None}
 

@@ -59,7 +59,7 @@ def own_rules(plan: type[TrainingPlan | Program]) -> Mapping[str, FieldRule]:
     if issubclass(plan, Program):
         return {}  # those of a program are known without a plan
     own = plan.checkpoint_fields
-    return workload_rules(data=own.data, shape=own.shape, trajectory=own.trajectory)
+    return workload_rules(data=own.data, shape=own.shape, trajectory=own.trajectory, reports=own.reports)
 
 
 def _values(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
@@ -104,6 +104,10 @@ def _workload(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     for name, value in plan.model_dump(mode="json").items():
         if name == "data" and revision.data is not None:
             yield "workload.data", _data_of(revision.data)
+        elif name == "init_from" and revision.init is not None:
+            yield "workload.init_from", revision.init.text
+        elif name in revision.inputs:
+            yield f"workload.{name}", revision.inputs[name].path
         elif name == "code" and isinstance(plan, Program) and plan.code is not None:
             yield "workload.code", _code_of(revision, revision.code)
         else:

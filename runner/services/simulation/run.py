@@ -4,7 +4,9 @@ import math
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from typing import Any, Final
 
 from runner.base.errors import UsageError
@@ -12,8 +14,8 @@ from runner.base.textfile import quoted
 from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.formatting import format_cpus
 from runner.core.scheduler.placement import matches_request
-from runner.core.scheduler.simulator import Arrival, Site, simulate
-from runner.core.scheduler.simulator_report import Report, make_report
+from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
+from runner.core.scheduler.simulator_report import Report, make_report, worse_off
 from runner.core.scheduler.snapshot import GIB, Host, ResourceRequest, SchedulableDevice
 
 DAY_S: Final = 86400.0
@@ -39,6 +41,9 @@ class SchedulerVariant:
             return ORACLE
         return self.order if self.backfill else f"{self.order}, no backfill"
 
+
+FIFO: Final = SchedulerVariant(SchedulingOrder.FIFO)
+"""What the others are compared with."""
 
 VARIANTS: Final = (
     *(SchedulerVariant(order) for order in SchedulingOrder),
@@ -70,19 +75,63 @@ def parse_host(name: str, devices: int) -> Host:
     return Host(name, 16.0 * devices, 256 * GIB * devices, own)
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedOrder:
+    """What became of the jobs of a trace in one order."""
+
+    variant: SchedulerVariant
+    jobs: Sequence[SimulatedJob]  # those that have ended
+    report: Report
+
+
 def compare(
-    variants: Iterable[SchedulerVariant], trace: Sequence[Arrival], site: Site
-) -> Iterator[tuple[SchedulerVariant, Report]]:
-    """Yield a report of the same trace for each order, as soon as it is there.
+    variants: Iterable[SchedulerVariant], trace: Sequence[Arrival], site: Site, processes: int = 1
+) -> Iterator[PlayedOrder]:
+    """Yield what becomes of the same trace in each order, as soon as it is there.
+
+    If ``fifo`` with backfill is among them it is played first, and the others are compared with it.
+
+    Raises:
+        UsageError: a job of the trace asks for more than any host has.
+    """
+    wanted = list(variants)
+    results = play(sorted(wanted, key=lambda each: each != FIFO), trace, site, processes)
+    done: dict[SchedulerVariant, list[SimulatedJob]] = {}
+    for variant in wanted:
+        while variant not in done:
+            found, jobs = next(results)
+            done[found] = jobs
+        report = make_report(site, done[variant], len(trace))
+        if FIFO in done:
+            report = replace(report, worse_than_fifo=worse_off(done[variant], done[FIFO]))
+        yield PlayedOrder(variant, done[variant], report)
+
+
+def play(
+    variants: Iterable[SchedulerVariant], trace: Sequence[Arrival], site: Site, processes: int = 1
+) -> Iterator[tuple[SchedulerVariant, list[SimulatedJob]]]:
+    """Yield the finished jobs of the same trace for each order, as soon as they are there.
+
+    With several processes, so many orders are simulated at a time.
 
     Raises:
         UsageError: a job of the trace asks for more than any host has.
     """
     refuse_unplayable(trace, site)
-    for variant in variants:
-        rules = replace(site.config, order=variant.order, backfill=variant.backfill)
-        its_site = replace(site, config=rules, true_durations=variant.order is SchedulingOrder.SRPT)
-        yield variant, make_report(its_site, simulate(its_site, trace), len(trace))
+    known = list(variants)
+    if processes <= 1 or len(known) <= 1:
+        for variant in known:
+            yield variant, _play_one(variant, trace, site)
+        return
+    with ProcessPoolExecutor(min(processes, len(known)), get_context("spawn")) as pool:
+        results = [pool.submit(_play_one, variant, trace, site) for variant in known]
+        for variant, result in zip(known, results, strict=True):
+            yield variant, result.result()
+
+
+def _play_one(variant: SchedulerVariant, trace: Sequence[Arrival], site: Site) -> list[SimulatedJob]:
+    rules = replace(site.config, order=variant.order, backfill=variant.backfill)
+    return simulate(replace(site, config=rules, true_durations=variant.order is SchedulingOrder.SRPT), trace)
 
 
 def refuse_unplayable(trace: Iterable[Arrival], site: Site) -> None:

@@ -61,6 +61,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     "save_s": Field("how long that takes; empty: it works on for the grace period", None),
     "restart_s": Field("from a new start to where it was", RESTART_S),
     "checkpoint_every_s": Field("of a job that does not save when asked; empty: it never saves", None),
+    "progress": Field("true: it reports its steps, so its end is known", False),  # noqa: FBT003  the same
 }
 
 REQUIRED: Final = frozenset(name for name, each in FIELDS.items() if each.required)
@@ -169,6 +170,7 @@ def _arrival(
         checkpoint_every_s=None
         if cells["checkpoint_every_s"] is None
         else float(cells["checkpoint_every_s"]),
+        progress=str(cells["progress"]).lower() in _TRUE,
     )
 
 
@@ -185,6 +187,7 @@ _WORDS: Final = {
     "class": tuple(each.name for each in DEFAULT_CLASSES),
     "linked": (*_TRUE, "false", "no", "0"),
     "saves": (*_TRUE, "false", "no", "0"),
+    "progress": (*_TRUE, "false", "no", "0"),
 }
 
 MOST_URGENT: Final = 100
@@ -288,4 +291,5 @@ def _cells(job: Arrival) -> list[Cell]:
         job.save_s,
         job.restart_s,
         job.checkpoint_every_s,
+        str(job.progress).lower(),
     ]

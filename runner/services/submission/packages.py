@@ -11,8 +11,10 @@ from typing import Final, TypeAlias
 
 from packaging.specifiers import SpecifierSet
 
+from jobs.contract import TRACKER_PACKAGES
 from runner.base.errors import UsageError
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
+from runner.base.yaml import PathPart
 from runner.core.ports.images import Accelerator, BuildFailed
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User, Users
@@ -51,6 +53,8 @@ class PlacedLine:
 
     line: RequirementLine
     path: Path | None
+    field: tuple[PathPart, ...] | None = None
+    """The field of the job file that asks for it; None: that of its requirements."""
 
 
 class RequirementsError(FileError):
@@ -107,7 +111,12 @@ class PackageResolver:
     """The images of the operator."""
 
     def resolve(
-        self, job: JobFile, accelerator: Accelerator, reference: str | None, known: KnownLocks
+        self,
+        job: JobFile,
+        accelerator: Accelerator,
+        reference: str | None,
+        known: KnownLocks,
+        trackers: Sequence[str] = (),
     ) -> tuple[str, str]:
         """Return the lock of a job's packages, and the digest of what it resolves.
 
@@ -116,6 +125,7 @@ class PackageResolver:
             accelerator: What it runs on.
             reference: The image that gets the packages; None: that of the accelerator.
             known: The lock that a job of this name has.
+            trackers: The trackers whose packages it needs as well.
 
         Raises:
             FileError: at the line of the requirement that cannot be had.
@@ -124,6 +134,9 @@ class PackageResolver:
         """
         reader = RequirementReader(partial(self.users.read_as_user, self.who), self.base)
         collected = reader.read(job.image.requirements or ())
+        collected.lines += [
+            PlacedLine(RequirementLine(TRACKER_PACKAGES[name], 0), None, ("track",)) for name in trackers
+        ]
         if collected.mistakes:
             raise _errors(job, [_at(job, each.placed, each.fact) for each in collected.mistakes])
         request = PackageRequest(
@@ -350,15 +363,19 @@ def _locate(collected: Collected, reason: str, path: Path) -> FileError:
 def _at(job: JobFile, placed: PlacedLine, fact: str) -> FileError:
     """Return the error of one requirement."""
     if placed.path is None:
-        where = ("image", "requirements", placed.line.number)
+        where = placed.field or ("image", "requirements", placed.line.number)
         said = f"{quoted(placed.line.requirement)}: {one_line(fact)}"
         return FileError(job.origin.path, [job.origin.problem(where, said)])
     return _line_error(placed.path, placed.line, fact)
 
 
 def _blamed(collected: Collected, reason: str) -> Iterator[PlacedLine]:
-    """Yield the lines that a reason names, first those that it says the user requires."""
-    lines = [*collected.lines, *collected.constraints]
+    """Yield the lines that a reason names, first those that it says the user requires.
+
+    Of several lines about one package, the one comes first whose version the reason names.
+    """
+    every = [*collected.lines, *collected.constraints]
+    lines = sorted(every, key=lambda each: _is_named(each.line, reason), reverse=True)
     required = [
         re.sub(r"[-_.]+", "-", name).lower()
         for name in re.findall(r"you require ([A-Za-z0-9][A-Za-z0-9._-]*)", reason)
@@ -372,3 +389,9 @@ def _blamed(collected: Collected, reason: str) -> Iterator[PlacedLine]:
     for each in lines:
         if each.line.text in reason:
             yield each
+
+
+def _is_named(line: RequirementLine, reason: str) -> bool:
+    """Return whether a reason has a requirement with its version, written as the resolver writes it."""
+    text = "".join(line.requirement.partition(";")[0].split())
+    return re.search(rf"(?<![\w-]){re.escape(text)}(?![\w,=<>~!-]|\.\w)", reason) is not None

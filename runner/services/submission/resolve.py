@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
+from jobs.contract import Program
 from runner.base.cpu_limit import check_cpu
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
@@ -26,6 +27,7 @@ from runner.core.ports.users import Owner, User, Users
 from runner.files.job.conflicts import find_profile_conflicts
 from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
+from runner.files.job.track import find_tracking_problems
 from runner.files.policy import job_policy as of_job
 from runner.files.settings.model import Settings
 from runner.files.settings.network import OutboundUsers
@@ -36,6 +38,7 @@ from runner.services.ports import BatchCheck
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.dockerfile import check_dockerfile, check_dockerfile_is_kept
+from runner.services.submission.initial_weights import resolve_initial_weights
 from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
 from runner.services.submission.request import Submission
 from runner.services.submission.revision import (
@@ -45,6 +48,7 @@ from runner.services.submission.revision import (
     Revision,
     code_reference,
     find_data,
+    find_inputs,
 )
 from runner.services.submission.slurm import find_slurm_problems
 
@@ -177,6 +181,7 @@ class _JobResolver:
             groups=self.who.groups,
             user=self.who.name,
             data=data,
+            inputs=find_inputs(job, self.named.base, self.named.check),
             policy=of_job.serialize_policy(self.named.policy(job)),
             team=self._team,
             sweep=sweep,
@@ -194,11 +199,13 @@ class _JobResolver:
             if fact is not None:
                 self.refused[fact] = None
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
-        problems = [*unprepared, *found.problems, *missing]
+        init, unusable = resolve_initial_weights(self.submission, job, after, self.owner, self.resolver.store)
+        problems = [*unprepared, *found.problems, *missing, *unusable]
         problems += (
             *self._image_problems(job),
             *self._torch_problems(job),
             *self._network_problems(job),
+            *self._tracking_problems(made),
             *self._code_problems(made),
             *self._dockerfile_problems(made),
             *self._conflicts(job, accelerator),
@@ -208,7 +215,7 @@ class _JobResolver:
             raise FileError(job.origin.path, problems)
         lock = self._lock(job, accelerator)  # late: it may take long, and is begun for a valid job only
         profile = resolve_profile(job, accelerator)
-        resolved = {"after": after, "settings": profile, "code": self._code(made), **lock}
+        resolved = {"after": after, "init": init, "settings": profile, "code": self._code(made), **lock}
         whole = made.model_copy(update=resolved)
         check_dockerfile_is_kept(self.resolver.code, whole)
         return whole
@@ -238,7 +245,9 @@ class _JobResolver:
         Equal requirements of a matrix are resolved once.
         """
         resolver = self.resolver
-        if not job.image.has_packages or self.refused:
+        is_program = isinstance(job.workload, Program)
+        trackers = job.track.trackers if is_program or not resolver.host_processes else ()
+        if not (job.image.has_packages or trackers) or self.refused:
             return {}
         if resolver.package_locks is None:
             fact = "this daemon offers no packages"
@@ -247,7 +256,7 @@ class _JobResolver:
         packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self.named.base, allowed)
         offered = job.image.offered
         reference = None if offered == "auto" else allowed[offered]
-        lock, request = packages.resolve(job, accelerator, reference, self.known_locks)
+        lock, request = packages.resolve(job, accelerator, reference, self.known_locks, trackers)
         return {"lock": lock, "lock_request": request}
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
@@ -272,6 +281,18 @@ class _JobResolver:
         resolver = self.resolver
         found = find_slurm_problems(job, resolver.settings.slurm, self.owner, resolver.batch_check)
         return (job.origin.problem(path, fact) for path, fact in found)
+
+    def _tracking_problems(self, made: Revision) -> Iterator[Problem]:
+        """Yield why a job cannot write to its trackers."""
+        job, processes = made.job, self.resolver.host_processes
+        if processes is not None and (fact := processes.tracking_problem(job)):
+            yield job.origin.problem(("track",), fact)
+        writable = tuple(str(mount.target) for mount in job.mounts if not mount.read_only)
+        in_container = processes is None
+        for path, fact in find_tracking_problems(
+            job.track, writable, made.network or "none", in_container=in_container
+        ):
+            yield job.origin.problem(path, fact)
 
     def _network_problems(self, job: JobFile) -> Iterator[Problem]:
         if self.resolver.host_processes and job.network == "none":
@@ -321,6 +342,11 @@ class _JobResolver:
         if self.resolver.host_processes and job.image.system:
             fact = "jobs are plain processes here, with the Debian packages of this host; ask the operator"
             yield job.origin.problem(("image", "system"), fact)
+        processes = self.resolver.host_processes
+        if processes and job.image.requirements and processes.starts_python(job):
+            fact = f"{job.workload.kind} runs with {processes.python} here, without a container"
+            step = "install them there, or give the daemon a container engine"
+            yield job.origin.problem(("image", "requirements"), f"{fact}; {step}")
         offered = job.image.offered
         if offered not in {"auto", *self.resolver.settings.allowed_images}:
             names = sorted(self.resolver.settings.allowed_images)
@@ -377,7 +403,7 @@ def system_refusal(settings: Settings, job: JobFile) -> str | None:
     refused = [each for each in names if not any(fnmatchcase(each, pattern) for pattern in allowed)]
     if not refused:
         return None
-    fact = f"image.system: {', '.join(refused)}: not on the list ({_names(allowed)})"
+    fact = f"{_placed(job, 'image', 'system')}: {', '.join(refused)}: not on the list ({_names(allowed)})"
     return f"{fact}; the operator decides (packages.system in the settings)"
 
 
@@ -385,7 +411,14 @@ def dockerfile_refusal(settings: Settings, job: JobFile) -> str | None:
     """Return why a job may not be built from its Dockerfile, or None."""
     if job.image.dockerfile is None or settings.allows_dockerfiles:
         return None
-    return "image.dockerfile: not allowed here; the operator decides (packages.dockerfiles in the settings)"
+    fact = f"{_placed(job, 'image', 'dockerfile')}: not allowed here"
+    return f"{fact}; the operator decides (packages.dockerfiles in the settings)"
+
+
+def _placed(job: JobFile, *path: str) -> str:
+    """Return the name of a field of the job file with its line; a refusal as a whole has none."""
+    problem = job.origin.problem(path, "")
+    return problem.field if problem.at is None else f"{problem.field} (line {problem.at.line})"
 
 
 def network_access(settings: Settings, who: User, job: JobFile) -> NetworkAccess:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.contract import AttemptSpec, Parallel, Plan, Profile, Program, ProgramCode, excess_workers
 from runner.base.text_cache import cached_by_text
@@ -27,11 +27,11 @@ from runner.core.ports.network import NetworkAccess
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
 from runner.files import shell
 from runner.files.datasets import content_digest, dataset_dir, is_prepared
-from runner.files.field_checks import CODE_TARGET, WORKLOAD_TARGET
+from runner.files.field_checks import CODE_TARGET, INPUT_TARGET, WORKLOAD_TARGET
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
 from runner.files.policy import job_policy as of_job
-from runner.files.profiles.conflicts import find_unused_switches
+from runner.files.profiles.conflicts import find_oversized, find_unused_switches
 from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import AUTO, ProfileChoice
 
@@ -53,6 +53,21 @@ class DataReference(BaseModel):
     """A prepared data set in the state directory of the daemon; no user can have swapped it."""
     digest: str | None = None
     """Of the content of a prepared data set; other data may be as large as a disk, and are not read."""
+
+
+class InitialWeights(BaseModel):
+    """The weights that a training begins with: those of a job, by id, or a directory of the host."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: str | None = None
+    kind: Literal["best", "final"] = "final"
+    path: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What the spec of an attempt says: the same wherever the attempt runs."""
+        return f"job/{self.job}/{self.kind}" if self.path is None else self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +100,15 @@ def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck)
         return None
     path = base / written
     return DataReference(path=str(path), is_file=check(path, "file") is None)
+
+
+def find_inputs(job: JobFile, base: Path, check: paths.PathCheck) -> dict[str, DataReference]:
+    """Return where the files lie that a workload names besides its data, by field."""
+    found = {name: base / written for name, written in paths.input_paths(job.workload).items()}
+    return {
+        name: DataReference(path=str(path), is_file=check(path, "file") is None)
+        for name, path in found.items()
+    }
 
 
 class ArrayMembership(BaseModel):
@@ -151,6 +175,8 @@ class Revision(BaseModel):
     """As they were at submission, for the record; a launch looks the submitter up anew."""
     user: str
     data: DataReference | None = None
+    inputs: dict[str, DataReference] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    """The paths that the workload names besides its data, by field."""
     policy: str | None = None
     """The text of the policy, with all that it extends, as it was when the job was submitted."""
     team: str = ""
@@ -168,6 +194,8 @@ class Revision(BaseModel):
     """The packages of the job, in the format of PEP 751, as they were resolved on submission."""
     lock_request: str | None = None
     """The digest of what was resolved: a change that asks for the same keeps the lock."""
+    init: InitialWeights | None = None
+    """The weights that it begins with; None: random ones."""
     settings: Profile | None = None
     """What the profile came to then; None in revisions that are older than this field."""
 
@@ -176,12 +204,12 @@ class Revision(BaseModel):
         return Path(self.path).parent
 
     def needs(self) -> ResourceRequest:
-        """Return the resource request of an attempt, with the properties of its devices."""
+        """Return the resource request of an attempt on all its nodes, with the properties of its devices."""
         resources, devices = self.job.resources, self.job.devices
         return ResourceRequest(
-            cpus=resources.cpus,
-            memory_bytes=resources.memory,
-            gpus=resources.gpus,
+            cpus=resources.cpus * resources.nodes,
+            memory_bytes=resources.memory * resources.nodes,
+            gpus=resources.gpus * resources.nodes,
             vendor=VENDORS.get(self.accelerator),
             models=devices.model,
             device_bytes=devices.memory or 0,
@@ -224,11 +252,11 @@ class Revision(BaseModel):
         vain = [f"profile.{name}: has no effect: {why}" for name, why in idle.items() if name in asked]
         vain += of_job.find_ineffective_limits(self.job.retry, of_job.deserialize_policy(self.policy))
         plan = self.job.workload
-        excess = (
-            None if isinstance(plan, Program) else excess_workers(self.profile(), self.job.resources.cpus)
-        )
+        if isinstance(plan, Program):
+            return (*vain, *shell.find_shell_warnings(plan.command))
+        excess = excess_workers(self.profile(), self.job.resources.cpus)
         vain += [excess] if excess else []
-        return (*vain, *(shell.find_shell_warnings(plan.command) if isinstance(plan, Program) else ()))
+        return (*vain, *find_oversized(self.profile(), plan, asked))
 
     def environment(
         self, root: PurePath, scratch: PurePath, turned: Overrides | None = None
@@ -237,7 +265,7 @@ class Revision(BaseModel):
 
         ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
         """
-        cpus, shares = self.job.resources.cpus, self.parallel().cpu_shares
+        cpus, shares = self.job.resources.cpus, self.parallel(turned).cpu_shares
         profile, cache = self.profile(turned), root / "cache"
         ours = build_environment(profile, self.accelerator, cpus, cache, scratch, cpu_shares=shares)
         return {**self.job.environment, **ours}
@@ -256,16 +284,24 @@ class Revision(BaseModel):
             resume_step=attempt.start.step if attempt.start.source is StartFrom.STEP else None,
             accelerator=self.accelerator,
             cpus=self.job.resources.cpus,
-            parallel=self.parallel(),
+            parallel=self.parallel(attempt.turned),
             device_bytes=self._shared_memory(),
+            track=self.job.track.model_copy(update={"name": self.job.name})
+            if self.job.track.trackers
+            else None,
         )
 
-    def parallel(self) -> Parallel:
+    def parallel(self, turned: Overrides | None = None) -> Parallel:
         """Return how the processes of an attempt share the training, or how many a program starts."""
-        plan = self.job.workload
+        plan, nodes = self.job.workload, self.nodes(turned)
         if isinstance(plan, Program):
-            return Parallel(processes=plan.processes)
-        return self.job.parallel.resolve(self.job.resources.gpus)
+            return Parallel(processes=plan.processes * nodes, nodes=nodes)
+        return self.job.parallel.resolve(self.job.resources.gpus, nodes)
+
+    def nodes(self, turned: Overrides | None = None) -> int:
+        """Return on how many nodes an attempt runs together; the policy may go on with fewer."""
+        asked = self.job.resources.nodes
+        return asked if turned is None or turned.nodes is None else min(turned.nodes, asked)
 
     def _shared_memory(self) -> int | None:
         """Return the memory that the job takes of each shared device; None if its devices are not shared."""
@@ -280,6 +316,8 @@ class Revision(BaseModel):
             yield ResolvedMount(
                 Path(self.data.path), self._data_target(self.data), trusted=self.data.prepared
             )
+        for name, known in self.inputs.items():
+            yield ResolvedMount(Path(known.path), _input_target(name, known))
         if self.code is None and (code := self.code_directory()) is not None:
             yield ResolvedMount(code, CODE_TARGET)
 
@@ -319,10 +357,19 @@ class Revision(BaseModel):
         changes: dict[str, object] = {}
         if self.data is not None:
             changes["data"] = str(self._data_target(self.data)) if in_container else self.data.path
+        if self.init is not None:
+            changes["init_from"] = self.init.text
+        for name, known in self.inputs.items():
+            changes[name] = str(_input_target(name, known)) if in_container else known.path
         if (code := self.program_code) is not None:
             place = str(CODE_TARGET) if in_container else str(self.base / code.path)
             changes["code"] = code.model_copy(update={"path": place})
         return self.job.workload.model_copy(update=changes)
+
+
+def _input_target(name: str, known: DataReference) -> PurePosixPath:
+    """Return the mount target of a path of the workload; a file keeps its name."""
+    return INPUT_TARGET / name / Path(known.path).name if known.is_file else INPUT_TARGET / name
 
 
 @cached_by_text(512, 8 * 1024**2)

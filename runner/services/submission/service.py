@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from runner.base import privileges
@@ -20,6 +21,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
 from runner.services.context import Caller, ServiceContext
+from runner.services.host_processes import HostProcesses
 from runner.services.package_locks import PackagesPending
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
@@ -172,8 +174,24 @@ class SubmissionService:
         """Return what a submitter should know about an accepted job, one line each."""
         processes, problem = self.context.host_processes, self.context.daemon.executor_problem()
         if processes:
-            return (*revision.warnings, *processes.warnings())
+            return (
+                *revision.warnings,
+                *processes.warnings(),
+                *self._interpreter_warnings(processes, revision),
+            )
         return (*revision.warnings, *([AWAITS_ENGINE.format(problem)] if problem else ()))
+
+    def _interpreter_warnings(self, processes: HostProcesses, revision: Revision) -> tuple[str, ...]:
+        """Return that the user of a job cannot start the daemon's interpreter, as one below /root."""
+        if not processes.starts_python(revision.job):
+            return ()
+        owner = self._owner_of(User(revision.uid, revision.gid, revision.groups, revision.user))
+        runs_as = User(owner.uid, owner.gid, (owner.gid,), f"uid {owner.uid}")
+        if self.context.users.path_problem(runs_as, Path(processes.python), "file") is None:
+            return ()
+        fact = f"will not start: it runs as uid {owner.uid}, which cannot read {one_line(processes.python)}"
+        step = "the operator installs the runner where all users can read it, or gives it a container engine"
+        return (f"{fact}; {step}",)
 
     def owner(self, caller: Caller) -> Owner:
         """Return the owner of the jobs that a caller submits."""

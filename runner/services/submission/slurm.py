@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+from jobs.contract import Program
 from runner.base.textfile import one_line, quoted
+from runner.base.units import format_size
 from runner.base.yaml import PathPart
 from runner.core.ports.executor import BatchOptions, BatchRequest, GpuRequest, Limits
 from runner.core.ports.users import Owner
@@ -24,11 +26,22 @@ def find_slurm_problems(
     job: JobFile, settings: SlurmSettings, owner: Owner, check: BatchCheck | None
 ) -> Iterator[FieldProblem]:
     """Yield what the operator's settings or Slurm refuse of a job; without Slurm ``check`` is None."""
+    if job.executor is not None:
+        yield from _nowhere(job, settings, in_slurm=check is not None)
+    if job.executor == ("local",) and check is not None:
+        return
     if check is None:
+        if job.resources.nodes > 1:
+            fact = "nodes need Slurm, and jobs do not run in Slurm here (executor in the settings)"
+            yield ("resources", "nodes"), f"{job.resources.nodes} {fact}; leave it out"
         if job.slurm != SlurmFields():
             yield ("slurm",), "jobs do not run in Slurm here (executor in the settings); leave it out"
         return
-    refused = (*refused_fields(job.slurm, settings), *_beyond_containers(job, settings))
+    refused = (
+        *refused_fields(job.slurm, settings),
+        *_beyond_containers(job, settings),
+        *_beyond_nodes(job, settings),
+    )
     yield from refused
     if refused:
         return
@@ -39,16 +52,47 @@ def find_slurm_problems(
         batch_options(job),
         resources.time_limit,
         job.stop_grace,
+        resources.nodes,
+        job.priority,
+        job.queue.priority_class,
     )
     problem = check.problem(asked, owner)
     if problem is not None:
         yield tuple(problem[0].split(".")), problem[1]
 
 
+def _nowhere(job: JobFile, settings: SlurmSettings, *, in_slurm: bool) -> Iterator[FieldProblem]:
+    """Yield that a job names no place that this daemon has, or could not run there."""
+    places, room, wants = job.executor or (), settings.local, job.resources
+    if not in_slurm:
+        if "local" not in places:
+            fact = "jobs do not run in Slurm here (executor in the settings)"
+            yield ("executor",), f"{fact}; leave it out, or add local"
+        return
+    if "slurm" in places:
+        return
+    if room is None:
+        yield ("executor",), "jobs run in Slurm alone here (slurm.local in the settings); add slurm"
+    elif wants.gpus or wants.nodes > 1 or wants.cpus > room.cpus or wants.memory > room.memory_bytes:
+        there = f"{room.cpus:g} CPUs and {format_size(room.memory_bytes)}"
+        yield ("executor",), f"this machine offers {there}, no GPUs and one node; add slurm"
+
+
+def _beyond_nodes(job: JobFile, settings: SlurmSettings) -> Iterator[FieldProblem]:
+    """Yield what no attempt on a node has."""
+    if isinstance(job.workload, Program) and job.workload.terminal:
+        fact = "the terminal of a job on a node of Slurm cannot be reached (runner shell)"
+        here = "" if settings.local is None else ", or name the daemon's machine: executor: [local]"
+        yield ("workload", "terminal"), f"{fact}; leave it out, or type: srun --pty bash{here}"
+
+
 def _beyond_containers(job: JobFile, settings: SlurmSettings) -> Iterator[FieldProblem]:
     """Yield what containers on nodes do not have."""
     if settings.containers == "none":
         return
+    if job.resources.nodes > 1 and settings.nodes_network == "none":
+        fact = "containers on several nodes need the network of their nodes, which is not allowed here"
+        yield ("resources", "nodes"), f"{fact}; ask the operator for slurm.nodes_network: host"
     step = "leave it out, or ask the operator for slurm.containers: none"
     if job.resources.gpus:
         yield ("resources", "gpus"), f"containers on Slurm's nodes get no GPUs; {step}"

@@ -432,6 +432,8 @@ def service(**settings: object) -> Iterator[Service]:
         "unknown_uids": "accept",  # the users of tests are made up
         "daemon_user": os.environ.get("TEST_DAEMON_USER", "root"),  # another: the daemon is split in two
     }
+    if settings.get("executor") == "slurm":
+        known["daemon_user"] = "root"  # jobs are submitted as their users by the daemon itself
     made = Service(root, {**known, **settings})
     try:
         yield made

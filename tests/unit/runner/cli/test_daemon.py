@@ -38,7 +38,9 @@ def test_version_is_that_of_both_sides(api: FakeApi, invoke: Invoke) -> None:
 @pytest.mark.usefixtures("nobody")
 def test_version_without_a_daemon_starts_none(invoke: Invoke) -> None:
     assert json.loads(invoke("version", "--json").stdout)["daemon"] is None
-    assert invoke("version").stdout.count("\n") == 1
+    result = invoke("version")
+    assert result.stdout.count("\n") == 1
+    assert result.stderr == "no daemon runs; runner list starts one\n"
 
 
 def test_the_unit_file_leaves_jobs_alone_when_the_daemon_is_stopped(invoke: Invoke) -> None:

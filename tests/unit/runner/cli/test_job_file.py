@@ -111,7 +111,10 @@ def test_what_is_no_file_at_all_is_refused_in_the_same_words(kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
-        ("workload: {kind: causal_lm, data: pipe}\n", "workload.data: pipe: is not a directory"),
+        (
+            "workload: {kind: causal_lm, data: pipe}\n",
+            "workload.data: pipe: is neither a file nor a directory",
+        ),
         (f"{GOOD}policy: ./pipe\n", f"pipe: {NO_FILE}"),
         ("workload: {kind: program, command: [a], code: pipe}\n", "workload.code: pipe: is not a directory"),
         (f"{GOOD}secrets: {{TOKEN: pipe}}\n", "secrets.TOKEN: pipe: is not a file"),

@@ -69,5 +69,13 @@ def test_a_job_without_numbers_says_so(invoke: Invoke, api: FakeApi) -> None:
     assert invoke("plot", "train").stderr == "train (job 000001): has reported no numbers yet\n"
 
 
+def test_jobs_without_numbers_are_left_out_and_named(invoke: Invoke, api: FakeApi) -> None:
+    api.add("idle")
+    result = invoke("plot", "train", "idle")
+    assert result.exit_code == 0
+    assert "train (000001)" in result.stdout
+    assert result.stderr.endswith("idle (job 000002): has reported no numbers yet; left out\n")
+
+
 def test_a_picture_needs_a_format(invoke: Invoke) -> None:
     assert "must end in .png, .svg, .pdf" in invoke("plot", "train", "-o", "loss.bmp").stderr

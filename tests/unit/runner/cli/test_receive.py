@@ -52,6 +52,19 @@ def test_a_tree_is_made_of_what_was_sent(tmp_path: Path) -> None:
     assert tree.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_group_may_read_what_it_is_to_read_and_nothing_else_is_opened(tmp_path: Path) -> None:
+    line = head(a_file("ada/lib/train.py", TRAIN, executable=True), a_file("ada/helper.py", HELPER))
+    answers, group = BytesIO(), 65532 if os.geteuid() == 0 else os.getgid()
+    take_tree(tmp_path / "received", BytesIO(line + TRAIN + HELPER), answers, readers=group)
+    tree = Path(json.loads(answers.getvalue().splitlines()[1])["tree"])
+    below = [tree, *tree.rglob("*")]
+    assert {each.stat().st_gid for each in below} == {group}
+    assert {each.stat().st_mode & 0o777 for each in below if each.is_dir()} == {0o750}
+    assert (tree / "ada/lib/train.py").stat().st_mode & 0o777 == 0o750
+    assert (tree / "ada/helper.py").stat().st_mode & 0o777 == 0o640
+    assert all(each.stat().st_mode & 0o050 == 0o050 for each in (tree.parent, tree.parent.parent))
+
+
 def test_what_is_there_is_not_asked_for_again(tmp_path: Path) -> None:
     send(tmp_path, head(a_file("a.py", TRAIN)), TRAIN)
     assert send(tmp_path, head(a_file("a.py", TRAIN)))[0] == []
@@ -106,7 +119,7 @@ def test_content_that_is_cut_short_or_another_one_makes_no_tree(tmp_path: Path) 
     with pytest.raises(UsageError, match="changed while it was sent"):
         send(tmp_path, head(a_file("a", TRAIN)), TRAIN[::-1])
     assert not list((tmp_path / "files").iterdir())
-    assert not (tmp_path / "trees").exists()
+    assert not list((tmp_path / "trees").iterdir())
 
 
 def test_trees_and_files_that_nobody_asked_for_in_a_week_are_removed(tmp_path: Path) -> None:

@@ -63,6 +63,15 @@ def test_a_machine_without_devices_counts_cpus() -> None:
     assert format_share(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")
 
 
+def test_what_giving_way_has_cost_stands_beside_what_it_may_cost() -> None:
+    whole = a_use("", device_s=16 * H, gave_way=2, gave_way_cost_s=576.0)
+    told = format_share(an_answer(total=whole, switching_budget=0.03))
+    assert (
+        told == "16.0 of 64 device hours were lent (25%); giving way cost 1.00% of that, and may cost 3.00%"
+    )
+    assert format_share(an_answer(switching_budget=0.03)) == "16.0 of 64 device hours were lent (25%)"
+
+
 def test_a_number_without_a_unit_is_refused(api: FakeApi, invoke: Invoke) -> None:
     result = invoke("usage", "--since", "7")
     assert (result.exit_code, api.asked) == (2, [])

@@ -325,7 +325,7 @@ def test_where_no_daemon_of_all_users_ever_was_the_users_own_is_tried(
     of_all: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = Endpoint(str(tmp_path / "own.sock"), str(tmp_path))
-    monkeypatch.setattr(client_module, "endpoints", lambda *_: (Endpoint(str(of_all), None), own))
+    monkeypatch.setattr(client_module, "endpoints", lambda *_, **__: (Endpoint(str(of_all), None), own))
     with FakeApi(Path(own.socket)):
         assert find().endpoint == own
 

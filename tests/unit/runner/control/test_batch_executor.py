@@ -9,8 +9,9 @@ import pytest
 from runner.core.job.events import CancelRequested
 from runner.core.job.model import Job
 from runner.core.job.states import Held, Queued, Running, Starting
-from runner.core.ports.executor import EndReason, Gone, Key, Waiting
+from runner.core.ports.executor import Alive, EndReason, Gone, Key, Unknown, Waiting
 from runner.core.scheduler.snapshot import GIB, ResourceRequest
+from runner.server.api.views import summary
 from runner.server.api.why import reason
 from tests.fakes.host.machine import Host, fresh_host
 
@@ -66,6 +67,17 @@ def test_a_time_limit_does_not_run_while_an_attempt_waits_in_the_engines_queue(h
     state = job(host, key).state
     assert isinstance(state, Running)
     assert state.deadline == host.clock.now() + LIMIT
+
+
+def test_an_engine_that_is_silent_is_told_by_why_and_in_the_list(host: Host) -> None:
+    key, silent = accepted(host), "slurmctld has not answered since noon"
+    host.context.attempts[key] = Unknown(key, silent)
+    host.settle()
+    assert str(reason(host.daemon, host.row(key.job_id))["why"]).endswith(f": {silent}")
+    assert summary(host.row(key.job_id), host.daemon.why(key.job_id), None)["why"] == silent
+    host.context.attempts[key] = Waiting(key, "Slurm: waits for resources")
+    host.settle()
+    assert silent not in str(reason(host.daemon, host.row(key.job_id))["why"])
 
 
 def test_the_reason_of_the_engine_and_its_estimate_are_told(host: Host) -> None:
@@ -133,3 +145,17 @@ def test_a_job_that_a_person_cancels_in_the_engine_is_held(host: Host) -> None:
 def test_devices_that_this_host_does_not_have_are_the_engines_matter(host: Host) -> None:
     host.attempt_service.needs_of["1"] = ResourceRequest(2.0, GIB, 8, "nvidia", models=("B200",))
     assert host.context.queue[accepted(host)].devices == ()
+
+
+def test_what_the_engine_has_suspended_says_so_until_it_goes_on(host: Host) -> None:
+    key = accepted(host)
+    host.context.begin(key, "node3")
+    host.settle()
+    host.context.attempts[key] = Alive(key, host="node3", suspended=True)
+    host.wait(60)
+    assert "suspended by the engine" in str(reason(host.daemon, host.row(key.job_id))["why"])
+    assert host.daemon.tracked_jobs[key.job_id].suspended
+    host.context.attempts[key] = Alive(key, host="node3")
+    host.wait(60)
+    assert "suspended" not in str(reason(host.daemon, host.row(key.job_id))["why"])
+    assert not host.daemon.tracked_jobs[key.job_id].suspended

@@ -97,6 +97,13 @@ def test_an_attempt_that_cannot_be_observed_is_left_alone_and_its_job_says_why(s
     assert not site.entries["1"].why
 
 
+def test_a_job_whose_command_waits_for_the_engine_says_that_the_engine_is_silent(site: Site) -> None:
+    site.run()
+    site.host.work_queue.put("1", lambda: None)
+    assert site.look(Unknown(site.key, "slurmctld has not answered since noon")) == []
+    assert site.entries["1"].why == "slurmctld has not answered since noon"
+
+
 def test_an_unexpected_attempt_that_cannot_be_observed_is_not_removed(site: Site) -> None:
     assert site.look(Unknown(site.key, "the engine says 500")) == []
 

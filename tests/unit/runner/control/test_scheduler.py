@@ -161,6 +161,10 @@ def test_how_long_a_job_of_a_matrix_or_a_schedule_takes_is_learned_from_the_othe
     past = SqliteAccounting(site.store)
     assert past.lasted_s("ann", "matrix", first) == pytest.approx((3000,), abs=60)
     assert past.lasted_s("bob", "matrix", first) == past.lasted_s("ann", "schedule", "1") == ()
+    [once], [half] = past.held_device_s(10, 0.0), past.held_device_s(10, 0.5)
+    assert once == pytest.approx(3000, abs=60)
+    assert half > once
+    assert past.held_device_s(0, 0.5) == ()
     books, at = SqliteSchedules(site.store), site.clock.now()
     made = books.add(ScheduleRow(0, "nightly", 1001, 1001, "ann", "/n.yaml", "", {}, at, at), None)
     books.record_firing(made, at, at, "due", "")
@@ -489,6 +493,29 @@ def test_a_job_is_as_dear_to_stop_as_its_starts_have_taken(site: Host) -> None:
     assert costs == {slow: 300.0, quick: 5.0}  # the next attempt of a job costs what its last one did
     site.clock.jump(86400)
     assert {each.restart_s for each in site.daemon.snapshot().running} == {300.0, 5.0}
+
+
+def test_an_old_report_of_a_job_is_no_slow_job(site: Host) -> None:
+    job_id = hand_in(site, Wish())
+    began_s = site.clock.now().timestamp()
+
+    def probe(step: int, age_s: float) -> None:
+        site.daemon.scheduler.jobs.record_probe(
+            Probed(
+                job_id,
+                1,
+                site.clock.now(),
+                {"progress.step": step, "progress.total": 110, "heartbeat.age_s": age_s},
+            )
+        )
+
+    probe(10, 0.0)
+    site.clock.forward(10)
+    for waited_s in (0.0, 2.0):  # 20 steps in 6 s, so the other 80 take 24 s from then on
+        site.clock.forward(waited_s)
+        probe(30, 4.0 + waited_s)
+        [running] = site.daemon.snapshot().running
+        assert running.ends_s == pytest.approx(began_s + 30)
 
 
 # --- what is remembered -----------------------------------------------------------------------------------

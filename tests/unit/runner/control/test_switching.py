@@ -16,7 +16,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 def test_the_time_of_a_save_on_request_is_learned() -> None:
     costs = SwitchingCosts()
     costs.told["1"] = 100.0
-    costs.left("1", 112.0, 2.0, 20.0)
+    costs.left("1", 112.0, 2.0, 20.0, 1000.0)
     assert costs.saves_s == {"1": 12.0}
     assert costs.spent_s("1", 3, 20.0) == 3 * 32.0
     assert costs.spent_device_s(112.0, 1000.0) == pytest.approx(64.0, rel=0.1)

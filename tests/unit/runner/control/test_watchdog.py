@@ -11,9 +11,10 @@ from runner.control.messages import Probed
 from runner.core.job.states import Running, Stopping, StopReason
 from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import FactValue
-from runner.core.policy.heartbeat import FLOOR_S, ProgressReport
+from runner.core.policy.heartbeat import FLOOR_S, MAX_PROBE_GAP_S, ProgressReport
 from runner.core.policy.model import Ceilings, Rule, Verb
 from runner.core.ports.attempts import ProgressProbe
+from runner.core.ports.executor import Alive
 from runner.core.ports.store import EventRow
 from runner.core.scheduler.snapshot import RESTART_S, ResourceRequest
 from tests.fakes.daemon.attempts import steady
@@ -347,3 +348,18 @@ def test_a_rule_without_a_condition_never_ends_what_runs(host: Host) -> None:
     host.attempt_service.policies[site.job] = replace(steady(), on_watch=(Rule("all", Verb.STOP, ALWAYS),))
     site.works()
     assert site.state == "running"
+
+
+def test_an_attempt_whose_processes_are_suspended_is_not_silent(site: Site) -> None:
+    site.works()
+    key = site.host.key(site.job)
+    site.host.context.attempts[key] = Alive(key, suspended=True)
+    site.host.settle()
+    site.hangs(10 * FLOOR_S)
+    assert site.state == "running"
+    site.host.context.attempts[key] = Alive(key)
+    site.host.settle()
+    site.hangs(FLOOR_S - MAX_PROBE_GAP_S - 4 * LOOK_S)
+    assert site.state == "running"
+    site.hangs(MAX_PROBE_GAP_S + 6 * LOOK_S)
+    assert site.state == "stopping"

@@ -13,6 +13,7 @@ from runner.client.client import Client
 from runner.dashboard.access import Access
 from runner.dashboard.app import application
 from runner.dashboard.daemon import Daemon
+from runner.dashboard.sweeps import usual_best
 from tests.fakes.daemon.api import AT, FakeApi, an_attempt, ended
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e"
@@ -184,6 +185,20 @@ def test_a_job_that_has_ended_shows_its_life(desk: Desk, api: FakeApi) -> None:
     assert "Restart from scratch" in shown
 
 
+def test_a_job_that_has_ended_keeps_its_last_loss(desk: Desk, api: FakeApi) -> None:
+    api.jobs["000001"].update(**ended())
+    assert f"<dt>Loss</dt><dd>{LOSS[-1][2]:.5g}</dd>" in desk.page("/jobs/000001")
+    api.curves["000001"] = {}
+    assert "<dt>Loss</dt><dd>-</dd>" in Desk(api).log_in().page("/jobs/000001")
+
+
+def test_a_job_without_a_checkpoint_is_not_offered_a_restart_from_one(desk: Desk, api: FakeApi) -> None:
+    api.jobs["000001"].update(**ended(), saved_step=None)
+    shown = desk.page("/jobs/000001")
+    assert ">Restart</button>" in shown
+    assert "Restart from" not in shown
+
+
 def test_hostile_names_reasons_and_logs_stay_text(desk: Desk, api: FakeApi) -> None:
     api.jobs["000001"].update(name=HOSTILE, why=HOSTILE, advice=[HOSTILE], labels={HOSTILE: HOSTILE})
     api.logs["000001", 1] = HOSTILE.encode() * 10
@@ -216,6 +231,56 @@ def test_a_sweep_marks_its_best(desk: Desk, api: FakeApi) -> None:
     shown = desk.page("/sweeps/000001")
     assert '<tr class="best">' in shown
     assert shown.index("least loss") > shown.index("later</a>")
+
+
+def test_a_sweep_is_drawn_with_its_best_job_and_the_same_in_words(desk: Desk, api: FakeApi) -> None:
+    api.add("third")
+    given = ({"rate": 0.1, "by": "adam"}, {"rate": 0.001, "by": HOSTILE}, {"rate": 0.01, "by": "sgd"})
+    for job, values in zip(api.jobs.values(), given, strict=True):
+        job.update(revision={"job": {}, "sweep": {"values": values}}, saved_step=None)
+    api.curves["000002"] = {"accuracy": [[1.0, 1, 0.7, 0, 0, 1]], "loss": [[1.0, 1, 0.001, 0, 0, 1]]}
+    shown = desk.page("/sweeps/000001")
+    assert '<svg class="sweep"' in shown
+    assert "loss of 3 jobs by rate, by</title>" in shown
+    assert "best: later: loss 0.001; rate=0.001" in shown
+    assert "1 of 3 jobs have no result; logarithmic: rate" in shown
+    assert shown.count('<g class="best">') == shown.count('<g class="missing">') == 1
+    assert "<script>alert" not in shown
+    assert "\x1b" not in shown
+    assert "least loss" in shown
+    assert "largest loss" in desk.page("/sweeps/000001?metric=loss&best=largest")
+    assert "largest accuracy" in desk.page("/sweeps/000001?metric=accuracy")
+    assert "least accuracy" in desk.page("/sweeps/000001?metric=accuracy&best=least")
+
+
+@pytest.mark.parametrize(
+    ("values", "told"), [({"rate": 0.1}, "No job has reported a result yet"), ({}, "have no parameters")]
+)
+def test_a_sweep_without_a_picture_says_why(
+    desk: Desk, api: FakeApi, values: dict[str, float], told: str
+) -> None:
+    api.curves.clear()
+    for job in api.jobs.values():
+        job.update(revision={"job": {}, "sweep": {"values": values}}, saved_step=None)
+    assert told in desk.page("/sweeps/000001")
+
+
+@pytest.mark.parametrize(
+    ("metric", "which"),
+    [
+        ("loss", "least"),
+        ("eval_loss", "least"),
+        ("perplexity", "least"),
+        ("memory_bytes", "least"),
+        ("accuracy", "largest"),
+        ("val/acc@5", "largest"),
+        ("items_per_s", "largest"),
+        ("eval_f1", "largest"),
+        ("logistic", "least"),
+    ],
+)
+def test_the_name_of_a_result_tells_which_is_the_best(metric: str, which: str) -> None:
+    assert usual_best(metric) == which
 
 
 def test_filters_keep_what_they_accept(desk: Desk, api: FakeApi) -> None:
@@ -322,6 +387,28 @@ def test_the_cookie_is_for_this_site_and_no_script(api: FakeApi) -> None:
     )
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
+
+
+def test_the_cookie_of_another_users_dashboard_opens_nothing(api: FakeApi, desk: Desk) -> None:
+    other = Desk(api).log_in()
+    desk.browser.cookies = other.browser.cookies
+    for path in ("/", "/jobs/000001", "/jobs/000001/log", "/jobs/000001/curves.json", "/live"):
+        assert desk.browser.get(path).status_code == 401
+
+
+def test_answers_are_kept_within_a_bound(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.dashboard.daemon.MOST_KEPT_BYTES", 5000)
+    daemon = Daemon(Client(Endpoint(str(api.socket_path), None)), lambda: 0.0)
+    for number in range(50):
+        daemon.get("/v1/jobs", {"limit": 200 + number})
+        assert daemon._kept_bytes <= 5000
+        assert len(daemon._kept) < 50
+    asked = len(api.asked)
+    daemon.get("/v1/jobs", {"limit": 249})
+    assert len(api.asked) == asked
+    monkeypatch.setattr("runner.dashboard.daemon.MOST_KEPT_BYTES", 10)
+    daemon.get("/v1/jobs", {"limit": 7})
+    assert not daemon._kept
 
 
 @pytest.mark.parametrize("path", ["/", "/nothing", "/static/dash.css", "/login", "/jobs/000001/curves.json"])

@@ -41,3 +41,9 @@ def test_the_daemon_loads_its_libraries_without_them(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gc.disable", lambda: None)
     CliRunner().invoke(cli, ["serve"])
     assert seen == [ORDINARY]
+
+
+def test_the_cluster_of_a_users_own_daemon_is_kept() -> None:
+    environ = {"SLURM_CONF": "/etc/site/slurm.conf", "SLURM_JOB_ID": "7"}
+    assert remove_unknown(environ) == ("SLURM_JOB_ID",)
+    assert environ == {"SLURM_CONF": "/etc/site/slurm.conf"}

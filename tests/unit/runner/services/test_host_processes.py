@@ -12,7 +12,7 @@ PROGRAM = "workload: {kind: program, command: [./train]}\n"
 
 
 def processes(*, torch: bool = True, problem: str | None = None) -> HostProcesses:
-    return HostProcesses("/venv/bin/python", lambda: torch, problem)
+    return HostProcesses("/venv/bin/python", lambda _: torch, problem)
 
 
 def test_a_daemon_that_found_no_engine_says_so_and_what_to_do() -> None:
@@ -37,3 +37,19 @@ def test_a_built_in_workload_needs_torch_in_the_daemons_python(
     assert (problem is not None) is refused
     if problem:
         assert problem.startswith("causal_lm needs torch, which /venv/bin/python lacks")
+
+
+def test_a_built_in_workload_is_told_which_packages_its_trackers_lack(tmp_path: Path) -> None:
+    here = HostProcesses("/venv/bin/python", lambda name: name == "tensorboardX", None)
+    track = "track: [tensorboard, {mlflow: 'file:///data/mlruns'}]\n"
+
+    def problem(text: str) -> str | None:
+        return here.tracking_problem(parse_job(text.encode(), tmp_path / "job.yaml"))
+
+    fact = "needs mlflow-skinny, which /venv/bin/python lacks, and jobs have no containers here"
+    assert (
+        problem(TRAINING + track)
+        == f"{fact}; install it there: /venv/bin/python -m pip install mlflow-skinny"
+    )
+    assert problem(TRAINING) is None
+    assert problem(PROGRAM + track) is None  # it gets its packages as a program does

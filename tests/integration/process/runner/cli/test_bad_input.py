@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,14 @@ MANY = 100
 def daemon() -> Iterator[Service]:
     with service(executor="process", code_bytes=65536) as made:
         yield made.start()
+
+
+@pytest.fixture
+def here(daemon: Service) -> Path:
+    """A directory that a daemon in two parts reads, too: it opens the files of root as another user."""
+    made = Path(tempfile.mkdtemp(dir=daemon.root))
+    made.chmod(0o755)
+    return made
 
 
 def typed(daemon: Service, here: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -57,11 +66,11 @@ HOSTILE: list[tuple[str, Callable[[Path], object], str]] = [
 
 @pytest.mark.parametrize(("name", "make", "fact"), HOSTILE, ids=[each[0].encode().hex() for each in HOSTILE])
 def test_code_that_cannot_be_kept_is_one_line_and_leaves_nothing(
-    daemon: Service, tmp_path: Path, name: str, make: Callable[[Path], object], fact: str
+    daemon: Service, here: Path, name: str, make: Callable[[Path], object], fact: str
 ) -> None:
     before = kept(daemon)
-    make(tmp_path / name)
-    done = typed(daemon, tmp_path, "run", "--", "true")
+    make(here / name)
+    done = typed(daemon, here, "run", "--", "true")
     assert (done.returncode, done.stdout) == (UsageError.exit_code, "")
     [line] = done.stderr.splitlines()
     assert line.startswith("runner run: --code: ")
@@ -71,9 +80,9 @@ def test_code_that_cannot_be_kept_is_one_line_and_leaves_nothing(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
-def test_a_device_in_the_code_is_one_line(daemon: Service, tmp_path: Path) -> None:
-    os.mknod(tmp_path / "null", 0o20666, os.makedev(1, 3))
-    done = typed(daemon, tmp_path, "run", "--", "true")
+def test_a_device_in_the_code_is_one_line(daemon: Service, here: Path) -> None:
+    os.mknod(here / "null", 0o20666, os.makedev(1, 3))
+    done = typed(daemon, here, "run", "--", "true")
     [line] = done.stderr.splitlines()
     assert done.returncode == UsageError.exit_code
     assert "null: is a device, which cannot be kept" in line

@@ -63,14 +63,25 @@ def test_without_a_file_the_defaults_are_named(monkeypatch: pytest.MonkeyPatch, 
     )
 
 
+def test_packages_that_are_all_allowed_are_written_as_a_pattern(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("packages: {system: all}\n")
+    result = CliRunner().invoke(settings, ["check", str(file)])
+    assert result.exit_code == 2
+    assert (
+        f'{file}:1:20: packages.system: must be a list of packages; ["*"] allows all of them' in result.output
+    )
+
+
 def test_a_reload_puts_in_force_what_may_change_and_names_the_rest(daemon: Service) -> None:
     say(daemon, queue={"user_quota": {"queued": 0}}, cpus=3)
     answer = json.loads(daemon.runner("settings", "reload", "--json"))
-    assert answer == {"changed": ["queue"], "needs_restart": ["cpus"]}
+    file = str(daemon.settings_file)
+    assert answer == {"changed": ["queue"], "needs_restart": ["cpus"], "file": file}
     job = daemon.file("late", workload={"kind": "program", "command": ["true"]})
     assert "may have 0 jobs waiting" in daemon.runner("submit", str(job), code=3)
     say(daemon)
-    assert "in force now: queue" in daemon.runner("settings", "reload")
+    assert f"{file}: in force now: queue" in daemon.runner("settings", "reload")
 
 
 @pytest.mark.parametrize("command", [("prune",), ("settings", "reload")])

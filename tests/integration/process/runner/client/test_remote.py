@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -54,6 +55,18 @@ import helper
 print(helper.WORDS, sys.argv[1:], flush=True)
 pathlib.Path("out").mkdir()
 pathlib.Path("out/result.txt").write_text("made there")
+"""
+
+
+STAYS = """
+import pathlib, time
+import helper
+pathlib.Path("out").mkdir()
+pathlib.Path("out/result.txt").write_text("made there")
+print(helper.WORDS, flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.1)
+print("after the cut", flush=True)
 """
 
 
@@ -294,6 +307,30 @@ def test_code_that_is_not_there_and_code_that_is_too_large_are_refused(laptop: L
     assert "huge (201MiB)" in said
 
 
+def test_version_and_stop_start_no_daemon_there_and_a_follower_says_that_it_is_gone(
+    laptop: Laptop, daemon: Service
+) -> None:
+    words = ["/bin/sh", "-c", "echo here; exec sleep 1000"]
+    file = daemon.file("long", workload={"kind": "program", "command": words})
+    job = daemon.submit(file, end="cancelled")
+    command = [sys.executable, "-m", "runner.cli.entry", "--host", laptop.url, "logs", "-f", job]
+    with subprocess.Popen(
+        command, env=laptop.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as logs:
+        assert logs.stdout is not None
+        assert logs.stderr is not None
+        assert logs.stdout.readline() == "here\n"
+        laptop.run("stop")
+        for command_there in ("version", "stop"):
+            assert "no daemon runs" in laptop.run(command_there)
+        assert "its daemon does not answer; jobs go on, and this command waits" in logs.stderr.readline()
+        with suppress(AssertionError):
+            daemon.start()
+        laptop.run("cancel", job)
+        assert logs.wait(60) == 0
+    daemon.ends(job)
+
+
 def test_a_connection_that_drops_in_a_submission_leaves_one_job_or_none(
     laptop: Laptop, daemon: Service, project: Path
 ) -> None:
@@ -318,19 +355,70 @@ def test_a_connection_that_drops_in_a_submission_leaves_one_job_or_none(
         assert said.strip().endswith("nothing was submitted") or "connection ended early" in said
 
 
+def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
+    laptop: Laptop, daemon: Service, project: Path
+) -> None:
+    """The laptop is another mount namespace, whose working directory is a disk of its own."""
+    import pexpect
+
+    (project / "train.py").write_text(STAYS)
+    (project / "job.yaml").write_text(
+        "name: apart\nworkload: {kind: program, command: [/usr/bin/python3, train.py], code: .}\n"
+        "resources: {cpus: 0.5, memory: 256MiB}\n"
+    )
+    place = laptop.place / "disk"
+    place.mkdir(exist_ok=True)
+    root = [] if os.geteuid() == 0 else ["--map-current-user"]
+    mount = f'mount -t tmpfs none {place} && cp -r {project}/. {place} && cd {place} && exec "$@"'
+    runner = [sys.executable, "-m", "runner.cli.entry", "--host", laptop.url]
+
+    def apart(*words: str) -> list[str]:
+        return ["unshare", "--mount", *root, "sh", "-c", mount, "sh", *words]
+
+    def typed(*words: str) -> str:
+        return subprocess.check_output(apart(*words), env=laptop.environ, text=True, timeout=120)
+
+    typed(*runner, "submit", "job.yaml")
+    job = str(max(int(each["id"]) for each in daemon.client.jobs(everything=True)))
+    with subprocess.Popen(
+        apart(*runner, "logs", "-f", job), env=laptop.environ, stdout=subprocess.PIPE
+    ) as logs:
+        assert logs.stdout is not None
+        assert logs.stdout.readline() == b"from the laptop\n"
+        for pid in laptop.masters():
+            os.kill(pid, signal.SIGKILL)
+        copy = f"{shlex.join(runner)} cp {job}:out/ ./got && cat got/result.txt"
+        copied = typed("sh", "-c", copy)
+        assert copied.endswith("made there")
+        words = [*apart(*runner, "exec", "-it", job, "--", "/bin/sh")]
+        shell = pexpect.spawn(words[0], words[1:], env=laptop.environ, encoding="utf-8", timeout=60)
+        shell.sendline("echo $((40 + 2)) there")
+        shell.expect("42 there")
+        shell.sendline("exit 7")
+        shell.expect(pexpect.EOF)
+        shell.close()
+        assert shell.exitstatus == 7
+        assert daemon.client.job(job)["state"] == "running"
+        typed(*runner, "exec", job, "--", "touch", "go")
+        assert logs.stdout.readline() == b"after the cut\n"  # the follower has connected again by itself
+        assert logs.wait(60) == 0
+    assert daemon.client.job(job)["outcome"] == "succeeded"
+    assert list(place.iterdir()) == []
+
+
 def test_the_kernel_tells_the_daemon_who_came_by_ssh(laptop: Laptop, daemon: Service, tmp_path: Path) -> None:
     if os.geteuid() != 0 or not laptop.forwards:
         return  # only root's sshd lets other users in, and this one only where it forwards sockets
     file = daemon.file("of-root", workload={"kind": "program", "command": ["/bin/sleep", "1000"]})
     job = daemon.submit(file, end="cancelled")
-    shutil.copy(laptop.place / "key.pub", laptop.place / "authorized/games")
-    local = tmp_path / "as-games.sock"
+    shutil.copy(laptop.place / "key.pub", laptop.place / "authorized/man")
+    local = tmp_path / "as-man.sock"
     line = [str(laptop.place / "bin/ssh"), "-N", "-p", str(laptop.port), "-o", "ExitOnForwardFailure=yes"]
     with subprocess.Popen(
-        [*line, "-L", f"{local}:{daemon.socket}", "games@127.0.0.1"], env=laptop.environ
+        [*line, "-L", f"{local}:{daemon.socket}", "man@127.0.0.1"], env=laptop.environ
     ) as ssh:
-        until(local.exists, "the socket is forwarded")
         try:
+            until(local.exists, "the socket is forwarded")
             with pytest.raises(ErrorResponse) as refused:
                 Client(Endpoint(str(local), None)).act(job, "cancel", {})
         finally:

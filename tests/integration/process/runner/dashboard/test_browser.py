@@ -122,6 +122,7 @@ def test_a_job_is_watched_while_it_trains_is_killed_and_resumes(daemon: Service,
     page.locator("#newest-decision > summary").click()
     watched.shows("wanted:")
     watched.shows("--- attempt 2 ---")
+    page.locator("#life rect").nth(1).wait_for(state="attached")
     assert page.locator("#life rect").count() == 2
     assert page.evaluate("window.sameDocument") is True
     page.get_by_role("figure").first.wait_for()
@@ -222,11 +223,12 @@ def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, l
     watched = Watched(context, link.partition("/login")[0])  # its errors are those of the network
     page = watched.open("/")
     page.get_by_text("Live", exact=True).wait_for()
-    daemon.kill()
-    page.get_by_text("The daemon does not answer.").wait_for(timeout=30_000)
-    with suppress(AssertionError):
-        daemon.start()
-    page.get_by_text("Live", exact=True).wait_for(timeout=30_000)
+    for _ in range(3):
+        daemon.kill()
+        page.get_by_text("The daemon does not answer.").wait_for(timeout=30_000)
+        with suppress(AssertionError):
+            daemon.start()
+        page.get_by_text("Live", exact=True).wait_for(timeout=30_000)
     job = training(daemon, "afterwards")
     page.get_by_role("link", name="afterwards").wait_for(timeout=30_000)
     assert page.get_by_role("link", name="afterwards").get_attribute("href") == f"/jobs/{job}"

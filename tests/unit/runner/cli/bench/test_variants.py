@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.contract import profiles_dir
 from runner.base.errors import UsageError
 from runner.cli.bench import variants
 from runner.cli.bench.variants import (
@@ -15,6 +16,8 @@ from runner.cli.bench.variants import (
     render_job_file,
 )
 from runner.files.job.load import parse_job
+from runner.files.job.model import resolve_profile
+from runner.files.profiles.load import load_profile, profile_names
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -92,3 +95,48 @@ def test_a_flip_that_contradicts_another_switch_is_left_out_with_the_reason(tmp_
     assert "cudnn_benchmark" not in "".join(
         variants.job_name(read_base_job(str(path), None), a) for a in found
     )
+
+
+SOURCES = {
+    "mobileposer": ("imu_stream", {"stream_buffer", "micro_batch", "placement"}),
+    "gogooku3": ("graph_forecast", {"graph_cache"}),
+    "gogo2": ("resident_transformer", {"transfer", "clone_batches"}),
+    "lmol": ("pair_classifier", set()),
+    "agi2": ("causal_lm", {"attention"}),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_two_profiles_of_a_source_differ_in_what_its_document_changed(source: str) -> None:
+    kind, changed = SOURCES[source]
+    job = read_base_job(kind, 10)
+    found, skipped = ablation_variants(job, f"{source}-before", f"{source}-after")
+    names = [arm.name for arm in found]
+    assert (names[0], names[-1]) == (f"{source}-before", f"{source}-after")
+    flipped = {name.partition(", ")[2].partition(":")[0] for name in names[1:-1]}
+    assert changed <= flipped
+    assert not flipped & set(variants.NEEDS_GPU)
+    for arm in found:
+        read = parse_job(render_job_file(job, arm), Path("x.yaml"))
+        assert resolve_profile(read, "cpu").precision in {"fp32", "tf32"}
+        assert resolve_profile(read, "cpu").compile == "off"
+    assert "loader_workers" not in flipped or source in {"lmol", "agi2"}  # else as many as there are cores
+    for switch in skipped.keys() & set(variants.NEEDS_GPU):
+        assert skipped[switch] == "needs a GPU; held equal in both profiles"
+
+
+def test_anomaly_detection_is_the_waste_of_one_source_alone() -> None:
+    wasteful = {
+        name
+        for name in profile_names(profiles_dir())
+        if load_profile(name, profiles_dir())["anomaly_detection"].value
+    }
+    assert wasteful == {"baseline", "mobileposer-before", "mobileposer-after"}
+
+
+def test_on_a_gpu_the_profiles_of_a_source_are_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.yaml"
+    path.write_text("workload: {kind: graph_forecast, data: sp500-stocks}\nresources: {gpus: 1, cpus: 32}\n")
+    found, skipped = ablation_variants(read_base_job(str(path), None), "gogooku3-before", "gogooku3-after")
+    assert (found[0].profile, skipped) == ({"extends": "gogooku3-before"}, {})
+    assert {"extends": "gogooku3-after", "precision": "fp16"} in [arm.profile for arm in found]

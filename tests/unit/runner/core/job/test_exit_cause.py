@@ -54,6 +54,18 @@ def test_the_cause_is(what: Evidence, cause: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("finished at step 8", ""),
+        ("stopped early at step 4: no better", "stopped early at step 4: no better"),
+    ],
+)
+def test_a_success_before_the_last_step_says_why(said: str, message: str) -> None:
+    done = evidence(0, result_cause="completed", result_message=said)
+    assert explain_exit(done) == ("completed", message)
+
+
+@pytest.mark.parametrize(
     ("code", "known", "cause"),
     [
         (1, {}, "shared_memory"),
@@ -82,6 +94,7 @@ def test_a_full_shared_memory_is_told_with_the_field_to_change() -> None:
 
 def test_what_somebody_sent_is_told_and_that_a_child_had_been_killed_beside_it() -> None:
     assert explain_exit(evidence(130)) == ("exception", "exit code 130 (SIGINT)")
+    assert explain_exit(evidence(138)) == ("killed", "killed from outside (SIGUSR1)")
     assert explain_exit(evidence(138, result_message="why")) == ("exception", "why")
     told = "terminated from outside (SIGTERM); a child process had been killed for memory"
     assert explain_exit(evidence(143, oom_seen=True)) == ("terminated", told)
@@ -144,3 +157,12 @@ def test_of_several_processes_the_message_names_the_one_that_decided_the_end() -
     assert cause == ExitCause.KILLED
     assert message == "rank 1 of 4: killed from outside (SIGKILL)"
     assert explain_exit(evidence(0, result_cause="completed", rank=1, processes=4))[1] == ""
+
+
+def test_the_node_and_the_device_of_that_process_are_told_and_what_its_launcher_has_seen() -> None:
+    stopped = "rank 0 of 4 on node1 had been stopped (SIGSTOP) for 9 s"
+    where = {"rank": 1, "processes": 4, "node": "node2", "device": "GPU 3", "note": stopped}
+    assert explain_exit(evidence(95, **where))[1].startswith("rank 1 of 4 on node2 (GPU 3): a process of")
+    assert explain_exit(evidence(143, **where))[1].endswith(f"(SIGTERM); {stopped}")
+    assert explain_exit(evidence(75, note=stopped)) == ("stopped", f"stopped after saving; {stopped}")
+    assert explain_exit(evidence(0, result_cause="completed", note=stopped))[1] == ""

@@ -220,6 +220,11 @@ def test_another_attempt_waits_as_long_as_the_policy_says() -> None:
             replace(DONE, oom_seen=True),
             Finished(LATER, Outcome.SUCCEEDED, "completed, although a child process was killed for memory"),
         ),
+        (
+            FINISH,
+            replace(DONE, message="stopped early at step 4: loss has been no better"),
+            Finished(LATER, Outcome.SUCCEEDED, "stopped early at step 4: loss has been no better"),
+        ),
     ],
 )
 def test_what_the_policy_says_about_an_end_is_done(

@@ -12,6 +12,7 @@ WORKERS = Adjustment(Setting.WORKERS, "halve")
 SAFER = Adjustment(Setting.PRECISION, "safer")
 OFF = Adjustment(Setting.COMPILE, "off")
 OTHER = Adjustment(Setting.DEVICE, "other")
+FEWER = Adjustment(Setting.NODES, "fewer")
 PLAIN = Adjustment(Setting.PROFILE, "compat")
 
 
@@ -31,6 +32,8 @@ PLAIN = Adjustment(Setting.PROFILE, "compat")
         (SAFER, {}, Overrides(precision="fp32")),
         (OFF, {}, Overrides(compile="off")),
         (OTHER, {}, Overrides(avoid=("GPU-a", "GPU-b"))),
+        (FEWER, {"effective.nodes": 4}, Overrides(nodes=2)),
+        (FEWER, {"effective.nodes": 1}, Overrides(nodes=1)),
         (PLAIN, {}, Overrides(profile="compat")),
     ],
 )

@@ -208,6 +208,11 @@ def test_values_are_shown_in_short() -> None:
         ({}, ChangeClass.C, False),
         ({"parallel.shards": 8, "parallel.reduction": "exact"}, ChangeClass.B, True),
         ({"parallel.shards": 8, "parallel.reduction": "fast"}, ChangeClass.B, False),
+        (
+            {"parallel.shards": 8, "parallel.reduction": "exact", "parallel.sharded": True},
+            ChangeClass.B,
+            False,
+        ),
     ],
 )
 def test_another_number_of_processes_keeps_the_bits_of_shards(
@@ -215,3 +220,18 @@ def test_another_number_of_processes_keeps_the_bits_of_shards(
 ) -> None:
     found = classify_field(name, RevisionFields(parallel, "causal_lm"))
     assert (found.kind, found.bits) == (kind, bits)
+
+
+@pytest.mark.parametrize("name", ["workload.eval_every", "workload.eval_batches", "profile.eval_batch"])
+@pytest.mark.parametrize("decides", ["workload.early_stopping", "workload.lr_plateau", None])
+def test_how_it_is_evaluated_is_a_trajectory_where_evaluations_decide(name: str, decides: str | None) -> None:
+    both: dict[str, JsonValue] = {decides: {"patience": 3}} if decides else {}
+    sides = (
+        RevisionFields({name: value, **both}, "causal_lm", workload=RULES["causal_lm"]) for value in (1, 2)
+    )
+    [found] = classify_change(*sides).changes
+    assert found.kind is (ChangeClass.C if decides else ChangeClass.A)
+
+
+def test_other_weights_to_begin_with_ask_for_a_restart() -> None:
+    assert change("workload.init_from", None, "job/7/best").kind is ChangeClass.E

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.core.scheduler.attained import next_rise_s, pending_standing, running_standing, service_level
+from runner.core.scheduler.attained import (
+    learned_levels,
+    next_rise_s,
+    pending_standing,
+    running_standing,
+    service_level,
+)
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.config import PriorityClass, SchedulerConfig, SchedulingOrder, SwitchingConfig
 from runner.core.scheduler.displacement import next_change_s, switch_cost_s
@@ -16,7 +22,7 @@ from runner.core.scheduler.fairshare import billed_devices, entitlements
 from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
 from runner.core.scheduler.simulator_report import make_report, slowdown
 from runner.core.scheduler.snapshot import PendingJob, RunningJob, Snapshot
-from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
+from tests.fakes.host.directories import HOUR_S, NOW_S, devices, gpus, host, planned, running, starts, waiting
 
 RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED, cpu_weight=0.0)
 LEVELS = RULES.switching.levels_device_s
@@ -75,6 +81,32 @@ def test_the_job_with_the_least_service_goes_first_and_the_owners_priority_befor
     assert list(starts(planned([replace(had, priority=60), short("new")], ONE, rules=RULES))) == ["had"]
 
 
+def test_the_limits_of_the_levels_are_learned_from_what_earlier_jobs_held() -> None:
+    assert learned_levels([HOUR_S] * 99) is None
+    assert learned_levels([float(each) for each in range(1000, 11_000, 10)]) == (9000.0,)
+    heavy = [60.0] * 810 + [4 * HOUR_S] * 145 + [40 * HOUR_S] * 45
+    assert learned_levels(heavy) == (600.0, 4 * HOUR_S, 40 * HOUR_S)
+
+
+# --- where a job comes back
+
+
+def test_a_job_comes_back_to_the_devices_that_it_held_if_that_costs_nobody_anything() -> None:
+    back = replace(short(count=2), last_devices=("h-2", "h-3"))
+    assert starts(planned([back], [host(4)], rules=RULES)) == {"short": ("h-2", "h-3")}
+    taken = [long("r", "h-3")]
+    assert starts(planned([back], [host(4)], busy=taken, rules=RULES))["short"] == ("h-0", "h-1")
+    across = replace(back, last_devices=("h-1", "h-2"))  # of two NUMA nodes
+    assert starts(planned([across], [host(4)], rules=RULES))["short"] == ("h-0", "h-1")
+    whole = [*devices(2, link_group="a"), replace(devices(3, host="x", link_group="b")[0], uuid="x-0")]
+    alone = replace(short(), last_devices=("h-1",))  # of a link group that would be broken
+    assert starts(planned([alone], [host(own=whole)], rules=RULES)) == {"short": ("x-0",)}
+    reserved = replace(short("wide", count=4), submitted_s=NOW_S - 900, ran_s=0.0)
+    busy = [replace(long("r", "h-3"), preemptible=False)]
+    brief = replace(short("brief"), time_limit_s=60.0, last_devices=("h-2",))
+    assert starts(planned([reserved, brief], [host(4)], busy=busy, rules=RULES)) == {"brief": ("h-2",)}
+
+
 # --- who gives way
 
 
@@ -83,10 +115,19 @@ def test_a_short_job_takes_the_place_of_a_long_one_which_comes_back() -> None:
     (gone,) = decided.preemptions
     assert (gone.job_id, gone.for_job) == ("long", "short")
     assert gone.why == (
-        "gave way to job short (service so far: none; needs 1 GPU), which would wait 15 h longer; "
-        "cost about 30 device-seconds"
+        "gave way to job short (no service so far, needs 1 GPU), which would wait 15 h longer, after 9 h; "
+        "cost about 30 s"
     )
     assert decided.reservations[0].at_s == NOW_S + 10
+
+
+def test_a_job_that_gives_way_is_told_when_it_may_be_back() -> None:
+    had = replace(short(count=2), estimated_s=360.0, ran_s=240.0)
+    (gone, _) = planned([had], [host(2)], busy=[long(), long("b", "h-1")], rules=RULES).preemptions
+    assert gone.why.startswith(
+        "gave way to job short (4 min of service, needs 2 GPUs, about 6 min), which would wait 15 h longer, "
+    )
+    assert gone.why.endswith("; cost about 30 s; back about 17:52")
 
 
 @pytest.mark.parametrize(
@@ -258,6 +299,22 @@ def test_a_job_of_a_lower_class_that_never_saves_begins_again_when_it_is_preempt
     rules = replace(RULES, order=SchedulingOrder.FAIR)
     done = played([idle, urgent], config=rules)
     assert done["idle"].held_s == pytest.approx(9 * HOUR_S + 600 + 20)
+
+
+def test_the_end_of_a_job_that_reports_its_steps_is_known_soon() -> None:
+    ends: dict[float, float | None] = {}
+
+    def watch(snapshot: Snapshot, _decided: Plan) -> None:
+        for job in snapshot.running:
+            if job.job_id == "long":
+                ends[snapshot.now_s] = job.ends_s
+
+    quiet = replace(arrival("long", 0, 9 * HOUR_S), progress=True)
+    others = [arrival(str(at_s), at_s, 60) for at_s in (100.0, 1000.0, 2 * HOUR_S, 3 * HOUR_S)]
+    simulate(Site((host(1),), RULES), [quiet, *others], watch)
+    assert (ends[100.0], ends[1000.0]) == (None, 9 * HOUR_S)
+    told = [ends_s for at_s, ends_s in ends.items() if at_s > 2 * HOUR_S]
+    assert all(ends_s is not None for ends_s in told)  # it is known in later attempts from their beginning
 
 
 def test_an_oracle_knows_the_durations() -> None:

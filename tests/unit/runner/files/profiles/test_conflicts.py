@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from jobs.contract import (
     KINDS,
     SWITCHES,
     WORKLOADS,
+    Plan,
     Profile,
+    Program,
     TrainingPlan,
     kind_of,
     profiles_dir,
@@ -24,6 +27,7 @@ from runner.files.profiles.conflicts import (
     ENVIRONMENT,
     USED_BY,
     SwitchConflict,
+    find_oversized,
     find_switch_conflicts,
     find_unused_switches,
 )
@@ -133,6 +137,8 @@ def test_every_switch_that_some_workloads_use_names_workloads_that_exist() -> No
 def test_a_workload_names_the_switches_that_it_is_said_to_use_and_no_others(plan: type[TrainingPlan]) -> None:
     module = ROOT / f"{plan.implementation.partition(':')[0].replace('.', '/')}.py"
     sources = [module] if module.parent.name == "workloads" else sorted(module.parent.glob("*.py"))
+    beside = ROOT / f"jobs/workloads/{kind_of(plan)}.py"  # a form of the workload in a module of its own
+    sources += [beside] if beside.exists() and beside not in sources else []
     text = "".join(source.read_text() for source in sources)
     assert {switch for switch in USED_BY if f'"{switch}"' in text} == plan.switches
 
@@ -157,9 +163,35 @@ def test_what_has_no_effect_is_told_with_the_reason(kind: str, accelerator: Acce
         ({"memory_log": "epoch"}, "memory_log_every", False),
         ({"stream_buffer": "auto"}, "stream_buffer_memory", True),
         ({"stream_buffer": 5}, "stream_buffer_memory", False),
+        ({"streaming": False}, "stream_buffer_memory", False),
+        ({"streaming": False}, "stream_buffer", False),
     ],
 )
 def test_a_switch_that_waits_for_another_has_no_effect_without_it(
     switches: dict[str, Any], waits_for: str, *, used: bool
 ) -> None:
     assert (waits_for not in find_unused_switches(Profile(**switches), "imu_stream", "cuda")) is used
+
+
+@pytest.mark.parametrize(
+    ("profile", "facts"),
+    [
+        ({"micro_batch": 16}, []),
+        ({"micro_batch": "auto"}, []),
+        (
+            {"micro_batch": 17},
+            ["profile.micro_batch: 17 rows are more than a step has (workload.batch_size: 16)"],
+        ),
+        ({"trace": {"steps": [90, 100]}}, []),
+        ({"trace": {"steps": [99, 101]}}, ["profile.trace: is not kept: step 101 is not reached"]),
+        ({"trace": {"steps": [100, 101]}}, ["profile.trace: records nothing: step 100 is not reached"]),
+    ],
+)
+def test_a_switch_beyond_its_training_is_told(profile: dict[str, Any], facts: list[str]) -> None:
+    plan = TypeAdapter(Plan).validate_python(
+        {"kind": "causal_lm", "data": "x", "steps": 100, "batch_size": 16}
+    )
+    assert not isinstance(plan, Program)
+    found = list(find_oversized(Profile(**profile), plan, set(profile)))
+    assert [line.startswith(fact) for line, fact in zip(found, facts, strict=True)] == [True] * len(facts)
+    assert list(find_oversized(Profile(**profile), plan, ())) == []

@@ -27,7 +27,7 @@ PLAIN_CHANGES = {
     "loader_prefetch": 4, "placement": "device", "non_blocking": True, "stream_buffer_memory": 2**20,
     "host_checks_every": 5, "memory_log_every": 7, "memory_cleanup_every": 9, "threads": 3,
     "allocator": "expandable_segments", "launch_blocking": True, "memory_fraction": 0.5,
-    "trace": Trace(steps=(100, 110)),
+    "trace": Trace(steps=(100, 110)), "streaming": False,
 }  # fmt: skip
 WORKLOAD = "workload: {kind: causal_lm, data: stdlib}\n"
 

@@ -117,6 +117,26 @@ def test_what_a_job_wrote_at_its_end_is_kept_too(place: Drawn) -> None:
     assert [point[1] for point in kept["curves"]["loss"]["points"]] == [10, 20]
 
 
+@pytest.mark.parametrize("looked_before", [True, False])
+def test_what_a_job_told_last_is_there_when_it_ends_between_two_looks(
+    place: Drawn, *, looked_before: bool
+) -> None:
+    place.submit(JOB)
+    place.until("running")
+    if looked_before:
+        place.reports(step=10, loss=0.5)
+        place.curves.sample()
+    place.reports(step=90, loss=0.25)
+    place.ask("POST", "/jobs/1/cancel", {})
+    place.until("finished")
+    for _ in range(2):
+        assert place.steps() == ([10, 90] if looked_before else [90])
+        place.curves.sample()
+        place.restart()
+    found = place.ask("GET", "/jobs/1/curves").json()["curves"]["loss"]
+    assert found[-1][1:] == [90, 0.25, 0.25, 0.25, 1]
+
+
 def test_a_disk_that_fails_costs_no_curve_that_is_in_memory(place: Drawn) -> None:
     place.submit(JOB)
     place.until("running")

@@ -487,7 +487,7 @@ def test_a_question_that_waits_is_answered_with_what_there_is_when_the_daemon_le
     site.service.broadcast.leave()
     began = time.monotonic()
     answer = site.ask("GET", question)
-    assert (answer.status_code, time.monotonic() - began < 10) == (200, True)
+    assert (answer.status_code, time.monotonic() - began < 50) == (200, True)
     assert answer.text == "" or answer.json().get("done", False) is False
 
 

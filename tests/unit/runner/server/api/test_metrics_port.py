@@ -110,7 +110,7 @@ def test_who_dawdles_keeps_no_daemon_from_leaving(place: Watched, monkeypatch: p
             connection.sendall(b"GET /met")
             began = time.monotonic()
             server.stop()
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 50
 
 
 def test_an_address_that_nobody_could_ever_have_is_refused_at_the_start(place: Watched) -> None:

@@ -1,15 +1,19 @@
 """Jobs with packages, over a real daemon and store; the resolver is a fake."""
 
+import asyncio
 import base64
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from runner.base.errors import Unavailable
+from runner.server.api.packages import with_packages
 from runner.server.packages import needed_images
+from runner.services.package_locks import PackagesPending, PendingLock
 from runner.services.submission.revision import parse_revision
 from tests.fakes.engine.packages import lock_text
 from tests.unit.runner.server.api.test_jobs import Site
@@ -59,6 +63,32 @@ def test_a_job_without_requirements_has_no_lock(site: Site) -> None:
     assert site.packages.asked == []
 
 
+def test_a_job_gets_the_packages_of_its_trackers_and_of_no_other(site: Site) -> None:
+    text = (
+        f"{JOB}image: {{requirements: [tqdm]}}\ntrack: [tensorboard, {{mlflow: 'file:///job/home/runs'}}]\n"
+    )
+    assert site.submit(text).status_code == 201
+    assert lock_of(site) == lock_text("tqdm", "tensorboardX", "mlflow-skinny")
+    training = "workload: {kind: causal_lm, data: stdlib}\ntrack: [tensorboard]\n"
+    assert site.submit(training).status_code == 201
+    assert lock_of(site, "2") == lock_text("tensorboardX")
+
+
+def test_a_tracker_whose_package_cannot_be_had_is_told_at_its_field(site: Site) -> None:
+    site.packages.missing["tensorboardX"] = "tensorboardx was not found and you require tensorboardx"
+    answer = site.submit(f"{JOB}track: [tensorboard]\n", shown="job.yaml")
+    assert answer.json()["error"]["lines"] == [
+        'job.yaml:2:1: track: "tensorboardX": tensorboardx was not found and you require tensorboardx'
+    ]
+
+
+def test_a_tracker_out_of_reach_is_told_before_anything_is_resolved(site: Site) -> None:
+    answer = site.submit(f"{JOB}track: [{{mlflow: 'file:///srv/runs'}}]\n", shown="job.yaml")
+    [line] = answer.json()["error"]["lines"]
+    assert line.startswith('job.yaml:2:1: track: "/srv/runs" is no directory that the job can write; mount')
+    assert site.packages.asked == []
+
+
 def test_the_base_is_one_that_the_operator_offers(site: Site) -> None:
     assert site.submit(f"{JOB}image: {{requirements: [tqdm], base: ours}}\n").status_code == 201
     [(request, _)] = site.packages.asked
@@ -82,6 +112,19 @@ def test_a_requirement_that_cannot_be_had_is_told_at_its_line(site: Site) -> Non
     ]
     assert refusal(site, "{requirements: [six, nosuch]}") == [
         'job.yaml:2:29: image.requirements[1]: "nosuch": nosuch was not found and you require nosuch'
+    ]
+
+
+def test_of_two_requirements_of_a_package_the_one_is_blamed_whose_version_is_named(site: Site) -> None:
+    (site.directory / "requirements.txt").write_text("tqdm\nsix>1\n")
+    reason = "there is no version of tqdm==0.0.1 and you require tqdm==0.0.1"
+    site.packages.missing["tqdm == 0.0.1"] = reason
+    assert refusal(site, "{requirements: [-r requirements.txt, tqdm == 0.0.1]}") == [
+        f'job.yaml:2:45: image.requirements[1]: "tqdm == 0.0.1": {reason}'
+    ]
+    (site.directory / "requirements.txt").write_text("tqdm == 0.0.1\ntqdm\n")
+    assert refusal(site, "{requirements: [tqdm, -r requirements.txt]}") == [
+        f"requirements.txt:1: tqdm == 0.0.1: {reason}"
     ]
 
 
@@ -188,6 +231,24 @@ def test_a_submission_does_not_wait_longer_than_it_says(site: Site) -> None:
     site.packages.gate.set()
     assert site.submit(f"{JOB}image: {{requirements: [tqdm]}}\n", wait_s=30).status_code == 201
     assert len(site.packages.asked) == 1
+
+
+def test_who_waits_is_told_although_another_one_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = PendingLock("packages-1", tmp_path / "packages-1.log")
+    locks = Mock(join=lambda pending, when_done: pending.callbacks.append(when_done))
+
+    async def run_check(_: Callable[[], None]) -> None:
+        raise PackagesPending(pending)
+
+    monkeypatch.setattr("runner.server.api.packages.run_check", run_check)
+    for _ in range(2):
+        with pytest.raises(PackagesPending):
+            asyncio.run(with_packages(Mock(package_locks=locks), 0.01, lambda: None))
+    assert len(pending.callbacks) == 2
+    for tell in pending.callbacks:
+        tell()
 
 
 def test_other_submissions_are_answered_while_packages_are_resolved(site: Site) -> None:

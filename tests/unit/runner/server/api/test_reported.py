@@ -1,11 +1,13 @@
 """What a training says about itself is part of the answer about its job."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from jobs.contract import Effective, OperatorTime, Phase, Status, TraceSummary, dump
 from runner.core.ports.disk import DiskCounters, DiskRates
+from runner.core.scheduler.config import SchedulingOrder, SwitchingConfig
 from runner.server.api.metrics import MetricsCollector
 from runner.server.api.overview import OverviewCache
 from runner.server.api.reported import epochs
@@ -85,6 +87,19 @@ def test_the_disk_rates_of_a_running_job_are_shown_and_measured(site: Site) -> N
     assert 'runner_disk_bytes_per_second{direction="write"} 512.0' in lines
     site.complete()
     assert site.until("finished")["disk"] is None
+
+
+def test_the_limits_of_giving_way_are_metrics_where_jobs_give_way(site: Site) -> None:  # noqa: F811
+    monitor = UtilizationMonitor(site.service)
+    overviews = OverviewCache(site.service, dict, lambda _row: None, monitor)
+    assert "switching" not in MetricsCollector(overviews, monitor).text().decode()
+    of_site = site.service.daemon.context.site
+    switching = SwitchingConfig((3600.0, 7200.0), budget=0.05)
+    of_site.rules = replace(of_site.rules, order=SchedulingOrder.ATTAINED, switching=switching)
+    lines = MetricsCollector(overviews, monitor).text().decode().splitlines()
+    assert "runner_queue_switching_budget_ratio 0.05" in lines
+    assert "runner_queue_switching_left_device_seconds 0.0" in lines
+    assert 'runner_queue_service_level_device_seconds{level="2"} 7200.0' in lines
 
 
 @pytest.mark.parametrize(

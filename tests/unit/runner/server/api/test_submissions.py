@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from jobs.contract import TrainingPlan
+from runner.adapters.host.users import HostUsers
 from runner.base.errors import Refused
 from runner.base.textfile import FileError
+from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device as GpuDevice
+from runner.core.ports.users import User
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
@@ -19,7 +23,7 @@ from runner.services.host_processes import HostProcesses
 from runner.services.rollout.trial import canary_revision
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import accelerator_of, team
-from runner.services.submission.revision import Revision, parse_revision
+from runner.services.submission.revision import InitialWeights, Revision, parse_revision
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
 from tests.unit.runner.server.api.test_rollouts import Place
 
@@ -83,11 +87,40 @@ def test_what_this_machine_has_not_is_told_together(site: Site) -> None:
 
 
 def test_a_built_in_workload_is_refused_where_processes_have_no_torch(site: Site) -> None:
-    lacking = replace(site.service, host_processes=HostProcesses("/bin/python", lambda: False, "no engine"))
+    lacking = replace(site.service, host_processes=HostProcesses("/bin/python", lambda _: False, "no engine"))
     submission = Submission(str(site.directory / "job.yaml"), JOB.encode())
     with pytest.raises(FileError, match=r"workload\.kind: causal_lm needs torch, which /bin/python lacks"):
         lacking.submission.submit(Caller(ME, os.getgid()), submission)
     assert listed(site, "all=1") == []
+
+
+def test_packages_of_a_built_in_workload_are_refused_where_jobs_are_processes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostUsers, "path_problem", lambda *_, **__: None)
+    there = replace(site.service, host_processes=HostProcesses("/bin/python", lambda _: True, "no engine"))
+    (site.directory / "tokens.json").write_text("{}")
+    text = JOB.replace("data:", "tokenizer: tokens.json, data:") + "image: {requirements: [tokenizers]}\n"
+    submission = Submission(str(site.directory / "job.yaml"), text.encode())
+    fact = r"image\.requirements: causal_lm runs with /bin/python here, without a container; install them"
+    with pytest.raises(FileError, match=fact):
+        there.submission.submit(Caller(ME, os.getgid()), submission)
+    assert listed(site, "all=1") == []
+
+
+def test_a_built_in_workload_is_told_that_its_user_cannot_read_the_interpreter(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_: HostUsers, who: User, path: Path, kind: str) -> str | None:
+        return f"closed to {who.uid}" if (str(path), kind) == ("/root/venv/bin/python", "file") else None
+
+    monkeypatch.setattr(HostUsers, "path_problem", closed)
+    processes = HostProcesses("/root/venv/bin/python", lambda _: True, None)
+    there = replace(site.service, host_processes=processes)
+    site.submit()
+    [warning] = there.submission.warnings(revision(site, "1"))
+    assert warning.startswith("will not start: it runs as uid ")
+    assert "which cannot read /root/venv/bin/python; the operator installs" in warning
 
 
 # --- matrices
@@ -495,3 +528,56 @@ def test_a_dry_run_of_a_matrix_shows_the_texts_that_the_jobs_get(site: Site) -> 
     text = JOB + "matrix: {values: {environment.LR: [1e-3, 1.10], seed: [1]}}\n"
     found = [job["values"] for job in site.submit(text, dry_run=True).json()["jobs"]]
     assert found == [{"environment.LR": "1e-3", "seed": 1}, {"environment.LR": "1.10", "seed": 1}]
+
+
+# --- weights of earlier jobs
+
+BEGINS = "workload: {{kind: causal_lm, data: stdlib, init_from: {written}}}\n{more}"
+
+
+def begins(written: str, more: str = "") -> str:
+    return BEGINS.format(written=written, more=more)
+
+
+def test_weights_of_a_job_are_those_of_its_id(site: Site) -> None:
+    for name in ("base", "base"):
+        site.submit(name=name)
+    site.submit(begins("job/base/best", "queue: {after: [{job: base, condition: any}]}"))
+    found = revision(site, "3")
+    assert found.init == InitialWeights(job="2", kind="best")
+    attempts = (found.spec("3", Attempt(1, 1), in_container=each).workload for each in (True, False))
+    assert [plan.init_from for plan in attempts if isinstance(plan, TrainingPlan)] == ["job/2/best"] * 2
+
+
+def test_a_directory_of_weights_must_be_there(site: Site) -> None:
+    (site.directory / "models").mkdir()
+    site.submit(begins("models"))
+    assert revision(site, "1").init == InitialWeights(path=str(site.directory / "models"))
+    assert lines(site, begins("nowhere")) == [
+        f"job.yaml:1:54: workload.init_from: {site.directory}/nowhere: does not exist"
+    ]
+
+
+def test_weights_that_cannot_be_there_are_refused_with_what_would_do(site: Site) -> None:
+    site.submit(name="base")
+    site.submit(MATRIX, name="rate")
+    site.submit(name="theirs", uid=4321)
+    begin = "job.yaml:1:54: workload.init_from: "
+    assert lines(site, begins("job/nobody/best")) == [
+        f'{begin}there is no job "nobody": no such id, and none of yours has that name'
+    ]
+    assert lines(site, begins("job/rate/best")) == [
+        f'{begin}"rate" is a matrix of 3 jobs; name one, such as rate-1'
+    ]
+    assert lines(site, begins("job/5/final")) == [
+        f"{begin}job 5 (theirs) is not yours; ask its owner for a copy, and name the directory"
+    ]
+    [said] = lines(site, begins("job/base/final"))
+    waits = "add it to queue.after, so that this job waits for it"
+    assert said == f'{begin}job 1 (base) has not ended; {waits}: after: ["base"]'
+    site.ask("POST", "/jobs/1/cancel", {})
+    site.until("finished")
+    assert lines(site, begins("job/base/final")) == [
+        f"{begin}job 1 (base) has not succeeded, so it has no finished model; job/base/best may be there"
+    ]
+    assert site.submit(begins("job/base/best")).status_code == 201

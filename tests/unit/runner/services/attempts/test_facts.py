@@ -58,6 +58,7 @@ TRACEBACK = b'Traceback (most recent call last):\n  File "train.py", line 1, in 
 LAUNCHER = (
     TRACEBACK + b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n" + b"=====\n" * 30
 )
+OF_RANK_1 = b"".join(b"[rank1]: " + line for line in TRACEBACK.splitlines(keepends=True))
 LM = "workload: {kind: causal_lm, data: stdlib, batch_size: 16}\n"
 PROGRAM = "workload: {kind: program, command: [./train]}\n"
 
@@ -571,6 +572,8 @@ def test_what_depends_on_a_checkpoint_that_was_not_verified_is_unknown() -> None
             "SyntaxError: '(' was never closed",
         ),
         (TRACEBACK + b"NameError: name 'x' is not defined\n" + LAUNCHER, "NameError", None),
+        (OF_RANK_1 + b"[rank1]: LookupError: no rows\n", "LookupError", "LookupError: no rows"),
+        (OF_RANK_1 + b"[rank1]: ValueError: x\n[rank1]: \n\n", "ValueError", "ValueError: x"),
         (TRACEBACK + b"ValueError: " + b"x" * 9999, "ValueError", "ValueError: " + "x" * 288),
     ],
 )

@@ -18,7 +18,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, PathKind, User
 from runner.files.job.load import parse_job
 from runner.services.attempts.service import AttemptService
-from runner.services.submission.revision import Revision
+from runner.services.submission.revision import InitialWeights, Revision, parse_revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages
@@ -153,3 +153,43 @@ def test_a_launch_that_is_asked_for_again_requests_the_same(tmp_path: Path) -> N
     assert again == first
     other = made.prepare_launch(job, Attempt(2, 1), "sha256:1", ()).request
     assert other.environment["RUNNER_MEAN_BETWEEN_S"] == "3600.0"
+
+
+# --- The weights that a training begins with
+
+
+class Missing(Accounts):
+    """A user database whose users see no directory."""
+
+    def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
+        del who, kind
+        return f"{path}: does not exist"
+
+
+@pytest.mark.parametrize("in_container", [True, False])
+@pytest.mark.parametrize("kind", ["job", "path"])
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_attempt_is_shown_the_weights_that_its_job_begins_with(
+    tmp_path: Path, kind: str, *, in_container: bool, gone: bool
+) -> None:
+    me = User(ME.uid, ME.gid, (ME.gid,), ME.name)
+    config = replace(
+        attempt_config(tmp_path, FakeImages(), FakeClock()),
+        users=Missing(me) if gone else Accounts(me),
+        in_container=in_container,
+    )
+    made = AttemptService(config)
+    final = config.jobs_dir / "7" / "lineages" / "1" / "final"
+    final.mkdir(parents=True)
+    job = row("auto")
+    init = InitialWeights(job="7") if kind == "job" else InitialWeights(path=str(final))
+    found = parse_revision(job.revision).model_copy(update={"init": init})
+    job = replace(job, text=RevisionText.of(found.model_dump_json()))
+    made.directory(job).create()
+    request = made.prepare_launch(job, Attempt(1, 1), "sha256:1", ()).request
+    spec = made.directory(job).spec(made.paths(job, 1, 1))
+    assert spec is not None
+    seen = "/data/init-weights" if in_container else str(final)
+    assert spec.init_weights == (None if gone else seen)
+    mounted = [(mount.source, str(mount.target)) for mount in request.mounts]
+    assert mounted == ([(final, "/data/init-weights")] if in_container and not gone else [])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.attach import Told, told
-from jobs.contract import AttemptSpec, CheckpointPlan, Program, RunPaths
+from jobs.contract import AttemptSpec, CheckpointPlan, Program, RunPaths, Tracking
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
@@ -102,7 +102,9 @@ def test_attach_understands_every_word() -> None:
 def test_the_contract_names_every_variable_of_a_program() -> None:
     plan = Program(command=("x",), steps=900)
     saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
-    full = spec(workload=plan, checkpoint=saving, resume_step=40, device_bytes=1)
+    full = spec(
+        workload=plan, checkpoint=saving, resume_step=40, device_bytes=1, track=Tracking(tensorboard=True)
+    )
     below = (Path(__file__).parents[5] / "docs/reference/contract.md").read_text().partition("## Programs")[2]
     named = re.findall(r"^\| `(\w+)` \|", below, re.MULTILINE)
     told = variables(full, plan, RunPaths(Path("/job"), 2, 3))

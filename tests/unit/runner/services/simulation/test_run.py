@@ -7,6 +7,7 @@ import pytest
 from runner.base.errors import UsageError
 from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.simulator import Arrival, Site
+from runner.core.scheduler.simulator_report import WorseOff
 from runner.core.scheduler.snapshot import ResourceRequest
 from runner.services.simulation.run import (
     DAY_S,
@@ -57,7 +58,7 @@ def test_a_made_up_trace_is_as_it_was_asked_for() -> None:
 
 def test_orders_are_compared_on_the_same_jobs() -> None:
     trace = synthetic(1, SMALL)
-    found = dict(compare(VARIANTS, trace, SITE))
+    found = {each.variant: each.report for each in compare(VARIANTS, trace, SITE)}
     assert {report.jobs for report in found.values()} == {300}
     fair, fifo = found[SchedulerVariant(SchedulingOrder.FAIR)], found[SchedulerVariant(SchedulingOrder.FIFO)]
     assert fair.mean_wait_s < fifo.mean_wait_s
@@ -66,10 +67,10 @@ def test_orders_are_compared_on_the_same_jobs() -> None:
 
 
 def test_a_report_can_be_read_by_machines() -> None:
-    ((contestant, report),) = compare(
-        [SchedulerVariant(SchedulingOrder.SJF)], synthetic(1, replace(SMALL, jobs=20)), SITE
-    )
-    found = as_json(contestant, report)
+    (played,) = compare([SchedulerVariant(SchedulingOrder.SJF)], synthetic(1, replace(SMALL, jobs=20)), SITE)
+    found = as_json(played.variant, played.report)
+    assert (len(played.jobs), found["worse_than_fifo"]) == (20, None)
+    assert found["slowdown_by_gpus"].keys() == {each.arrival.request.gpus for each in played.jobs}
     assert (found["order"], found["backfill"], found["jobs"]) == ("sjf", True, 20)
     assert found["users"]["user00"]["jobs"] >= 1
 
@@ -91,7 +92,7 @@ def test_fairness_and_waiting_are_better_than_first_come_first_served_over_two_w
     made = synthetic(2, SyntheticTrace(jobs=700, devices=16, load=0.9))
     trace = [replace(job, priority_class="normal") for job in made]
     orders = (SchedulerVariant(SchedulingOrder.FAIR), SchedulerVariant(SchedulingOrder.FIFO))
-    (_, fair), (_, fifo) = compare(orders, trace, site)
+    fair, fifo = (each.report for each in compare(orders, trace, site))
     assert fair.utilisation == pytest.approx(fifo.utilisation, rel=0.01)
     assert fair.mean_wait_s < fifo.mean_wait_s
     assert fair.fairness > fifo.fairness
@@ -116,10 +117,18 @@ def test_with_attained_service_short_jobs_do_not_wait_for_long_ones() -> None:
     ]
     orders = (SchedulingOrder.FIFO, SchedulingOrder.ATTAINED, SchedulingOrder.SRPT)
     site = Site(parse_hosts("1x4"), min_interval_s=10.0)
-    reports = {each.name: found for each, found in compare(map(SchedulerVariant, orders), trace, site)}
+    found = {each.variant.name: each for each in compare(map(SchedulerVariant, orders), trace, site)}
+    reports = {name: each.report for name, each in found.items()}
     fifo, attained, oracle = (reports[name] for name in ("fifo", "attained", ORACLE))
     assert attained.mean_slowdown < fifo.mean_slowdown / 20
     assert attained.mean_slowdown < 1.5 * oracle.mean_slowdown
     assert 0.0 < attained.switching < 0.03
     assert attained.largest_completion_s < 1.3 * fifo.largest_completion_s
     assert fifo.switching == 0.0
+    assert fifo.worse_than_fifo == WorseOff(0, 0.0, 0.0)
+    ends_s = {each.arrival.job_id: each.ended_s for each in found["fifo"].jobs}
+    later_s = [each.ended_s - ends_s[each.arrival.job_id] for each in found["attained"].jobs]
+    worse = [each for each in later_s if each > 0]
+    assert attained.worse_than_fifo is not None
+    assert (attained.worse_than_fifo.jobs, attained.worse_than_fifo.most_s) == (len(worse), max(worse))
+    assert 0 < attained.worse_than_fifo.mean_s < max(worse)

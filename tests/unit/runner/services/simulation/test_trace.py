@@ -47,7 +47,7 @@ def test_every_field_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
         "job": "b", "user": "ada", "submit_s": 5, "duration_s": 60, "gpus": 2, "limit_s": 90, "group": "lab",
         "class": "urgent", "priority": 70, "cpus": 3.5, "memory_gib": 8, "device_gib": 40, "linked": True,
         "after": "a", "sweep": "s", "at_a_time": 2, "saves": False, "save_s": 5, "restart_s": 7,
-        "checkpoint_every_s": 600,
+        "checkpoint_every_s": 600, "progress": True,
     }  # fmt: skip
     assert set(cells) == set(FIELDS)
     first = {"job": "a", "user": "ada", "submit_s": 0, "duration_s": 1, "gpus": 0}
@@ -58,6 +58,7 @@ def test_every_field_is_read_from_csv_and_from_json(tmp_path: Path) -> None:
     assert (job.request.cpus, job.request.memory_bytes, job.request.device_bytes) == (3.5, 8 * GIB, 40 * GIB)
     assert (job.request.linked, job.dependencies, job.array) == (True, (Dependency("a"),), JobArray("s", 2))
     assert (job.saves, job.save_s, job.restart_s, job.checkpoint_every_s) == (False, 5, 7, 600)
+    assert job.progress
     write(path, read(path))
     assert read(path)[1] == job
 

@@ -9,6 +9,7 @@ import pytest
 from jobs.contract import Program
 from jobs.contract.plans.causal_lm import CausalLm
 from jobs.contract.plans.graph_forecast import GraphForecast
+from jobs.contract.plans.pair_classifier import PairClassifier
 from runner.adapters.host.paths import check_path
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
@@ -25,6 +26,7 @@ from runner.services.submission.revision import (
     DataReference,
     Revision,
     find_data,
+    find_inputs,
     parse_revision,
 )
 
@@ -51,6 +53,7 @@ def resolved(workload: str, base: Path, rest: str = "", state: Path | None = Non
         groups=(),
         user="ann",
         data=find_data(asked, base, state or base / "state", check_path),
+        inputs=find_inputs(asked, base, check_path),
     )
 
 
@@ -118,6 +121,28 @@ def test_what_comes_with_the_image_or_is_made_up_is_not_looked_for(tmp_path: Pat
     assert one.data is None
     assert list(one.resolved_mounts()) == []
     assert told(one, in_container=True) == one.job.workload
+
+
+def test_what_a_workload_names_besides_its_data_is_mounted_below_the_name_of_its_field(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "pairs.csv").touch()
+    (tmp_path / "llama").mkdir()
+    text = "{kind: pair_classifier, data: pairs.csv, form: sequence, pretrained: llama}"
+    one = resolved(text, tmp_path)
+    mounts = {str(mount.target): mount.source for mount in one.resolved_mounts()}
+    assert mounts == {
+        "/data/workload/pairs.csv": tmp_path / "pairs.csv",
+        "/inputs/pretrained": tmp_path / "llama",
+    }
+    assert all(mount.read_only and not mount.trusted for mount in one.resolved_mounts())
+    inside, outside = (one.spec("7", Attempt(1, 1), in_container=where).workload for where in (True, False))
+    assert isinstance(inside, PairClassifier)
+    assert isinstance(outside, PairClassifier)
+    assert inside.pretrained == "/inputs/pretrained"
+    assert outside.pretrained == str(tmp_path / "llama")
+    assert parse_revision(one.model_dump_json()) == one
+    assert "inputs" not in resolved("{kind: causal_lm, data: stdlib}", tmp_path).model_dump(mode="json")
 
 
 def test_a_set_that_is_not_prepared_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_the_list_of_the_operator_may_have_patterns() -> None:
     settings = listed("libgl*", "ffmpeg")
     assert system_refusal(settings, job("[libgl1, ffmpeg=7:5.1]")) is None
     assert system_refusal(settings, job("[libgl1, sudo, ffmpeg2]")) == (
-        "image.system: sudo, ffmpeg2: not on the list (libgl*, ffmpeg); "
+        "image.system (line 2): sudo, ffmpeg2: not on the list (libgl*, ffmpeg); "
         "the operator decides (packages.system in the settings)"
     )
 

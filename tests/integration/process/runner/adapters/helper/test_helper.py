@@ -640,7 +640,7 @@ READ_HERE: Final = {
     *("paths", "secret", "log_times", "highest_numbers", "has_kept"),  # names, and directories of root
     *("spec", "status", "result", "effective", "trace", "rates"),  # opened by the helper
     *("log_status", "tail", "open"),  # the same
-    *("saved", "copy_checkpoint", "room_to_save"),  # the same
+    *("saved", "copy_checkpoint", "room_to_save", "weights"),  # the same
 }
 """Methods of a run directory that need no right of their own in a daemon that has given up root."""
 

@@ -1,0 +1,156 @@
+"""What holds in the order by attained service, whatever arrives, costs and is killed.
+
+Budget, quantum and work done are properties in ``test_attained``; here are those of the plan: nobody starves,
+shares divide the machine, jobs of several devices and arrays stay whole, and a device has one holder.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.config import DEFAULT_CLASSES, SchedulerConfig, SchedulingOrder, SwitchingConfig
+from runner.core.scheduler.displacement import switch_cost_s
+from runner.core.scheduler.fairshare import FairShare, billed_devices
+from runner.core.scheduler.priority import EligibleJobs
+from runner.core.scheduler.simulator import Arrival, Site, simulate
+from runner.core.scheduler.snapshot import JobArray, Snapshot
+from tests.fakes.host.directories import gpus, host
+
+DEVICES = 4
+BOUND_S = 7200.0
+LEVEL_S = 600.0
+BUDGET = 0.1
+CLASSES = tuple(replace(each, starvation_limit_s=BOUND_S) for each in DEFAULT_CLASSES)
+RULES = SchedulerConfig(
+    order=SchedulingOrder.ATTAINED,
+    classes=CLASSES,
+    cpu_weight=0.0,
+    switching=SwitchingConfig((LEVEL_S, 4 * LEVEL_S), BUDGET),
+)
+SITE = Site((host(DEVICES),), RULES, min_interval_s=1.0)
+ARRAYS = (JobArray("a", 1), JobArray("b", 2))
+
+arrivals = st.builds(
+    Arrival,
+    job_id=st.just(""),
+    owner=st.sampled_from(["ada", "bob", "eve"]),
+    request=st.sampled_from([gpus(1), gpus(1), gpus(2), gpus(4), gpus(2, linked=True)]),
+    submitted_s=st.floats(0, 40_000),
+    duration_s=st.floats(5, 60_000),
+    time_limit_s=st.sampled_from([None, None, None, 30.0, 5_000.0]),  # some are killed at it
+    priority_class=st.sampled_from(["normal", "normal", "normal", "idle", "urgent"]),
+    array=st.sampled_from([None, None, None, *ARRAYS]),
+    restart_s=st.floats(1, 30),
+    saves=st.sampled_from([True, True, False]),
+    save_s=st.floats(1, 30),
+    checkpoint_every_s=st.sampled_from([None, 900.0]),
+    progress=st.booleans(),
+)
+traces = st.lists(arrivals, min_size=2, max_size=25).map(
+    lambda drafts: [replace(each, job_id=str(number)) for number, each in enumerate(drafts)]
+)
+PLENTY = settings(max_examples=50, deadline=None)
+
+
+@PLENTY
+@given(traces)
+def test_a_device_has_one_holder_and_jobs_of_several_devices_and_arrays_stay_whole(
+    trace: list[Arrival],
+) -> None:
+    requests = {each.job_id: each.request for each in trace}
+    arrays = {each.job_id: each.array for each in trace}
+
+    def watch(snapshot: Snapshot, decided: Plan) -> None:
+        held = [uuid for job in snapshot.running for uuid in job.devices]
+        held += [uuid for start in decided.starts for uuid in start.devices]
+        assert len(held) == len(set(held))
+        assert all(len(start.devices) == requests[start.job_id].gpus for start in decided.starts)
+        assert set(Counter(each.job_id for each in decided.preemptions).values()) <= {1}
+        active = [*(job.job_id for job in snapshot.running), *(start.job_id for start in decided.starts)]
+        of_arrays = Counter(array.id for each in active if (array := arrays[each]) is not None)
+        assert all(of_arrays[array.id] <= (array.max_parallel or len(trace)) for array in ARRAYS)
+
+    done = simulate(SITE, trace, watch)
+    assert len(done) == len(trace)
+
+
+@PLENTY
+@given(traces)
+def test_only_who_holds_more_than_a_share_gives_way_to_others_and_only_to_who_keeps_within_one(
+    trace: list[Arrival],
+) -> None:
+    def watch(snapshot: Snapshot, decided: Plan) -> None:
+        shares, jobs = FairShare.of(snapshot), {job.job_id: job for job in snapshot.pending}
+        running = {job.job_id: job for job in snapshot.running}
+        for start in decided.starts:
+            job = jobs[start.job_id]
+            shares.charge(job.owner, job.group, job.request, 0.0)
+        own_victims: Counter[str] = Counter()
+        for each in decided.preemptions:
+            victim, job = running[each.job_id], jobs[each.for_job]
+            if not each.why.startswith("gave way"):  # preempted by a class
+                continue
+            if victim.owner == job.owner:
+                own_victims[victim.owner] += victim.request.gpus
+                continue
+            assert shares.holds_more_than_share(victim)
+            wanted = billed_devices(job.request, RULES)
+            held = FairShare.of(snapshot).held.get((job.group, job.owner), 0.0) - own_victims[job.owner]
+            assert held <= 0 or held + wanted <= shares.entitled[job.group, job.owner] + 1e-6
+
+    simulate(SITE, trace, watch)
+
+
+@PLENTY
+@given(traces)
+def test_devices_that_an_overdue_job_needs_go_to_nobody_behind_it(trace: list[Arrival]) -> None:
+    def watch(snapshot: Snapshot, decided: Plan) -> None:
+        overdue = {job.job_id for job in EligibleJobs(snapshot, FairShare.of(snapshot)).overdue}
+        reserved = [each for each in decided.reservations if each.job_id in overdue]
+        durations_s = {job.job_id: job.planned_duration_s(RULES) for job in snapshot.pending}
+        for start in decided.starts:
+            ends_s = snapshot.now_s + durations_s[start.job_id]
+            in_the_way = [each for each in reserved if set(each.devices) & set(start.devices)]
+            assert start.job_id in overdue or all(ends_s <= each.at_s for each in in_the_way)
+
+    simulate(SITE, trace, watch)
+
+
+@PLENTY
+@given(traces)
+def test_a_job_that_waits_longer_than_its_bound_starts_within_a_turn_of_each_other_job(
+    trace: list[Arrival],
+) -> None:
+    """One owner, one class, jobs that can all save: nothing but the order decides."""
+    alike = [
+        replace(each, owner="ada", priority_class="normal", array=None, saves=True, time_limit_s=None)
+        for each in trace
+    ]
+    turn_s = max(LEVEL_S, *((each.restart_s + (each.save_s or 0)) / BUDGET for each in alike)) + 61
+    for each in simulate(SITE, alike):
+        queued_s = (each.arrival.submitted_s, *(ends_s for _, ends_s in each.spans))
+        waits_s = [begins_s - came_s for came_s, (begins_s, _) in zip(queued_s, each.spans, strict=False)]
+        assert max(waits_s) <= BOUND_S + 2 * len(alike) * turn_s
+
+
+@settings(max_examples=30, deadline=None)
+@given(traces, st.sampled_from(list(SchedulingOrder)))
+def test_hosts_that_are_kept_from_plan_to_plan_change_no_plan(
+    trace: list[Arrival], order: SchedulingOrder
+) -> None:
+    hosts = (host(DEVICES, name="a"), host(2, name="b"), host(DEVICES, name="c"))
+    site = replace(SITE, hosts=hosts, config=replace(RULES, order=order, default_duration_s=3600.0))
+
+    def watch(snapshot: Snapshot, decided: Plan) -> None:
+        afresh = plan(replace(snapshot, kept_hosts=None))
+        assert (decided.starts, decided.preemptions, decided.reservations) == (
+            afresh.starts,
+            afresh.preemptions,
+            afresh.reservations,
+        )
+        assert all(switch_cost_s(job, snapshot.now_s) >= 0 for job in snapshot.running)
+
+    simulate(site, trace, watch)

@@ -15,9 +15,12 @@ from typing import Final
 
 from bench.cases import (
     burst,
+    dashboard,
+    data_parallel,
     decide,
     dispatch,
     first_line,
+    graphs,
     idle_daemon,
     latency,
     listing,
@@ -30,8 +33,11 @@ from bench.cases import (
     resume,
     run_true,
     sessions,
+    slurm_jobs,
+    slurm_ranks,
     snapshot,
     stall,
+    stream_scale,
     submit,
 )
 from bench.support import result_files
@@ -53,14 +59,20 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     idle_daemon.BENCH: idle_daemon.measure,
     listing.BENCH: listing.measure,
     long_queue.BENCH: long_queue.measure,
+    dashboard.BENCH: dashboard.measure,
     decide.BENCH: decide.measure,
     placement.BENCH: placement.measure,
     dispatch.BENCH: dispatch.measure,
     burst.BENCH: burst.measure,
+    slurm_jobs.BENCH: slurm_jobs.measure,
+    slurm_ranks.BENCH: slurm_ranks.measure,
     latency.BENCH: latency.measure,
     overhead.BENCH: overhead.measure,
     stall.BENCH: stall.measure,
+    data_parallel.BENCH: data_parallel.measure,
     loader_memory.BENCH: loader_memory.measure,
+    stream_scale.BENCH: stream_scale.measure,
+    graphs.BENCH: graphs.measure,
 }
 
 

@@ -188,6 +188,10 @@ class NoHistory:
         del owner, alike, which
         return ()
 
+    def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
+        del jobs, cpu_weight
+        return ()
+
 
 class NoDevices:
     """The inventory of a machine without devices."""

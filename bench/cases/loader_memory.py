@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final, TypeAlias
@@ -43,6 +44,15 @@ DISTINCT: Final = "distinct memory by epoch"
 
 Look: TypeAlias = tuple[int, HeldMemory]
 """A step, and the memory at that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a training at one time."""
+
+    at_s: float
+    step: int
+    held: HeldMemory
 
 
 def measure(scratch: Scratch) -> Iterator[Line]:
@@ -124,6 +134,15 @@ def watch_memory(paths: RunPaths, spec: AttemptSpec) -> list[Look]:
     Raises:
         CannotMeasure: the training failed.
     """
+    return [(seen.step, seen.held) for seen in watch(paths, spec)]
+
+
+def watch(paths: RunPaths, spec: AttemptSpec) -> list[Seen]:
+    """Train to the end, and return what was seen of it meanwhile, from its first step on.
+
+    Raises:
+        CannotMeasure: the training failed.
+    """
     paths.attempt_dir.mkdir(parents=True)
     paths.lineage_dir.mkdir(parents=True)
     paths.spec.write_text(spec.model_dump_json())
@@ -159,12 +178,12 @@ def _within(looks: Sequence[Look], first: int, beyond: int) -> HeldMemory:
     return HeldMemory(median(each.resident for each in seen), median(each.distinct for each in seen))
 
 
-def _looks(process: subprocess.Popen[bytes], status: Path) -> Iterator[Look]:
+def _looks(process: subprocess.Popen[bytes], status: Path) -> Iterator[Seen]:
     deadline = time.monotonic() + LIMIT_S
     while process.poll() is None and time.monotonic() < deadline:
         step = _step(status)
         if step:
-            yield step, held_by_tree(process.pid)
+            yield Seen(time.monotonic(), step, held_by_tree(process.pid))
         time.sleep(LOOK_S)
 
 

@@ -15,7 +15,7 @@ from bench.support import interleave
 from bench.support.result import Aim, Line, Result, in_milliseconds
 from bench.support.scratch import Scratch
 from runner.core.scheduler.backfill import plan
-from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.snapshot import (
     GIB,
     Host,
@@ -48,8 +48,21 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     for name, label in LABELS.items():
         ours = in_milliseconds(f"a plan, {WAITING} jobs waiting, {label}", took[name])
         yield Result(BENCH, ours, small, Aim(AIM_MS, "p50"))
+    for name, (label, beside) in GIVING_WAY.items():
+        ours = in_milliseconds(f"attained, {WAITING} jobs waiting, {label}", took[name])
+        fair = in_milliseconds("the same in the order fair", took[beside])
+        yield Result(BENCH, ours, fair, Aim(AIM_ATTAINED, "ratio"))
     yield Result(BENCH, in_milliseconds(f"all {WAITING} reasons in words", took["words"]))
 
+
+AIM_ATTAINED: Final = 2.0
+"""A plan in which jobs may give way costs at most so many times one in the order ``fair``."""
+
+GIVING_WAY: Final = {
+    "attained full": ("256 devices lent", "full"),
+    "attained some": ("a quarter of 256 devices free", "some"),
+    "attained kept": ("256 devices lent, nobody may give way", "full"),
+}
 
 LABELS: Final = {
     "full": "256 devices lent",
@@ -69,7 +82,19 @@ def snapshots() -> dict[str, Snapshot]:
         "empty": snapshot(WAITING, 0.0),
         "capped": replace(snapshot(WAITING, 0.75), config=SchedulerConfig(quotas=quotas)),
         "small": snapshot(100, 1.0),
+        "attained full": attained(full, preemptible=True),
+        "attained some": attained(snapshot(WAITING, 0.75), preemptible=True),
+        "attained kept": attained(full, preemptible=False),
     }
+
+
+def attained(known: Snapshot, *, preemptible: bool) -> Snapshot:
+    """Return a snapshot in the order ``attained``, in which all jobs have run for a day, at 30 s a switch."""
+    running = tuple(
+        replace(job, ran_s=86400.0, save_s=10.0, restart_s=20.0, preemptible=preemptible)
+        for job in known.running
+    )
+    return replace(known, running=running, config=SchedulerConfig(order=SchedulingOrder.ATTAINED))
 
 
 def snapshot(waiting: int, lent: float) -> Snapshot:

@@ -149,10 +149,12 @@ def runner_command() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-P", "-m", "runner.cli.main"]
 
 
-def launch_daemon(directory: Path, executor: str = "auto", more: str = "") -> subprocess.Popen[bytes]:
+def launch_daemon(
+    directory: Path, executor: str = "auto", more: str = "", cpus: int = CPUS
+) -> subprocess.Popen[bytes]:
     """Start a daemon on a directory, without waiting for it; ``more`` is added to its settings."""
     settings = directory / "settings.yaml"
-    settings.write_text(f"cpus: {CPUS}\nexecutor: {executor}\n{more}")
+    settings.write_text(f"cpus: {cpus}\nexecutor: {executor}\n{more}")
     argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve"]
     argv += ["--state-dir", str(directory), "--settings", str(settings)]
     with (directory / "daemon.log").open("ab") as log:
@@ -195,9 +197,11 @@ def terminate_daemon(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def running_daemon(directory: Path, executor: str = "auto", more: str = "") -> Iterator[BenchDaemon]:
+def running_daemon(
+    directory: Path, executor: str = "auto", more: str = "", cpus: int = CPUS
+) -> Iterator[BenchDaemon]:
     """Yield a running daemon; end it and all its jobs afterwards."""
-    process = launch_daemon(directory, executor, more)
+    process = launch_daemon(directory, executor, more, cpus)
     try:
         await_first_answer(directory, process)
         here = BenchDaemon(directory, process)

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from bench.support.stats import Ratio, median, p95, paired_ratio, ratio
 
-Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s"]
+Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s", "windows/s", "requests"]
 
 
 class CannotMeasure(Exception):

@@ -47,6 +47,8 @@ class Effort:
     code_files: int = 5_000
     epochs: int = 20
     loaders: tuple[int, ...] = (2, 4)
+    streamed: int = 10_000
+    stream_loaders: int = 8
     warmups: int = 2
     may_install: bool = True
 
@@ -79,6 +81,8 @@ QUICK: Final = Effort(
     code_files=50,
     epochs=3,
     loaders=(2,),
+    streamed=48,
+    stream_loaders=2,
     warmups=0,
     may_install=False,
 )

@@ -7,6 +7,8 @@ import pytest
 from bench.__main__ import BENCHES
 from bench.cases import (
     burst,
+    dashboard,
+    data_parallel,
     decide,
     dispatch,
     idle_daemon,
@@ -47,12 +49,19 @@ def test_every_bench_is_explained(name: str) -> None:
         f"{Effort().burst} jobs whose command is `true`",
         burst.TUNING[0],
         f"p50 ≤ {latency.AIM_MS:g} ms",
+        f"the exact tree of sums (aim: ≤ {data_parallel.AIM_EXACT:g} \N{MULTIPLICATION SIGN})",
+        f"`reduction: fast` (aim: ≤ {data_parallel.AIM_FAST:g} \N{MULTIPLICATION SIGN})",
         f"beside `git status` there (aim: ≤ {snapshot.AIM_RATIO:g} \N{MULTIPLICATION SIGN})",
         f"a git repository of {Effort().code_files:,} files",
         f"a submission while {Effort().queued:,} jobs wait",
         f"{Effort().followers} clients follow",
         f"200 of {Effort().listed:,} waiting jobs",
         f"Aim: ≤ {long_queue.AIM_RATIO:g} \N{MULTIPLICATION SIGN} each",
+        f"beside `GET /v1/version` (aim: ≤ {dashboard.AIM_PAGE:g} \N{MULTIPLICATION SIGN})",
+        f"a static table of its {dashboard.WAITING} rows (≤ {dashboard.AIM_LIST:g} \N{MULTIPLICATION SIGN})",
+        f"{dashboard.OPEN} open dashboards, each a process of its own (≤ {dashboard.AIM_PERCENT:g} %",
+        f"{dashboard.SERIES} curves of {dashboard.POINTS:,} points",
+        f"to the end of painting (≤ {dashboard.AIM_PAINTED_MS:g} ms)",
         f"over the {Effort().epochs} epochs ≤ {loader_memory.AIM_PERCENT:g} %",
     ],
 )

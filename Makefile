@@ -14,13 +14,13 @@ OTHERS := $(BY_FILE) -n 4 --ignore=$(PROCESSES) tests/chaos tests/integration te
 # The user of the part that answers, where the daemons of tests are in two parts, and what `make test` runs so.
 SPLIT_USER ?= games
 SPLIT := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract
-SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integration/test_end_to_end.py \
+SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integration/test_end_to_end.py tests/integration/process/runner/client/test_remote.py tests/integration/process/runner/server/test_disk_rates.py \
 	tests/integration/test_checkpoints_hostile.py $(PROCESSES)/runner/services/sessions
 
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-share demo-slurm test test-split check fix unit bench docs docs-reference graph venv engine slurm clean
+.PHONY: help demo demo-restart demo-share demo-slurm test test-split test-cuda-image check fix unit bench docs docs-reference graph venv engine slurm clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -29,6 +29,7 @@ help:
 	@echo "make demo-slurm    the same on a small Slurm cluster that it starts: lose the node, resume on another"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
 	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
+	@echo "make test-cuda-image  the CUDA image from its wheels (2.7 GB, 15 GB of disk): import torch, missing libraries"
 	@echo "make check         the static checks, in seconds"
 	@echo "make unit          the unit tests"
 	@echo "make docs          the documentation as a site, in build/docs"
@@ -63,7 +64,7 @@ demo: venv
 demo-restart: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
-	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_restart.py
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo_restart
 
 # The cluster is ended with it.  The other run is in a container if an engine answers.
 demo-slurm: venv
@@ -95,6 +96,9 @@ test-split: venv engine slurm
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch" TEST_DAEMON_USER=$(SPLIT_USER); \
 	$(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT) $(ONLY)
 
+test-cuda-image: venv engine
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels
+
 check: venv
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
@@ -117,7 +121,7 @@ bench: venv engine
 docs: venv
 	$(BIN)/python -m scripts.docs.site
 
-# The generated half of docs/reference/cli.md, docs/reference/jobfile-fields.md and docs/reference/policy-facts.md.
+# The generated half of the pages in scripts/docs/__main__.py: commands, job file, policy facts, docs/sources.md, machines.
 docs-reference: venv
 	$(BIN)/python -m scripts.docs
 

@@ -26,6 +26,7 @@ APART: Final = (
     "jobs/inside/",
     "jobs/training/ranks.py",  # they run in the processes of a gang
     "jobs/training/reduction.py",
+    "jobs/training/sharding.py",
     "runner/adapters/docker/doctor.py",
     "runner/adapters/docker/exec.py",
     "runner/adapters/docker/export.py",

@@ -1,5 +1,6 @@
 """A Lightning training made resumable: the lines marked (+) are all that it took."""
 
+import os
 import sys
 
 import lightning.pytorch as pl
@@ -45,7 +46,7 @@ validation = TensorDataset(rows[1024:], targets[1024:])
 trainer = pl.Trainer(
     max_epochs=EPOCHS,
     accelerator="auto",
-    devices=1,
+    devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # as many as the launcher starts
     enable_checkpointing=False,  # Attached saves
     logger=False,
     enable_progress_bar=False,

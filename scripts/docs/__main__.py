@@ -1,12 +1,14 @@
 """Write every generated page anew: ``python -m scripts.docs``."""
 
-from scripts.docs import cli, job_file, machines, policy
+from scripts.docs import cli, job_file, machines, policy, promises, sources
 from scripts.docs.page import DOCS, regenerate
 
 PAGES = {
     "reference/cli.md": cli.reference,
     "reference/jobfile-fields.md": job_file.reference,
     "reference/policy-facts.md": policy.reference,
+    "reference/profiles/promises.md": promises.reference,
+    "sources.md": sources.reference,
     **machines.pages(),
 }
 

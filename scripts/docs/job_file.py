@@ -16,6 +16,13 @@ from runner.base.units import format_duration
 from runner.files import validation
 from runner.files.profiles.load import ProfileChoice
 
+ADAPTIVE: Final[Mapping[str, type[BaseModel]]] = {
+    "early_stopping": contract.EarlyStopping,
+    "lr_plateau": contract.Plateau,
+    "swa": contract.WeightAveraging,
+}
+"""Fields of every training that are mappings."""
+
 _DEFAULTS: Final = {
     "profile.name": "made from the changes",
     "profile.stream_buffer_memory": "`256MiB`",
@@ -32,7 +39,12 @@ def reference() -> str:
     kinds = zip(contract.KINDS, contract.PLANS, strict=True)
     sections = [
         _section("Every training", contract.TrainingPlan, "workload", contract.TrainingPlan.model_fields),
+        *(
+            _section(f"workload.{name}", model, f"workload.{name}", model.model_fields)
+            for name, model in ADAPTIVE.items()
+        ),
         *(_section(kind, plan, "workload", own_fields(plan)) for kind, plan in kinds),
+        _section("workload.lora", contract.Lora, "workload.lora", contract.Lora.model_fields),
         _section("workload.code", contract.ProgramCode, "workload.code", contract.ProgramCode.model_fields),
         _section("profile", ProfileChoice, "profile", ProfileChoice.model_fields),
     ]

@@ -1,0 +1,219 @@
+"""The generated part of ``docs/sources.md``: every statement of the five source documents, and its answer.
+
+``docs/sources/PROJECT.yaml`` holds the items of one project.  A project without a file is left out.
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from scripts.docs.page import DOCS
+
+ROOT: Final = DOCS.parent
+LEDGERS: Final = DOCS / "sources"
+
+COUNTS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
+    {
+        "mobileposer": ("M", 51),
+        "gogooku3": ("G", 66),
+        "gogo2": ("T", 61),
+        "lmol": ("L", 67),
+        "agi2": ("A", 51),
+    }
+)
+"""By file name: the letter of a project's ids, and how many statements its document makes."""
+
+MEANINGS: Final = MappingProxyType(
+    {
+        "built": "it is a part of the runner, and the named test fails without it",
+        "measured": "the named figure was measured here; the file holds every single measurement",
+        "answered": "it is not a part of the runner, and the note says why",
+    }
+)
+
+_FILE: Final = re.compile(r"[\w./-]+/[\w.-]+\.[a-z]{2,5}\b")
+
+
+class LedgerError(Exception):
+    """A ledger states what is not so; the text is one line."""
+
+
+class Item(BaseModel):
+    """One statement of a source document."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    item: str = Field(min_length=1)
+    answer: Literal["built", "measured", "answered"]
+    where: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    figure: str = ""
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _has_its_proof(self) -> Self:
+        needed = {"built": ("where", "test"), "measured": ("figure",), "answered": ("note",)}
+        missing = [name for name in needed[self.answer] if not getattr(self, name)]
+        if missing:
+            raise ValueError(f"{self.id} is {self.answer} and needs {' and '.join(missing)}")
+        return self
+
+
+class Ledger(BaseModel):
+    """All statements of one source document."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    project: str
+    items: tuple[Item, ...]
+
+
+def ledger_files(folder: Path = LEDGERS) -> dict[str, Path]:
+    """Return the ledgers that exist, in the order of the projects.
+
+    Raises:
+        LedgerError: a file has the name of no project.
+    """
+    there = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if strangers := there.keys() - COUNTS.keys():
+        raise LedgerError(f"{folder}: no project is called {', '.join(sorted(strangers))}")
+    return {name: there[name] for name in COUNTS if name in there}
+
+
+def read(path: Path) -> Ledger:
+    """Return a ledger whose ids are complete.
+
+    Raises:
+        LedgerError: it is malformed, or an id is missing, doubled or unknown.
+    """
+    try:
+        ledger = Ledger.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise LedgerError(f"{path.name}: {where}: {first['msg']}") from error
+    except yaml.YAMLError as error:
+        raise LedgerError(f"{path.name}: {' '.join(str(error).split())}") from error
+    letter, count = COUNTS[path.stem]
+    wanted = {f"{letter}{number}" for number in range(1, count + 1)}
+    seen = Counter(item.id for item in ledger.items)
+    for what, ids in (
+        ("missing", wanted - seen.keys()),
+        ("not in the document", seen.keys() - wanted),
+        ("twice", {id_ for id_, times in seen.items() if times > 1}),
+    ):
+        if ids:
+            raise LedgerError(f"{path.name}: {what}: {', '.join(sorted(ids, key=_number))}")
+    return ledger
+
+
+def _number(id_: str) -> tuple[int, str]:
+    digits = id_[1:]
+    return (int(digits) if digits.isdecimal() else 0, id_)
+
+
+def problems(item: Item, root: Path = ROOT) -> Iterator[str]:
+    """Yield what an item names and what does not exist: files, anchors of pages, tests."""
+    for place in item.where:
+        yield from _place_problem(place, root)
+    for test in item.test:
+        yield from _test_problem(test, root)
+    named = _FILE.findall(item.figure)
+    if item.answer == "measured" and not named:
+        yield f"figure {item.figure!r} names no file"
+    for file in named:
+        if not (root / file).is_file():
+            yield f"there is no file {file}"
+
+
+def _place_problem(place: str, root: Path) -> Iterator[str]:
+    file, _, anchor = place.partition("#")
+    path = root / file
+    if not path.exists():
+        yield f"there is no {file}"
+    elif anchor and anchor not in anchors(path):
+        yield f"{file} has no heading #{anchor}"
+
+
+def _test_problem(test: str, root: Path) -> Iterator[str]:
+    file, separator, name = test.partition("::")
+    path = root / file
+    if not separator or not name.startswith("test"):
+        yield f"{test!r} is not FILE::test_name"
+    elif not path.is_file():
+        yield f"there is no file {file}"
+    elif name.partition("[")[0] not in _functions(path):
+        yield f"{file} has no {name}"
+
+
+@cache
+def _functions(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """Return the anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return frozenset(
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    )
+
+
+def reference(folder: Path = LEDGERS) -> str:
+    """Return a summary, and a table for each project."""
+    ledgers = {name: read(path) for name, path in ledger_files(folder).items()}
+    return "\n".join([_summary(ledgers), *(_table(ledger) for ledger in ledgers.values())])
+
+
+def _summary(ledgers: Mapping[str, Ledger]) -> str:
+    lines = [f"- **{answer}**: {meaning}" for answer, meaning in MEANINGS.items()]
+    lines += ["", "| project | built | measured | answered | statements |", "|---|---|---|---|---|"]
+    total: Counter[str] = Counter()
+    for ledger in ledgers.values():
+        counts: Counter[str] = Counter(item.answer for item in ledger.items)
+        total.update(counts)
+        lines.append(_counts_row(f"[{ledger.project}](#{ledger.project.lower()})", counts))
+    lines.append(_counts_row("all", total))
+    return "\n".join([*lines, ""])
+
+
+def _counts_row(name: str, counts: Mapping[str, int]) -> str:
+    figures = " | ".join(str(counts.get(answer, 0)) for answer in MEANINGS)
+    return f"| {name} | {figures} | {sum(counts.values())} |"
+
+
+def _table(ledger: Ledger) -> str:
+    lines = [f"## {ledger.project}", "", "| id | statement | answer | where | test or figure |"]
+    lines.append("|---|---|---|---|---|")
+    for item in sorted(ledger.items, key=lambda each: _number(each.id)):
+        where = "<br>".join(map(_link, item.where)) or "-"
+        proof = "<br>".join([*(f"`{test}`" for test in item.test), *filter(None, [item.figure])])
+        told = f"{item.answer}: {item.note}" if item.note else item.answer
+        cells = (item.id, item.item, told, where, proof or "-")
+        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _link(place: str) -> str:
+    """Return a place as a link if it is a page, else as a path from the root of the repository."""
+    if place.startswith("docs/") and ".md" in place:
+        target = place.removeprefix("docs/")
+        return f"[{target.removesuffix('.md')}]({target})"
+    return f"`{place}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+import matplotlib.font_manager  # noqa: F401  (asks fc-list for the fonts when nobody of this account has drawn yet)
 import pytest
 
 STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})

@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import TypeAlias
 
-from runner.core.scheduler.calendar import Calendar, Limit
+from runner.core.scheduler.calendar import Calendar, Limit, expected_end
 from runner.core.scheduler.device_selection import Selection
 from runner.core.scheduler.displacement import Displacements, switch_cost_s
 from runner.core.scheduler.fairshare import FairShare
@@ -94,6 +94,8 @@ class _Planner:
     closed_limits: set[str] = field(default_factory=set)  # labels of limits that an overdue job waits for
     held_back: dict[str, int] = field(default_factory=dict)  # by label: amount kept for that overdue job
     at_limit_s: dict[LimitKey, float] = field(default_factory=dict)  # durations from here on exceed a limit
+    endless: dict[str, list[tuple[str, tuple[str, ...], float]]] = field(default_factory=dict)
+    """The starts and reservations of jobs of unknown duration, by host: job, devices, assumed end."""
     open_classes: Counter[int] = field(default_factory=Counter)  # that may still fit, by id: jobs to consider
 
     def __post_init__(self) -> None:
@@ -228,8 +230,15 @@ class _Planner:
         self.calendar.start(job, selection.host, selection.devices, planned_s)
         self.fair_share.charge(job.owner, job.group, job.request, duration_s)
         ends_s = inf if job.duration_s is None else self.snapshot.now_s + duration_s
+        self._note_endless(job, selection, self.snapshot.now_s + planned_s)
         self.device_ends_s.update(dict.fromkeys(selection.devices, ends_s))
         self.starts.append(StartJob(job.job_id, selection.host.host.name, selection.devices))
+
+    def _note_endless(self, job: PendingJob, selection: Selection, assumed_end_s: float) -> None:
+        """Note that the end of a job that starts, or has a reservation, is only assumed."""
+        if job.duration_s is None:
+            booked = (job.job_id, selection.devices, assumed_end_s)
+            self.endless.setdefault(selection.host.host.name, []).append(booked)
 
     def _reserve_or_skip(
         self, job: PendingJob, request_class: RequestClass, limits: Sequence[Limit], *, overdue: bool
@@ -254,11 +263,26 @@ class _Planner:
         host, devices = placement.selection.host, placement.selection.devices
         planned_s = job.planned_duration_s(self.snapshot.config)
         self.calendar.reserve(job, host, devices, placement.at_s, planned_s, overdue=overdue)
+        self._note_endless(job, placement.selection, placement.at_s + planned_s)
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, placement.at_s))
 
     def _may_displace(self, job: PendingJob) -> bool:
         """Return whether some running job that may give way has a higher standing than a pending one."""
         return bool(self.displacements.by_host) and self.displacements.highest > self.eligible.standing(job)
+
+    def _unknown_end_before(self, placement: Placement) -> str:
+        """Return the id of a job of unknown end that a placement waits for; empty: its time is known."""
+        at_s, devices = placement.at_s, frozenset(placement.selection.devices)
+        host = placement.selection.host.host.name
+        held = (
+            (job.job_id, job.devices, self.calendar.ends_s[job.job_id])
+            for job in self.calendar.running_by_host.get(host, ())
+            if job.ends_s is None and self.calendar.ends_s[job.job_id] == expected_end(job, self.snapshot)
+        )
+        for job_id, taken, ends_s in (*held, *self.endless.get(host, ())):
+            if ends_s == at_s or (ends_s < at_s and not devices.isdisjoint(taken)):
+                return job_id
+        return ""
 
     def _displace_for(self, job: PendingJob, request_class: RequestClass, limits: Sequence[Limit]) -> bool:
         """Let jobs of a higher standing give way to a blocked job where that pays; return whether they do."""
@@ -277,7 +301,8 @@ class _Planner:
             return False
         candidate, placement = found
         self.displacements.take(candidate)
-        why = partial(_displacement_reason, self.snapshot, job, candidate, placement)
+        waits = _describe_wait(placement, candidate, self._unknown_end_before(placement))
+        why = partial(_displacement_reason, self.snapshot, job, candidate, waits)
         earlier = self._make_room(job, candidate, why, placement)
         self._reserve(job, earlier, overdue=False)
         self.fair_share.charge(
@@ -310,7 +335,8 @@ class _Planner:
         if candidate is None:
             return placement
         self.displacements.remove(candidate.victims)
-        why = _preemption_reason(job, candidate, placement)
+        waits = _describe_wait(placement, candidate, self._unknown_end_before(placement))
+        why = _preemption_reason(job, candidate, waits)
         return self._make_room(job, candidate, lambda _: why, placement)
 
 
@@ -319,10 +345,16 @@ def _is_too_long(duration_s: float, too_long_s: float | None) -> bool:
     return too_long_s is not None and duration_s >= too_long_s
 
 
-def _preemption_reason(job: PendingJob, candidate: PreemptionCandidate, placement: Placement) -> str:
-    spared = format_duration(placement.at_s - candidate.placement.at_s)
+def _describe_wait(placement: Placement, candidate: PreemptionCandidate, unknown: str) -> str:
+    """Return for how long a job would wait that nobody makes room for; ``unknown``: for a job of that id."""
+    if unknown:
+        return f"which would wait for job {unknown}, whose end is unknown"
+    return f"which would wait {format_duration(placement.at_s - candidate.placement.at_s)} longer"
+
+
+def _preemption_reason(job: PendingJob, candidate: PreemptionCandidate, waits: str) -> str:
     return (
-        f"preempted for job {job.job_id} of class {job.priority_class}, which would wait {spared} longer: "
+        f"preempted for job {job.job_id} of class {job.priority_class}, {waits}: "
         f"{candidate.gained_device_s:.0f} device-seconds gained for {candidate.lost_device_s:.0f} lost, "
         "weighted by class"
     )
@@ -332,7 +364,7 @@ def _displacement_reason(
     snapshot: Snapshot,
     job: PendingJob,
     candidate: PreemptionCandidate,
-    placement: Placement,
+    waits: str,
     victim: RunningJob,
 ) -> str:
     """Return for whom a job gives way, after how long, what that costs, and when it may be back."""
@@ -344,8 +376,7 @@ def _displacement_reason(
     ends = "" if job.duration_s is None else format_time(earlier_s + job.duration_s, snapshot)
     back = f"; back about {ends}" if ends else ""
     return (
-        f"gave way to job {job.job_id} ({had}, {needs}{lasts}), "
-        f"which would wait {format_duration(placement.at_s - earlier_s)} longer, "
+        f"gave way to job {job.job_id} ({had}, {needs}{lasts}), {waits}, "
         f"after {format_duration(now_s - victim.started_s)}; "
         f"cost about {format_duration(switch_cost_s(victim, now_s))}{back}"
     )

@@ -115,19 +115,52 @@ def test_a_short_job_takes_the_place_of_a_long_one_which_comes_back() -> None:
     (gone,) = decided.preemptions
     assert (gone.job_id, gone.for_job) == ("long", "short")
     assert gone.why == (
-        "gave way to job short (no service so far, needs 1 GPU), which would wait 15 h longer, after 9 h; "
-        "cost about 30 s"
+        "gave way to job short (no service so far, needs 1 GPU), which would wait for job long, whose end is "
+        "unknown, after 9 h; cost about 30 s"
     )
     assert decided.reservations[0].at_s == NOW_S + 10
 
 
 def test_a_job_that_gives_way_is_told_when_it_may_be_back() -> None:
     had = replace(short(count=2), estimated_s=360.0, ran_s=240.0)
-    (gone, _) = planned([had], [host(2)], busy=[long(), long("b", "h-1")], rules=RULES).preemptions
+    busy = [replace(each, ends_s=NOW_S + 15 * HOUR_S) for each in (long(), long("b", "h-1"))]
+    (gone, _) = planned([had], [host(2)], busy=busy, rules=RULES).preemptions
     assert gone.why.startswith(
         "gave way to job short (4 min of service, needs 2 GPUs, about 6 min), which would wait 15 h longer, "
     )
     assert gone.why.endswith("; cost about 30 s; back about 17:52")
+
+
+@pytest.mark.parametrize(
+    ("busy", "queue", "expected"),
+    [
+        ([long()], [], "for job long, whose end is unknown"),
+        ([replace(long(), ends_s=NOW_S + 4 * HOUR_S)], [], "4 h longer"),
+        (
+            [replace(long(), ends_s=NOW_S + 4 * HOUR_S), replace(long("b", "h-1"), preemptible=False)],
+            [],
+            "4 h longer",  # the other one may go on
+        ),
+        (
+            [replace(long(ran_s=29 / 0.03 + 20), ends_s=NOW_S + 99 * HOUR_S), long("b", "h-1")],
+            [],
+            "for job b, whose end is unknown",
+        ),
+        (
+            [replace(long(ran_s=2 * HOUR_S), ends_s=NOW_S + 99 * HOUR_S)],
+            [short("other")],  # it starts now on the other device, for as long as it wants
+            "for job other, whose end is unknown",
+        ),
+    ],
+    ids=["victim", "known", "other job goes on", "competitor", "competitor that starts now"],
+)
+def test_a_wait_is_not_told_as_a_time_if_it_depends_on_a_job_whose_end_nobody_knows(
+    busy: list[RunningJob], queue: list[PendingJob], expected: str
+) -> None:
+    queue = [*queue, replace(short(), submitted_s=NOW_S - 1)]
+    decided = planned(queue, [host(max(len(busy), len(queue)))], busy=busy, rules=RULES)
+    (gone,) = (each for each in decided.preemptions if each.for_job == "short")
+    assert f", which would wait {expected}, after " in gone.why
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,12 @@ def test_an_urgent_job_takes_the_place_of_an_idle_one() -> None:
     assert wait.why.endswith("4 allocated, the next until about 17:47, 1 job making room; starts about 17:47")
 
 
+def test_a_wait_for_a_job_whose_end_nobody_knows_is_not_told_as_a_time() -> None:
+    (gone,) = planned([URGENT], busy=[replace(each, ends_s=None) for each in FULL]).preemptions
+    assert gone.why.startswith("preempted for job urgent of class urgent, which would wait for job ")
+    assert ", whose end is unknown: " in gone.why
+
+
 def test_whoever_loses_least_gives_way() -> None:
     lossy = replace(FULL[0], saves_when_asked=False, checkpoint_s=NOW_S - 1800)
     assert victims([lossy, FULL[1]]) == ["b"]

@@ -5,7 +5,6 @@ is kept from the question before.
 """
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -192,7 +191,6 @@ def _by_ssh(scratch: Scratch, daemon: BenchDaemon) -> Iterator[Line]:
                 "here": interleave.time_command([*runner_command(), "list"], daemon.environment),
             }
             seconds = interleave.interleave(scratch.effort.lists, scratch.effort.warmups, contestants)
-            subprocess.run(["pkill", "-f", f"^ssh: {place}.*mux"], check=False)
     except CannotMeasure as error:
         yield NotMeasured(BENCH, name, str(error))
         return

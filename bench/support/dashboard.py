@@ -152,6 +152,9 @@ def ssh_server(place: Path, port: int) -> Iterator[dict[str, str]]:
                 "XDG_RUNTIME_DIR": f"{place}/run",
             }
         finally:
+            for control in (place / "run").rglob("*.ctl"):  # the connections that commands have left open
+                ask = [str(client), "-S", str(control), "-O", "exit", "127.0.0.1"]
+                subprocess.run(ask, stderr=subprocess.DEVNULL, check=False)
             process.terminate()
 
 

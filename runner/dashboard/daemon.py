@@ -12,6 +12,12 @@ from runner.client.http import Query, query_string, quote_path
 FRESH_S: Final = 0.5
 """How long an answer is used again."""
 
+DIFF_FRESH_S: Final = 30.0
+"""How long what differs between two jobs is used again: the daemon reads their code for it."""
+
+DIFF_LIMIT_S: Final = 120.0
+"""How long the daemon may take to read the code."""
+
 MOST_KEPT: Final = 256
 
 MOST_KEPT_BYTES: Final = 16 * 1024**2
@@ -58,6 +64,20 @@ class Daemon:
     def log(self, ref: str, attempt: int | None, offset: int, tail: int | None = None) -> LogChunk:
         """Return a piece of a log."""
         return self.client.log(ref, attempt=attempt, offset=offset, tail=tail)
+
+    def difference(self, ref: str, other: str) -> Any:  # noqa: ANN401  JSON
+        """Return what differs between two jobs, perhaps as it was half a minute ago."""
+        path, body = f"/v1/jobs/{quote_path(ref)}/diff", json.dumps({"job": other}).encode()
+        key = f"POST {path} {other}"
+        with self._lock:
+            known = self._kept.get(key)
+        if known is not None and self.monotonic() - known[0] < DIFF_FRESH_S:
+            return known[1]
+        said = self.client.ask("POST", path, body, DIFF_LIMIT_S).body
+        answer = json.loads(said)
+        with self._lock:
+            self._keep(key, answer, len(said))
+        return answer
 
     def change(self, ref: str, verb: str, body: Mapping[str, object]) -> Any:  # noqa: ANN401  JSON
         """Change a job; what was kept is asked for anew."""

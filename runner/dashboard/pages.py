@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from runner.base.errors import RunnerError, UsageError
 from runner.dashboard import charts
 from runner.dashboard.daemon import Daemon
+from runner.dashboard.differences import load_difference
 from runner.dashboard.policies import policy
 from runner.dashboard.sweeps import sweep
 
@@ -183,32 +184,44 @@ def life(found: Values, now: datetime) -> list[Values]:
     return shown
 
 
-def _charts(by_name: Mapping[str, Mapping[str, Sequence[charts.Row]]]) -> list[charts.Chart]:
+def _charts(
+    by_name: Mapping[str, Mapping[str, Sequence[charts.Row]]], axis: str = "step"
+) -> list[charts.Chart]:
+    """Return a chart per name, over steps where there are any unless time is asked for."""
     names = [*(name for name in charts.FIRST if name in by_name), *sorted(set(by_name) - set(charts.FIRST))]
     drawn = []
     for name in names:
         curves = by_name[name]
         has_steps = any(row[1] is not None for rows in curves.values() for row in rows)
-        chart = charts.draw(name, curves, "step" if has_steps else "time")
+        chart = charts.draw(name, curves, axis if has_steps else "time")
         if chart is not None:
             drawn.append(chart)
     return drawn
 
 
 def compare(daemon: Daemon, query: Mapping[str, str], refs: Sequence[str], _now: datetime) -> Values:
-    """Return the curves of several jobs, one chart per name."""
+    """Return the curves of several jobs, one chart per name, and what differs between two."""
     refs = [ref for each in refs for ref in each.replace(",", " ").split()]
     if len(refs) > MOST_COMPARED:
         raise UsageError(f"{len(refs)} jobs: at most {MOST_COMPARED} can be compared")
     by_name: dict[str, dict[str, Sequence[charts.Row]]] = {}
-    shown = []
+    shown: list[Values] = []
     for ref in refs:
         answer = daemon.job(ref, "/curves")
+        if answer["job"] in {each["id"] for each in shown}:
+            continue
         shown.append({"id": answer["job"], "name": answer["name"]})
         for name, rows in answer["curves"].items():
             by_name.setdefault(name, {})[f"{answer['name']} ({answer['job']})"] = rows
-    drawn = [chart for chart in _charts(by_name) if len(by_name[chart.name]) == len(refs) or len(refs) == 1]
-    return {"jobs": shown, "charts": drawn, "refs": " ".join(refs), "axis": query.get("x", "step")}
+    axis = "time" if query.get("x") == "time" else "step"
+    shared = [name for name, curves in by_name.items() if len(curves) == len(shown)]
+    return {
+        "jobs": shown,
+        "charts": _charts({name: by_name[name] for name in shared}, axis),
+        "refs": " ".join(refs),
+        "axis": axis,
+        "difference": load_difference(daemon, *(each["id"] for each in shown)) if len(shown) == 2 else None,
+    }
 
 
 def schedules(daemon: Daemon, _query: Mapping[str, str], _jobs: Sequence[str], _now: datetime) -> Values:

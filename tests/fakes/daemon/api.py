@@ -212,6 +212,10 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._json(self._cancelled(self.api.find(ref)))
             case "POST", ["cancel"]:
                 self._cancel_all(body)
+            case "POST", ["jobs", ref, "diff"]:
+                if self.api.find(ref)["id"] in self.api.secret:
+                    raise Problem(403, "forbidden", 3, f"job {ref}: belongs to somebody else")
+                self._json(self.api.answers["diff"])
             case "GET", ["jobs", ref, "decisions"]:
                 attempt = query.get("attempt")
                 if self.api.find(ref)["id"] in self.api.secret:

@@ -19,6 +19,14 @@ from tests.fakes.daemon.api import AT, FakeApi, an_attempt, ended
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e"
 LOSS = [[1000.0 + n, 10 * n, 1 / (n + 1), 0.1, 1.0, 1] for n in range(50)]
 GiB = 2**30
+NO_DIFFERENCE: dict[str, Any] = {
+    "before": "train@1",
+    "after": "later@1",
+    "class": "none",
+    "changes": [],
+    "code": [],
+    "code_unknown": [],
+}
 
 
 def a_device(number: int = 0, **facts: object) -> dict[str, Any]:
@@ -109,6 +117,7 @@ def api(tmp_path: Path) -> Iterator[FakeApi]:
                 "attempts": 1,
             },
         }
+        api.answers["diff"] = NO_DIFFERENCE
         yield api
 
 
@@ -222,6 +231,48 @@ def test_two_jobs_are_compared_in_one_chart(desk: Desk, api: FakeApi) -> None:
     assert "runner diff 000001 000002" in shown
     assert "Type the ids" in desk.page("/compare")
     assert "at most 12" in desk.page("/compare?job=" + "1+" * 13, 404)
+    assert "train (000001)" in desk.page("/compare?job=train&job=000001")
+
+
+def test_curves_are_compared_over_steps_or_over_time(desk: Desk, api: FakeApi) -> None:
+    api.curves["000002"] = {"loss": LOSS}
+    assert '<text x="632" y="194" text-anchor="end">490</text>' in desk.page("/compare?job=000001&job=000002")
+    over_time = desk.page("/compare?job=000001&job=000002&x=time")
+    assert '<option value="time" selected>' in over_time
+    assert f">{49 / 3600:.4g} h</text>" in over_time
+
+
+def test_what_differs_between_two_jobs_is_shown_with_their_code(desk: Desk, api: FakeApi) -> None:
+    entry = {"kind": "file", "size": 10, "digest": "a", "executable": False}
+    change = {"field": "workload.lr", "before": 0.1, "after": HOSTILE, "class": "resume", "why": "the rate"}
+    files = [
+        {"path": "train.py", "before": entry, "after": entry, "texts": ["lr = 1\ns\n", f"{HOSTILE}\ns\n"]},
+        {"path": "big.bin", "before": None, "after": entry, "texts": None},
+        {"path": "long.py", "before": None, "after": entry, "texts": ["", "x\n" * 1000]},
+    ]  # fmt: skip
+    api.answers["diff"] = NO_DIFFERENCE | {"changes": [change], "code": files, "code_unknown": ["later@1"]}
+    shown = desk.page("/compare?job=000001&job=000002")
+    assert '<th scope="row"><code>workload.lr</code></th><td>0.1</td>' in shown
+    assert '<span class="removed">-lr = 1</span>' in shown
+    assert '<span class="added">+&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m\\u202e</span>' in shown
+    assert "lines: 1 added, 1 removed" in shown
+    assert "absent -&gt; file of 10 bytes; not compared line by line" in shown
+    assert "701 more lines" in shown  # one of them says where they are
+    assert "later@1: its code was not kept" in shown
+    asked = [each for each in api.asked if each[1].endswith("/diff")]
+    assert asked == [("POST", "/v1/jobs/000001/diff", {"job": "000002"})]
+    desk.page("/compare?job=000001&job=000002")
+    assert [each for each in api.asked if each[1].endswith("/diff")] == asked  # it was kept
+
+
+def test_what_one_may_not_know_of_two_jobs_is_said(desk: Desk, api: FakeApi) -> None:
+    assert "Nothing differs" in desk.page("/compare?job=000001&job=000002")
+    api.secret.add("000002")
+    assert "belongs to somebody else" in desk.page("/compare?job=000002&job=000001")
+    api.add("third")
+    assert 'href="/compare?job=000001&amp;job=000003#difference"' in desk.page(
+        "/compare?job=000001,000002,000003"
+    )
 
 
 def test_a_sweep_marks_its_best(desk: Desk, api: FakeApi) -> None:

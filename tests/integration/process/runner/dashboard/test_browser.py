@@ -1,9 +1,12 @@
 """The dashboard in a real browser, over a real daemon with a job that is killed and resumes."""
 
+import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +15,31 @@ import pytest
 from tests.fakes.daemon.service import Service, service, until
 
 PROGRAM = """
-import os, pathlib, sys, time
-saved = pathlib.Path("saved")
-step = int(saved.read_text()) if saved.exists() else 0
+import pathlib, time
+here = pathlib.Path(".")
+saved = sorted(here.glob("saved-*"), key=lambda each: int(each.name[6:]))
+step = int(saved[-1].name[6:]) if saved else 0
 print("begins at", step, flush=True)
 while True:
     step += 1
     print(f"step {step} loss {1 / step:.4f}", flush=True)
-    saved.write_text(str(step))
+    draft = here / "draft"
+    draft.write_text("weights")
+    saved.append(draft.rename(f"saved-{step}"))
+    for old in saved[:-3]:
+        old.unlink()
+    saved = saved[-3:]
     time.sleep(0.1)
+"""
+
+TRIAL = """
+import os, pathlib, time
+rate = float(os.environ["RATE"])
+for step in range(1, 6):
+    print(f"step {step} loss {rate * 10 / step:.4f}", flush=True)
+while os.environ["ORDER"] == "stays" and not pathlib.Path(os.environ["GO"]).exists():
+    time.sleep(0.1)
+print(f"step 6 loss {rate:.4f}", flush=True)
 """
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -52,12 +71,74 @@ def training(daemon: Service, name: str) -> str:
         workload={"kind": "program", "command": ["/usr/bin/python3", "train.py"], "code": str(code)},
         resources={"cpus": 0.5, "memory": "256MiB"},
         progress={"pattern": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"},
+        checkpoint={"files": "saved-*"},
         retry={"backoff": "0s"},
         labels={"note": HOSTILE},
     )
     job_id = daemon.submit(file, end="cancelled")
     daemon.reaches(job_id, "running")
     return job_id
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The jobs of a matrix, and the file that lets the last of them end."""
+
+    jobs: tuple[str, ...]
+    go: Path
+
+    @property
+    def page(self) -> str:
+        return f"/sweeps/{self.jobs[0]}"
+
+
+def sweep(daemon: Service, name: str, matrix: Mapping[str, Sequence[str]], order: str = "ends") -> Sweep:
+    """Submit short trainings with every combination of some variables."""
+    code, go = daemon.root / name, daemon.root / f"{name}.go"
+    code.mkdir()
+    (code / "trial.py").write_text(TRIAL)
+    file = daemon.file(
+        name,
+        workload={"kind": "program", "command": ["/usr/bin/python3", "trial.py"], "code": str(code)},
+        resources={"cpus": 0.5, "memory": "256MiB"},
+        progress={"pattern": r"step (?P<step>\d+) loss (?P<loss>[\d.]+)"},
+        environment={"ORDER": order, "GO": str(go)},
+        matrix={"values": {f"environment.{variable}": values for variable, values in matrix.items()}},
+        labels={"note": HOSTILE},
+    )
+    daemon.runner("submit", str(file))
+    jobs = tuple(each["id"] for each in daemon.client.sweep(name))
+    assert len(jobs) == math.prod(map(len, matrix.values()))
+    return Sweep(jobs, go)
+
+
+def has_numbers(daemon: Service, job: str) -> bool:
+    """Return whether a job has ended and its last loss is kept."""
+    points = daemon.client.get(f"/v1/jobs/{job}/curves")["curves"].get("loss", [])
+    return daemon.client.job(job)["outcome"] == "succeeded" and bool(points) and points[-1][1] == 6
+
+
+@pytest.fixture(scope="module")
+def lines(daemon: Service) -> Sweep:
+    """Return a sweep with two parameters, whose jobs have ended."""
+    made = sweep(daemon, "lines", {"RATE": ["0.5", "0.01", "0.1"], "ORDER": ["in", "out"]})
+    until(lambda: all(has_numbers(daemon, job) for job in made.jobs), "all jobs have a result")
+    return made
+
+
+@pytest.fixture(scope="module")
+def points(daemon: Service) -> Sweep:
+    """Return a sweep with one parameter, whose jobs have ended."""
+    made = sweep(daemon, "points", {"RATE": ["0.2", "0.3"]})
+    until(lambda: all(has_numbers(daemon, job) for job in made.jobs), "all jobs have a result")
+    return made
+
+
+@pytest.fixture
+def pages(lines: Sweep, points: Sweep) -> tuple[str, ...]:
+    """Return the pages that are there without a job of one's own."""
+    compared = "/compare?job={}&job={}".format(*lines.jobs)
+    return ("/", "/jobs", "/compare", compared, lines.page, points.page, "/schedules", "/usage", "/policy")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +200,9 @@ def test_a_job_is_watched_while_it_trains_is_killed_and_resumes(daemon: Service,
     page.evaluate("window.sameDocument = true")
     daemon.runner("kill", job, "--signal", "KILL")
     watched.shows("attempt 2 runs")
-    page.locator("#newest-decision > summary").click()
+    decision = page.locator("#newest-decision > summary")
+    assert decision.locator("strong").text_content() == "resume"
+    decision.click()
     watched.shows("wanted:")
     watched.shows("--- attempt 2 ---")
     page.locator("#life rect").nth(1).wait_for(state="attached")
@@ -179,20 +262,79 @@ def test_two_curves_are_compared_and_hostile_text_does_nothing(daemon: Service, 
     daemon.runner("cancel", first, second)
 
 
-def test_pages_are_usable_without_a_mouse_and_with_a_screen_reader(daemon: Service, watched: Watched) -> None:
+def test_what_differs_between_two_jobs_stands_below_their_curves(daemon: Service, watched: Watched) -> None:
+    first = training(daemon, "before")
+    code = daemon.root / "before"
+    (code / "train.py").write_text(PROGRAM.replace("time.sleep(0.1)", "time.sleep(0.3)"))
+    file = json.loads((daemon.root / "before.yaml").read_text()) | {"name": "after"}
+    second = daemon.submit(daemon.file(**file), end="cancelled")
+    page = watched.open(f"/compare?job={first}&job={second}")
+    lines = page.locator("#difference .diff span")
+    assert lines.locator("xpath=self::*[@class='removed']").all_text_contents() == ["-    time.sleep(0.1)"]
+    assert lines.locator("xpath=self::*[@class='added']").all_text_contents() == ["+    time.sleep(0.3)"]
+    colours = lines.evaluate_all("all => new Set(all.map(each => getComputedStyle(each).color)).size")
+    assert colours >= 3
+    daemon.runner("cancel", first, second)
+
+
+def test_a_sweep_is_drawn_with_an_axis_for_each_parameter_and_its_best_job(
+    lines: Sweep, watched: Watched
+) -> None:
+    page = watched.open(lines.page)
+    drawn = page.locator("svg.sweep > g:not(.axis) > path")
+    assert drawn.count() == len(lines.jobs)
+    assert page.locator("svg.sweep .axis .name").all_text_contents() == [
+        "environment.R…",
+        "environment.O…",
+        "loss",
+    ]
+    best = page.locator("svg.sweep .best")
+    assert best.locator("title").text_content().startswith("lines-3: loss 0.01;")
+    assert page.locator("tr.best th").text_content().startswith("lines-3 least loss")
+    # What is drawn thickest is the best job, at the end of the axis of results.
+    assert best.locator("path").evaluate("line => getComputedStyle(line).strokeWidth") == "4px"
+    ends = drawn.evaluate_all("all => all.map(each => each.getPointAtLength(each.getTotalLength()).y)")
+    at = best.locator("path").evaluate("line => line.getPointAtLength(line.getTotalLength()).y")
+    assert at == max(ends)
+    page.get_by_label("Best is").select_option("largest")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**best=largest")
+    assert page.locator("tr.best th").text_content().startswith("lines-1 largest loss")
+
+
+def test_a_sweep_with_one_parameter_is_drawn_as_points(points: Sweep, watched: Watched) -> None:
+    page = watched.open(points.page)
+    assert page.locator("svg.sweep circle").count() == len(points.jobs)
+    assert page.locator("svg.sweep .best title").text_content().startswith("points-1: loss 0.2;")
+    spots = page.locator("svg.sweep circle").evaluate_all("all => all.map(each => each.cx.baseVal.value)")
+    assert len(set(spots)) == len(points.jobs)
+
+
+def test_a_sweep_is_live_and_its_jobs_are_compared(daemon: Service, watched: Watched) -> None:
+    made = sweep(daemon, "going", {"RATE": ["0.4", "0.7"]}, order="stays")
+    page = watched.open(made.page)
+    page.locator("svg.sweep circle").nth(1).wait_for(timeout=60_000)
+    page.evaluate("window.sameDocument = true")
+    made.go.touch()
+    page.locator("tr", has_text="going-1").get_by_text("succeeded").wait_for(timeout=60_000)
+    page.locator("svg.sweep .best title", has_text="loss 0.4;").wait_for(state="attached", timeout=60_000)
+    assert page.evaluate("window.sameDocument") is True
+    for job in made.jobs:
+        page.locator(f"input[value='{job}']").check()
+    page.get_by_role("button", name="Compare the chosen jobs").click()
+    page.locator("figure[data-name=loss] path").nth(1).wait_for(state="attached")
+    page.locator("#difference").get_by_text("environment.RATE", exact=True).wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_usable_without_a_mouse_and_with_a_screen_reader(
+    daemon: Service, watched: Watched, pages: tuple[str, ...], scheme: str
+) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    job = training(daemon, "read")
-    for path in (
-        "/",
-        "/jobs",
-        f"/jobs/{job}",
-        "/compare",
-        f"/compare?job={job}",
-        "/schedules",
-        "/usage",
-        "/policy",
-    ):
+    job = training(daemon, f"read-{scheme}")
+    watched.page.emulate_media(color_scheme=scheme)
+    for path in (*pages, f"/jobs/{job}", f"/compare?job={job}"):
         page = watched.open(path)
         found = Axe().run(page).response["violations"]
         serious = [
@@ -208,15 +350,63 @@ def test_pages_are_usable_without_a_mouse_and_with_a_screen_reader(daemon: Servi
     daemon.ends(job)
 
 
+CONTRASTS = """(selector) => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (colour) => {
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    const parts = [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((each) => each / 255);
+    const [r, g, b] = parts.map((each) => each <= 0.04045 ? each / 12.92 : ((each + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const back = light(getComputedStyle(document.body).backgroundColor);
+  const ratio = (each) => (Math.max(each, back) + 0.05) / (Math.min(each, back) + 0.05);
+  return [...document.querySelectorAll(selector)].map((each) => {
+    const style = getComputedStyle(each);
+    return ratio(light(each.tagName === "text" || each.tagName === "circle" ? style.fill : style.stroke));
+  });
+}"""
+"""Contrasts of parts of a picture with the page, as WCAG has them; axe-core does not look into pictures."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_sweep_is_drawn_in_light_and_dark_colours(
+    lines: Sweep, points: Sweep, watched: Watched, scheme: str
+) -> None:
+    watched.page.emulate_media(color_scheme=scheme)
+    for each in (lines, points):
+        page = watched.open(each.page)
+        back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert back == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 28)"}[scheme]
+        texts = page.evaluate(CONTRASTS, "svg.sweep text")
+        marks = page.evaluate(CONTRASTS, "svg.sweep .best path, svg.sweep .best circle, svg.sweep .axis line")
+        assert texts
+        assert marks
+        assert min(texts) >= 4.5
+        assert min(marks) >= 3
+
+
 @pytest.mark.parametrize("width", [360, 3840])
-def test_no_page_is_wider_than_its_window(daemon: Service, watched: Watched, width: int) -> None:
+def test_no_page_is_wider_than_its_window(
+    daemon: Service, watched: Watched, pages: tuple[str, ...], width: int
+) -> None:
     job = training(daemon, f"wide-{width}")
     watched.page.set_viewport_size({"width": width, "height": 800})
-    for path in ("/", "/jobs", f"/jobs/{job}", f"/compare?job={job}"):
+    for path in (*pages, f"/jobs/{job}", f"/compare?job={job}"):
         page = watched.open(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
     daemon.runner("cancel", job)
     daemon.ends(job)
+
+
+def test_a_picture_that_is_wider_than_a_telephone_scrolls_by_itself(lines: Sweep, watched: Watched) -> None:
+    watched.page.set_viewport_size({"width": 360, "height": 800})
+    page = watched.open(lines.page)
+    box = page.get_by_role("region", name="Picture of parameters and results")
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    box.focus()
+    page.keyboard.press("ArrowRight")
+    until(lambda: box.evaluate("box => box.scrollLeft > 0"), "the picture is scrolled")
 
 
 def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, link: str) -> None:  # noqa: ANN401

@@ -20,6 +20,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import click
 
+from runner.adapters.host.code_snapshot.sent import record_of
 from runner.base.errors import Unavailable, UsageError
 
 MOST_MANIFEST_BYTES: Final = 64 * 1024**2
@@ -118,10 +119,23 @@ def take_tree(place: Path, source: IO[bytes], answers: IO[bytes], readers: int |
         _take(source, blobs, digest, size, modes[digest])
     tree = trees / hashlib.sha256(head).hexdigest()[:32]
     if not tree.exists():
+        if "git" in said:  # clients of an earlier version do not say it
+            _write_record(Path(record_of(str(tree))), blobs, said["git"])
         _link(tree, blobs, files, links, directories)
     os.utime(tree)
+    with suppress(FileNotFoundError):
+        os.utime(record_of(str(tree)))
     _sweep(place)
     _say(answers, {"tree": str(tree)})
+
+
+def _write_record(place: Path, blobs: Blobs, git: object) -> None:
+    """Keep what the client has said about git beside a tree; whoever reads it checks it."""
+    draft = place.with_name(f".{place.name}-{os.getpid()}")
+    draft.write_text(json.dumps({"git": git}))
+    draft.chmod(0o600)
+    blobs.share(draft)
+    draft.replace(place)
 
 
 def _check(path: str) -> None:
@@ -203,7 +217,9 @@ def _sweep(place: Path) -> None:
     old = time.time() - KEEP_S
     for tree in (place / "trees").iterdir():
         with suppress(FileNotFoundError):
-            if tree.stat().st_mtime < old:
+            if tree.stat().st_mtime < old and tree.is_file():
+                tree.unlink()
+            elif tree.stat().st_mtime < old:
                 shutil.rmtree(tree, ignore_errors=True)
     for blob in (place / "files").iterdir():
         with suppress(FileNotFoundError):

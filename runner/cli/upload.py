@@ -16,12 +16,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import yaml
 
-from runner.adapters.host.code_snapshot.git import find_repository
-from runner.adapters.host.code_snapshot.ignore import IgnoreRules, Repository
+from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, find_repository
+from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IgnoreRules, Repository
 from runner.base.errors import Unavailable, UsageError
 from runner.base.units import format_size
 from runner.client.autostart import remote_host
 from runner.client.remote import run_there
+from runner.files.requirements import parse_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,8 +34,11 @@ LARGEST: Final = 3
 
 PIECE: Final = 1024**2
 
-NAMED: Final = (("policy",), ("image", "requirements"), ("image", "dockerfile"), ("profile",))
-"""The fields of a job file that may name a file beside it."""
+NAMED: Final = (("policy",), ("image", "dockerfile"), ("profile",))
+"""The fields of a job file that may name a file beside it, besides the requirements."""
+
+MOST_REQUIREMENTS: Final = 100
+"""Files of requirements that are sent; the daemon refuses more than a few that include each other."""
 
 
 def send_files(path: str, text: bytes) -> str:
@@ -71,6 +75,35 @@ def _wanted(own: Path, text: bytes) -> Iterator[Path]:
         value = _field(said, field)
         if isinstance(value, str) and (own.parent / value).is_file():
             yield own.parent / value
+    asked = _field(said, ("image", "requirements"))
+    if isinstance(asked, str):
+        yield from _requirements(own.parent / asked, set())
+    elif isinstance(asked, list):
+        yield from _included("\n".join(each for each in asked if isinstance(each, str)), own.parent, set())
+
+
+def _requirements(path: Path, seen: set[str]) -> Iterator[Path]:
+    """Yield a file of requirements and those that it includes, as far as they are here."""
+    name = os.path.normpath(path)
+    if name in seen or len(seen) >= MOST_REQUIREMENTS or not path.is_file():
+        return
+    seen.add(name)
+    yield path
+    if path.name == "pyproject.toml" and (lock := path.with_name("uv.lock")).is_file():
+        yield lock
+    if path.suffix != ".toml":
+        try:
+            text = path.read_text("utf-8-sig")
+        except (OSError, UnicodeDecodeError):  # the daemon says what is wrong with it
+            return
+        yield from _included(text, path.parent, seen)
+
+
+def _included(text: str, directory: Path, seen: set[str]) -> Iterator[Path]:
+    """Yield the files that ``-r FILE`` and ``-c FILE`` include; absolute paths are those of the server."""
+    for line in parse_lines(text):
+        if line.include is not None and not line.include[1].startswith("/"):
+            yield from _requirements(directory / line.include[1], seen)
 
 
 def _field(said: Mapping[str, Any], path: tuple[str, ...]) -> Any:  # noqa: ANN401  what YAML holds
@@ -96,13 +129,17 @@ class Tree:
         self.links: dict[str, str] = {}
         self.directories: set[str] = set()
         self.sources: dict[str, Path] = {}
+        self.git: dict[str, Any] | None = None
+        """Where in git the code is; empty: git does not say; None: in no repository."""
 
     def add(self, path: Path) -> None:
         """Add a file, or all of a directory that is not ignored."""
         path = Path(os.path.normpath(path))
         if path.is_dir():
             with _standing_in(path):
-                self._walk(path, "", IgnoreRules("", Repository(find_repository())))
+                place = find_repository()
+                self._walk(path, "", IgnoreRules("", Repository(place)))
+                self.git = None if place is None else _ask_git()
         else:
             self._add_file(path)
 
@@ -130,27 +167,29 @@ class Tree:
             "files": [[path, *known] for path, known in sorted(self.files.items())],
             "links": sorted([path, to] for path, to in self.links.items()),
             "directories": sorted(self.directories),
+            "git": self.git,
         }
         return json.dumps(said).encode() + b"\n"
 
     def _walk(self, root: Path, inside: str, rules: IgnoreRules) -> None:
+        with os.scandir(inside or ".") as found:
+            entries = sorted(found, key=lambda each: each.name)
+        if inside and any(entry.name == ENVIRONMENT_MARK for entry in entries):
+            return
         self.directories.add(_key(root / inside))
-        with os.scandir(inside or ".") as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
-                path = f"{inside}/{entry.name}" if inside else entry.name
-                is_directory = entry.is_dir(follow_symlinks=False)
-                if rules.is_ignored(path, is_directory=is_directory):
-                    continue
-                if is_directory:
-                    self._walk(root, path, rules.below(path))
-                elif entry.is_symlink():
-                    self.links[_key(root / path)] = os.readlink(path)  # noqa: PTH115
-                elif entry.is_file(follow_symlinks=False):
-                    self._add_file(root / path)
-                else:
-                    raise UsageError(
-                        f"{root / path}: is no file, link or directory; list it in .runnerignore"
-                    )
+        for entry in entries:
+            path = f"{inside}/{entry.name}" if inside else entry.name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if rules.is_ignored(path, is_directory=is_directory):
+                continue
+            if is_directory:
+                self._walk(root, path, rules.below(path))
+            elif entry.is_symlink():
+                self.links[_key(root / path)] = os.readlink(path)  # noqa: PTH115
+            elif entry.is_file(follow_symlinks=False):
+                self._add_file(root / path)
+            else:
+                raise UsageError(f"{root / path}: is no file, link or directory; list it in .runnerignore")
 
     def _add_file(self, path: Path) -> None:
         known, size = hashlib.sha256(), 0
@@ -164,6 +203,13 @@ class Tree:
             raise UsageError(f"{path}: cannot be read: {error.strerror}; list it in .runnerignore") from error
         self.files[_key(path)] = known.hexdigest(), size, executable
         self.sources[known.hexdigest()] = path
+
+
+def _ask_git() -> dict[str, Any]:
+    try:
+        return ask_state()
+    except GitSilentError:
+        return {}
 
 
 def _key(path: Path) -> str:

@@ -62,6 +62,17 @@ class Repository:
         return path in (self._parents if is_directory else self._tracked)
 
 
+class SentRepository(Repository):
+    """That of another machine, which has sent what git has in its index and left out what git ignores."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def has(self, path: str, *, is_directory: bool) -> bool:  # noqa: ARG002
+        """Return that git has it: ``.gitignore`` has been obeyed where the code comes from."""
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Patterns:
     """The patterns of one file, and how its directory sees the code."""

@@ -22,7 +22,14 @@ from typing import Any, BinaryIO, Final
 
 from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES, write_frame
 from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, find_repository, stamp
-from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IGNORE_FILES, IgnoreRules, Repository
+from runner.adapters.host.code_snapshot.ignore import (
+    ENVIRONMENT_MARK,
+    IGNORE_FILES,
+    IgnoreRules,
+    Repository,
+    SentRepository,
+)
+from runner.adapters.host.code_snapshot.sent import find_sent
 from runner.adapters.host.paths import PSEUDO_FILE_SYSTEMS, file_system_type
 from runner.base.textfile import one_line
 from runner.base.units import format_size
@@ -97,8 +104,9 @@ def send_tree(
     before = {each[0]: each for each in known.get("directories", ())}
     walk = _Walk(limits, before, skipped, time.time_ns())
     walk.device = os.lstat(".").st_dev
-    place = find_repository()
-    repository = Repository(place)
+    sent = find_sent()
+    place = None if sent is not None else find_repository()
+    repository = SentRepository() if sent is not None else Repository(place)
     above = [[path, _key_of(path)] for path, _ in repository.above()]
     reusable = above == known.get("above")
     _walk_all(out, walk, IgnoreRules("", repository), reusable=reusable)
@@ -112,7 +120,7 @@ def send_tree(
         write_frame(out, SAME, json.dumps(known["git"]).encode())
         return
     _show_life(out)
-    git = None if place is None else _ask_git()
+    git = sent.git if sent is not None else None if place is None else _ask_git()
     if stamped and any(key is not None and _is_fresh(walk, key) for key in stamped):
         stamped = None
     for path, file in walk.unread:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runner.adapters.host.code_snapshot.sent import record_of
 from runner.base.errors import UsageError
 from runner.cli.receive import KEEP_S, take_tree
 
@@ -132,6 +133,19 @@ def test_trees_and_files_that_nobody_asked_for_in_a_week_are_removed(tmp_path: P
     assert not old.exists()
     assert [path.name for path in (tmp_path / "files").iterdir()] == [digest(HELPER)]
     assert (new / "b").read_bytes() == HELPER
+
+
+def test_what_the_client_says_about_git_stands_beside_the_tree_and_goes_with_it(tmp_path: Path) -> None:
+    said = {**json.loads(head(a_file("a", TRAIN))), "git": {"commit": "a" * 40}}
+    _, tree = send(tmp_path, json.dumps(said).encode() + b"\n", TRAIN)
+    record = Path(record_of(str(tree)))
+    assert json.loads(record.read_text()) == {"git": {"commit": "a" * 40}}
+    assert record.stat().st_mode & 0o777 == 0o600
+    before = time.time() - KEEP_S - 60
+    for each in (tree, record):
+        os.utime(each, (before, before))
+    _, other = send(tmp_path, head(a_file("b", TRAIN)))
+    assert [each.name for each in (tmp_path / "trees").iterdir()] == [other.name]
 
 
 def test_a_file_that_has_all_links_of_the_file_system_is_copied(

@@ -37,3 +37,39 @@ def test_code_beside_the_directory_of_the_job_file_is_found_from_there(
     here = str(tmp_path).removeprefix("/")
     assert tree.directories == {f"{here}/jobs", f"{here}/src"}
     assert set(tree.files) == {f"{here}/src/train.py"}
+
+
+def test_requirements_are_sent_with_the_files_that_they_include(tmp_path: Path, sent: list[Tree]) -> None:
+    for name in ("jobs", "src", "shared/more"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "shared/base.txt").write_text("-r more/all.txt  # comment\n-c pins.txt\ntqdm\n")
+    (tmp_path / "shared/more/all.txt").write_text("-r ../base.txt\n-r absent.txt\n-r /etc/passwd\n")
+    (tmp_path / "shared/pins.txt").write_text("tqdm==4\n")
+    (tmp_path / "jobs/own.txt").write_text("tqdm\n")
+    job = f"image: {{requirements: ../shared/base.txt}}\n{JOB}"
+    send_files(str(tmp_path / "jobs/train.yaml"), job.encode())
+    listed = f"image: {{requirements: [tqdm, -r ../shared/pins.txt, -r own.txt]}}\n{JOB}"
+    send_files(str(tmp_path / "jobs/train.yaml"), listed.encode())
+    here = str(tmp_path).removeprefix("/")
+    assert [set(tree.files) for tree in sent] == [
+        {f"{here}/shared/{name}" for name in ("base.txt", "more/all.txt", "pins.txt")},
+        {f"{here}/shared/pins.txt", f"{here}/jobs/own.txt"},
+    ]
+
+
+def test_the_lock_of_a_project_goes_with_it(tmp_path: Path, sent: list[Tree]) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = []\n")
+    (tmp_path / "uv.lock").write_text("version = 1\n")
+    send_files(str(tmp_path / "train.yaml"), b"image: {requirements: pyproject.toml}\n")
+    assert {Path(name).name for name in sent[0].files} == {"pyproject.toml", "uv.lock"}
+
+
+def test_a_virtual_environment_stays_where_it_works(tmp_path: Path, sent: list[Tree]) -> None:
+    for name in ("jobs", "src", "src/venv"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "src/venv/pyvenv.cfg").write_text("")
+    (tmp_path / "src/train.py").write_text("")
+    send_files(str(tmp_path / "jobs/train.yaml"), JOB.encode())
+    here = str(tmp_path).removeprefix("/")
+    assert set(sent[0].files) == {f"{here}/src/train.py"}
+    assert f"{here}/src/venv" not in sent[0].directories

@@ -158,9 +158,11 @@ def laptop(request: pytest.FixtureRequest, sshd: str, daemon: Service) -> Iterat
             python=sys.executable,
         ),
     )
+    command = [sshd, "-D", "-f", str(place / "sshd.conf")]
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True, mode=0o755)
-    with subprocess.Popen([sshd, "-D", "-f", str(place / "sshd.conf")]) as process:
+        command = with_a_login_for_man(place, command)
+    with subprocess.Popen(command) as process:
         until(lambda: _listens(port), "sshd listens")
         laptop = Laptop(place, port, there, request.param == "yes")
         yield laptop
@@ -169,6 +171,36 @@ def laptop(request: pytest.FixtureRequest, sshd: str, daemon: Service) -> Iterat
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     shutil.rmtree(place)
+
+
+def with_a_login_for_man(place: Path, command: list[str]) -> list[str]:
+    """Return a command that sees an account of man with a shell, and Python where others may reach it.
+
+    Debian's account of man has no shell, and a Python below root's home is for root alone.
+    """
+    lines = Path("/etc/passwd").read_text().splitlines()
+    own = [f"{line.rpartition(':')[0]}:/bin/sh" if line.startswith("man:") else line for line in lines]
+    (place / "passwd").write_text("\n".join(own) + "\n")
+    (place / "passwd").chmod(0o644)
+    binds = [f"mount --bind {place}/passwd /etc/passwd"]
+    needed = {Path(os.path.realpath(sys.executable)), Path(sys.prefix), ROOT}
+    closed = {
+        found: [each for each in needed if closed_above(each) == found] for found in map(closed_above, needed)
+    }
+    for directory, paths in closed.items():
+        if directory is None:
+            continue
+        stand_in = place / "open" / directory.relative_to("/")
+        for child in {directory / path.relative_to(directory).parts[0] for path in paths}:
+            (stand_in / child.name).mkdir(parents=True)
+            binds.append(f"mount --bind {child} {stand_in / child.name}")
+        binds.append(f"mount --rbind {stand_in} {directory}")
+    return ["unshare", "--mount", "sh", "-c", f'{" && ".join(binds)} && exec "$@"', "sh", *command]
+
+
+def closed_above(path: Path) -> Path | None:
+    """Return the first directory above a path that others may not pass through."""
+    return next((each for each in reversed(path.parents) if not each.stat().st_mode & 0o001), None)
 
 
 def script(path: Path, text: str) -> None:
@@ -201,7 +233,7 @@ def test_a_job_of_the_laptop_runs_on_the_server(laptop: Laptop, daemon: Service,
     assert "from the laptop ['a']" in said
     [job] = [each for each in daemon.client.jobs(everything=True)[:1] if each["name"] == "far"]
     assert daemon.job(job["id"])["outcome"] == "succeeded"
-    held = list((laptop.place / "cache/runner/received/trees").rglob("*"))
+    held = list((laptop.place / "cache/runner/received/trees").glob("*/**/*"))
     assert {path.name for path in held if path.is_file()} == {
         "train.py",
         "helper.py",
@@ -211,6 +243,39 @@ def test_a_job_of_the_laptop_runs_on_the_server(laptop: Laptop, daemon: Service,
     }
     laptop.run("cp", f"{job['id']}:out/result.txt", "result.txt", cwd=project)
     assert (project / "result.txt").read_text() == "made there"
+
+
+def test_git_of_the_laptop_is_recorded_and_what_it_tracks_is_sent(
+    laptop: Laptop, daemon: Service, project: Path
+) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=ada", "-c", "user.email=ada@lab.example")
+        return subprocess.check_output(["git", *who, *words], cwd=project, text=True).strip()
+
+    git("init", "-q", "-b", "trial")
+    git("add", ".")
+    git("add", "--force", "big.bin")  # which .gitignore names
+    git("commit", "-q", "-m", "first")
+    (project / "train.py").write_text("import pathlib\nprint(pathlib.Path('big.bin').stat().st_size)\n")
+    said = laptop.run("submit", "job.yaml", "--follow", cwd=project)
+    assert "1000" in said
+    job = str(max(int(each["id"]) for each in daemon.client.jobs(everything=True)))
+    code = (daemon.client.job(job)["revision"] or {})["code"]
+    told = {name: code[name] for name in ("commit", "branch", "remote", "dirty")}
+    assert told == {"commit": git("rev-parse", "HEAD"), "branch": "trial", "remote": None, "dirty": True}
+    assert f"commit {told['commit'][:12]} on trial, with changes" in laptop.run("show", job)
+
+
+def test_requirements_outside_of_the_code_are_sent(laptop: Laptop, project: Path) -> None:
+    (project / "lists").mkdir()
+    (project / "src").mkdir()
+    (project / "src/train.py").write_text(PROGRAM)
+    (project / "lists/mine.txt").write_text("-r more.txt\n")
+    (project / "lists/more.txt").write_text("# none of these is built\n-e .\n")
+    text = (project / "job.yaml").read_text().replace("code: .", "code: src")
+    (project / "wanting.yaml").write_text(f"{text}image: {{requirements: lists/mine.txt}}\n")
+    said = laptop.run("submit", "wanting.yaml", cwd=project, code=2)
+    assert "lists/more.txt:2: -e .: a directory is not built" in said
 
 
 def test_what_the_server_has_does_not_travel_again(laptop: Laptop, project: Path) -> None:
@@ -379,6 +444,9 @@ def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
         return subprocess.check_output(apart(*words), env=laptop.environ, text=True, timeout=120)
 
     typed(*runner, "submit", "job.yaml")
+    assert (
+        list(place.iterdir()) == []
+    )  # the daemon's machine has a directory of that name, and none of its files
     job = str(max(int(each["id"]) for each in daemon.client.jobs(everything=True)))
     with subprocess.Popen(
         apart(*runner, "logs", "-f", job), env=laptop.environ, stdout=subprocess.PIPE
@@ -398,6 +466,14 @@ def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
         shell.expect(pexpect.EOF)
         shell.close()
         assert shell.exitstatus == 7
+        words = apart(*runner, "shell", "-c", "0.1", "-m", "64M")
+        shell = pexpect.spawn(words[0], words[1:], env=laptop.environ, encoding="utf-8", timeout=60)
+        shell.sendline("cat helper.py; echo $((50 + 2)) there; exit 3")
+        shell.expect("WORDS = 'from the laptop'")
+        shell.expect("52 there")
+        shell.expect(pexpect.EOF)
+        shell.close()
+        assert shell.exitstatus == 3
         assert daemon.client.job(job)["state"] == "running"
         typed(*runner, "exec", job, "--", "touch", "go")
         assert logs.stdout.readline() == b"after the cut\n"  # the follower has connected again by itself
@@ -426,3 +502,52 @@ def test_the_kernel_tells_the_daemon_who_came_by_ssh(laptop: Laptop, daemon: Ser
     assert refused.value.code == Refused.exit_code
     laptop.run("cancel", job)
     daemon.ends(job)
+
+
+def test_two_users_come_by_ssh_each_as_the_one_that_sshd_says(
+    laptop: Laptop, daemon: Service, project: Path
+) -> None:
+    """Root and another user, each from a mount namespace with a disk of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root's sshd lets other users in")
+    shutil.copy(laptop.place / "key.pub", laptop.place / "authorized/man")
+    cache = laptop.place / "cache-of-man"
+    cache.mkdir(exist_ok=True)
+    shutil.chown(cache, "man")
+    there = laptop.place / "there-as-man"
+    known = {"RUNNER_SOCKET": daemon.socket, "XDG_CACHE_HOME": cache, "PYTHONPATH": ROOT}
+    words = " ".join(f"{name}={value}" for name, value in known.items())
+    script(there, f'#!/bin/sh\nexec env {words} {sys.executable} -m runner.cli.entry "$@"\n')
+    (project / "train.py").write_text(STAYS)
+    (project / "job.yaml").write_text(
+        "name: shared\nworkload: {kind: program, command: [/usr/bin/python3, train.py], code: .}\n"
+        "resources: {cpus: 0.1, memory: 64MiB}\n"
+    )
+    place = laptop.place / "disks"
+    place.mkdir(exist_ok=True)
+    mount = f'mount -t tmpfs none {place} && cp -r {project}/. {place} && cd {place} && exec "$@"'
+    urls = {"root": laptop.url, "man": f"ssh://man@127.0.0.1:{laptop.port}?command={there}"}
+
+    def typed(who: str, *words: str, code: int = 0) -> str:
+        runner = [sys.executable, "-m", "runner.cli.entry", "--host", urls[who], *words]
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", mount, "sh", *runner],
+            env=laptop.environ, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    jobs = {}
+    for who in urls:
+        typed(who, "submit", "job.yaml")
+        jobs[who] = str(max(int(each["id"]) for each in daemon.client.jobs(everything=True)))
+        assert daemon.client.job(jobs[who])["owner"] == who
+        daemon.prints(jobs[who], "from the laptop")
+    assert "only they and root may do that" in typed("man", "cancel", jobs["root"], code=Refused.exit_code)
+    assert "only they and root may do that" in typed("man", "logs", jobs["root"], code=Refused.exit_code)
+    assert "made there" in typed("man", "exec", jobs["man"], "--", "cat", "out/result.txt")
+    typed("man", "cancel", jobs["man"])
+    typed("root", "cancel", jobs["root"])
+    for job in jobs.values():
+        until(lambda job=job: daemon.state_of(job) == "finished", "it is cancelled")  # type: ignore[misc]
+    assert list(place.iterdir()) == []

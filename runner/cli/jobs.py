@@ -10,7 +10,15 @@ import click
 from runner.cli import formatting
 from runner.cli.console import complain, on_terminal, say_json, say_row
 from runner.cli.failure import complain_of_failure
-from runner.cli.list_options import cells, columns, make_filter, reaches_further, states, with_labels
+from runner.cli.list_options import (
+    NUMBERS,
+    cells,
+    columns,
+    make_filter,
+    reaches_further,
+    states,
+    with_labels,
+)
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job, time_ago
 from runner.client.client import find_or_start
 
@@ -94,11 +102,14 @@ def list_jobs(  # noqa: PLR0913  one per option
             "--sweep prints all jobs of a matrix; leave out --mine, --label, --limit and the like"
         )
     everything = everything or reaches_further(since) or "ended" in wanted
+    last = not NUMBERS.isdisjoint(chosen)
     client = find_or_start(complain)
     if sweep is None:
-        jobs = client.jobs(everything=everything, mine=mine, limit=limit, label=label, wanted=accepts)
+        jobs = client.jobs(
+            everything=everything, mine=mine, limit=limit, label=label, wanted=accepts, last=last
+        )
     else:
-        jobs = client.sweep(sweep)
+        jobs = client.sweep(sweep, last=last)
     if as_json:
         for job in jobs:
             say_json(job)

@@ -202,7 +202,7 @@ class Client:
             return worse
         return error
 
-    def jobs(
+    def jobs(  # noqa: PLR0913  one per part of the query
         self,
         *,
         everything: bool = False,
@@ -210,9 +210,13 @@ class Client:
         limit: int | None = None,
         label: str | None = None,
         wanted: Callable[[JobSummary], bool] | None = None,
+        last: bool = False,
     ) -> list[JobSummary]:
-        """Return jobs, the newest first, fetched page by page; only those that ``wanted`` accepts."""
-        query: Query = {"all": int(everything), "mine": int(mine), "label": label}
+        """Return jobs, the newest first, fetched page by page; only those that ``wanted`` accepts.
+
+        With ``last`` they have the last numbers of those that have ended.
+        """
+        query: Query = {"all": int(everything), "mine": int(mine), "label": label, "last": int(last) or None}
         found: list[JobSummary] = []
         self.unrecorded = []
         cursor: int | None = None
@@ -226,9 +230,10 @@ class Client:
                 break
         return found if limit is None else found[:limit]
 
-    def sweep(self, ref: str) -> list[JobSummary]:
+    def sweep(self, ref: str, *, last: bool = False) -> list[JobSummary]:
         """Return all jobs of a matrix, in order; ``ref`` is one of its jobs, or the matrix itself."""
-        answer: list[JobSummary] = self.get("/v1/jobs", {"sweep": ref})["jobs"]
+        query: Query = {"sweep": ref, "last": int(last) or None}
+        answer: list[JobSummary] = self.get("/v1/jobs", query)["jobs"]
         return answer
 
     def job(self, ref: str) -> JobDetail:

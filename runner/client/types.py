@@ -38,6 +38,7 @@ class JobSummary(TypedDict):
     priority: int
     gpus: list[str]
     progress: ProgressResponse | None
+    last_progress: NotRequired[ProgressResponse | None]  # only where it is asked for
     saved_step: NotRequired[int | None]  # of the newest checkpoint; an older daemon omits it
     labels: dict[str, str]
 

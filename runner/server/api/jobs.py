@@ -4,10 +4,10 @@ import asyncio
 import json
 import os
 import signal as signals
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -46,6 +46,9 @@ from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 from runner.services.submission.revision import parse_revision
 
 T = TypeVar("T")
+
+Show: TypeAlias = Callable[[JobService, JobRow], views.Json]
+"""Returns one job as a list shows it."""
 
 VERSION: Final = version("gpu-job-runner")
 """The version that runs, whatever has been installed since."""
@@ -111,6 +114,14 @@ def _remaining_s(deadline: float) -> float:
 
 def _summary(service: JobService, row: JobRow) -> views.Json:
     return views.summary(row, service.daemon.why(row.job.id), service.queries.progress(row))
+
+
+def _with_last(service: JobService, row: JobRow) -> views.Json:
+    """Return one job as a list shows it, also with what it has told last if it does not run."""
+    shown, job, told = _summary(service, row), row.job, None
+    if shown["progress"] is None and job.attempts:
+        told = service.queries.last_progress(row, job.attempts, job.lineage)
+    return {**shown, "last_progress": None if told is None else told.model_dump(mode="json")}
 
 
 def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
@@ -203,27 +214,31 @@ async def list_jobs(  # noqa: PLR0913  (one per query parameter)
     cursor: Number | None = None,
     label: str | None = None,
     sweep: str | None = None,
+    last: bool = False,
 ) -> Any:  # noqa: ANN401
     """Answer with a page of jobs, the newest first; with ``sweep`` the jobs of one matrix.
 
-    ``next`` is the ``cursor`` of the next page, null behind the last one.
+    ``next`` is the ``cursor`` of the next page, null behind the last one.  With ``last`` each job has
+    ``last_progress``: what it has told last, if it does not run any more.
     """
+    show = _with_last if last else _summary
     if sweep is not None:
-        return await run_control(_matrix_page, service, caller, sweep)
+        return await run_control(_matrix_page, service, caller, sweep, show)
     return await run_control(
-        _page, service, caller, every=all, mine=mine, limit=limit, cursor=cursor, label=label
+        _page, service, caller, show, every=all, mine=mine, limit=limit, cursor=cursor, label=label
     )
 
 
-def _matrix_page(service: JobService, caller: Caller, sweep: str) -> Response:
+def _matrix_page(service: JobService, caller: Caller, sweep: str, show: Show) -> Response:
     """Return the jobs of one matrix."""
     rows = service.queries.sweep(caller, sweep)
-    return JSONResponse({"jobs": [_summary(service, row) for row in rows], "next": None})
+    return JSONResponse({"jobs": [show(service, row) for row in rows], "next": None})
 
 
 def _page(  # noqa: PLR0913  (one per query parameter)
     service: JobService,
     caller: Caller,
+    show: Show,
     *,
     every: bool,
     mine: bool,
@@ -238,7 +253,7 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     following = int(rows[-1].job.id) if len(rows) == known else None
     if label is not None:  # it would tell who has it
         rows = tuple(row for row in rows if not service.queries.is_hidden(caller, row))
-    jobs = [hide_summary(service, caller, row, _summary(service, row)) for row in rows]
+    jobs = [hide_summary(service, caller, row, show(service, row)) for row in rows]
     unrecorded = service.queries.unrecorded(caller) if cursor is None else ()
     return JSONResponse({"jobs": jobs, "next": following, "unrecorded": unrecorded})
 

@@ -16,7 +16,14 @@ from runner.services.jobs import JobService
 HIDDEN: Final = "(private)"
 """What stands for the name of a job that a caller may not see."""
 
-_SECRET: Final[Mapping[str, Any]] = {"name": HIDDEN, "labels": {}, "why": "", "progress": None, "alarm": None}
+_SECRET: Final[Mapping[str, Any]] = {
+    "name": HIDDEN,
+    "labels": {},
+    "why": "",
+    "progress": None,
+    "last_progress": None,
+    "alarm": None,
+}
 """The fields of a listed job that are hidden, with what stands in their place."""
 
 

@@ -54,6 +54,19 @@ def test_columns_are_printed_in_the_order_given(three: FakeApi, invoke: Invoke) 
     assert three.jobs
 
 
+def test_a_job_that_has_ended_is_listed_with_its_last_numbers(api: FakeApi, invoke: Invoke) -> None:
+    told = {"step": 90, "total_steps": 100, "loss": 0.25, "items_per_s": 7.0}
+    api.add("done", **ended(), last_progress=told, saved_step=80)
+    api.add("quiet", **ended(), last_progress=None, saved_step=80)
+    result = invoke("list", "--columns", "name,step,loss,rate")
+    assert result.stdout == "done\t90/100\t0.25\t7.0\nquiet\t80\t-\t-\n"
+    assert "last=1" in api.asked[-1][1]
+    invoke("list", "--sweep", "done", "--columns", "loss")
+    assert "last=1" in api.asked[-1][1]
+    invoke("list", "--columns", "name")
+    assert "last" not in api.asked[-1][1]
+
+
 @pytest.mark.usefixtures("three")
 def test_every_column_has_a_value_of_every_job(invoke: Invoke) -> None:
     result = invoke("list", "--columns", ",".join(COLUMNS))

@@ -4,8 +4,9 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from signal import SIGTERM
 
 import pytest
@@ -109,6 +110,49 @@ def test_a_controller_that_is_killed_after_a_submission_never_runs_a_program_twi
     assert said.count("start") <= 1
     assert (gone.exit_code == 0) is (said == "start\nend\n")
     assert gone.exit_code == 0 or gone.reason is not None or gone.exit_code is None
+
+
+@contextmanager
+def stopped_keeper(pid: int) -> Iterator[None]:
+    """Stop what keeps a job on its node, the parent of the batch script: the node cannot end the job."""
+    batch = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    keeper = int(Path(f"/proc/{batch}/stat").read_text().rpartition(")")[2].split()[1])
+    assert "slurmstepd" in Path(f"/proc/{keeper}/cmdline").read_text()
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_job_whose_number_slurm_gives_twice_was_not_cancelled_by_a_person(
+    broken: Site, *, is_ours: bool
+) -> None:
+    """slurmctld forgets a job and gives its number to an attempt, which a node refuses that still has the job."""
+    cluster, executor = broken.cluster, broken.executor()
+    fast = BatchOptions(constraint="fast")
+    program = ("/bin/sh", "-c", "echo ready $$; exec sleep 1000")
+    request = broken.request(*program, job="one", options=fast)
+    before = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--hold", "--wrap=true")
+    eventually(cluster.write_down(before))
+    with cluster.amnesia() as forget:
+        executor.launch(request)
+        begun(executor, request)
+        (number,) = cluster.numbers(attempt_name(request.key))
+        with stopped_keeper(int(request.log.read_text().split()[1])):
+            forget()
+            second = broken.request(*SLEEP, job="two", options=fast)
+            other = executor if is_ours else replace(broken, root=broken.root / "other").executor()
+            other.launch(second)
+            ask = ("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T")
+            eventually(lambda: cluster.ask(*ask) == "COMPLETING")
+        gone = end(other, second.key)
+    assert (gone.exit_code, gone.reason, gone.never_started) == (None, EndReason.NODE_FAILED, True)
+    why = "has given its number again" if is_ours else "Duplicate jobid"
+    assert f"Slurm could not start job {number} on node1 and has cancelled it" in gone.error
+    assert why in gone.error
+    cluster.ask("scancel", before)
 
 
 def test_a_node_that_is_lost_is_the_reason(broken: Site) -> None:

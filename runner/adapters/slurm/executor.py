@@ -43,9 +43,12 @@ from runner.adapters.slurm.states import (
     StartedTwice,
     alive,
     describe_standing,
+    failed_start,
     judge,
     left_alone,
+    may_have_failed_to_start,
     parse_accounting,
+    parse_drained,
     started_twice,
 )
 from runner.base.errors import Unavailable
@@ -402,6 +405,12 @@ class SlurmExecutor:
             if answer.asked_s <= since_s:  # before it began
                 return alive(key, evidence)
         verdict = judge(key, row, evidence, self._clock.now())
+        if isinstance(verdict, Gone) and row is not None and may_have_failed_to_start(row, evidence):
+            try:
+                why = self._failure_to_start(record, row)
+            except Unavailable as error:
+                return Unknown(key, f"{error}; job {number} was cancelled, and by whom is not known yet")
+            verdict = verdict if why is None else failed_start(key, row, why)
         if isinstance(verdict, Gone):
             verdict = self._with_lost_nodes(booking, evidence, verdict)
         if isinstance(verdict, StartedTwice):
@@ -425,6 +434,26 @@ class SlurmExecutor:
         if nodes:
             self._avoided.add(gone.key.job_id, nodes, self._clock.now().timestamp())
         return gone
+
+    def _failure_to_start(self, record: SlurmRecord, row: Row) -> str | None:
+        """Return why a node could not start a job that was cancelled; None: somebody has cancelled it.
+
+        A slurmctld that is killed forgets the jobs of its last seconds and gives their numbers again. A node
+        that still has the earlier job refuses the later one, which is cancelled because it is not requeued.
+
+        Raises:
+            Unavailable: Slurm does not answer.
+        """
+        if any(other.name != record.name and other.number == row.number for _, other in self._records.all()):
+            return "slurmctld had forgotten an earlier job and has given its number again"
+        try:
+            said = self.settings.commands.ask(
+                "sinfo", "--noheader", "--Node", f"--nodes={row.node}", "--format=%H|%E"
+            )
+        except (LaunchRefused, Over):
+            return None
+        why = parse_drained(said, row)
+        return None if why is None else f"the node is drained ({why})"
 
     def _end_second_start(self, record: SlurmRecord, key: Key, number: str) -> Observation:
         """Cancel a job that Slurm is about to start again: the attempt has been started already."""

@@ -34,6 +34,12 @@ REASONS: Final = {
 STARTED_BEFORE: Final = 79
 """The exit code of ``batch.sh`` where it finds that the attempt was started before."""
 
+NOWHERE: Final = frozenset({"", "n/a"})
+"""The node of a job that has none."""
+
+FAILED_START: Final = re.compile(r"Duplicate jobid|Prolog")
+"""How the reasons begin for which slurmctld drains a node that could not start a job."""
+
 COMPLETING: Final = timedelta(seconds=60)
 """How long Slurm may take to clean up after an attempt whose exit status is known."""
 
@@ -200,6 +206,34 @@ def left_alone(key: Key, seen: Evidence) -> Gone | None:
     return None
 
 
+def may_have_failed_to_start(row: Row, seen: Evidence) -> bool:
+    """Return whether Slurm itself may have cancelled a job: it had a node, and its script never ran.
+
+    A node that cannot start a job that must not be requeued cancels it, and is drained by slurmctld.
+    """
+    has_begun = seen.claim is not None or seen.exit_code is not None
+    by_us = seen.killed or seen.cancelled is not None
+    return row.state == "CANCELLED" and row.node not in NOWHERE and not has_begun and not by_us
+
+
+def parse_drained(text: str, row: Row) -> str | None:
+    """Return why Slurm has drained the node of a job since it was given to it, from ``sinfo``'s ``%H|%E``.
+
+    None if that was before, by a person, or for another reason than that a job could not be started.
+    """
+    for line in text.splitlines():
+        at, _, why = line.partition("|")
+        if at >= row.starts and FAILED_START.match(why):
+            return why.strip()
+    return None
+
+
+def failed_start(key: Key, row: Row, why: str) -> Gone:
+    """Return the end of an attempt whose job was cancelled because its node could not start it."""
+    error = f"Slurm could not start job {row.number} on {row.node} and has cancelled it: {why}"
+    return Gone(key, None, error=error, never_started=True, reason=EndReason.NODE_FAILED)
+
+
 def _judge_forgotten(key: Key, seen: Evidence) -> Verdict:
     if seen.exit_code is not None:
         return Gone(key, seen.exit_code, at=seen.exited_at)
@@ -252,7 +286,7 @@ def _unexplained(key: Key, row: Row, seen: Evidence) -> Verdict:
 
 
 def _describe_end(row: Row, reason: EndReason | None) -> str:
-    where = "" if row.node in {"", "n/a"} else f" on {row.node}"
+    where = "" if row.node in NOWHERE else f" on {row.node}"
     why = "" if row.reason in {"None", ""} else f" ({row.reason})"
     match reason:
         case EndReason.CANCELLED_ELSEWHERE:

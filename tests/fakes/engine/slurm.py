@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,24 @@ class Cluster:
         before_ns = time.time_ns()
         self.ask("scontrol", "update", f"JobId={number}", "Comment=to-be-written-down")
         return lambda: saved.exists() and saved.stat().st_mtime_ns > before_ns
+
+    @contextmanager
+    def amnesia(self) -> Iterator[Callable[[], None]]:
+        """Keep what slurmctld has written down, and yield what kills it and brings it back with only that."""
+        state, kept = self.conf.parent / "state", self.conf.parent / "state.kept"
+        shutil.rmtree(kept, ignore_errors=True)
+        shutil.copytree(state, kept)
+
+        def forget() -> None:
+            self.script("kill", "slurmctld")
+            shutil.rmtree(state)
+            shutil.copytree(kept, state)
+            self.mend()
+
+        try:
+            yield forget
+        finally:
+            shutil.rmtree(kept)
 
     def mend(self) -> None:
         """Bring back whatever a test has broken."""

@@ -18,7 +18,9 @@ from runner.adapters.slurm.states import (
     estimate,
     judge,
     left_alone,
+    may_have_failed_to_start,
     parse_accounting,
+    parse_drained,
     parse_rows,
 )
 from runner.core.ports.executor import Alive, EndReason, Gone, Key, Waiting
@@ -225,3 +227,35 @@ def test_who_cancelled_a_job_is_told_where_the_accounting_says_it() -> None:
     said = judge(KEY, found, BEGUN, NOW)
     assert isinstance(said, Gone)
     assert said.error == "job 12 was cancelled in Slurm on node1 by uid 1002"
+
+
+@pytest.mark.parametrize(
+    ("found", "seen", "may"),
+    [
+        (row("CANCELLED"), Evidence(), True),
+        (row("CANCELLED"), BEGUN, False),
+        (row("CANCELLED"), Evidence(exit_code=75), False),
+        (row("CANCELLED"), Evidence(killed=True), False),
+        (row("CANCELLED"), Evidence(cancelled=SIGTERM), False),
+        (replace(row("CANCELLED"), node="n/a"), Evidence(), False),
+        (row("TIMEOUT"), Evidence(), False),
+    ],
+)
+def test_only_a_job_that_had_a_node_and_never_ran_may_be_cancelled_by_slurm(
+    found: Row, seen: Evidence, *, may: bool
+) -> None:
+    assert may_have_failed_to_start(found, seen) is may
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("2026-11-23T17:00:01|Duplicate jobid\n", "Duplicate jobid"),
+        ("2026-11-23T16:59:59|Duplicate jobid\n", None),  # before the job was given to the node
+        ("2026-11-23T17:00:01|a new disk\n", None),  # by a person, who may have cancelled the job, too
+        ("Unknown|none\n", None),
+        ("", None),
+    ],
+)
+def test_a_node_that_was_drained_for_a_job_that_it_could_not_start(said: str, why: str | None) -> None:
+    assert parse_drained(said, row("CANCELLED")) == why

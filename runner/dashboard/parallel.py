@@ -70,8 +70,8 @@ class Axis:
 
     @property
     def short(self) -> str:
-        """The name as far as there is room for it."""
-        return _short(self.name)
+        """The name as far as there is room for it: of ``environment.LEARNING_RATE`` the last part."""
+        return self.name if _short(self.name) == self.name else _short(self.name.rpartition(".")[2])
 
     def place(self, value: object) -> float:
         """Return where a value lies, from 0 to 1."""

@@ -163,3 +163,16 @@ def test_long_and_hostile_values_are_cut_and_made_visible() -> None:
     axis = make_axis("name", ["x" * 100, "\x1b[31m\u202e"])
     assert all(len(tick.short) <= 14 for tick in axis.ticks)
     assert "\\x1b[31m\\u202e" in {tick.text for tick in axis.ticks}
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("workload.lr", "workload.lr"),
+        ("environment.SLOPE", "SLOPE"),
+        ("environment.A_NAME_WITHOUT_ROOM", "A_NAME_WITHO…"),
+        ("learning-rate-of-all", "learning-rate…"),
+    ],
+)
+def test_a_name_of_an_axis_keeps_the_part_that_tells_most(name: str, short: str) -> None:
+    assert make_axis(name, [1, 2]).short == short

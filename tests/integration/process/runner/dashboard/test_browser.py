@@ -284,8 +284,8 @@ def test_a_sweep_is_drawn_with_an_axis_for_each_parameter_and_its_best_job(
     drawn = page.locator("svg.sweep > g:not(.axis) > path")
     assert drawn.count() == len(lines.jobs)
     assert page.locator("svg.sweep .axis .name").all_text_contents() == [
-        "environment.R…",
-        "environment.O…",
+        "RATE",
+        "ORDER",
         "loss",
     ]
     best = page.locator("svg.sweep .best")

@@ -499,6 +499,21 @@ def test_progress_is_shown_while_the_job_runs(site: Site) -> None:
     assert site.ask("GET", "/jobs").json()["jobs"][0]["progress"]["step"] == 7
 
 
+def test_what_a_job_told_last_is_listed_where_it_is_asked_for(site: Site) -> None:
+    site.submit()
+    site.until("running")
+    (site.attempt_dir() / "status.json").write_text(
+        dump(Status(phase=Phase.TRAIN, time=1.0, step=7, loss=0.5))
+    )
+    [running] = site.ask("GET", "/jobs?last=1").json()["jobs"]
+    assert (running["progress"]["step"], running["last_progress"]) == (7, None)
+    site.complete()
+    site.until("finished")
+    [ended] = site.ask("GET", "/jobs?last=1").json()["jobs"]
+    assert (ended["progress"], ended["last_progress"]["loss"]) == (None, 0.5)
+    assert "last_progress" not in site.ask("GET", "/jobs").json()["jobs"][0]
+
+
 def test_a_log_is_read_in_pieces_and_to_its_end(site: Site) -> None:
     site.submit()
     site.until("running")

@@ -33,7 +33,7 @@ def told(place: Place, path: str, uid: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "path", ["/jobs", "/jobs?all=1", "/overview", "/devices", "/events", "/usage?by=job"]
+    "path", ["/jobs", "/jobs?all=1", "/jobs?last=1", "/overview", "/devices", "/events", "/usage?by=job"]
 )
 def test_no_name_and_no_label_of_anothers_job_is_told(place: Place, path: str) -> None:
     assert not any(secret in told(place, path, YOU) for secret in SECRETS)

@@ -117,7 +117,8 @@ def shape_ntfy(url: str, notification: Notification, origin: Origin) -> tuple[st
 
 def _text(notification: Notification) -> str:
     """Return the event in words, with what cannot be printed made visible; never empty, as Slack wants it."""
-    return "\n".join(map(one_line, notification.text.splitlines())) or notification.kind
+    curve = [] if notification.curve is None else [notification.curve.text]
+    return "\n".join(map(one_line, [*notification.text.splitlines(), *curve])) or notification.kind
 
 
 def _about(notification: Notification, origin: Origin) -> str:

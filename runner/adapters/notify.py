@@ -4,19 +4,23 @@ Each way returns when the notification is delivered, or raises ``Undelivered``, 
 try may succeed.  Each has a time limit; the output of programs is discarded.
 """
 
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from email.message import EmailMessage
 from http import HTTPStatus
 from http.client import HTTPException, HTTPMessage
+from importlib.util import find_spec
+from pathlib import Path
 from typing import IO, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from runner.adapters.chat import SHAPES, as_json
-from runner.core.notification import Notification
+from runner.core.notification import ALARMS, DECISIONS, Notification, ReportedCurve
 from runner.core.ports.notifications import Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import SENDMAIL, NotificationRule
 
@@ -25,6 +29,15 @@ LIMIT_S: Final = 10.0
 
 PROGRAM_LIMIT_S: Final = 30.0
 """How long sendmail or a command may run; then it is killed with its process group."""
+
+PICTURE: Final = Path(__file__).with_name("curve_picture.py")
+PICTURE_LIMIT_S: Final = 60.0
+"""How long the picture of a curve may take; the first one of a user takes matplotlib some seconds."""
+
+LEAST_DRAWN: Final = 2
+"""Points of a curve that make a picture."""
+
+PNG: Final = b"\x89PNG\r\n"
 
 
 def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMAIL) -> Send:
@@ -35,7 +48,9 @@ def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMA
     if rule.mail is not None:
         argv = (sendmail, "-i", "--", rule.mail)
         to = rule.mail
-        return lambda notification: run_command(argv, format_mail(to, notification, origin))
+        return lambda notification: run_command(
+            argv, format_mail(to, notification, origin, _picture(notification))
+        )
     command = rule.command or ()
     return lambda notification: run_command(command, f"{as_json(notification, origin)}\n".encode())
 
@@ -79,8 +94,38 @@ def _retry_after(code: int) -> RetryLater:
 # --- mail
 
 
-def format_mail(to: str, notification: Notification, origin: Origin) -> bytes:
-    """Return a notification as a mail; the system's sendmail adds the sender."""
+def _picture(notification: Notification) -> bytes | None:
+    """Return the curve of a job as a picture, where there is one and something has been decided about it."""
+    told = {notification.outcome, notification.state, notification.kind}
+    wanted = notification.outcome is not None or told & {"held", *ALARMS, *DECISIONS}
+    curve = notification.curve
+    return draw_curve(curve) if wanted and curve and len(curve.points) >= LEAST_DRAWN else None
+
+
+def draw_curve(curve: ReportedCurve, limit_s: float = PICTURE_LIMIT_S) -> bytes | None:
+    """Return a curve as PNG; None without matplotlib, or if it fails.
+
+    A process of its own draws: matplotlib takes a hundred MiB, which the daemon would keep.
+    """
+    if find_spec("matplotlib") is None:
+        return None
+    said = json.dumps({"name": curve.name, "points": curve.points}).encode()
+    try:
+        drawn = subprocess.run(
+            [sys.executable, "-P", str(PICTURE)],
+            input=said,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=limit_s,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return drawn if drawn.startswith(PNG) else None
+
+
+def format_mail(to: str, notification: Notification, origin: Origin, picture: bytes | None = None) -> bytes:
+    """Return a notification as a mail, with a picture in PNG; the system's sendmail adds the sender."""
     message = EmailMessage()
     message["To"] = to
     message["Subject"] = notification.subject
@@ -91,6 +136,7 @@ def format_mail(to: str, notification: Notification, origin: Origin) -> bytes:
         f"host:   {origin.host}",
         f"at:     {notification.at.isoformat(timespec='seconds')}",
         f"what:   {notification.outcome or notification.state or notification.kind}",
+        *([] if notification.curve is None else [f"curve:  {notification.curve.text}"]),
         "",
         *notification.text.splitlines(),
         "",
@@ -98,6 +144,8 @@ def format_mail(to: str, notification: Notification, origin: Origin) -> bytes:
         *([link] if (link := origin.link(notification.job_id)) else []),
     ]
     message.set_content("\n".join(lines) + "\n")
+    if picture is not None:
+        message.add_attachment(picture, "image", "png", disposition="inline", filename="curve.png")
     return message.as_bytes()
 
 

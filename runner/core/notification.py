@@ -41,6 +41,28 @@ TOPICS: Final = EVENTS | STATES | {*OUTCOMES, "decision", "alarm"}
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedCurve:
+    """A curve that a job has reported, as far as its notifications tell it."""
+
+    name: str
+    points: tuple[tuple[int, float], ...]
+    """Steps and values; at least one."""
+
+    @property
+    def text(self) -> str:
+        """The curve in words, in one line."""
+        told = self.to_json()
+        span = f"from {told['least']:.5g} to {told['largest']:.5g}"
+        return one_line(f"{self.name} {told['last']:.5g} at step {told['step']}, {span}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the curve as JSON values, without its points."""
+        values = [value for _, value in self.points]
+        step, last = self.points[-1]
+        return {"name": self.name, "step": step, "last": last, "least": min(values), "largest": max(values)}
+
+
+@dataclass(frozen=True, slots=True)
 class Notification:
     """One event of a job."""
 
@@ -54,6 +76,7 @@ class Notification:
     state: str | None = None  # after the event; None: unchanged
     outcome: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    curve: ReportedCurve | None = None  # its loss, if it has reported one
 
     @property
     def topics(self) -> frozenset[str]:
@@ -85,6 +108,7 @@ class Notification:
             "state": self.state,
             "outcome": self.outcome,
             "text": self.text,
+            "curve": None if self.curve is None else self.curve.to_json(),
             "link": link,
         }
         return json.dumps(told)

@@ -208,12 +208,12 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     disk_quotas = DiskQuotas(service, ends.directories).thread()
     verifier = rollouts.attach(app, service)
     trigger = schedules.attach(app)
-    notifications = make_notifications(service, notify.sender_for)
     status_threads = status.attach(
         app, service, lambda: devices.by_uuid(service), lambda row: reason(service.daemon, row)["starts_at"]
     )
     curve_service = CurveService(service, CurveFiles(service.state_dir / "curves"))
     curve_thread = curves.attach(app, curve_service)
+    notifications = make_notifications(service, notify.sender_for, curve_service.reported)
     code_sweep = PeriodicThread("code-sweep", CODE_SWEEP_S, partial(_sweep_code, service))
     listener.listen(BACKLOG)
     service.daemon.start()

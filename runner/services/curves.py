@@ -20,6 +20,7 @@ from runner.base.errors import RunnerError, Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.accounting.curve import Curve, curve_of
 from runner.core.job.states import Running
+from runner.core.notification import ReportedCurve
 from runner.core.ports.store import JobRow
 from runner.services.jobs import JobService
 
@@ -50,6 +51,9 @@ MOST_PIECES: Final = 64
 
 HISTORY_S: Final = 86400.0
 """For how long the use of devices is kept."""
+
+LOSSES: Final = ("loss", "train_loss", "eval_loss")
+"""The curve that tells most about a training, the first that it has."""
 
 DEVICES: Final = "devices"
 """The key of the curves of devices."""
@@ -173,6 +177,16 @@ class CurveService:
             if (self._read_end(row, found) or is_new) and row.job.id not in self._live:
                 self.kept.write(row.job.id, found.json())
             return parse_curves(found.json())
+
+    def reported(self, job_id: str) -> ReportedCurve | None:
+        """Return the loss that a job has reported; None without one. May raise Unavailable."""
+        row = self.service.store.get(job_id)
+        curves = {} if row is None else self.of_job(row).curves
+        for name in LOSSES:
+            points = curves[name].points if name in curves else []
+            if with_steps := tuple((point.step, point.mean) for point in points if point.step is not None):
+                return ReportedCurve(name, with_steps)
+        return None
 
     def of_devices(self) -> CurveSet:
         """Return the curves of all devices: ``UUID util`` in percent and ``UUID memory`` as a share."""

@@ -8,17 +8,17 @@ are older than a day by then are dropped, counted and logged.
 import os
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as Late
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from threading import Event as Flag
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
 from runner.base.errors import RunnerError
 from runner.base.threads import PeriodicThread
-from runner.core.notification import Notification
+from runner.core.notification import Notification, ReportedCurve
 from runner.core.ports.clock import Clock
 from runner.core.ports.notifications import NotificationFeed, Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import NotificationRule
@@ -45,6 +45,14 @@ MAX_UNRECORDED: Final = 500
 """Events that match no rule may be read again after a kill: at most so many."""
 
 
+CurveOf: TypeAlias = Callable[[str], ReportedCurve | None]
+"""Returns the loss of a job; may raise a ``RunnerError`` or an ``OSError``."""
+
+
+def _no_curve(_job_id: str) -> ReportedCurve | None:
+    return None
+
+
 @dataclass(slots=True)
 class Sender:
     """Sends the notifications of one rule, in order, one at a time."""
@@ -55,6 +63,7 @@ class Sender:
     clock: Clock
     write: Callable[[str, int], None]  # records the last event that is done
     pause: Callable[[float], bool]  # waits; returns True if the daemon stops
+    curve_of: CurveOf = _no_curve
     delivered: int = 0
     dropped: int = 0
     _done: int | None = None
@@ -111,7 +120,7 @@ class Sender:
 
     def _deliver(self, notification: Notification) -> bool:
         """Deliver or drop a notification; return False if the daemon stops before."""
-        tries = 0
+        tries, notification = 0, self._with_curve(notification)
         while self.clock.now() - notification.at <= MAX_AGE:
             try:
                 self.send(notification)
@@ -126,6 +135,13 @@ class Sender:
             if self.pause(min(2.0 ** min(tries - 1, 10), MAX_WAIT_S)):
                 return False
         return self._drop(notification, f"older than {MAX_AGE.days} day")
+
+    def _with_curve(self, notification: Notification) -> Notification:
+        try:
+            return replace(notification, curve=self.curve_of(notification.job_id))
+        except (RunnerError, OSError) as error:  # its directory may be gone: the rest is worth telling
+            log.info("notify.no_curve", way=self.rule.way, seq=notification.seq, problem=str(error))
+            return notification
 
     def _drop(self, notification: Notification, why: str) -> bool:
         self.dropped += 1
@@ -173,7 +189,9 @@ class Notifications:
 
 
 def make_notifications(
-    service: JobService, sender_for: Callable[[NotificationRule, Origin], Send]
+    service: JobService,
+    sender_for: Callable[[NotificationRule, Origin], Send],
+    curve_of: CurveOf = _no_curve,
 ) -> Notifications:
     """Return the senders of the rules in the settings; they are not started."""
     feed, stop = service.notification_feed, Flag()
@@ -183,7 +201,7 @@ def make_notifications(
         service.daemon.run_exclusively(partial(feed.remember, key, seq))
 
     senders = (
-        Sender(rule, sender_for(rule, origin), feed, service.clock, write, stop.wait)
+        Sender(rule, sender_for(rule, origin), feed, service.clock, write, stop.wait, curve_of)
         for rule in service.settings.notify
     )
     return Notifications(tuple(senders), stop)

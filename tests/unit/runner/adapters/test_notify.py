@@ -1,9 +1,12 @@
 """Three ways to tell somebody, with a real server, a stand-in for sendmail and real programs."""
 
+import email
+import email.policy
 import hashlib
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -11,9 +14,10 @@ from typing import cast
 
 import pytest
 
+from runner.adapters.chat import SHAPES
 from runner.adapters.notify import format_mail, post_webhook, sender_for
 from runner.base.errors import UsageError
-from runner.core.notification import Notification
+from runner.core.notification import Notification, ReportedCurve
 from runner.core.ports.notifications import Origin, RetryLater, Undelivered
 from runner.files.settings.model import load_settings
 from runner.files.settings.notify import NotificationRule
@@ -136,6 +140,33 @@ def test_a_mail_links_to_the_page_of_the_job_where_there_is_one() -> None:
     linked = format_mail("ops@example.org", NOTICE, Origin("abcd", "gpu1", "https://jobs.lab.example"))
     assert linked.decode().rstrip().endswith("runner show 7\nhttps://jobs.lab.example/jobs/7")
     assert format_mail("ops@example.org", NOTICE, ORIGIN).decode().rstrip().endswith("runner show 7")
+
+
+CURVE = ReportedCurve("lo\nss", ((1, 4.0), (2, 0.5), (3, 1.25)))
+WORDS = "lo\\nss 1.25 at step 3, from 0.5 to 4"
+
+
+def test_a_mail_tells_the_loss_in_words_and_as_a_picture() -> None:
+    notice = replace(NOTICE, curve=CURVE)
+    mail = email.message_from_bytes(
+        format_mail("root", notice, ORIGIN, b"drawn"), policy=email.policy.default
+    )
+    text, picture = mail.iter_parts()
+    assert f"\ncurve:  {WORDS}\n" in text.get_content()
+    assert (picture.get_content_type(), picture.get_content()) == ("image/png", b"drawn")
+    plain = email.message_from_bytes(format_mail("root", NOTICE, ORIGIN), policy=email.policy.default)
+    assert not plain.is_multipart()
+    assert "curve:" not in plain.get_content()
+
+
+@pytest.mark.parametrize("shape", ["slack", "mattermost", "ntfy"])
+def test_chats_and_json_tell_the_loss(shape: str) -> None:
+    notice = replace(NOTICE, curve=CURVE)
+    _, body = SHAPES[shape]("http://host/topic", notice, ORIGIN)
+    assert json.dumps(WORDS)[1:-1].encode() in body
+    said = json.loads(notice.to_json("abcd", "gpu1"))["curve"]
+    assert said == {"name": "lo\nss", "step": 3, "last": 1.25, "least": 0.5, "largest": 4.0}
+    assert json.loads(NOTICE.to_json("abcd", "gpu1"))["curve"] is None
 
 
 # --- settings

@@ -4,14 +4,17 @@ import email
 import email.policy
 import os
 import select
+import struct
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
 
-from runner.adapters.notify import run_command, sender_for
-from runner.core.notification import Notification
+from runner.adapters import notify
+from runner.adapters.notify import draw_curve, run_command, sender_for
+from runner.core.notification import Notification, ReportedCurve
 from runner.core.ports.notifications import Origin, RetryLater, Undelivered
 from runner.files.settings.notify import NotificationRule
 
@@ -47,6 +50,32 @@ def test_a_mail_goes_through_sendmail(tmp_path: Path) -> None:
     assert message["Subject"] == "[runner] nächtlich (7) failed"
     assert "attempt 2 ended: oom (exit 137)" in message.get_content()
     assert "runner show 7" in message.get_content()
+
+
+@pytest.mark.parametrize("name", ["loss", "$\\frac{$ <b>\x1b[31m"])
+def test_a_mail_about_an_end_has_the_loss_as_a_picture(tmp_path: Path, name: str) -> None:
+    sent = tmp_path / "sent"
+    send = sender_for(rule(mail="root"), ORIGIN, sendmail=program(tmp_path, f"cat > {sent}"))
+    curve = ReportedCurve(name, tuple((step, 1 / (step + 1)) for step in range(100)))
+    send(replace(NOTICE, curve=curve))
+    message = email.message_from_bytes(sent.read_bytes(), policy=email.policy.default)
+    [picture] = [part for part in message.walk() if part.get_content_type() == "image/png"]
+    assert isinstance(picture, EmailMessage)
+    width, height = struct.unpack(">II", picture.get_content()[16:24])
+    assert (width, height) == (700, 350)
+    assert picture.get_filename() == "curve.png"
+    for other in (NOTICE, replace(NOTICE, curve=ReportedCurve(name, ((1, 2.0),)))):
+        send(other)
+        assert b"image/png" not in sent.read_bytes()
+    send(replace(NOTICE, kind="placed", state="starting", outcome=None, curve=curve))
+    assert b"image/png" not in sent.read_bytes()
+
+
+def test_a_picture_that_does_not_come_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    curve = ReportedCurve("loss", ((1, 2.0), (2, 1.0)))
+    assert draw_curve(curve, limit_s=0.01) is None
+    monkeypatch.setattr(notify, "PICTURE", tmp_path / "absent.py")
+    assert draw_curve(curve) is None
 
 
 def test_a_machine_without_sendmail_is_said_to_be_one(tmp_path: Path) -> None:

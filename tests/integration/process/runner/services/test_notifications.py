@@ -9,8 +9,9 @@ import pytest
 
 from runner.adapters.notify import sender_for
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
+from runner.base.errors import Unavailable
 from runner.core.job.events import HoldRequested
-from runner.core.notification import Notification
+from runner.core.notification import Notification, ReportedCurve
 from runner.core.ports.notifications import Undelivered
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
@@ -77,6 +78,23 @@ class Post:
 @pytest.fixture
 def post(tmp_path: Path) -> Post:
     return Post(Clockwork(tmp_path, Caller(os.getuid(), os.getgid())))
+
+
+def test_a_notification_has_the_loss_and_goes_out_without_it_if_that_cannot_be_read(post: Post) -> None:
+    curve, problems = ReportedCurve("loss", ((1, 2.0),)), [Unavailable("the disk is away")]
+
+    def curve_of(job_id: str) -> ReportedCurve:
+        if problems:
+            raise problems.pop()
+        assert job_id == "2"
+        return curve
+
+    courier = post.courier("cancelled")
+    courier.curve_of = curve_of
+    for _ in range(2):
+        post.cancel(post.submit())
+    courier.send_next()
+    assert [notification.curve for notification in post.receiver.got] == [None, curve]
 
 
 # --- threads

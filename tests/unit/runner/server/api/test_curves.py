@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runner.adapters.host.curve_files import CurveFiles
+from runner.core.notification import ReportedCurve
 from runner.server.api import curves
 from runner.services.curves import CurveService
 from tests.unit.runner.server.api.test_jobs import JOB
@@ -152,3 +153,20 @@ def test_the_curves_of_jobs_that_are_gone_are_removed(place: Drawn, monkeypatch:
     monkeypatch.setattr("runner.services.curves.FORGOTTEN_EVERY", 1)
     place.curves.sample()
     assert files.names() == ("devices",)
+
+
+def test_notifications_are_told_the_loss_of_a_job(place: Drawn) -> None:
+    assert place.curves.reported("1") is None
+    place.submit(JOB)
+    place.until("running")
+    assert place.curves.reported("1") is None
+    with (place.attempt_dir("1") / "metrics.jsonl").open("a") as file:
+        for step in (1, 2):
+            file.write(
+                json.dumps({"time": 1000.0 + step, "step": step, "rate": 7.0, "eval_loss": 3.0}) + "\n"
+            )
+    assert place.curves.reported("1") == ReportedCurve("eval_loss", ((1, 3.0), (2, 3.0)))
+    place.writes(3, 4)
+    found = place.curves.reported("1")
+    assert found is not None
+    assert found.text == "loss 0.2 at step 4, from 0.2 to 0.25"

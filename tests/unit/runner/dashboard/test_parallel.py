@@ -170,7 +170,7 @@ def test_long_and_hostile_values_are_cut_and_made_visible() -> None:
     [
         ("workload.lr", "workload.lr"),
         ("environment.SLOPE", "SLOPE"),
-        ("environment.A_NAME_WITHOUT_ROOM", "A_NAME_WITHO…"),
+        ("environment.A_NAME_WITHOUT_ROOM", "A_NAME_WITHOU…"),
         ("learning-rate-of-all", "learning-rate…"),
     ],
 )

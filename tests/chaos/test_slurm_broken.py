@@ -129,7 +129,7 @@ def stopped_keeper(pid: int) -> Iterator[None]:
 def test_a_job_whose_number_slurm_gives_twice_was_not_cancelled_by_a_person(
     broken: Site, *, is_ours: bool
 ) -> None:
-    """slurmctld forgets a job and gives its number to an attempt; a node that still has the job refuses it."""
+    """slurmctld forgets a job and gives its number again; a node that still has the job refuses."""
     cluster, executor = broken.cluster, broken.executor()
     fast = BatchOptions(constraint="fast")
     program = ("/bin/sh", "-c", "echo ready $$; exec sleep 1000")

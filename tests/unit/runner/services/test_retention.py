@@ -1,9 +1,17 @@
 """Which run directories the limits do not allow to stay."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pytest
+
+from runner.adapters.host.run_directories import HostRunDirectories
+from runner.files.settings.model import Settings
 from runner.files.settings.retention import RetentionSettings
-from runner.services.retention import EndedRun, choose
+from runner.services import retention
+from runner.services.retention import EndedRun, RetentionService, choose
+from tests.unit.runner.server.api.test_jobs import Site
 
 NOW = datetime(2030, 1, 10, tzinfo=UTC)
 
@@ -46,3 +54,55 @@ def test_what_has_just_ended_stays_whatever_the_limits() -> None:
 
 def test_the_oldest_are_removed_first() -> None:
     assert removed([run(3, 60), run(1, 70, "bob"), run(2, 80)], age="1d") == ["2", "1", "3"]
+
+
+# --- weights that others begin with
+
+BASE = "workload: {kind: causal_lm, data: stdlib}\n"
+BEGINS = "workload: {kind: causal_lm, data: stdlib, init_from: job/base/best}\n"
+UNFINISHED = {
+    "running": "",
+    "queued": "resources: {cpus: 4}\n",
+    "held": "",
+    "with a time to begin": "queue: {not_before: 2099-01-01T00:00:00Z}\n",
+    "after another": "queue: {after: [other]}\n",
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.service.daemon.stop()
+
+
+def submitted(site: Site, text: str, name: str) -> str:
+    answer = site.submit(text, name=name)
+    assert answer.status_code == 201, answer.json()
+    job_id: str = answer.json()["job"]["id"]
+    return job_id
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_a_job_keeps_its_weights_until_those_that_begin_with_them_have_ended(
+    kind: str, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "GRACE", timedelta(0))
+    monkeypatch.setattr(site.service.live, "value", Settings(retention=RetentionSettings(count_per_user=0)))
+    service = RetentionService(site.service, HostRunDirectories(site.directory / "jobs"))
+    base = submitted(site, BASE, "base")
+    site.until("running", base)
+    site.complete(base)
+    site.until("finished", base)
+    assert [removal.run.job_id for removal in service.pending()] == [base]
+    other = submitted(site, BASE, "other")
+    begins = submitted(site, BEGINS + UNFINISHED[kind], "begins")
+    if kind == "held":
+        assert site.ask("POST", f"/jobs/{begins}/hold", {}).status_code == 200
+    state = {"running": "running", "held": "held"}.get(kind, "queued")
+    site.until(state, begins)
+    assert service.pending() == []
+    for job_id in (begins, other):
+        site.ask("POST", f"/jobs/{job_id}/cancel", {})
+        site.until("finished", job_id)
+    assert base in [removal.run.job_id for removal in service.pending()]

@@ -210,6 +210,25 @@ def test_a_c_program_that_is_compiled_in_its_dockerfile_runs_as_a_job(daemon: Se
         assert client.images.get(found["image"]).labels["runner.kind"] == "dockerfile"
 
 
+def test_a_dockerfile_can_patch_a_package_in_place(daemon: Service) -> None:
+    place = daemon.root / "patched"
+    place.mkdir()
+    find = "$(python -c 'import pydantic; print(pydantic.__file__)')"
+    lines = ("FROM ${BASE}", "USER root", f"RUN echo 'PATCHED = \"in place\"' >> {find}")
+    (place / "Dockerfile").write_text("\n".join(lines) + "\n")
+    script = "import pydantic; print(pydantic.PATCHED)"
+    file = daemon.file(
+        "patched-job",
+        workload={"kind": "program", "command": ["python", "-c", script], "code": "patched"},
+        image={"dockerfile": "patched/Dockerfile"},
+        resources={"cpus": 1, "memory": "1GiB"},
+        retry={"max_attempts": 1},
+    )
+    job_id = daemon.submit(file)
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    assert daemon.log(job_id).splitlines()[-1] == "in place"
+
+
 def test_packages_are_added_to_the_image_of_a_dockerfile(daemon: Service) -> None:
     file = c_project(daemon, "c-and-python", requirements=["bar"])
     file.write_text(file.read_text().replace("echo $GREETING", "bar"))

@@ -38,3 +38,15 @@ def test_a_compilation_that_makes_no_graph_is_not_called_one(
     assert training.effective().fallbacks == (
         "compile default: using off: torch.compile made no graph of this model",
     )
+
+
+def test_mode_shapes_and_whole_graph_are_those_of_the_profile(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = {"compile": "reduce-overhead", "compile_dynamic": False, "compile_fullgraph": True}
+    training = make(job, profile=profile)
+    model = training.workload.model
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(model, "compile", lambda **options: asked.append(options))
+    compile_now(training, model)
+    assert asked == [{"mode": "reduce-overhead", "dynamic": False, "fullgraph": True}]

@@ -211,3 +211,13 @@ def test_the_precision_in_force_is_reported(job: JobDir, precision: str) -> None
     switches = Switches(spec.profile)
     device.prepare(spec, switches)
     assert switches.report()["precision"].applied == precision
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cudnn_is_deterministic_only_where_the_profile_is(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch, *, deterministic: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", False)
+    spec = job.spec(profile={"deterministic": deterministic})
+    device.prepare(spec, Switches(spec.profile))
+    assert torch.backends.cudnn.deterministic is deterministic

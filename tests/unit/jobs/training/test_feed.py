@@ -80,6 +80,18 @@ def test_a_data_set_that_fits_moves_to_the_device(free: Callable[[int], None]) -
     assert switches.fallbacks == ()
 
 
+def test_the_move_of_a_data_set_is_waited_for_once(
+    free: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(1000)
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    made, _ = feed(Numbers(300), GPU, placement="device")
+    for step in range(3):
+        made.take(step)
+    assert waited == [GPU.torch_device]
+
+
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_a_copy_to_a_card_is_waited_for_only_if_it_should_be(
     monkeypatch: pytest.MonkeyPatch, *, non_blocking: bool

@@ -75,6 +75,17 @@ def test_a_cpu_tells_what_is_resident(job: JobDir, capfd: pytest.CaptureFixture[
     assert "step 1  memory allocated" in capfd.readouterr().out
 
 
+def test_a_device_tells_what_is_allocated_reserved_and_was_the_most(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Card(monkeypatch, 30)
+    log(job, GPU, 4, memory_log="epoch")
+    (line,) = lines(job)
+    told = {name: line[name] // MIB for name in line if name.startswith("memory_")}
+    assert told == {"memory_allocated": 10, "memory_reserved": 20, "memory_peak": 30}
+    assert "step 4  memory allocated" in capfd.readouterr().out
+
+
 def test_a_training_logs_its_memory(job: JobDir) -> None:
     job.train(profile={"memory_log": "interval", "memory_log_every": 4})
     assert [line["step"] for line in lines(job)] == [4, 8]

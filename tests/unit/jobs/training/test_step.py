@@ -128,6 +128,22 @@ def test_determinism_is_switched_on_where_it_is_asked_for(job: JobDir) -> None:
     assert torch.are_deterministic_algorithms_enabled()
 
 
+def test_the_model_is_moved_to_its_device_once(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[object] = []
+    to = torch.nn.Module.to
+
+    def counted(self: torch.nn.Module, place: torch.device) -> torch.nn.Module:
+        moved.append(place)
+        return to(self, place)
+
+    monkeypatch.setattr(torch.nn.Module, "to", counted)
+    training = make(job)
+    for step in range(2):
+        training.update(step)
+    training.evaluate(StopRequests())
+    assert moved == [training.device.torch_device]
+
+
 def test_a_model_learns_what_is_in_the_text(job: JobDir) -> None:
     plan = {"steps": 60, "width": 32, "context": 32, "batch_size": 16, "learning_rate": 1e-2, "dropout": 0.0}
     training = make(job, workload=plan)

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -68,6 +69,33 @@ def test_loader_processes_do_not_change_a_bit(job: JobDir) -> None:
     assert job.state_sha256(8, 2) == job.state_sha256(8, 1)
     assert job.result(2).weights_sha256 == job.result(1).weights_sha256
     assert job.result(2).metrics["eval_loss"] == job.result(1).metrics["eval_loss"]
+
+
+@dataclass
+class Counted(Numbers):
+    """A source that counts the batches of all processes."""
+
+    count: Any = field(default_factory=lambda: FORK.Value("i", 0))
+
+    def batch(self, step: int) -> Batch:
+        with self.count.get_lock():
+            self.count.value += 1
+        return super().batch(step)
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_a_loader_process_is_ahead_by_as_many_batches_as_the_profile_says(ahead: int) -> None:
+    source = Counted()
+    made, _ = feed(source, steps=12, loader_workers=1, loader_prefetch=ahead)
+    before = source.count.value  # one, to see whether copies are copies
+    made.begin(0)
+    for step in range(3):
+        assert values(made.take(step))[0] == step
+        expected = before + step + 1 + ahead
+        deadline = time.monotonic() + 60
+        while source.count.value < expected and time.monotonic() < deadline:
+            select.select([], [], [], 0.01)
+        assert source.count.value == expected
 
 
 def test_a_resume_begins_the_loader_at_its_step() -> None:

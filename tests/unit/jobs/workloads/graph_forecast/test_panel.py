@@ -334,3 +334,18 @@ def test_made_up_panels_are_called_so(capfd: pytest.CaptureFixture[str]) -> None
     assert workload._switches.report()["conversion"].applied == "once"
     assert evaluate(workload).metrics["synthetic_data"] == 1.0
     assert dataclasses.is_dataclass(workload.source)
+
+
+def test_attention_over_days_is_that_of_torch_which_may_take_a_flash_kernel(
+    stocks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks: list[bool] = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def counted(*states: torch.Tensor, attn_mask: torch.Tensor | None) -> torch.Tensor:
+        masks.append(attn_mask is not None)
+        return attention(*states, attn_mask=attn_mask)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    train(build(stocks), 2, 1e-3)
+    assert len(masks) == 2

@@ -5,6 +5,7 @@ import pytest
 
 from jobs.contract import CheckpointPlan
 from jobs.contract.plans.causal_lm import CausalLm
+from jobs.contract.plans.resident_transformer import ResidentTransformer
 from runner.base.textfile import FileError
 from runner.files.job.load import parse_job, parse_jobs, read_job
 from runner.files.job.model import WORKLOADS, JobFile, Retry, checkpoint_plan, resolve_profile
@@ -178,3 +179,11 @@ def test_a_number_as_a_name_does_not_matter_where_another_one_is_given() -> None
     with pytest.raises(FileError, match="must not be a number"):
         parse_jobs(text, Path("a.yaml"))
     assert len(parse_jobs(text, Path("a.yaml"), name="nightly").jobs) == 1
+
+
+def test_the_example_of_annotations_has_as_many_as_the_document() -> None:
+    found = read_job(REPOSITORY / "examples" / "resident_transformer_annotations.yaml").workload
+    assert isinstance(found, ResidentTransformer)
+    assert found.annotations is not None
+    trained = found.synthetic_annotations * (1 - found.annotations.held_out)
+    assert (trained, found.epochs, found.batch_size) == (10, 5, 1)

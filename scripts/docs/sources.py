@@ -4,9 +4,10 @@
 """
 
 import ast
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -39,7 +40,10 @@ MEANINGS: Final = MappingProxyType(
     }
 )
 
+DEVICE_TESTS: Final = "tests/gpu/"
+
 _FILE: Final = re.compile(r"[\w./-]+/[\w.-]+\.[a-z]{2,5}\b")
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 
 
 class LedgerError(Exception):
@@ -122,17 +126,54 @@ def _number(id_: str) -> tuple[int, str]:
 
 
 def problems(item: Item, root: Path = ROOT) -> Iterator[str]:
-    """Yield what an item names and what does not exist: files, anchors of pages, tests."""
+    """Yield what an item names and what is not so: files, anchors of pages, tests, measured numbers."""
     for place in item.where:
         yield from _place_problem(place, root)
     for test in item.test:
         yield from _test_problem(test, root)
+    if item.test and all(test.startswith(DEVICE_TESTS) for test in item.test):
+        yield f"all of its tests are skipped without a device: {', '.join(item.test)}"
     named = _FILE.findall(item.figure)
     if item.answer == "measured" and not named:
         yield f"figure {item.figure!r} names no file"
-    for file in named:
-        if not (root / file).is_file():
-            yield f"there is no file {file}"
+    missing = [file for file in (*named, *_FILE.findall(item.note)) if not (root / file).is_file()]
+    yield from (f"there is no file {file}" for file in missing)
+    if named and not missing:
+        yield from _figure_problem(item.figure, named, root)
+
+
+def _figure_problem(figure: str, named: Iterable[str], root: Path) -> Iterator[str]:
+    """Yield the numbers of a figure that none of its measurements has, to the digits that are shown."""
+    measured = set().union(*(_measured(root / file) for file in named))
+    for number in _NUMBER.findall(_FILE.sub("", figure)):
+        value, digits = float(number.replace(",", "")), len(number.partition(".")[2])
+        if not any(abs(found - value) <= 0.5000001 * 10**-digits for found in measured):
+            yield f"{number} of figure {figure!r} was not measured"
+
+
+@cache
+def _measured(path: Path) -> frozenset[float]:
+    """Return the numbers of a measurement, and those of its names and notes."""
+    return frozenset(_numbers(json.loads(path.read_text(encoding="utf-8"))))
+
+
+def _numbers(found: object) -> Iterator[float]:
+    match found:
+        case bool():
+            return
+        case int() | float():
+            yield float(found)
+        case str():
+            yield from (float(number.replace(",", "")) for number in _NUMBER.findall(found))
+        case dict():
+            for name, value in found.items():
+                yield from _numbers(name)
+                yield from _numbers(value)
+        case list():
+            for value in found:
+                yield from _numbers(value)
+        case _:
+            return
 
 
 def _place_problem(place: str, root: Path) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The ledgers of the source projects name only what exists, and leave no statement out."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -84,13 +85,41 @@ def item(**more: object) -> Item:
             {"answer": "measured", "figure": "3 x, bench/results/a.json"},
             "there is no file bench/results/a.json",
         ),
+        ({"note": "see bench/results/a.json"}, "there is no file bench/results/a.json"),
+        (
+            {"test": ["tests/gpu/test_it.py::test_it"]},
+            "all of its tests are skipped without a device: tests/gpu/test_it.py::test_it",
+        ),
     ],
 )
 def test_what_does_not_exist_is_a_problem(tmp_path: Path, wrong: dict[str, object], fact: str) -> None:
     (tmp_path / "page.md").write_text("# A b\n")
-    (tmp_path / "test_it.py").write_text("class TestIt:\n    def test_it(self): ...\n")
+    for file in (tmp_path / "test_it.py", tmp_path / "tests" / "gpu" / "test_it.py"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("class TestIt:\n    def test_it(self): ...\n")
     assert list(sources.problems(item(where=["page.md#a-b"]), tmp_path)) == []
     assert list(sources.problems(item(**wrong), tmp_path)) == [fact]
+
+
+@pytest.mark.parametrize(
+    ("figure", "wrong"),
+    [
+        ("708 to 2,104 windows/s, 1.5 x", []),
+        ("with 8 processes", []),
+        ("708.4 windows/s", []),
+        ("709 to 2,104 windows/s", ["709"]),
+        ("708.3 of 2,103", ["708.3", "2,103"]),
+        ("3 x", ["3"]),
+    ],
+)
+def test_a_figure_says_what_was_measured(tmp_path: Path, figure: str, wrong: list[str]) -> None:
+    found = {"label": "8 processes", "arms": [{"rate": 708.41, "ratio": 1.4975}, {"rate": 2104, "met": True}]}
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "a.json").write_text(json.dumps(found))
+    (tmp_path / "page.md").touch()
+    (tmp_path / "test_it.py").write_text("def test_it(): ...\n")
+    told = list(sources.problems(item(answer="measured", figure=f"{figure}, bench/a.json"), tmp_path))
+    assert told == [f"{number} of figure '{figure}, bench/a.json' was not measured" for number in wrong]
 
 
 def test_the_page_counts_the_answers_and_links_pages(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -32,7 +34,44 @@ with attach(save, lambda directory: None) as job:
 """
 
 
-def read(store: Path) -> list[tuple[dict[str, Any], dict[str, list[int]]]]:
+SERVER = Path(__file__).parents[4] / ".make/tools/mlflow/bin/python"
+"""A Python with all of MLflow, which brings too much for the environment of the tests: pandas, SciPy."""
+
+
+@contextmanager
+def serving(directory: Path, port: int) -> Iterator[None]:
+    """Run a real MLflow server with a database."""
+    store = f"sqlite:///{directory}/mlflow.db"
+    argv = [str(SERVER), "-m", "mlflow", "server", "--backend-store-uri", store, "--workers", "1"]
+    environ = {
+        **os.environ,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    with subprocess.Popen(
+        [*argv, "--host", "127.0.0.1", "--port", str(port)],
+        cwd=directory,
+        env=environ,
+        start_new_session=True,
+    ) as process:
+        try:
+            until(lambda: is_up(port) or process.poll() is not None, "MLflow serves", patience_s=120)
+            assert process.poll() is None
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def is_up(port: int) -> bool:
+    """Return whether the server answers."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def read(store: Path | str) -> list[tuple[dict[str, Any], dict[str, list[int]]]]:
     """Return the runs of a file store: what is known of each, and the steps of its metrics."""
     script = """
 import json, sys
@@ -45,17 +84,21 @@ for run in client.search_runs([each.experiment_id for each in client.search_expe
     found.append([about, steps])
 print(json.dumps(found))
 """
-    argv = [sys.executable, "-c", script, store.as_uri()]
+    argv = [sys.executable, "-c", script, store if isinstance(store, str) else store.as_uri()]
     environ = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
     found = subprocess.check_output(argv, env=environ, text=True, timeout=120)
     return [(about, steps) for about, steps in json.loads(found.splitlines()[-1])]
 
 
-def environment(paths: RunPaths, store: Path) -> dict[str, str]:
+def environment(paths: RunPaths, store: Path | str) -> dict[str, str]:
     paths.attempt_dir.mkdir(parents=True)
     paths.lineage_dir.mkdir(parents=True, exist_ok=True)
     paths.home.mkdir(exist_ok=True)
-    track = {"tensorboard": True, "mlflow": store.as_uri(), "name": "fit"}
+    track = {
+        "tensorboard": True,
+        "mlflow": store if isinstance(store, str) else store.as_uri(),
+        "name": "fit",
+    }
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(attach.__file__).parents[1]),
@@ -100,6 +143,36 @@ def test_a_killed_training_leaves_no_doubled_and_no_missing_step(tmp_path: Path)
     subprocess.run([*argv, "20", "-1"], env=environment(second, store), cwd=tmp_path, check=True, timeout=120)
     assert shown(second) == list(range(1, 21))
     [(about, steps)] = read(store)
+    assert steps == {"loss": list(range(1, 21))}
+    assert about == {"status": "FINISHED", "name": "fit", "params": {"seed": "0"}}
+
+
+@pytest.mark.skipif(
+    not SERVER.exists(),
+    reason=f"no MLflow server: python3 -m venv {SERVER.parents[1]}; its pip install mlflow",
+)
+def test_a_killed_training_and_a_killed_server_leave_no_doubled_and_no_missing_step(tmp_path: Path) -> None:
+    port, argv = free_port(), [sys.executable, "-c", TRAIN]
+    uri, first, second = f"http://127.0.0.1:{port}", RunPaths(tmp_path, 1, 1), RunPaths(tmp_path, 2, 1)
+    with (
+        serving(tmp_path, port),
+        subprocess.Popen(
+            [*argv, "20", "10"],
+            env=environment(first, uri),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        until(lambda: [len(s.get("loss", ())) for _, s in read(uri)] == [10], "MLflow has the ten steps")
+        os.killpg(process.pid, signal.SIGKILL)
+    with subprocess.Popen([*argv, "20", "-1"], env=environment(second, uri), cwd=tmp_path) as process:
+        until((second.attempt_dir / "metrics.jsonl").exists, "the second attempt trains without a server")
+        with serving(tmp_path, port):
+            assert process.wait(120) == 0
+            [(about, steps)] = read(uri)
     assert steps == {"loss": list(range(1, 21))}
     assert about == {"status": "FINISHED", "name": "fit", "params": {"seed": "0"}}
 

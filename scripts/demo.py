@@ -130,7 +130,8 @@ def main() -> int:
     verdict = "equal, bit for bit" if same else "DIFFERENT: this is a bug, please report it"
     attempts = len(job("killed")["attempts"])
     print(f"{verdict}; the killed job took {attempts} attempts; all in {time.monotonic() - began:.0f} s")
-    print(f"look at both in a browser: RUNNER_STATE_DIR={STATE} {RUNNER} dash", flush=True)
+    state, program = (os.path.relpath(each) for each in (STATE, RUNNER))
+    print(f"look at both in a browser: RUNNER_STATE_DIR={state} {program} dash", flush=True)
     runner("stop", show=False)
     return 0 if same and attempts > 1 else 1
 

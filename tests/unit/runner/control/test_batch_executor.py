@@ -132,6 +132,16 @@ def test_what_the_engine_takes_away_goes_on_and_is_not_charged(host: Host, why: 
     assert job(host, key).history.charged == 0
 
 
+def test_the_next_attempt_does_not_wait_for_one_that_is_frozen_on_a_lost_node(host: Host) -> None:
+    key = accepted(host)
+    host.context.begin(key, "node1")
+    host.settle()
+    host.attempt_service.locked.add((key.job_id, 1))
+    lost(host, key, EndReason.NODE_FAILED)
+    host.wait(3600)
+    assert [waiting.attempt for waiting in host.context.queue] == [2]
+
+
 def test_a_job_that_a_person_cancels_in_the_engine_is_held(host: Host) -> None:
     key = accepted(host)
     host.context.begin(key, "node1")

@@ -130,7 +130,7 @@ def make_metrics_table(curves: dict[str, list[Row]]) -> Table:
         if points
     )
     columns = ("NAME", "LAST", "LEAST", "LARGEST", "STEP", "VALUES")
-    return Table(columns, rows, empty="no numbers yet")
+    return Table(columns, rows, empty="no numbers")
 
 
 def _path(job: str) -> str:
@@ -148,7 +148,7 @@ def _chosen(answer: dict[str, Any], names: Sequence[str]) -> dict[str, list[Row]
 
 
 def _absent(answer: dict[str, Any], name: str) -> str:
-    known = ", ".join(answer["curves"]) or "none yet"
+    known = ", ".join(answer["curves"]) or "none"
     return f"{answer['name']} (job {answer['job']}): has no curve {name}; it has {known}"
 
 
@@ -156,7 +156,7 @@ def _usual(answer: dict[str, Any]) -> str:
     curves = answer["curves"]
     found = next((name for name in (*PREFERRED, *curves) if name in curves), None)
     if found is None:
-        raise UsageError(f"{answer['name']} (job {answer['job']}): has reported no numbers yet")
+        raise UsageError(f"{answer['name']} (job {answer['job']}): has reported no numbers")
     return str(found)
 
 

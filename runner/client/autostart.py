@@ -169,6 +169,12 @@ def _start(endpoint: Endpoint, directory: str, log: IO[bytes], tell: Tell) -> No
         if _await_answer(endpoint, child, deadline, tell):
             return
         code = child.returncode
+        if code is None:
+            log_path = os.path.join(directory, "daemon.log")
+            raise Unavailable(
+                f"the daemon (pid {child.pid}) does not answer after {START_LIMIT_S:g} s, and still starts;"
+                f" try again in a while (log: {log_path})"
+            )
         killed = code is not None and code < 0  # by a signal, before it could log an error
         if not killed and (code != LOCKED or not (was_locked or is_locked(directory))):
             break

@@ -27,7 +27,7 @@ from runner.core.job.events import (
     SwitchCalledOff,
 )
 from runner.core.job.model import Job
-from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping
+from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping, StopReason
 from runner.core.policy.explain import format_span
 
 
@@ -142,6 +142,8 @@ def describe_refusal(job: Job, event: Event) -> str:
             stands, instead = f"has ended ({outcome})", "runner restart begins another attempt"
         case Held():
             stands, instead = "is held", "runner release lets it go on, runner cancel ends it"
+        case Stopping(reason=StopReason.CANCELLED):
+            stands, instead = "is being cancelled", "runner restart begins another attempt once it has ended"
         case Stopping(reason=reason):
             stands = f"is stopping ({reason})"
             instead = "wait until its attempt has ended, or runner cancel it"

@@ -49,7 +49,7 @@ BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
 BY_CODE: Final = {
     75: (ExitCause.STOPPED, "stopped after saving"),
     76: (ExitCause.LINEAGE_BUSY, "another process holds the lock of the lineage"),
-    78: (ExitCause.INVALID_SPEC, "invalid spec"),
+    78: (ExitCause.INVALID_SPEC, "invalid configuration"),
     93: (ExitCause.DO_NOT_RESTART, "asked not to be restarted"),
     94: (ExitCause.SUPERSEDED, "a later attempt has taken the lineage over"),
     95: (ExitCause.RANK_LOST, "a process of the attempt does not answer"),
@@ -57,7 +57,7 @@ BY_CODE: Final = {
     97: (ExitCause.NON_FINITE, "non-finite loss"),
     98: (ExitCause.DEVICE_OUT_OF_MEMORY, "device out of memory"),
     99: (ExitCause.NO_VALID_CHECKPOINT, "no valid checkpoint"),
-    126: (ExitCause.NOT_EXECUTABLE, "the program cannot be executed"),
+    126: (ExitCause.NOT_EXECUTABLE, "the program or its interpreter cannot be executed"),
     127: (ExitCause.NOT_FOUND, "the program was not found"),
 }
 

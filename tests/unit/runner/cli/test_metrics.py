@@ -66,7 +66,7 @@ def test_what_has_no_steps_is_drawn_over_time(invoke: Invoke) -> None:
 
 def test_a_job_without_numbers_says_so(invoke: Invoke, api: FakeApi) -> None:
     api.curves.clear()
-    assert invoke("plot", "train").stderr == "train (job 000001): has reported no numbers yet\n"
+    assert invoke("plot", "train").stderr == "train (job 000001): has reported no numbers\n"
 
 
 def test_jobs_without_numbers_are_left_out_and_named(invoke: Invoke, api: FakeApi) -> None:
@@ -74,7 +74,7 @@ def test_jobs_without_numbers_are_left_out_and_named(invoke: Invoke, api: FakeAp
     result = invoke("plot", "train", "idle")
     assert result.exit_code == 0
     assert "train (000001)" in result.stdout
-    assert result.stderr.endswith("idle (job 000002): has reported no numbers yet; left out\n")
+    assert result.stderr.endswith("idle (job 000002): has reported no numbers; left out\n")
 
 
 def test_a_picture_needs_a_format(invoke: Invoke) -> None:

@@ -124,6 +124,17 @@ def test_a_daemon_that_dies_in_silence_is_reported_without_an_older_line(stand: 
         start(stand.place, quiet)
 
 
+def test_a_daemon_that_only_starts_slowly_is_not_said_to_have_failed(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autostart, "START_LIMIT_S", 1.0)
+    stand.daemon_is("exec sleep 600")
+    with pytest.raises(
+        Unavailable, match=r"\(pid \d+\) does not answer after 1 s, and still starts; try again"
+    ):
+        start(stand.place, quiet)
+
+
 def test_a_daemon_that_is_killed_before_it_answers_is_started_again(stand: Stand) -> None:
     stand.daemon_works(first=f"[ $(wc -l < '{stand.count}') -ge 3 ] || kill -9 $$")
     start(stand.place, quiet)
@@ -248,6 +259,6 @@ def test_a_slow_start_is_told_and_one_without_end_is_given_up(
     monkeypatch.setattr(autostart, "START_LIMIT_S", 0.1)
     stand.daemon_is("exec tail -f /dev/null")
     told: list[str] = []
-    with pytest.raises(Unavailable, match="did not start"):
+    with pytest.raises(Unavailable, match=r"does not answer after 0\.1 s, and still starts"):
         start(stand.place, told.append)
     assert told == [f"starting the daemon of {stand.directory} ..."]

@@ -130,8 +130,11 @@ def test_exit_0_may_be_no_more_than_the_answer_to_a_wish_to_stop() -> None:
 
 
 def test_a_code_that_a_program_did_not_explain_is_named() -> None:
-    assert explain_exit(evidence(78, writes_result=False)) == ("invalid_spec", "invalid spec (exit code 78)")
-    assert explain_exit(evidence(78)) == ("invalid_spec", "invalid spec")
+    assert explain_exit(evidence(78, writes_result=False)) == (
+        "invalid_spec",
+        "invalid configuration (exit code 78)",
+    )
+    assert explain_exit(evidence(78)) == ("invalid_spec", "invalid configuration")
 
 
 def test_a_program_that_was_killed_for_memory_is_told_the_setting_and_its_size() -> None:

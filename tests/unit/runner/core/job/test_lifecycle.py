@@ -507,6 +507,13 @@ def test_a_refusal_says_what_can_be_done_instead(state: State, event: Event, sai
     assert said in story.describe_refusal(replace(JOB, state=state), event)
 
 
+def test_a_job_that_is_being_cancelled_is_not_to_be_cancelled_again() -> None:
+    said = story.describe_refusal(stopping(StopReason.CANCELLED), HoldRequested(NOW, "ann"))
+    assert said == (
+        "is being cancelled, so it cannot be held; runner restart begins another attempt once it has ended"
+    )
+
+
 def test_a_job_that_is_stopping_can_be_waited_for_or_cancelled() -> None:
     said = story.describe_refusal(stopping(StopReason.RESTART), HoldRequested(NOW, "ann"))
     assert said == (

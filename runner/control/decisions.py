@@ -221,7 +221,10 @@ def _honour_request(
     if state.reason is StopReason.PREEMPTION:
         history = history.request_next()  # the queue asked for the next start: no restart rate counts it
     verb = Verb.HOLD if state.reason is StopReason.HOLD else Verb.RESUME
-    verdict = Action(verb, "", _request_reason(state), charged=False, limit=Guard.OPERATOR)
+    reason = _request_reason(state)
+    if state.reason is StopReason.PREEMPTION and decision.facts.get("cause") == ExitCause.DISK_FULL:
+        reason += "; its disk was full when it was to save, so it goes on from before that"
+    verdict = Action(verb, "", reason, charged=False, limit=Guard.OPERATOR)
     if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
         verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_time_limit_reason(job, state), limit=Guard.WALL)
     return mark_overruled(replace(decision, action=verdict, history=history))

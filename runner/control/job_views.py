@@ -275,9 +275,9 @@ class JobViews:
             save_s=self.switching.saves_s.get(row.job.id),
             switched_s=self.switching.spent_s(row.job.id, row.job.preempted, self._restart_s(row.job.id)),
             ran_s=row.job.history.ran.total_seconds(),
-            queued_s=self.switching.queued_s.get(row.job.id) if row.job.preempted else self._submitted_s(row),
+            queued_s=self._queued_s(row),
             preemptible=terms.preemptible,
-            stays_until_s=self.switching.stays_until_s.get(row.job.id, -inf),
+            stays_until_s=self.switching.stays_until_s.get(row.job.id, -inf) + self._drift_s,
             stopping=isinstance(state, Stopping),
             preempted=row.job.preempted,
             array=terms.sweep,
@@ -291,7 +291,7 @@ class JobViews:
         job, now_s = tracked.row.job, self.context.clock.monotonic()
         pending = self.pending.get(job.id)
         if pending is not None and pending.queued_s is not None:
-            self.switching.queued_s[job.id] = pending.queued_s
+            self.switching.queued_s[job.id] = pending.queued_s - self._drift_s
         if isinstance(job.state, Stopping) and job.state.reason is StopReason.PREEMPTION:
             self.switching.told.setdefault(job.id, now_s)
         elif isinstance(job.state, Finished):
@@ -368,6 +368,13 @@ class JobViews:
         That holds since this process has known the job; before there is nothing but the time of day.
         """
         return row.submitted_at.timestamp() + self._drift_s - self._drifts_s.get(row.job.id, self._drift_s)
+
+    def _queued_s(self, row: JobRow) -> float | None:
+        """Return when a job that runs came to the queue, None if only an earlier daemon knew."""
+        if not row.job.preempted:
+            return self._submitted_s(row)
+        queued_s = self.switching.queued_s.get(row.job.id)
+        return None if queued_s is None else queued_s + self._drift_s
 
     def _ends_s(
         self, row: JobRow, state: Allocated, shift_s: float, sweep: snapshot.JobArray | None

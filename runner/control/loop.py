@@ -303,7 +303,7 @@ class ControlLoop:
         elif isinstance(event, ImageMissing):
             tracked.image_misses += 1
         elif isinstance(event, SwitchCalledOff) and not event.could_save:
-            self.scheduler.jobs.switching.keep(after.id, self.context.clock.now())
+            self.scheduler.jobs.switching.keep(after.id, self.context.clock.monotonic())
         self.dispatcher.retries.forget(after.id)
         if isinstance(after.state, Finished):
             self.tracked_jobs.pop(after.id, None)

@@ -7,7 +7,6 @@ costs take its place until new ones are observed.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 from runner.core.job.model import Job
@@ -27,12 +26,8 @@ class SwitchingCosts:
     told: dict[str, float] = field(default_factory=dict)  # when
     unsaving: set[str] = field(default_factory=set)  # jobs that let the grace period pass
     looked: dict[str, int] = field(default_factory=dict)  # at how many switches of a job ``look`` has looked
-    stays_until_s: dict[str, float] = field(
-        default_factory=dict
-    )  # jobs that had no room to save: by the calendar
-    queued_s: dict[str, float] = field(
-        default_factory=dict
-    )  # when each job came to the queue, by the calendar
+    stays_until_s: dict[str, float] = field(default_factory=dict)  # jobs that had no room to save
+    queued_s: dict[str, float] = field(default_factory=dict)  # when each job came to the queue
     _spent_device_s: float = 0.0
     _at_s: float = 0.0
 
@@ -44,9 +39,9 @@ class SwitchingCosts:
         self._spent_device_s = earlier_device_s + devices * (now_s - told_s + restart_s)
         self._at_s = now_s
 
-    def keep(self, job_id: str, now: datetime) -> None:
+    def keep(self, job_id: str, now_s: float) -> None:
         """Let a job stay for a while that could not save now."""
-        self.stays_until_s[job_id] = now.timestamp() + STAYS_S
+        self.stays_until_s[job_id] = now_s + STAYS_S
 
     def look(self, job: Job, decisions: Callable[[str], Iterable[DecisionRow]]) -> None:
         """Look in its decisions for a switch at which a job did not save as it says; once for each switch.

@@ -28,7 +28,17 @@ from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
 from runner.core.scheduler.backfill import Plan, plan
-from runner.core.scheduler.config import PreemptionConfig, Quota, Quotas, SchedulerConfig
+from runner.core.scheduler.config import (
+    PreemptionConfig,
+    Quota,
+    Quotas,
+    SchedulerConfig,
+    SchedulingOrder,
+    SwitchingConfig,
+)
+from runner.core.scheduler.displacement import switch_cost_s
+from runner.core.scheduler.fairshare import FairShare, billed_devices
+from runner.core.scheduler.pending import NEVER_STARTS
 from runner.core.scheduler.priority import eligible_since_s
 from runner.core.scheduler.snapshot import (
     GIB,
@@ -46,6 +56,7 @@ from tests.fakes.host.machine import ANN, Host
 
 BOB = Owner(1002, 1002, "bob")
 EVE = Owner(1003, 1003, "eve")
+DAN = Owner(1004, 1004, "dan")
 SAVES = Program(on_signal={15: 75})
 HOUR = timedelta(hours=1)
 
@@ -450,6 +461,76 @@ def test_a_job_that_has_no_room_to_save_stays_for_a_while(site: Host) -> None:
     assert (site.state(idle), site.state(urgent)) == ("queued", "running")
 
 
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+@pytest.mark.parametrize("jump_s", [-86400, 86400])
+def test_a_switch_keeps_its_length_when_the_time_of_day_is_set(site: Host, jump_s: float) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.context.running[site.key(idle)] = Program(on_signal={15: None})
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
+    site.clock.jump(jump_s)
+    site.wait(29)  # of 30 s of grace
+    assert (site.state(idle), site.state(urgent)) == ("stopping", "queued")
+    site.wait(2)
+    assert (site.state(idle), site.state(urgent)) == ("queued", "running")
+    switching = site.daemon.scheduler.jobs.switching
+    assert switching.saves_s[idle] == 31
+    assert switching.unsaving == {idle}
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+@pytest.mark.parametrize("jump_s", [-86400, 86400])
+def test_a_job_without_room_to_save_stays_as_long_when_the_time_of_day_is_set(
+    site: Host, jump_s: float
+) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.attempt_service.full_disks[idle] = "its disk has 0.0 MiB left"
+    hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
+    began_s = site.clock.now().timestamp() - site.clock.monotonic()
+    site.clock.jump(jump_s)
+    site.wait(1)
+    [view] = site.daemon.snapshot().running
+    assert view.stays_until_s - began_s == pytest.approx(jump_s + STAYS_S)
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_a_wait_of_a_job_that_runs_again_is_as_long_as_it_was_when_the_time_of_day_is_set(
+    site: Host,
+) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.wait(100)
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT, limit=HOUR))
+    site.wait(50)
+    site.context.end(site.key(urgent), 0)
+    site.wait(1)
+    assert site.state(idle) == "running"
+    site.clock.jump(30 * 86400)
+    [view] = site.daemon.snapshot().running
+    assert view.queued_s is not None
+    assert view.started_s - view.queued_s == pytest.approx(51)
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_a_job_whose_disk_is_full_when_it_saves_goes_on_from_before_and_says_so(site: Host) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.wait(100)
+    site.attempt_service.steps[idle] = 40
+    site.context.running[site.key(idle)] = Program(on_signal={15: 1})
+    site.attempt_service.facts[idle] = {"cause": "disk_full", "root": "disk_full"}
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, limit=HOUR, terms=URGENT))
+    assert (site.state(idle), site.state(urgent)) == ("queued", "running")
+    job = site.row(idle).job
+    assert isinstance(job.state, Queued)
+    assert (job.preempted, job.history.charged) == (1, 0)
+    fact = f"gave way to job {urgent}; its disk was full when it was to save, so it goes on from before that"
+    assert job.state.why == fact
+    assert site.daemon.scheduler.jobs.switching.unsaving == set()
+    site.context.end(site.key(urgent), 0)
+    site.wait(1)
+    state = site.row(idle).job.state
+    assert isinstance(state, Running)
+    assert state.attempt.began == 40
+
+
 def kinds(host: Host, job_id: str) -> list[str]:
     return [event.kind for event, _ in host.store.events(0, job_id, 999)]
 
@@ -680,7 +761,20 @@ ACTIONS = st.one_of(
     st.tuples(st.just("jump"), st.sampled_from([-5000, 5000])),
     st.tuples(st.just("sick"), st.sampled_from([(), ("GPU-a",), ("GPU-a", "GPU-b")])),
     st.tuples(st.just("lane"), st.integers(0, 3)),
+    st.tuples(st.just("deaf"), st.none()),
     st.tuples(st.just("crash"), st.none()),
+)
+CROWD = st.builds(  # jobs that nothing but the order keeps waiting
+    Wish,
+    gpus=st.sampled_from([1, 1, 2]),
+    owner=st.sampled_from([EVE, EVE, DAN]),
+    terms=st.builds(QueueTerms, priority_class=st.sampled_from(["normal", "normal", "idle"])),
+)
+CROWDED = st.one_of(
+    st.tuples(st.just("submit"), CROWD),
+    st.tuples(st.just("submit"), CROWD),
+    st.tuples(st.just("forward"), st.sampled_from([300, 700, 7200])),
+    ACTIONS,
 )
 CAPS = Quotas({"ann": Quota(devices=1), "bob": Quota(jobs=1)}, {"vision": Quota(devices=1)})
 
@@ -700,6 +794,8 @@ def apply(host: Host, action: str, value: object) -> None:
             host.clock.jump(seconds)
         case "sick", tuple(uuids):
             host.inventory.bad = dict.fromkeys(uuids, "lost")
+        case "deaf", _ if host.context.running:  # it does not save although it says so
+            host.context.running[min(host.context.running, key=str)] = Program(on_signal={15: None})
         case "lane", int(choice):
             host.work_queue.step(choice)
         case "crash", _:
@@ -729,6 +825,9 @@ def assert_kept(host: Host) -> None:
     lent = {row.job.id: row.job.state for row in rows if isinstance(row.job.state, Allocated)}
     held = [uuid for state in lent.values() for uuid in state.allocation.devices]
     assert len(held) == len(set(held))
+    needs, terms = host.attempt_service.needs_of, host.attempt_service.terms_of
+    assert all(len(state.allocation.devices) == needs[job_id].gpus for job_id, state in lent.items())
+    assert sum(terms[job_id].sweep is not None for job_id in lent) <= 1  # all of one array, one at a time
     by_owner = {
         owner: [r for r in rows if r.owner.name == owner and r.job.id in lent] for owner in ("ann", "bob")
     }
@@ -744,19 +843,89 @@ def assert_kept(host: Host) -> None:
     assert open_ == {(job_id, state.attempt.number) for job_id, state in lent.items()}
 
 
+BUDGET, LEVEL_S = 0.1, 600.0
+ORDERS = {
+    order: SchedulerConfig(
+        order=order,
+        quotas=CAPS,
+        preemption=PreemptionConfig(min_runtime_s=0.0),
+        switching=SwitchingConfig((LEVEL_S, 4 * LEVEL_S), BUDGET),
+    )
+    for order in (SchedulingOrder.FAIR, SchedulingOrder.ATTAINED)
+}
+
+
+@dataclass
+class Turns:
+    """For how long each job has held devices, by the clock that nobody sets; it looks at every plan."""
+
+    host: Host
+    placed_s: dict[tuple[str, int], float] = field(default_factory=dict)  # by job and attempt
+    left_s: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def follow(self) -> None:
+        """Note which attempts hold devices now."""
+        now_s, rows = self.host.clock.monotonic(), self.host.daemon.tracked_jobs.values()
+        states = {entry.row.job.id: entry.row.job.state for entry in rows}
+        held = {(job, state.attempt.number) for job, state in states.items() if isinstance(state, Allocated)}
+        for key in held:
+            self.placed_s.setdefault(key, now_s)
+        for key in self.placed_s.keys() - held:
+            self.left_s.setdefault(key, now_s)
+
+    def held_s(self, job_id: str) -> float:
+        now_s = self.host.clock.monotonic()
+        return sum(
+            self.left_s.get(key, now_s) - begin for key, begin in self.placed_s.items() if key[0] == job_id
+        )
+
+    def plan(self, picture: Snapshot) -> Plan:
+        """Make a plan, and check budget, quantum, shares and classes of who gives way in it."""
+        self.follow()
+        decided = plan(picture)
+        running, pending = (
+            {job.job_id: job for job in picture.running},
+            {job.job_id: job for job in picture.pending},
+        )
+        told = [each for each in decided.preemptions if each.why.startswith("gave way")]
+        assert len({each.job_id for each in decided.preemptions}) == len(decided.preemptions)
+        assert not told or picture.config.order is SchedulingOrder.ATTAINED
+        shares, spent_device_s = FairShare.of(picture), 0.0
+        for each in told:
+            victim, job = running[each.job_id], pending[each.for_job]
+            cost_s = switch_cost_s(victim, picture.now_s)
+            spent_device_s += cost_s * billed_devices(victim.request, picture.config)
+            assert victim.saves_when_asked
+            assert cost_s >= RESTART_S
+            row = self.host.daemon.tracked_jobs[each.job_id].row
+            assert isinstance(row.job.state, Running)
+            age_s = self.host.clock.monotonic() - self.placed_s[each.job_id, row.job.state.attempt.number]
+            assert age_s * BUDGET >= cost_s - 1e-3
+            assert (row.job.preempted + 1) * RESTART_S <= BUDGET * self.held_s(each.job_id) + 1e-3
+            ranks = [picture.config.priority_class(of.priority_class).rank for of in (victim, job)]
+            assert ranks[0] <= ranks[1]
+            assert victim.owner == job.owner or shares.holds_more_than_share(victim)
+        assert spent_device_s <= max(picture.switching_left_device_s, 0.0)
+        return decided
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(ACTIONS, max_size=40))
+@given(actions=st.lists(ACTIONS, max_size=40) | st.lists(CROWDED, min_size=6, max_size=40))
 def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
-    actions: list[tuple[str, object]],
+    order: SchedulingOrder, actions: list[tuple[str, object]]
 ) -> None:
-    rules = SchedulerConfig(quotas=CAPS, preemption=PreemptionConfig(min_runtime_s=0.0))
-    with _host(SiteConfig(rules)) as host:
+    with _host(SiteConfig(ORDERS[order])) as host, pytest.MonkeyPatch.context() as patch:
+        turns = Turns(host)
+        patch.setattr("runner.control.scheduler.plan", turns.plan)
         for action, value in actions:
             apply(host, action, value)
+            turns.follow()
             assert_kept(host)
         host.inventory.bad = {}
         for _ in range(6):
             host.wait(30)
+            turns.follow()
             assert_kept(host)
         alive = {key.job_id for key in host.context.running}
         assert alive == {
@@ -767,6 +936,27 @@ def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
         assert not any(
             isinstance(e.row.job.state, Finished | Held) and e.why for e in host.daemon.tracked_jobs.values()
         )
+        _assert_nobody_starves(host, turns)
+
+
+def _assert_nobody_starves(host: Host, turns: Turns) -> None:
+    """Let attempts end, and see that every job gets its turn that can and waits for no other."""
+    for _ in range(2 * len(host.daemon.tracked_jobs)):
+        for key in sorted(host.context.running, key=str):
+            host.context.end(key, 0)
+        host.settle()
+        turns.follow()
+        host.wait(900)
+        turns.follow()
+        assert_kept(host)
+    waiting = [
+        (entry.row.job.id, why)
+        for entry in host.daemon.tracked_jobs.values()
+        if isinstance(entry.row.job.state, Queued)
+        and not host.attempt_service.terms(entry.row).after
+        and not (why := host.daemon.why(entry.row.job.id)).startswith((NEVER_STARTS, "backoff"))
+    ]
+    assert waiting == []
 
 
 def test_a_reason_that_no_longer_holds_is_not_said(site: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ LINE_CHARACTERS: Final = 500
 
 BY_CAUSE: Final = {
     "not_found": "check the first word of the command, and that the image has this program",
-    "not_executable": "make the program executable (chmod +x), or start it by its interpreter; its owner must be"
-    " able to enter the directories of both",
+    "not_executable": "make the program executable (chmod +x), or start it by its interpreter;"
+    " its owner must be able to enter the directories of both",
     "host_oom": "raise resources.memory (runner run --memory)",
     "device_out_of_memory": "use smaller batches, or a device with more memory (devices.memory)",
     "shared_memory": "raise resources.shm, or use fewer loader processes",

@@ -468,9 +468,15 @@ def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
         assert shell.exitstatus == 7
         words = apart(*runner, "shell", "-c", "0.1", "-m", "64M")
         shell = pexpect.spawn(words[0], words[1:], env=laptop.environ, encoding="utf-8", timeout=60)
-        shell.sendline("cat helper.py; echo $((50 + 2)) there; exit 3")
+        shell.sendline("cat helper.py; kept=$((50 + 2)); echo $((kept + 1)) there")
         shell.expect("WORDS = 'from the laptop'")
-        shell.expect("52 there")
+        shell.expect("53 there")
+        for pid in laptop.masters():
+            os.kill(pid, signal.SIGKILL)
+        shell.expect("the program goes on; waiting for the daemon")
+        laptop.run("list")  # any command makes the connection again
+        shell.sendline("echo still $kept; exit 3")
+        shell.expect("still 52")
         shell.expect(pexpect.EOF)
         shell.close()
         assert shell.exitstatus == 3

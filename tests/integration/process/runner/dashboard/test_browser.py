@@ -211,6 +211,7 @@ def test_a_job_is_watched_while_it_trains_is_killed_and_resumes(daemon: Service,
     page.get_by_role("figure").first.wait_for()
     daemon.runner("cancel", job)
     watched.shows("cancelled")
+    daemon.ends(job)
 
 
 def test_a_job_is_cancelled_on_its_page_after_a_question(daemon: Service, watched: Watched) -> None:
@@ -259,7 +260,9 @@ def test_two_curves_are_compared_and_hostile_text_does_nothing(daemon: Service, 
     assert page.locator("figure[data-name=loss] .legend li").count() == 2
     page = watched.open(f"/jobs/{first}")
     watched.shows(HOSTILE)
-    daemon.runner("cancel", first, second)
+    for job in (first, second):
+        daemon.runner("cancel", job)
+        daemon.ends(job)
 
 
 def test_what_differs_between_two_jobs_stands_below_their_curves(daemon: Service, watched: Watched) -> None:
@@ -274,7 +277,9 @@ def test_what_differs_between_two_jobs_stands_below_their_curves(daemon: Service
     assert lines.locator("xpath=self::*[@class='added']").all_text_contents() == ["+    time.sleep(0.3)"]
     colours = lines.evaluate_all("all => new Set(all.map(each => getComputedStyle(each).color)).size")
     assert colours >= 3
-    daemon.runner("cancel", first, second)
+    for job in (first, second):
+        daemon.runner("cancel", job)
+        daemon.ends(job)
 
 
 def test_a_sweep_is_drawn_with_an_axis_for_each_parameter_and_its_best_job(
@@ -423,6 +428,7 @@ def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, l
     page.get_by_role("link", name="afterwards").wait_for(timeout=30_000)
     assert page.get_by_role("link", name="afterwards").get_attribute("href") == f"/jobs/{job}"
     daemon.runner("cancel", job)
+    daemon.ends(job)
     page.close()
 
 

@@ -205,7 +205,8 @@ class Attempt:
         self._numbers: dict[str, float] = {}
         self._saved_at, self._save_asked, self._pid = time.monotonic(), False, os.getpid()
         self._save_every_s = said.save_every_s
-        if threading.current_thread() is threading.main_thread():
+        self._heeds = threading.current_thread() is threading.main_thread()  # else signals reach others
+        if self._heeds:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
                 signal.signal(number, self._heed)
         self._beat("init")
@@ -325,6 +326,8 @@ class Attempt:
 
     def wants_save(self) -> bool:
         """Return whether a checkpoint is due after the step that has just ended."""
+        if self._heeds and (self._save or self.reports.known.get("checkpoint_step") is not None):
+            self.reports.known["saves_when_asked"] = True
         steps, seconds = self.told.save_every_steps, self._save_every_s
         late = seconds is not None and time.monotonic() - self._saved_at >= seconds
         return self.stopping or self._save_asked or late or (steps is not None and self.step % steps == 0)

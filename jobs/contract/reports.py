@@ -33,6 +33,7 @@ class Status(Report):
     checkpoint_step: int | None = Field(None, ge=0, description="Newest published checkpoint.")
     save_every_s: float | None = Field(None, ge=0, description="Seconds between two saves, as settled.")
     save_stall_s: float | None = Field(None, ge=0, description="For how long a save holds training up.")
+    saves_when_asked: bool | None = Field(None, description="Whether it saves when it is asked to stop.")
     resumed_from: int | None = Field(None, ge=0)
     metrics: dict[str, float] = Field({}, max_length=100, description="Further numbers, by their names.")
 

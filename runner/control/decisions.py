@@ -102,7 +102,7 @@ def decide_exit(
         situation = replace(situation, facts={**facts, "deadline.slack_s": left.total_seconds()})
     decision = decide(findings.pinned.policy, DecisionPoint.EXIT, row.job.history, situation)
     decision = _honour_request(decision, row.job, state, situation)
-    if isinstance(state, Stopping) and _has_let_grace_pass(context, row, state):
+    if isinstance(state, Stopping) and _has_let_grace_pass(context, row, state, findings):
         decision = _charge_for_grace(decision, row.job, situation)
     if isinstance(message, LaunchRefusal) and message.hold and not isinstance(state, Stopping):
         decision = _hold_refused(decision, row.job, situation, message.why)
@@ -230,10 +230,10 @@ def _honour_request(
     return mark_overruled(replace(decision, action=verdict, history=history))
 
 
-def _has_let_grace_pass(context: Context, row: JobRow, state: Stopping) -> bool:
+def _has_let_grace_pass(context: Context, row: JobRow, state: Stopping, findings: ExitFindings) -> bool:
     """Return whether a job that saves when it is asked had to be killed when it was to give way."""
     asked = state.killed and state.reason is StopReason.PREEMPTION
-    return asked and context.attempt_service.terms(row).saves_when_asked
+    return asked and (findings.saves_when_asked or context.attempt_service.terms(row).saves_when_asked)
 
 
 def _charge_for_grace(decision: PolicyDecision, job: Job, situation: Situation) -> PolicyDecision:

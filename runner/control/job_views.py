@@ -165,6 +165,10 @@ class JobViews:
             return
         if isinstance(age_s, int | float):
             view = replace(view, checkpoint_s=probed.at.timestamp() - age_s)
+        if probed.saves_when_asked and not view.saves_when_asked:
+            self.switching.saving[probed.job_id] = probed.attempt
+            saves = self.switching.saves(probed.job_id, probed.attempt, by_terms=False)
+            view = replace(view, saves_when_asked=saves)
         reported_s = _reported_s(probed)
         remaining_s = self._estimates.observe_progress(
             probed.job_id, reported_s, probed.facts, view.started_s
@@ -270,7 +274,9 @@ class JobViews:
             ends_by=self._ends_by(row, state),
             group=terms.team,
             priority_class=terms.priority_class,
-            saves_when_asked=terms.saves_when_asked and row.job.id not in self.switching.unsaving,
+            saves_when_asked=self.switching.saves(
+                row.job.id, state.attempt.number, by_terms=terms.saves_when_asked
+            ),
             restart_s=self._restart_s(row.job.id),
             save_s=self.switching.saves_s.get(row.job.id),
             switched_s=self.switching.spent_s(row.job.id, row.job.preempted, self._restart_s(row.job.id)),

@@ -60,6 +60,7 @@ class Probed:
     effective: str = ""
     monotonic: float | None = None  # the moment ``at`` by the clock that nobody sets
     start_s: float | None = None  # from its launch to its first step, where that has been seen
+    saves_when_asked: bool = False  # as far as the attempt has reported
 
 
 @dataclass(frozen=True, slots=True)

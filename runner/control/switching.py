@@ -25,6 +25,7 @@ class SwitchingCosts:
     saves_s: dict[str, float] = field(default_factory=dict)  # from the request to clean devices, by job
     told: dict[str, float] = field(default_factory=dict)  # when
     unsaving: set[str] = field(default_factory=set)  # jobs that let the grace period pass
+    saving: dict[str, int] = field(default_factory=dict)  # the attempt that has reported that it saves
     looked: dict[str, int] = field(default_factory=dict)  # at how many switches of a job ``look`` has looked
     stays_until_s: dict[str, float] = field(default_factory=dict)  # jobs that had no room to save
     queued_s: dict[str, float] = field(default_factory=dict)  # when each job came to the queue
@@ -55,6 +56,10 @@ class SwitchingCosts:
         if any(_was_charged(each) for each in ends):
             self.unsaving.add(job.id)
 
+    def saves(self, job_id: str, attempt: int, *, by_terms: bool) -> bool:
+        """Return whether an attempt saves when asked, by its terms or its report, unless it has not."""
+        return (by_terms or self.saving.get(job_id) == attempt) and job_id not in self.unsaving
+
     def spent_s(self, job_id: str, preempted: int, restart_s: float) -> float:
         """Return what the switches of a job have cost it so far, in seconds."""
         return preempted * (self.saves_s.get(job_id, 0.0) + restart_s)
@@ -65,7 +70,7 @@ class SwitchingCosts:
 
     def forget(self, job_id: str) -> None:
         """Forget a finished job."""
-        for kept in (self.saves_s, self.told, self.queued_s, self.stays_until_s):
+        for kept in (self.saving, self.saves_s, self.told, self.queued_s, self.stays_until_s):
             kept.pop(job_id, None)
         self.looked.pop(job_id, None)
         self.unsaving.discard(job_id)

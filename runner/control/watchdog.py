@@ -100,6 +100,7 @@ class Watchdog:
             probe.effective,
             monotonic=now.monotonic,
             start_s=heartbeat.start_s,
+            saves_when_asked=probe.saves_when_asked,
         )
 
 

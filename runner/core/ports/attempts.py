@@ -33,6 +33,7 @@ class ExitFindings:
     steps: tuple[int, ...] = ()  # of valid checkpoints, the newest first
     effective: str = ""  # digest of the spec as it really ran
     poisoned_at: int | None = None  # the step after which loss or gradient was not finite
+    saves_when_asked: bool = False  # the program has reported that it does
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class ProgressProbe:
     facts: Facts = field(default_factory=dict)
     effective: str = ""  # digest of the spec as it really runs
     reports_expected: bool = False  # the workload writes a heartbeat soon after its start
+    saves_when_asked: bool = False  # a workload that does, or a program that has reported it
 
 
 @dataclass(frozen=True, slots=True)

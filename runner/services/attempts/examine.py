@@ -138,7 +138,15 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         saved.steps,
         attempt_facts.digest_settings(run.spec, effective),
         reports.result.step if reports.result and end.cause == "non_finite" else None,
+        saves_when_asked=_saves_when_asked(run, reports),
     )
+
+
+def _saves_when_asked(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> bool:
+    """Return whether an attempt saves when it is asked to stop; a program of the user's own reports that."""
+    if not run.spec.checkpoint.on_stop:
+        return False
+    return not run.is_program or (reports.status is not None and reports.status.saves_when_asked is True)
 
 
 def _progress(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> dict[str, FactValue]:
@@ -177,7 +185,13 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     effective = {name: value for name, value in checked.items() if name in settings}
     report = attempt_facts.progress_report(reports.status)
     digest = attempt_facts.digest_settings(run.spec, effective)
-    return ProgressProbe(report, checked, digest, reports_expected=not run.is_program)
+    return ProgressProbe(
+        report,
+        checked,
+        digest,
+        reports_expected=not run.is_program,
+        saves_when_asked=_saves_when_asked(run, reports),
+    )
 
 
 def _read_reports(run: ExaminedAttempt) -> attempt_facts.AttemptReports:

@@ -230,10 +230,14 @@ class AttemptService:
 
     def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
         """Return why an attempt that saves when it is asked could not do so now; empty: it probably could."""
-        if not self.terms(row).saves_when_asked:
-            return ""
         directory = self.directory(row)
-        room = directory.room_to_save(directory.paths(attempt.number, attempt.lineage))
+        paths = directory.paths(attempt.number, attempt.lineage)
+        if not self.terms(row).saves_when_asked:
+            status = directory.status(paths)
+            on_stop = parse_revision(row.revision).job.checkpoint.on_stop
+            if status is None or not status.saves_when_asked or not on_stop:
+                return ""
+        room = directory.room_to_save(paths)
         if room is None or room.free_bytes >= max(room.newest_bytes, LEAST_ROOM_BYTES):
             return ""
         takes = f"its newest checkpoint takes {room.newest_bytes / MIB:.1f} MiB"

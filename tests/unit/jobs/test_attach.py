@@ -665,3 +665,25 @@ def test_what_has_no_state_is_refused_by_its_name(by_hand: Path) -> None:
     with pytest.raises(TypeError, match=r"rate: float has no state_dict and load_state_dict; use attach\(\)"):
         attach.attach_states(rate=0.1)
     assert not list(by_hand.iterdir())
+
+
+def test_a_program_says_that_it_saves_when_asked_once_its_loop_looks_for_requests(paths: RunPaths) -> None:
+    def says() -> bool | None:
+        return Status.model_validate_json(paths.status.read_bytes()).saves_when_asked
+
+    job = Training(told(paths)).job
+    assert says() is None
+    job.end_step(1)
+    assert not job.wants_save()
+    job._beat("train")
+    assert says() is True
+
+
+def test_a_program_without_a_save_does_not_say_that_it_saves_until_it_has(paths: RunPaths) -> None:
+    job = Attempt(told(paths))
+    job.end_step(1)
+    job.wants_save()
+    assert "saves_when_asked" not in job.reports.known
+    job.save(lambda directory: (directory / "state").write_text("1") and None)
+    job.wants_save()
+    assert job.reports.known["saves_when_asked"] is True

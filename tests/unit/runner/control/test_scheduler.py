@@ -23,7 +23,7 @@ from runner.core.job.events import CancelRequested, Event, HoldRequested, Restar
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Stopping
-from runner.core.ports.attempts import QueueTerms
+from runner.core.ports.attempts import ProgressProbe, QueueTerms
 from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
@@ -529,6 +529,25 @@ def test_a_job_whose_disk_is_full_when_it_saves_goes_on_from_before_and_says_so(
     state = site.row(idle).job.state
     assert isinstance(state, Running)
     assert state.attempt.began == 40
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_a_program_that_reports_that_it_saves_when_asked_is_as_cheap_to_stop_as_any(site: Host) -> None:
+    program = replace(IDLE, saves_when_asked=False)
+    quiet, reports = hand_in(site, Wish(terms=program)), hand_in(site, Wish(terms=program))
+    site.wait(5000)
+    site.attempt_service.probes[reports] = ProgressProbe(saves_when_asked=True)
+    site.daemon.loop.watchdog.probe_all()
+    site.daemon.loop.run_once(0)
+    assert {each.job_id for each in site.daemon.snapshot().running if each.saves_when_asked} == {reports}
+    site.clock.jump(60)  # all is worked out anew
+    assert {each.job_id for each in site.daemon.snapshot().running if each.saves_when_asked} == {reports}
+    urgent = hand_in(site, Wish(owner=BOB, limit=HOUR, terms=URGENT))
+    assert (site.state(quiet), site.state(reports)) == ("running", "queued")
+    site.context.end(site.key(urgent), 0)
+    site.wait(1)
+    assert site.state(reports) == "running"  # whether the next attempt saves, it has to say again
+    assert not any(each.saves_when_asked for each in site.daemon.snapshot().running)
 
 
 def kinds(host: Host, job_id: str) -> list[str]:

@@ -12,6 +12,8 @@ from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.heartbeat import ProgressReport
+from runner.core.ports.attempts import RoomToSave
+from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
@@ -90,6 +92,26 @@ def test_what_took_effect_is_known_and_makes_another_spec(site: Site) -> None:
 def test_nobody_knows_whether_a_program_of_its_own_saves_when_it_is_asked(tmp_path: Path) -> None:
     own = Site(tmp_path, OWN)
     assert "checkpoint.on_demand" not in own.shop.probe(own.row, FIRST).facts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [(OWN, True), (f"{OWN}checkpoint: {{on_stop: false}}\n", False)]
+)
+def test_a_program_of_its_own_that_says_so_saves_when_it_is_asked(
+    text: str, *, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Site(tmp_path, text)
+    no_room = RoomToSave(free_bytes=0, newest_bytes=1)
+    monkeypatch.setattr(type(own.shop.directory(own.row)), "room_to_save", lambda *_: no_room)
+    for says in (None, False):
+        own.paths.status.write_text(dump(Status(phase=Phase.TRAIN, time=17.0, saves_when_asked=says)))
+        assert not own.shop.probe(own.row, FIRST).saves_when_asked
+        assert own.shop.lacks_room_to_save(own.row, FIRST) == ""
+    own.paths.status.write_text(dump(Status(phase=Phase.TRAIN, time=17.0, saves_when_asked=True)))
+    assert own.shop.probe(own.row, FIRST).saves_when_asked is expected
+    assert bool(own.shop.lacks_room_to_save(own.row, FIRST)) is expected
+    gone = Gone(Key("i", "1", 1), 137)
+    assert own.shop.examine(own.row, FIRST, gone).saves_when_asked is expected
 
 
 def test_a_checkpoint_without_a_manifest_is_not_taken_for_one(site: Site) -> None:

@@ -7,8 +7,8 @@
 node, and go on with four, two or one process; the weights must be those of an undisturbed training.
 ``kills``: the daemon and slurmctld are killed at random moments while jobs are submitted and run; every job
 must succeed, and no attempt may run twice.  A slurmctld that is killed before it has written down a start may
-cancel that job when it comes back; the runner holds it then, and here it is released.  The tests of the same
-names make a few of each.
+forget that job and give its number again, and Slurm then cancels the later job; nothing may be held for that.
+The tests of the same names make a few of each.
 """
 
 import argparse
@@ -112,12 +112,9 @@ def run_kills(cluster: Cluster, number: int, seed: int) -> Iterator[str]:
 
 
 def _outcome(daemon: Service, job_id: str, deadline: float) -> str | None:
-    """Return how a job has ended; it is released where Slurm has ended an attempt that it did not know."""
-    while True:
-        outcome: str | None = daemon.ends(job_id, max(deadline - time.monotonic(), 1.0))["outcome"]
-        if outcome is not None or "was cancelled in Slurm" not in daemon.events(job_id)[-1]["text"]:
-            return outcome
-        daemon.runner("release", job_id)
+    """Return how a job has ended; None if it is held."""
+    outcome: str | None = daemon.ends(job_id, max(deadline - time.monotonic(), 1.0))["outcome"]
+    return outcome
 
 
 def _in_slurm(cluster: Cluster) -> str:

@@ -70,6 +70,24 @@ def test_an_attempt_that_completes_while_the_controller_is_dead_has_completed(br
     assert end(executor, request.key).exit_code == 0
 
 
+def test_of_a_job_that_the_controller_has_forgotten_the_end_is_what_its_script_has_written(
+    broken: Site,
+) -> None:
+    program = ("/bin/sh", "-c", "echo ready; while [ ! -e go ]; do sleep 0.1; done; exit 3")
+    request = broken.request(*program, job="forgotten")
+    with broken.cluster.amnesia() as forget:  # it comes back without the job
+        executor = broken.executor()
+        executor.launch(request)
+        begun(executor, request)
+        (number,) = broken.cluster.numbers(attempt_name(request.key))
+        broken.cluster.script("kill", "slurmctld")
+        (request.run_dir / "go").touch()
+        eventually((request.log.parent / ".slurm-exit").exists)
+        forget()
+    assert number not in broken.cluster.numbers(attempt_name(request.key))
+    assert end(broken.executor(), request.key).exit_code == 3
+
+
 def test_a_controller_that_is_stopped_during_a_submission_starts_one_job(broken: Site) -> None:
     request = broken.request("/bin/sh", "-c", "echo one start", job="stopped")
     executor = broken.executor()
@@ -148,11 +166,11 @@ def test_a_job_whose_number_slurm_gives_twice_was_not_cancelled_by_a_person(
             ask = ("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T")
             eventually(lambda: cluster.ask(*ask) == "COMPLETING")
         gone = end(other, second.key)
+        cluster.ask("scancel", before)
     assert (gone.exit_code, gone.reason, gone.never_started) == (None, EndReason.NODE_FAILED, True)
     why = "has given its number again" if is_ours else "Duplicate jobid"
     assert f"Slurm could not start job {number} on node1 and has cancelled it" in gone.error
     assert why in gone.error
-    cluster.ask("scancel", before)
 
 
 def test_a_node_that_is_lost_is_the_reason(broken: Site) -> None:

@@ -4,6 +4,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from tests.fakes.engine.slurm_site import (
     LATER,
     LIMITS,
     NOBODY,
+    PYTHON,
     SAVES,
     SLEEP,
     Site,
@@ -301,6 +303,49 @@ def test_memory_beyond_the_limit_is_slurms_word(site: Site) -> None:
     executor.launch(request)
     gone = end(executor, request.key)
     assert (gone.exit_code, gone.oom_seen) == (137, True)
+
+
+def test_a_program_that_survives_its_child_that_needs_too_much_memory_has_succeeded(site: Site) -> None:
+    child = "python3 -c 'b = bytearray(400 * 2**20); import time; time.sleep(60)'"
+    request = site.request("/bin/sh", "-c", f"{child} || echo $?; exit 0", job="child")
+    executor = site.executor()
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    assert request.log.read_text().splitlines()[-1] == "137"
+
+
+@pytest.mark.skipif(
+    not Path("/sys/fs/cgroup/devices").exists(), reason="cgroup v2: devices are not fenced here"
+)
+def test_the_gpu_of_another_attempt_on_the_node_cannot_be_opened(site: Site) -> None:
+    """There is no driver behind these devices, so the own one is ENXIO and the other one EPERM."""
+    tries = (
+        "import os\n"
+        "for number in (0, 1):\n"
+        f"    try: os.open('{site.cluster.conf.parent}/gpus/gpu%d' % number, os.O_RDONLY)\n"
+        "    except OSError as error: print(number, error.errno)\n"
+        "print('ready', flush=True)\n"
+        "import time; time.sleep(1000)"
+    )
+    options = BatchOptions(constraint="fast")
+    executor = site.executor()
+    found = {}
+    for job in ("fence-a", "fence-b"):
+        request = site.request(PYTHON, "-c", tries, job=job, options=options, gpus=1)
+        executor.launch(request)
+        (device,) = begun(executor, request).devices
+        found[device] = request.log.read_text()
+    assert found == {"gpu:0": "0 6\n1 1\nready\n", "gpu:1": "0 1\n1 6\nready\n"}
+
+
+def test_a_stop_that_comes_at_any_time_after_a_launch_is_not_lost(site: Site) -> None:
+    executor = site.executor()
+    requests = [site.request(*SLEEP, job=f"early{number}") for number in range(50)]
+    for number, request in enumerate(requests):
+        executor.launch(request)
+        threading.Event().wait(number % 5 * 0.1)  # some wait, some are being started, some have begun
+        executor.signal(request.key, SIGTERM)
+    assert [end(executor, request.key).exit_code for request in requests] == [143] * len(requests)
 
 
 def test_gpus_are_chosen_by_slurm_and_told(site: Site) -> None:

@@ -6,10 +6,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tests.fakes.daemon.service import until
 
 SCRIPT: Final = Path(__file__).parents[3] / "scripts" / "slurm"
 SPARE: Final = "node4"
@@ -65,7 +67,7 @@ class Cluster:
     @contextmanager
     def amnesia(self) -> Iterator[Callable[[], None]]:
         """Keep what slurmctld has written down, and yield what kills it and brings it back with only that."""
-        state, kept = self.conf.parent / "state", self.conf.parent / "state.kept"
+        state, kept, before = self.conf.parent / "state", self.conf.parent / "state.kept", keepers()
         shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(state, kept)
 
@@ -79,10 +81,21 @@ class Cluster:
             yield forget
         finally:
             shutil.rmtree(kept)
+        until(lambda: keepers() <= before, "no node keeps a job whose number is given again", 120)
 
     def mend(self) -> None:
         """Bring back whatever a test has broken."""
         self.script("start")
+
+
+def keepers() -> set[int]:
+    """Return the processes that keep jobs on nodes: all nodes are on this machine."""
+    found = set()
+    for place in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if (place / "cmdline").read_bytes().startswith(b"slurmstepd: ["):
+                found.add(int(place.name))
+    return found
 
 
 @contextmanager

@@ -54,10 +54,18 @@ LONGEST: Final = (
 """Files that take long, the longest first. A long file that begins last leaves the other workers idle."""
 
 
+SLURM_LIMIT_S: Final = 900
+"""Of a test with Slurm: it may wait for minutes until nobody uses the cluster alone."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest files first."""
     ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    for item in items:
+        waits = "slurm_conf" in getattr(item, "fixturenames", ())
+        if waits and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SLURM_LIMIT_S))
 
 
 def pytest_configure() -> None:

@@ -20,15 +20,18 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-share demo-slurm test test-split test-cuda-image check fix unit bench docs docs-reference graph venv engine slurm clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-cuda-image test-mlflow check fix unit bench examples docs docs-reference graph venv engine slurm clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
 	@echo "make demo-restart  change a running job: restart, keep or resume, by estimate and by measurement"
+	@echo "make demo-restart-told  its first part alone: the restart of a source project, replayed as it was told"
 	@echo "make demo-share    short trainings take turns with a long one, beside first come, first served"
 	@echo "make demo-slurm    the same on a small Slurm cluster that it starts: lose the node, resume on another"
+	@echo "make examples      every example that needs no GPU, as shipped, beside its trivial predictor"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
 	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
+	@echo "make test-mlflow   a training and a real MLflow server, both killed (280 MB)"
 	@echo "make test-cuda-image  the CUDA image from its wheels (2.7 GB, 15 GB of disk): import torch, missing libraries"
 	@echo "make check         the static checks, in seconds"
 	@echo "make unit          the unit tests"
@@ -66,6 +69,17 @@ demo-restart: venv
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo_restart
 
+demo-restart-told: venv
+	@mkdir -p .make
+	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo_restart --told
+
+# Which ones: make examples ONLY="demo matrix".  Without it all that need no GPU, a quarter of an hour on two cores.
+examples: venv
+	@mkdir -p .make
+	@scripts/engine > .make/engine || echo "no container engine: the examples go on as plain processes" >&2
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.examples $(ONLY)
+
 # The cluster is ended with it.  The other run is in a container if an engine answers.
 demo-slurm: venv
 	@mkdir -p .make
@@ -97,7 +111,12 @@ test-split: venv engine slurm
 	$(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT) $(ONLY)
 
 test-cuda-image: venv engine
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels/test_cuda_image.py
+
+# The server of MLflow brings pandas and SciPy, so it has an environment of its own.
+test-mlflow: venv
+	@[ -x .make/tools/mlflow/bin/mlflow ] || { $(PYTHON) -m venv .make/tools/mlflow && .make/tools/mlflow/bin/python -m pip install --quiet mlflow; }
+	$(BIN)/python -m pytest -q tests/wheels/test_mlflow_server.py
 
 check: venv
 	$(BIN)/ruff format --check --quiet .

@@ -112,7 +112,7 @@ ADAPTIVE: dict[str, Any] = {
 
 
 @pytest.mark.timeout(180 + 20 * KILLS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "pair_classifier lora", "graph_forecast fan"])
 def test_a_training_that_stops_early_stops_there_with_the_same_bits_when_killed(
     kind: str, tmp_path: Path
 ) -> None:

@@ -17,6 +17,12 @@ SCRIPT: Final = Path(__file__).parents[3] / "scripts" / "slurm"
 SPARE: Final = "node4"
 """The node that tests may break; it is the whole partition ``spare``."""
 
+FORGOTTEN: Final = 30
+"""More jobs than a test submits in the seconds in which slurmctld writes nothing down."""
+
+SPENT: Final = ("--job-name=spent", "--hold", "--output=/dev/null")
+"""Options of a job that only takes a number."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -87,6 +93,15 @@ class Cluster:
         """Bring back whatever a test has broken."""
         self.script("start")
 
+    def spend_numbers(self) -> None:
+        """Have slurmctld give away, and write down, numbers that it may have forgotten when it was killed.
+
+        A node refuses a job whose number it has seen already.
+        """
+        numbers = [self.ask("sbatch", "--parsable", *SPENT, "--wrap=true") for _ in range(FORGOTTEN)]
+        until(self.write_down(numbers[-1]), "slurmctld has written down its jobs", 60)
+        self.ask("scancel", "--name=spent")
+
 
 def keepers() -> set[int]:
     """Return the processes that keep jobs on nodes: all nodes are on this machine."""
@@ -105,3 +120,6 @@ def used(conf: str, *, alone: bool = False) -> Iterator[Cluster]:
     with (cluster.conf.parent / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield cluster
+        if alone:
+            cluster.mend()
+            cluster.spend_numbers()

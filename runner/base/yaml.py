@@ -25,6 +25,8 @@ MAX_DEPTH: Final = 32
 MAX_NODES: Final = 10_000
 """Both limits count what an alias stands for each time that the alias is used."""
 
+TOO_DEEP: Final = f"nested more than {MAX_DEPTH} levels deep"
+
 _Event: TypeAlias = Any  # the type stubs of PyYAML leave out the attributes of events
 _Loader: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _UNUSABLE: Final = re.compile("[\0\ud800-\udfff]")
@@ -237,7 +239,7 @@ class _Limits:
 
     def _count(self, event: _Event, extent: _Extent) -> None:
         if len(self._open) + extent.height > MAX_DEPTH:
-            raise _FatalProblem(_position(event), f"nested more than {MAX_DEPTH} levels deep")
+            raise _FatalProblem(_position(event), TOO_DEEP)
         self._nodes += extent.nodes
         if self._nodes > MAX_NODES:
             fact = f"holds more than {MAX_NODES} values, with aliases expanded; this is not a job file"
@@ -396,6 +398,8 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
         if said.startswith(beginning):
             return Problem(_mark(error, whose), "", f"not valid YAML: {fact}")
     at = _mark(error, "problem")
+    if said == "exceeded maximum nesting depth":  # of libyaml's own, with PyYAML 6.0.4
+        return Problem(at, "", TOO_DEEP)
     if said.startswith("found character"):
         return Problem(at, "", f"not valid YAML: {_unexpected_character(text, at)}")
     return Problem(at, "", f"not valid YAML: {said}")

@@ -38,12 +38,17 @@ class ClusterConfig:
     cpus: int = 1
     state: str = "DOWN"  # jobs are accepted but do not run
     more: tuple[str, ...] = ()  # lines of slurm.conf
+    partitions: tuple[str, ...] = ()  # lines of slurm.conf in place of the only partition
+    credential_s: int | None = None  # how long a requeued job waits
 
 
 def render_configuration(directory: Path, user: str, ports: Ports, plan: ClusterConfig | None = None) -> str:
     """Return a ``slurm.conf`` that touches nothing outside ``directory``."""
     plan = plan or ClusterConfig()
     more = "".join(f"{line}\n" for line in plan.more)
+    only = f"PartitionName=bench Nodes=localhost Default=YES MaxTime=INFINITE State={plan.state}"
+    partitions = "".join(f"{line}\n" for line in plan.partitions or (only,))
+    credential = f",cred_expire={plan.credential_s}" if plan.credential_s else ""
     return f"""\
 ClusterName=bench
 SlurmctldHost=localhost(127.0.0.1)
@@ -52,7 +57,7 @@ SlurmdUser={user}
 SlurmctldPort={ports.controller}
 SlurmdPort={ports.node}
 AuthType=auth/munge
-AuthInfo=socket={directory}/munge/socket
+AuthInfo=socket={directory}/munge/socket{credential}
 CryptoType=crypto/munge
 MailProg=/bin/true
 MpiDefault=none
@@ -70,8 +75,7 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 SlurmdParameters=config_overrides
 {more}NodeName=localhost NodeAddr=127.0.0.1 CPUs={plan.cpus} RealMemory=100 State=UNKNOWN
-PartitionName=bench Nodes=localhost Default=YES MaxTime=INFINITE State={plan.state}
-"""
+{partitions}"""
 
 
 @contextmanager

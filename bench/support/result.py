@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
 from bench.support.stats import Ratio, median, p95, paired_ratio, ratio
 
-Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s", "windows/s", "requests"]
+Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s", "windows/s", "requests", "jobs", "x"]
 
 
 class CannotMeasure(Exception):
@@ -49,11 +50,14 @@ class Result:
     aim: Aim | None = None
     note: str = ""
     paired: bool = False  # the median of ratios instead of the ratio of medians
+    of_means: bool = False  # the ratio of means
 
     @property
     def ratio(self) -> Ratio | None:
         if self.theirs is None:
             return None
+        if self.of_means:
+            return ratio(self.ours.values, self.theirs.values, fmean)
         return (paired_ratio if self.paired else ratio)(self.ours.values, self.theirs.values)
 
     @property

@@ -49,6 +49,8 @@ class Effort:
     loaders: tuple[int, ...] = (2, 4)
     streamed: int = 10_000
     stream_loaders: int = 8
+    sharing: int = 40
+    sharing_contained: int = 12
     warmups: int = 2
     may_install: bool = True
 
@@ -83,6 +85,8 @@ QUICK: Final = Effort(
     loaders=(2,),
     streamed=48,
     stream_loaders=2,
+    sharing=6,
+    sharing_contained=3,
     warmups=0,
     may_install=False,
 )

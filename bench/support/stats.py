@@ -2,7 +2,7 @@
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -38,8 +38,10 @@ def p95(values: Sequence[float]) -> float:
     return percentile(values, 0.95)
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Return the ratio of the medians of two series that were measured in turns.
+def ratio(
+    ours: Sequence[float], theirs: Sequence[float], middle: Callable[[Sequence[float]], float] = median
+) -> Ratio:
+    """Return the ratio of the medians of two series that were measured in turns, or that of their means.
 
     The interval comes from a bootstrap over rounds, not over values: a disturbance in one round
     affects both series.  The random draws are the same every time.
@@ -51,10 +53,12 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
         raise ValueError(f"{len(ours)} and {len(theirs)} values: not measured in the same rounds")
     rounds, dice = range(len(ours)), random.Random(0)  # noqa: S311 - no secret
     drawn = [
-        _ratio_of(ours, theirs, dice.choices(rounds, k=len(rounds)))
+        _ratio_of(ours, theirs, dice.choices(rounds, k=len(rounds)), middle)
         for _ in range(DRAWS if len(ours) > 1 else 1)
     ]
-    return Ratio(_ratio_of(ours, theirs, rounds), percentile(drawn, TAIL), percentile(drawn, 1 - TAIL))
+    return Ratio(
+        _ratio_of(ours, theirs, rounds, middle), percentile(drawn, TAIL), percentile(drawn, 1 - TAIL)
+    )
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
@@ -95,5 +99,10 @@ def _slope_of(values: Sequence[float], places: Sequence[int]) -> float | None:
     return median([(values[b] - values[a]) / (b - a) for a, b in pairs]) if pairs else None
 
 
-def _ratio_of(ours: Sequence[float], theirs: Sequence[float], rounds: Sequence[int]) -> float:
-    return median([ours[i] for i in rounds]) / median([theirs[i] for i in rounds])
+def _ratio_of(
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    rounds: Sequence[int],
+    middle: Callable[[Sequence[float]], float],
+) -> float:
+    return middle([ours[i] for i in rounds]) / middle([theirs[i] for i in rounds])

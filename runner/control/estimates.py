@@ -42,15 +42,20 @@ class ReportedProgress:
     """The progress of one attempt: its first step that was seen, and what follows for its end."""
 
     started_s: float
-    first_s: float
+    first_s: float  # when its step was still the first one
     first_step: int
-    remaining_s: float | None = None
+    seen_s: float  # when the newest step was reported
+    remaining_s: float | None = None  # from then
 
     def observe(self, at_s: float, step: int, total: int) -> float | None:
         """Return for how long the attempt will go on at the rate so far; None if that is unknown.
 
-        Evaluations and saves since the first step are part of the rate, as they are of what is to come.
+        Evaluations and saves since the first step are part of the rate, as they are of what is to come.  What
+        comes before the first step is not: loading and compiling are done once.
         """
+        self.seen_s = at_s
+        if step == self.first_step:
+            self.first_s = at_s
         if step - self.first_step < LEAST_STEPS or at_s <= self.first_s:
             return None
         rate = (step - self.first_step) / (at_s - self.first_s)
@@ -93,6 +98,13 @@ class RunTimeEstimates:
         self.sources[row.job.id] = EstimateSource(best[1])
         return max(lasts_s - row.job.history.ran.total_seconds(), MORE * lasts_s, LEAST_S)
 
+    def reported_end_s(self, job_id: str) -> float | None:
+        """Return when a job ends by what it reports itself, None if its last estimate follows from else."""
+        reported = self._progress.get(job_id)
+        if self.sources.get(job_id) is not EstimateSource.PROGRESS or reported is None:
+            return None
+        return None if reported.remaining_s is None else reported.seen_s + reported.remaining_s
+
     def _look_up(self, kind: _Kind) -> float | None:
         """Return how long jobs of a kind last, as far as earlier ones tell."""
         lasted_s = self.past.lasted_s(*kind)
@@ -109,7 +121,7 @@ class RunTimeEstimates:
             return None
         known = self._progress.get(job_id)
         if known is None or known.started_s != started_s or step < known.first_step:
-            known = self._progress[job_id] = ReportedProgress(started_s, at_s, step)
+            known = self._progress[job_id] = ReportedProgress(started_s, at_s, step, at_s)
         return known.observe(at_s, step, total)
 
     def update(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:

@@ -392,7 +392,10 @@ class JobViews:
             return state.deadline.timestamp() + shift_s
         limit_s = _remaining_limit_s(row)
         remaining_s = self._estimates.remaining_s(row, sweep) if limit_s is None else limit_s
-        return None if remaining_s is None else state.since.timestamp() + shift_s + remaining_s
+        if remaining_s is None:
+            return None
+        reported_s = self._estimates.reported_end_s(row.job.id) if limit_s is None else None
+        return state.since.timestamp() + shift_s + remaining_s if reported_s is None else reported_s
 
     def _ends_by(self, row: JobRow, state: Allocated) -> EstimateSource | None:
         """Return what the end of a job that was estimated just now follows from."""

@@ -183,3 +183,20 @@ def test_the_end_of_a_job_is_known_to_a_tenth_after_a_tenth_of_its_steps() -> No
         assert known is not None
         errors.append(abs(times[total // 10] + known - times[-1]) / times[-1])
     assert median(errors) <= 0.1
+
+
+def test_what_comes_before_the_first_step_is_not_part_of_the_rate() -> None:
+    learned = RunTimeEstimates(Past())
+    for at_s in (100.0, 105.0, 160.0):  # a minute of loading and compiling
+        assert learned.observe_progress("1", at_s, {"progress.step": 0, "progress.total": 100}, 90.0) is None
+    assert learned.observe_progress("1", 170.0, {"progress.step": 10, "progress.total": 100}, 90.0) == 90.0
+
+
+def test_the_end_that_a_job_reports_is_counted_from_its_report() -> None:
+    learned = RunTimeEstimates(Past())
+    facts = {"progress.step": 0, "progress.total": 100}
+    learned.observe_progress("1", 100.0, facts, 90.0)
+    assert learned.reported_end_s("1") is None
+    learned.observe_progress("1", 150.0, {**facts, "progress.step": 50}, 90.0)
+    assert learned.remaining_s(row("1")) == 50.0
+    assert learned.reported_end_s("1") == 200.0

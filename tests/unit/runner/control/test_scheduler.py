@@ -618,6 +618,19 @@ def test_an_old_report_of_a_job_is_no_slow_job(site: Host) -> None:
         assert running.ends_s == pytest.approx(began_s + 30)
 
 
+def test_the_reported_end_of_a_job_stays_where_it_is_when_its_owner_ends_another(site: Host) -> None:
+    other, job_id = hand_in(site, Wish()), hand_in(site, Wish())
+    for step in (10, 60):
+        facts = {"progress.step": step, "progress.total": 110}
+        site.daemon.scheduler.jobs.record_probe(Probed(job_id, 1, site.clock.now(), facts))
+        site.clock.forward(100)
+    ends = {each.job_id: each.ends_s for each in site.daemon.snapshot().running}
+    site.context.end(site.key(other), 0)
+    site.settle()
+    site.daemon.scheduler.jobs.update(site.daemon.scheduler.jobs.tracked_jobs[job_id])
+    assert {each.job_id: each.ends_s for each in site.daemon.snapshot().running}[job_id] == ends[job_id]
+
+
 # --- what is remembered -----------------------------------------------------------------------------------
 
 

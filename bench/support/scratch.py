@@ -51,6 +51,7 @@ class Effort:
     stream_loaders: int = 8
     sharing: int = 40
     sharing_contained: int = 12
+    estimates: int = 2
     warmups: int = 2
     may_install: bool = True
 
@@ -87,6 +88,7 @@ QUICK: Final = Effort(
     stream_loaders=2,
     sharing=6,
     sharing_contained=3,
+    estimates=1,
     warmups=0,
     may_install=False,
 )

@@ -122,19 +122,28 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     share = scratch.effort.turn_share
     trainings = day(scratch.effort.sharing, DEVICES, share)
     alone_s = _alone(scratch, trainings)
-    fair, attained = (_played(scratch, "process", order, trainings, DEVICES) for order in ORDERS)
-    days, label = Days(trainings, alone_s, attained, fair), f"{len(trainings)} trainings on {DEVICES}"
-    yield days.line(label, "fair", AIM_FAIR)
-    yield days.weights_line(label)
+    label = f"{len(trainings)} trainings on {DEVICES}"
+    try:
+        fair, attained = (_played(scratch, "process", order, trainings, DEVICES) for order in ORDERS)
+    except CannotMeasure as problem:  # the user of the jobs may not enter the directory of Python
+        yield NotMeasured(BENCH, label, str(problem))
+    else:
+        days = Days(trainings, alone_s, attained, fair)
+        yield days.line(label, "fair", AIM_FAIR)
+        yield days.weights_line(label)
+        yield from _beside_slurm(scratch, label, days)
+    yield from _contained(scratch, day(scratch.effort.sharing_contained, CONTAINED_DEVICES, share), alone_s)
+
+
+def _beside_slurm(scratch: Scratch, label: str, days: Days) -> Iterator[Line]:
     for way in WAYS:
         beside = f"Slurm, {way.name}"
         try:
-            theirs = _on_slurm(scratch, way, trainings)
+            theirs = _on_slurm(scratch, way, days.trainings)
         except CannotMeasure as problem:
             yield NotMeasured(BENCH, beside, str(problem))
             continue
         yield replace(days, theirs=theirs).line(label, beside, AIM_SLURM)
-    yield from _contained(scratch, day(scratch.effort.sharing_contained, CONTAINED_DEVICES, share), alone_s)
 
 
 def _contained(

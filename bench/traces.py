@@ -110,7 +110,7 @@ def cells(files: Mapping[str, Path], jobs: int, days: float) -> Iterator[Cell]:
 
 def simulate(cell: Cell) -> dict[str, Any]:
     """Return what becomes of a trace in each order, with the aims."""
-    site = Site(run.parse_hosts(cell.hosts), min_interval_s=1.0)
+    site = Site(run.parse_hosts(cell.hosts), min_interval_s=1.0, learns_levels=True)
     began_s = time.process_time()
     variants = [run.SchedulerVariant(order) for order in ORDERS]
     found = {each.variant.name: each.report for each in run.compare(variants, cell.jobs, site)}

@@ -90,7 +90,7 @@ def simulate(  # noqa: PLR0913  one for each option
 
     if (trace is None) == (seed is None):
         raise click.UsageError("give either --trace FILE or --synthetic SEED")
-    site = Site(simulation.parse_hosts(written), min_interval_s=tick_s)
+    site = Site(simulation.parse_hosts(written), min_interval_s=tick_s, learns_levels=True)
     if trace is None:
         arrivals = _made_up(seed or 0, jobs, load or DEFAULT_LOAD, site)
     elif published is not None:

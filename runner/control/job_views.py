@@ -19,7 +19,7 @@ from runner.control.estimates import RunTimeEstimates
 from runner.control.messages import Probed
 from runner.control.owner_totals import OwnerTotals
 from runner.control.switching import SwitchingCosts
-from runner.control.usage import HORIZON, UsageTracker
+from runner.control.usage import HORIZON, UsageTracker, load_level_usage
 from runner.core.job.states import (
     Allocated,
     Finished,
@@ -39,6 +39,7 @@ from runner.core.scheduler import snapshot
 from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.displacement import switch_cost_s
 from runner.core.scheduler.fairshare import billed_devices
+from runner.core.scheduler.level_usage import Holding, LevelUsage
 from runner.core.scheduler.ready import NumericId, PendingIndex, numeric_id
 from runner.core.scheduler.snapshot import (
     EndedJob,
@@ -93,6 +94,7 @@ class JobViews:
     dependencies: DependencyTracker = field(default_factory=DependencyTracker)
     totals: OwnerTotals = field(default_factory=OwnerTotals)
     usage: UsageTracker = field(init=False)
+    _level_usage: LevelUsage = field(init=False)
     _estimates: RunTimeEstimates = field(init=False)
     _requests: dict[ResourceRequest, ResourceRequest] = field(
         default_factory=dict
@@ -108,7 +110,10 @@ class JobViews:
         self._drift_s = _drift_s(now)
         self._estimates = RunTimeEstimates(past)
         self.usage = UsageTracker(config.half_life_s, config.cpu_weight, now.monotonic)
-        self.usage.load(past.since(now.at - timedelta(seconds=HORIZON * config.half_life_s)), now.at)
+        records = tuple(past.since(now.at - timedelta(seconds=HORIZON * config.half_life_s)))
+        self.usage.load(records, now.at)
+        limits = config.switching.levels_device_s
+        self._level_usage = load_level_usage(records, now.at, now.monotonic, self.usage, limits)
 
     # --- what happens to jobs
 
@@ -309,6 +314,13 @@ class JobViews:
             half_life_s = self.context.site.rules.half_life_s
             self.switching.left(job.id, now_s, devices, self._restart_s(job.id), half_life_s)
 
+    def level_usage(self, now_s: float) -> Mapping[tuple[str, str], tuple[float, ...]]:
+        """Return what each group and user has had in each service level, where the order goes by that."""
+        rules = self.context.site.rules
+        if rules.order is not SchedulingOrder.ATTAINED:
+            return {}
+        return self._level_usage.read(now_s, rules.switching.levels_device_s)
+
     def switching_left_device_s(self) -> float:
         """Return what the budget of the machine leaves for switching, in device-seconds; from any thread."""
         rules, now_s = self.context.site.rules, self.context.clock.monotonic()
@@ -352,11 +364,16 @@ class JobViews:
         if view is not None:
             rules = self.context.site.rules
             devices = billed_devices(view.request, rules)
+            if not self._level_usage.has(job_id):
+                had_device_s = devices * view.held_s(self.context.clock.now().timestamp())
+                holding = Holding((view.group, view.owner), devices, had_device_s, now_s)
+                self._level_usage.begin(job_id, holding)
             if rules.order is SchedulingOrder.ATTAINED and not view.preemptible:
                 devices *= rules.switching.kept_weight
             self.usage.begin(job_id, (view.owner, view.group, devices), now_s)
             return
         self.usage.end(job_id, now_s)
+        self._level_usage.end(job_id, now_s, self.context.site.rules.switching.levels_device_s)
         if job_id not in self.pending:
             self._estimates.forget(job_id)
 

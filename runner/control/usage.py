@@ -1,16 +1,19 @@
 """Usage of users and groups until now: the integral of what was allocated to them, which decays.
 
+What owners have had in each service level is loaded here, too, and kept by ``LevelUsage``.
+
 It is loaded once from the store, then advanced in steps.  Between two steps allocations do not change, so
 the sum is exact and costs nothing while nothing happens.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
 from runner.core.ports.store import UsageRecord
 from runner.core.scheduler.fairshare import accrue_usage, charge_usage, decay_usage
+from runner.core.scheduler.level_usage import Holding, LevelUsage
 
 HORIZON: Final = 10
 """Half-lives after which usage counts for nothing: less than a thousandth is left."""
@@ -95,3 +98,27 @@ class UsageTracker:
         user, group, devices = bill
         self.users.add(user, sign * devices)
         self.groups.add(group, sign * devices)
+
+
+def load_level_usage(
+    past: Iterable[UsageRecord], now: datetime, now_s: float, tracker: UsageTracker, limits: Sequence[float]
+) -> LevelUsage:
+    """Return what owners have had in each service level; of an allocation that goes on the part up to now.
+
+    Args:
+        past: the earliest first, so that what a job had held before each attempt is known.
+        now: the time of day.
+        now_s: the same moment of the monotonic clock.
+        tracker: says how usage fades and what a processor counts as.
+        limits: of the service levels.
+    """
+    found = LevelUsage(tracker.half_life_s)
+    had_device_s: dict[str, float] = {}
+    for each in past:
+        devices = each.gpus + tracker.cpu_weight * each.cpus
+        ended_s = now_s - max((now - (each.ended_at or now)).total_seconds(), 0.0)
+        began_s = min(now_s - (now - each.placed_at).total_seconds(), ended_s)
+        had = had_device_s.get(each.job_id, 0.0)
+        found.add(Holding((each.team, each.owner), devices, had, began_s), ended_s, now_s, limits)
+        had_device_s[each.job_id] = had + devices * (ended_s - began_s)
+    return found

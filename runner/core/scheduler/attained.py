@@ -11,14 +11,23 @@ again until it has held devices for as long as a new job may.
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from math import ceil
 from typing import Final
 
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.fairshare import billed_devices
 from runner.core.scheduler.snapshot import PendingJob, RunningJob
 
-LEARNED_PARTS: Final = (0.8, 0.95, 0.99)
-"""So many of the earlier jobs end below each learned limit: few jobs are left for the higher levels."""
+LEARNED_PART: Final = 0.05
+"""So much of all device-seconds is held below the first limit: the lowest level is hardly ever full."""
+
+LEARNED_FACTORS: Final = (1.0, 6.0, 48.0)
+"""The limits as multiples of the first one.  Higher ones cannot be learned from jobs that have ended: the
+longest are still running.
+"""
+
+LEAST_PART_OF_JOBS: Final = 0.2
+"""So many of the jobs end below each limit at least: jobs of equal length do not take turns."""
 
 LEAST_JOBS: Final = 100
 """Earlier jobs without which nothing is learned."""
@@ -26,24 +35,33 @@ LEAST_JOBS: Final = 100
 LEAST_LIMIT_S: Final = 600.0
 """The least limit in device-seconds: below, jobs would be asked to give way before that can pay."""
 
-LEAST_FACTOR: Final = 2.0
-"""So many times the limit below a limit must be; else the two are one."""
+UNIT_S: Final = 60.0
+"""The first limit is a whole multiple of it, so that it does not change with each job."""
 
 
 def learned_levels(held_device_s: Sequence[float]) -> tuple[float, ...] | None:
     """Return the limits of the levels that follow from what earlier jobs held; None: there are too few.
 
-    They are quantiles of the device-seconds, so that most jobs end in the lowest level.
+    What jobs hold below the first limit is a small part of all that they hold: most jobs are short, and most
+    device-seconds are those of a few long ones.
     """
     held = sorted(held_device_s)
     if len(held) < LEAST_JOBS:
         return None
-    levels: list[float] = []
-    for part in LEARNED_PARTS:
-        limit = max(held[int(part * len(held))], LEAST_LIMIT_S)
-        if not levels or limit >= LEAST_FACTOR * levels[-1]:
-            levels.append(limit)
-    return tuple(levels)
+    least = max(held[int(LEAST_PART_OF_JOBS * len(held))], LEAST_LIMIT_S)
+    limit = max(_limit_below_which(held, LEARNED_PART * sum(held)), least)
+    return tuple(factor * UNIT_S * ceil(limit / UNIT_S) for factor in LEARNED_FACTORS)
+
+
+def _limit_below_which(held: Sequence[float], wanted: float) -> float:
+    """Return the limit below which jobs hold so many device-seconds in all; ``held`` is sorted."""
+    shorter = 0.0  # of the jobs that end below
+    for number, each in enumerate(held):
+        longer = len(held) - number
+        if shorter + each * longer >= wanted:
+            return (wanted - shorter) / longer
+        shorter += each
+    return held[-1]
 
 
 def service_level(device_s: float, config: SchedulerConfig) -> int:

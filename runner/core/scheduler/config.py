@@ -13,10 +13,10 @@ DAY_S = 24 * HOUR_S
 
 
 class SchedulingOrder(StrEnum):
-    """The order of the queue; all orders but ``FAIR`` exist for comparison."""
+    """The order of the queue: settings default to ``ATTAINED``; those after it exist for comparison."""
 
     FAIR = "fair"  # class, fair share, the owner's own priority, age
-    ATTAINED = "attained"  # class, least attained service, fair share, age; jobs that can save give way
+    ATTAINED = "attained"  # class, service level, fair share, own priority, age; jobs that can save give way
     FIFO = "fifo"  # age alone
     PRIORITY = "priority"  # class, then the job's own priority, then age
     SJF = "sjf"  # shortest job first
@@ -91,7 +91,7 @@ class PreemptionConfig:
 class SwitchingConfig:
     """How attained service orders the queue, and what switching from job to job may cost."""
 
-    levels_device_s: tuple[float, ...] = (HOUR_S, 8 * HOUR_S, 2 * DAY_S)
+    levels_device_s: tuple[float, ...] = (HOUR_S / 6, HOUR_S, 8 * HOUR_S)
     """Ascending limits of the service levels: a job is in the level of the first limit that it is below."""
 
     budget: float = 0.03

@@ -7,8 +7,8 @@ A job gives way only if it can save, or has saved, and its owner allows it.  Thr
 - the budget: switching takes at most a part of the device time of each job and of the machine;
 - the quantum: an attempt that is younger than ``cost / budget`` stays, so that its own switches pay as well.
 
-Between owners, shares decide: only a job that keeps its owner within the owner's share displaces the jobs of
-others, and only of owners who hold more than their share.
+An owner who has had a whole share of the machine in a service level displaces no jobs of others from there.
+Among jobs of one standing the owner with the most usage by share gives way first.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -59,10 +59,9 @@ class Displacements:
     by_host: dict[str, list[Displaceable]] = field(default_factory=dict)  # the highest standing first
     highest: float = -inf  # standing
     hopeless: set[tuple[object, ...]] = field(default_factory=set)  # what found nobody in this plan
-    _charges_seen: int = 0  # of the shares
     _changes_seen: int = 0  # of the calendar
     _possible_of: dict[tuple[object, ...], Mapping[str, list[Displaceable]]] = field(default_factory=dict)
-    """The jobs that may give way, by host, to jobs of an owner, standing and class, at these charges."""
+    """The jobs that may give way to those of a standing and class, by host; ``_only``: of one owner alone."""
     _tried: dict[str, dict[tuple[object, ...], _Trial | None]] = field(default_factory=dict)
     """What was found on each host, until something changes on it."""
 
@@ -78,7 +77,12 @@ class Displacements:
                 self.by_host.setdefault(job.host, []).append(candidate)
                 self.highest = max(self.highest, candidate.standing)
         for found in self.by_host.values():
-            found.sort(key=lambda each: (-each.standing, each.cost_device_s, each.job.job_id))
+            found.sort(key=self._reluctance)
+
+    def _reluctance(self, each: Displaceable) -> tuple[float, float, float, float, str]:
+        """Return the key by which the most willing job is first."""
+        by_group, by_user = self.fair_share.rank(each.job.owner, each.job.group)
+        return -each.standing, -by_group, -by_user, each.cost_device_s, each.job.job_id
 
     def _candidate(self, job: RunningJob) -> Displaceable | None:
         snapshot = self.calendar.snapshot
@@ -102,39 +106,37 @@ class Displacements:
 
     def may_help(self, name: QueueName, standing: float = -inf) -> bool:
         """Return whether a running job may give way to a job of an owner's queue, whatever that asks for."""
-        priority_class, owner, group = name
+        priority_class, _, _ = name
         rank = self.calendar.snapshot.config.priority_class(priority_class).rank
-        return bool(self._possible((owner, group), (standing, rank, False)))
+        return bool(self._possible(None, (standing, rank)))
 
     def _possible(
-        self, owner: tuple[str, str], against: tuple[float, int, bool]
+        self, only: tuple[str, str] | None, against: tuple[float, int]
     ) -> Mapping[str, list[Displaceable]]:
-        """Return by host the jobs that may give way to one of an owner and group, most willing first."""
-        if self._charges_seen != self.fair_share.charges:
-            self._charges_seen = self.fair_share.charges
-            self._possible_of.clear()
-        key = (owner, against)
+        """Return by host the jobs that may give way to one of a standing and class, most willing first."""
+        key = (only, against)
         if key not in self._possible_of:
-            found = {name: self._possible_on(name, owner, against) for name in self.by_host}
+            found = {name: self._possible_on(name, only, against) for name in self.by_host}
             self._possible_of[key] = {name: jobs for name, jobs in found.items() if jobs}
         return self._possible_of[key]
 
     def _possible_on(
-        self, name: str, owner: tuple[str, str], against: tuple[float, int, bool]
+        self, name: str, only: tuple[str, str] | None, against: tuple[float, int]
     ) -> list[Displaceable]:
-        (standing, rank, exceeds), by_time = against, self._is_by_time
+        (standing, rank), by_time = against, self._is_by_time
         return [
             each
             for each in self.by_host[name]
             if each.standing > standing + each.cost_s * by_time
             and each.rank <= rank
-            and self._share_allows(owner, each.job, exceeds=exceeds)
+            and (only is None or (each.job.owner, each.job.group) == only)
         ]
 
-    def _share_allows(self, owner: tuple[str, str], victim: RunningJob, *, exceeds: bool) -> bool:
-        if self._is_by_time or (victim.owner, victim.group) == owner:
-            return True
-        return not exceeds and self.fair_share.holds_more_than_share(victim)
+    def _only(self, job: PendingJob, standing: float) -> tuple[str, str] | None:
+        """Return whose jobs alone may give way to a job; None: those of all."""
+        if self._is_by_time or not self.fair_share.has_had_share(job.owner, job.group, standing):
+            return None
+        return job.owner, job.group
 
     def find(
         self,
@@ -150,14 +152,13 @@ class Displacements:
         """
         config = self.calendar.snapshot.config
         rank = config.priority_class(job.priority_class).rank
-        exceeds = not self._is_by_time and self.fair_share.exceeds_share(job)
-        owner, against = (job.owner, job.group), (standing, rank, exceeds)
-        key = (id(request_class), owner, against)
+        only, against = self._only(job, standing), (standing, rank)
+        key = (id(request_class), only, against)
         if key in self.hopeless:
             return None
         trials = [
             trial
-            for name, jobs in self._possible(owner, against).items()
+            for name, jobs in self._possible(only, against).items()
             if (trial := self._try_host(name, request_class, jobs, span)) is not None
         ]
         otherwise = placement() if trials else None
@@ -218,11 +219,9 @@ class Displacements:
         return free + sum(len(each.job.devices) for each in possible) >= request_class.request.gpus
 
     def take(self, candidate: PreemptionCandidate) -> None:
-        """Let the victims give way in this plan: their owners hold less, and the budget is spent."""
+        """Let the victims give way in this plan: the budget is spent."""
         self.left_device_s -= candidate.lost_device_s
         self.remove(candidate.victims)
-        for victim in candidate.victims:
-            self.fair_share.release(victim)
 
     def remove(self, victims: Iterable[RunningJob]) -> None:
         """Forget jobs that were told to stop."""

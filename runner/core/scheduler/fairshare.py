@@ -6,12 +6,13 @@ Slurm's Fair Tree (https://slurm.schedmd.com/fair_tree.html), whose classic fact
 ``F = 2^(-U / S)`` (https://slurm.schedmd.com/classic_fair_share.html) falls as ``U / S`` rises.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import exp2, inf, log
 
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
-from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, RunningJob, Snapshot
+from runner.core.scheduler.snapshot import ResourceRequest, RunningJob, Snapshot
 
 
 def decay_usage(device_s: float, elapsed_s: float, half_life_s: float) -> float:
@@ -59,20 +60,16 @@ class FairShare:
     groups: dict[str, float] = field(default_factory=dict)
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
     charges: int = 0  # number of charges so far; ranks change only when it does
-    held: dict[tuple[str, str], float] = field(default_factory=dict)  # billed devices, by group and user
-    entitled: Mapping[tuple[str, str], float] = field(
-        default_factory=dict
-    )  # the same, as shares would have it
+    had_share_from: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Of owners who have had more than their share: the lowest service level in which that is so."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "FairShare":
         fair_share = cls(dict(snapshot.user_usage), dict(snapshot.group_usage), snapshot.config)
         if snapshot.config.order is SchedulingOrder.ATTAINED:
-            fair_share.entitled = entitlements(snapshot)
+            fair_share.had_share_from = levels_with_share(snapshot)
         for job in snapshot.running:
             fair_share.charge(job.owner, job.group, job.request, _remaining(job, snapshot))
-            if job.stopping:
-                fair_share.release(job)
         return fair_share
 
     def charge(self, user: str, group: str, request: ResourceRequest, duration_s: float) -> None:
@@ -80,22 +77,14 @@ class FairShare:
         device_s = billed_devices(request, self.config) * min(duration_s, self.config.charge_ahead_s)
         self.users[user] = self.users.get(user, 0.0) + device_s
         self.groups[group] = self.groups.get(group, 0.0) + device_s
-        self.held[group, user] = self.held.get((group, user), 0.0) + billed_devices(request, self.config)
         self.charges += 1
 
-    def release(self, job: RunningJob) -> None:
-        """Take a job that gives way off what its owner holds."""
-        self.held[job.group, job.owner] -= billed_devices(job.request, self.config)
-        self.charges += 1
+    def has_had_share(self, user: str, group: str, level: float) -> bool:
+        """Return whether jobs of an owner, in a service level and those below it, have had a whole share.
 
-    def exceeds_share(self, job: PendingJob) -> bool:
-        """Return whether a job would let its owner hold more than the owner's share of the machine.
-
-        A job of an owner who holds nothing never does, however large it is.
+        Such jobs go after those of others, and displace none of them.
         """
-        name = job.group, job.owner
-        held, wanted = self.held.get(name, 0.0), billed_devices(job.request, self.config)
-        return held > _NOTHING and held + wanted > self.entitled.get(name, 0.0) + _NOTHING
+        return level >= self.had_share_from.get((group, user), inf)
 
     def rank(self, user: str, group: str) -> tuple[float, float]:
         """Return the usage of the group and of the user by their shares; the lower goes first."""
@@ -104,14 +93,33 @@ class FairShare:
             _usage_by_share(self.users.get(user, 0.0), self.config.user_shares, user),
         )
 
-    def holds_more_than_share(self, job: RunningJob) -> bool:
-        """Return whether the owner of a running job holds more than the owner's share of the machine."""
-        name = job.group, job.owner
-        return self.held.get(name, 0.0) > self.entitled.get(name, 0.0) + _NOTHING
+
+def levels_with_share(snapshot: Snapshot) -> dict[tuple[str, str], int]:
+    """Return the lowest service level in which each owner has had a share, for those who have in any."""
+    found: dict[tuple[str, str], int] = {}
+    for owner, parts in _parts_of_shares(snapshot):
+        level = next((level for level, part in enumerate(parts) if part > 1), None)
+        if level is not None:
+            found[owner] = level
+    return found
 
 
-_NOTHING = 1e-6
-"""Billed devices below this are the rounding of a sum."""
+def share_excesses(snapshot: Snapshot) -> list[float]:
+    """Return how many times its share each owner has had in a level, where that is more than once."""
+    return [part for _, parts in _parts_of_shares(snapshot) for part in parts if part > 1]
+
+
+def _parts_of_shares(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], list[float]]]:
+    """Yield by owner what was had in each service level and those below it, as parts of the owner's share.
+
+    A share is what the owner's devices by ``entitlements`` would have been charged if they had always been
+    held.
+    """
+    whole_s = snapshot.config.half_life_s / log(2)  # what one device is charged that is always held
+    for owner, devices in entitlements(snapshot).items():
+        share = devices * whole_s
+        had = accumulate(snapshot.level_usage.get(owner, ()))
+        yield owner, [device_s / share if share else inf for device_s in had]
 
 
 def entitlements(snapshot: Snapshot) -> dict[tuple[str, str], float]:
@@ -120,9 +128,11 @@ def entitlements(snapshot: Snapshot) -> dict[tuple[str, str], float]:
     Groups divide the machine by their shares, and the users of a group divide its part by theirs.
     """
     config = snapshot.config
-    jobs: tuple[PendingJob | RunningJob, ...] = (*snapshot.pending, *snapshot.running)
     users: dict[str, set[str]] = {}
-    for job in jobs:
+    for (_, owner, group), count in snapshot.queue_lengths.items():
+        if count:
+            users.setdefault(group, set()).add(owner)
+    for job in snapshot.running:
         users.setdefault(job.group, set()).add(job.owner)
     capacity = sum(len(host.devices) + config.cpu_weight * host.cpus for host in snapshot.hosts)
     of_groups = _divide(capacity, dict.fromkeys(users, 1.0) | _known(config.group_shares, users))

@@ -4,8 +4,8 @@ Each owner has one queue per class.  The owner with the least usage by share is 
 starts is charged at once, so the next device goes to another owner.  A queue is sorted when its turn
 comes, so that most queues are never sorted once nothing can start any more.
 
-In the order ``attained`` the first job of each owner's queue decides before fair share does: jobs that keep
-their owner within the owner's share of the machine go first, then those of the lowest service level.
+In the order ``attained`` the first job of each owner's queue decides before fair share does: jobs of the
+lowest service level go first.  Those of owners who have had a whole share in that level go after all others.
 """
 
 from collections import Counter
@@ -23,8 +23,8 @@ from runner.core.scheduler.ready import NumericId, ReadyJobs, numeric_id, waits_
 from runner.core.scheduler.snapshot import PendingJob, QueueName, ResourceRequest, Snapshot
 
 QueueRank: TypeAlias = tuple[float, float, float, float, float]
-"""Of an owner's queue: class, whether its first job exceeds the owner's share, the service level of that job,
-usage of the group by its share, usage of the user by his share.
+"""Of an owner's queue: class, whether the owner has had a share in the service level of its first job, that
+level, usage of the group by its share, usage of the user by his share.
 
 The second and third are 0 where the order ignores them.
 """
@@ -188,9 +188,9 @@ class EligibleJobs:
         group_usage, user_usage = self.fair_share.rank(owner, group)
         if not self._by_service:
             return -queue.rank, 0.0, 0.0, group_usage, user_usage
-        first = queue.jobs[-1]
-        exceeds = self.fair_share.exceeds_share(first)
-        return -queue.rank, float(exceeds), self.standing(first), group_usage, user_usage
+        standing = self.standing(queue.jobs[-1])
+        has_had_share = self.fair_share.has_had_share(owner, group, standing)
+        return -queue.rank, float(has_had_share), standing, group_usage, user_usage
 
     def _by_level(self, job: PendingJob) -> "SortedBy":
         standing = self.standing(job) if job.ran_s else 0.0  # most jobs are new

@@ -4,20 +4,23 @@ The daemon uses the same ``plan``, so a site can see what an order, a quota or m
 the jobs of last month.  The time for images and containers, failures and changes by users are left out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import count
-from math import inf
+from math import inf, log2
 from typing import Final, TypeAlias
 
 from runner.core.job.states import Outcome
+from runner.core.scheduler.attained import learned_levels
 from runner.core.scheduler.backfill import Plan, PreemptJob, StartJob, plan
 from runner.core.scheduler.calendar import KeptHosts
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.displacement import next_change_s
-from runner.core.scheduler.fairshare import billed_devices, charge_usage
+from runner.core.scheduler.fairshare import billed_devices, charge_usage, share_excesses
+from runner.core.scheduler.level_usage import Holding, LevelUsage
 from runner.core.scheduler.snapshot import (
     RESTART_S,
     Dependency,
@@ -27,6 +30,7 @@ from runner.core.scheduler.snapshot import (
     JobArray,
     Maintenance,
     PendingJob,
+    QueueName,
     ResourceRequest,
     RunningJob,
     Snapshot,
@@ -64,6 +68,7 @@ class Site:
     maintenance: tuple[Maintenance, ...] = ()
     min_interval_s: float = 0.0
     true_durations: bool = False  # the planner knows them: what a site could gain at most
+    learns_levels: bool = False  # the limits of the service levels follow from the jobs that have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,15 @@ PROGRESS_PART: Final = 0.01
 
 ROUNDING_S: Final = 1e-3
 """So much later a job has certainly reached a time that was computed for it."""
+
+LEARNS_EVERY_S: Final = 3600.0
+"""How often the limits of the service levels are learned anew, where they are."""
+
+SHARES_EVERY_S: Final = 60.0
+"""The least time after which it is looked whether somebody is within the share again."""
+
+LATEST_JOBS: Final = 2000
+"""Ended jobs from which they are learned."""
 
 PlanObserver: TypeAlias = Callable[[Snapshot, Plan], None]
 
@@ -160,6 +174,7 @@ class _Simulation:
     lives: dict[str, _JobProgress] = field(default_factory=dict)
     watched: set[str] = field(default_factory=set)  # jobs with checkpoints of their own, or steps to report
     waiting: dict[str, PendingJob] = field(default_factory=dict)
+    lengths: Counter[QueueName] = field(default_factory=Counter)  # of the owners' queues
     running: dict[str, RunningJob] = field(default_factory=dict)
     users: dict[str, _Account] = field(default_factory=dict)
     groups: dict[str, _Account] = field(default_factory=dict)
@@ -176,6 +191,13 @@ class _Simulation:
     """When time alone next changes what may become of a running job, by the job as it was then."""
     wakes_s: float = inf  # when a plan is due though nothing happens
     numbers: Iterator[int] = field(default_factory=count)
+    config: SchedulerConfig = field(init=False)  # that of the site, with the limits that were learned
+    learns_at_s: float = -inf
+    levels: LevelUsage = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = self.site.config
+        self.levels = LevelUsage(self.config.half_life_s)
 
     def all(self, trace: Iterable[Arrival]) -> None:
         for each in trace:
@@ -215,6 +237,7 @@ class _Simulation:
     def _queue(self, life: _JobProgress) -> None:
         job = life.arrival
         life.queued_s = self.now_s
+        self.lengths[job.priority_class, job.owner, job.group] += 1
         known = self.site.true_durations
         told = known or (life.limit_s is None and life.has_reported)
         self.waiting[job.job_id] = PendingJob(
@@ -230,6 +253,7 @@ class _Simulation:
         job = life.arrival
         gone = self.running.pop(job.job_id)
         self._charge(job, at_s, -1)
+        self.levels.end(job.job_id, at_s, self.config.switching.levels_device_s)
         ran_s = at_s - gone.started_s
         life.spans.append((gone.started_s, at_s))
         life.held_s += ran_s
@@ -264,14 +288,14 @@ class _Simulation:
         """Count held time that was no work: what switching has cost."""
         if gone.stopping or life.attempt > 1:
             life.switched_s += lost_s
-            lost_device_s = lost_s * billed_devices(life.arrival.request, self.site.config)
+            lost_device_s = lost_s * billed_devices(life.arrival.request, self.config)
             self.switched_device_s += lost_device_s
 
     def _overhead(self, life: _JobProgress, attempt: int) -> float:
         return life.arrival.restart_s if attempt > 1 else 0.0
 
     def _charge(self, job: Arrival, at_s: float, sign: int) -> None:
-        rate, half_life_s = sign * billed_devices(job.request, self.site.config), self.site.config.half_life_s
+        rate, half_life_s = sign * billed_devices(job.request, self.config), self.config.half_life_s
         self.held.change(at_s, rate, inf)
         for accounts, name in ((self.users, job.owner), (self.groups, job.group)):
             accounts.setdefault(name, _Account(at_s=at_s)).change(at_s, rate, half_life_s)
@@ -282,7 +306,8 @@ class _Simulation:
         return Snapshot(
             self.now_s, self.site.hosts, tuple(self.waiting.values()), tuple(self._running()),
             self._usage(self.users), self._usage(self.groups), self.ended, self.site.maintenance,
-            self.site.config, switching_left_device_s=self._switching_left_device_s(), kept_hosts=self.kept,
+            self.config, switching_left_device_s=self._switching_left_device_s(), kept_hosts=self.kept,
+            level_usage=self._level_usage(), waiting=self.lengths,
         )  # fmt: skip
 
     def _running(self) -> Iterator[RunningJob]:
@@ -324,13 +349,33 @@ class _Simulation:
 
     def _switching_left_device_s(self) -> float:
         """Return what the budget of the machine leaves for switching, counted from the beginning."""
-        return self.site.config.switching.budget * self.held.read(self.now_s, inf) - self.switched_device_s
+        return self.config.switching.budget * self.held.read(self.now_s, inf) - self.switched_device_s
 
     def _usage(self, accounts: Mapping[str, _Account]) -> dict[str, float]:
-        half_life_s = self.site.config.half_life_s
+        half_life_s = self.config.half_life_s
         return {name: account.read(self.now_s, half_life_s) for name, account in accounts.items()}
 
+    def _level_usage(self) -> Mapping[tuple[str, str], tuple[float, ...]]:
+        if self.config.order is not SchedulingOrder.ATTAINED:
+            return {}
+        return self.levels.read(self.now_s, self.config.switching.levels_device_s)
+
+    def _learn(self) -> None:
+        """Learn the limits of the service levels from the jobs that have ended, as the daemon does."""
+        is_wanted = self.site.learns_levels and self.config.order is SchedulingOrder.ATTAINED
+        if not is_wanted or self.now_s < self.learns_at_s:
+            return
+        self.learns_at_s = self.now_s + LEARNS_EVERY_S
+        latest = self.played[-LATEST_JOBS:]
+        held = [each.held_s * billed_devices(each.arrival.request, self.config) for each in latest]
+        if (found := learned_levels(held)) is not None:
+            self.config = replace(
+                self.config, switching=replace(self.config.switching, levels_device_s=found)
+            )
+            self.changes.clear()
+
     def _plan(self) -> None:
+        self._learn()
         picture = self.snapshot()
         decided = plan(picture)
         self.watch(picture, decided)
@@ -341,12 +386,16 @@ class _Simulation:
         self._wake_at_change()
 
     def _wake_at_change(self) -> None:
-        """Plan again when a running job rises or may begin to give way, or a waiting one becomes overdue."""
-        if not self.waiting or self.site.config.order is not SchedulingOrder.ATTAINED:
+        """Plan again when what time alone changes may change a plan.
+
+        A running job rises or may begin to give way, a waiting one becomes overdue, or an owner is within the
+        share again.
+        """
+        if not self.waiting or self.config.order is not SchedulingOrder.ATTAINED:
             return
         now_s = self.now_s
         changes_s = (self._changes_at_s(job) for job in self._running())
-        soonest_s = min(min(changes_s, default=inf) - now_s, self._overdue_in_s())
+        soonest_s = min(min(changes_s, default=inf) - now_s, self._overdue_in_s(), self._within_share_in_s())
         at_s = now_s + max(soonest_s, self.site.min_interval_s) + ROUNDING_S
         is_due_earlier = now_s < self.wakes_s <= at_s
         if soonest_s < inf and not is_due_earlier:
@@ -358,19 +407,26 @@ class _Simulation:
         known = self.changes.get(job.job_id)
         if known is not None and known[0] is job and known[1] > self.now_s:
             return known[1]
-        change_s = next_change_s(job, self.now_s, self.site.config)
+        change_s = next_change_s(job, self.now_s, self.config)
         at_s = self.now_s + min(change_s, self._saves_in_s(job))
         self.changes[job.job_id] = (job, at_s)
         return at_s
 
     def _overdue_in_s(self) -> float:
         """Return in how many seconds the next waiting job becomes overdue; infinite: none does."""
-        now_s, config = self.now_s, self.site.config
+        now_s, config = self.now_s, self.config
         dues_s = (
             life.queued_s + config.priority_class(life.arrival.priority_class).starvation_limit_s - now_s
             for life in map(self.lives.__getitem__, self.waiting)
         )
         return min((each for each in dues_s if each >= 0), default=inf)
+
+    def _within_share_in_s(self) -> float:
+        """Return in how many seconds the first owner may be within the share again; infinite: all are."""
+        half_life_s = self.config.half_life_s
+        excesses = share_excesses(self.snapshot())
+        soonest_s = min((half_life_s * log2(each) for each in excesses), default=inf)
+        return max(soonest_s, SHARES_EVERY_S)
 
     def _start(self, start: StartJob) -> None:
         life = self.lives[start.job_id]
@@ -380,6 +436,7 @@ class _Simulation:
         if self.site.true_durations:
             ends_s = self.now_s + min(life.work_s + self._overhead(life, life.attempt), limit_s)
         del self.waiting[start.job_id]
+        self.lengths[job.priority_class, job.owner, job.group] -= 1
         self.running[start.job_id] = RunningJob(
             job.job_id, job.owner, job.request, start.host, start.devices, self.now_s, ends_s, job.group,
             job.priority_class, restart_s=job.restart_s, preempted=len(life.spans), array=job.array,
@@ -387,6 +444,9 @@ class _Simulation:
             switched_s=life.switched_s, save_s=job.save_s,
         )  # fmt: skip
         self._charge(job, self.now_s, 1)
+        devices = billed_devices(job.request, self.config)
+        owner = (job.group, job.owner)
+        self.levels.begin(job.job_id, Holding(owner, devices, life.held_s * devices, self.now_s))
         lasts_s = min(life.work_s + self._overhead(life, life.attempt), limit_s)
         self._later(self.now_s + lasts_s, _Kind.ENDED, job.job_id, life.attempt)
 
@@ -394,7 +454,7 @@ class _Simulation:
         victim = self.running[preemption.job_id]
         life = self.lives[victim.job_id]
         save_s = life.arrival.save_s if life.arrival.saves else 0.0
-        leaves_s = self.now_s + (self.site.config.preemption.grace_s if save_s is None else save_s)
+        leaves_s = self.now_s + (self.config.preemption.grace_s if save_s is None else save_s)
         life.told_s = self.now_s
         self.running[preemption.job_id] = replace(victim, stopping=True, ends_s=leaves_s)
         self._later(leaves_s, _Kind.ENDED, victim.job_id, life.attempt)

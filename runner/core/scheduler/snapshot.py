@@ -5,7 +5,7 @@ floats, because ten thousand jobs are looked at in a few milliseconds.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -249,6 +249,8 @@ class Snapshot:
     running: tuple[RunningJob, ...] = ()
     user_usage: Mapping[str, float] = field(default_factory=dict)
     group_usage: Mapping[str, float] = field(default_factory=dict)
+    level_usage: Mapping[tuple[str, str], Sequence[float]] = field(default_factory=dict, kw_only=True)
+    """The same by group and user, in each service level."""
     ended: Mapping[str, EndedJob] = field(default_factory=dict)
     maintenance: tuple[Maintenance, ...] = ()
     config: SchedulerConfig = field(default_factory=SchedulerConfig)

@@ -39,7 +39,7 @@ from runner.core.scheduler.config import (
 from runner.core.scheduler.displacement import switch_cost_s
 from runner.core.scheduler.fairshare import FairShare, billed_devices
 from runner.core.scheduler.pending import NEVER_STARTS
-from runner.core.scheduler.priority import eligible_since_s
+from runner.core.scheduler.priority import EligibleJobs, eligible_since_s
 from runner.core.scheduler.snapshot import (
     GIB,
     RESTART_S,
@@ -882,6 +882,7 @@ ORDERS = {
         quotas=CAPS,
         preemption=PreemptionConfig(min_runtime_s=0.0),
         switching=SwitchingConfig((LEVEL_S, 4 * LEVEL_S), BUDGET),
+        half_life_s=1800.0,  # of usage: some have soon had their shares
     )
     for order in (SchedulingOrder.FAIR, SchedulingOrder.ATTAINED)
 }
@@ -936,7 +937,8 @@ class Turns:
             assert (row.job.preempted + 1) * RESTART_S <= BUDGET * self.held_s(each.job_id) + 1e-3
             ranks = [picture.config.priority_class(of.priority_class).rank for of in (victim, job)]
             assert ranks[0] <= ranks[1]
-            assert victim.owner == job.owner or shares.holds_more_than_share(victim)
+            standing = EligibleJobs(picture, shares).standing(job)
+            assert victim.owner == job.owner or not shares.has_had_share(job.owner, job.group, standing)
         assert spent_device_s <= max(picture.switching_left_device_s, 0.0)
         return decided
 

@@ -33,6 +33,10 @@ class Past:
         return tuple(self.held[:jobs])
 
 
+LEARNED = (7200.0, 6 * 7200.0, 48 * 7200.0)
+"""The limits where all jobs held 7200 device-seconds."""
+
+
 def test_the_history_decides_once_there_is_enough_and_is_looked_up_now_and_then() -> None:
     past, site = Past([60.0] * 50), SiteConfig(RULES, learns_levels=True)
     levels = ServiceLevels(site, past)
@@ -42,7 +46,7 @@ def test_the_history_decides_once_there_is_enough_and_is_looked_up_now_and_then(
     levels.refresh(EVERY_S / 2)
     assert (past.asked, site.rules) == (1, RULES)
     levels.refresh(EVERY_S)
-    assert site.rules.switching == SwitchingConfig((7200.0,))
+    assert site.rules.switching == SwitchingConfig(LEARNED)
     learned = site.rules
     levels.refresh(2 * EVERY_S)
     assert site.rules is learned
@@ -54,7 +58,7 @@ def test_after_the_settings_were_read_again_the_history_is_looked_up_at_once() -
     levels.refresh(0.0)
     site.rules = SchedulerConfig(order=SchedulingOrder.ATTAINED, backfill=False)
     levels.refresh(1.0)
-    assert (site.rules.backfill, site.rules.switching.levels_device_s) == (False, (7200.0,))
+    assert (site.rules.backfill, site.rules.switching.levels_device_s) == (False, LEARNED)
 
 
 def test_limits_of_the_settings_and_other_orders_leave_the_history_alone() -> None:

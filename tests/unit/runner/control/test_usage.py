@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.control.usage import UsageTracker
+from runner.control.usage import UsageTracker, load_level_usage
 from runner.core.ports.store import UsageRecord
 from runner.core.scheduler.fairshare import accrue_usage
+from runner.core.scheduler.level_usage import Holding, LevelUsage
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HALF_S = 3600.0
@@ -61,3 +62,26 @@ def test_a_clock_that_was_set_makes_no_usage_negative() -> None:
     usage.advance(10.0)
     usage.advance(5.0)
     assert usage.at_s == 10.0
+
+
+def test_what_was_had_in_each_level_is_what_a_daemon_finds_that_begins_later() -> None:
+    limits, kept = (600.0, 3600.0), LevelUsage(HALF_S)
+    kept.begin("1", Holding(("vision", "ann"), 2.1, 0.0, 0.0))
+    kept.end("1", 400.0, limits)  # it gave way
+    kept.begin("1", Holding(("vision", "ann"), 2.1, 840.0, 900.0))
+    tracker = UsageTracker(HALF_S, 0.01, 3000.0)
+    rows = [lending("ann", 0, 400, "vision"), lending("ann", 900, None, "vision")]
+    found = load_level_usage(rows, NOW + timedelta(seconds=3000), 3000.0, tracker, limits)
+    expected = kept.read(3000.0, limits)["vision", "ann"]
+    assert len(expected) == 3
+    assert found.read(3000.0, limits)["vision", "ann"] == pytest.approx(expected)
+    found.begin("1", Holding(("vision", "ann"), 2.1, 2.1 * 2500, 3000.0))  # it still runs
+    expected = kept.read(4000.0, limits)["vision", "ann"]
+    assert found.read(4000.0, limits)["vision", "ann"] == pytest.approx(expected)
+
+
+def test_a_clock_that_was_set_leaves_nothing_in_the_levels() -> None:
+    tracker = UsageTracker(HALF_S, 0.0, 5.0)
+    rows = [lending("ann", 500, 100), lending("bob", 500, None)]
+    found = load_level_usage(rows, NOW, 5.0, tracker, (600.0,))
+    assert sum(map(sum, found.read(5.0, (600.0,)).values())) == 0

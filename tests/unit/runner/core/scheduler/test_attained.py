@@ -1,8 +1,9 @@
 """The order by attained service: who goes first, who gives way, and what that may cost."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, inf, log
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,8 @@ from runner.core.scheduler.attained import (
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.config import PriorityClass, SchedulerConfig, SchedulingOrder, SwitchingConfig
 from runner.core.scheduler.displacement import next_change_s, switch_cost_s
-from runner.core.scheduler.fairshare import billed_devices, entitlements
+from runner.core.scheduler.fairshare import billed_devices, charge_usage, entitlements
+from runner.core.scheduler.level_usage import Holding, LevelUsage
 from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
 from runner.core.scheduler.simulator_report import make_report, slowdown
 from runner.core.scheduler.snapshot import PendingJob, RunningJob, Snapshot
@@ -83,9 +85,11 @@ def test_the_job_with_the_least_service_goes_first_and_the_owners_priority_befor
 
 def test_the_limits_of_the_levels_are_learned_from_what_earlier_jobs_held() -> None:
     assert learned_levels([HOUR_S] * 99) is None
-    assert learned_levels([float(each) for each in range(1000, 11_000, 10)]) == (9000.0,)
-    heavy = [60.0] * 810 + [4 * HOUR_S] * 145 + [40 * HOUR_S] * 45
-    assert learned_levels(heavy) == (600.0, 4 * HOUR_S, 40 * HOUR_S)
+    assert learned_levels([2.5 * HOUR_S] * 100) == (2.5 * HOUR_S, 15 * HOUR_S, 120 * HOUR_S)  # no turns
+    assert learned_levels([60.0] * 900 + [40 * HOUR_S] * 100) == (6720.0, 6 * 6720.0, 48 * 6720.0)
+    assert learned_levels([60.0] * 990 + [HOUR_S] * 10) == (600.0, HOUR_S, 8 * HOUR_S)
+    first, *_ = learned_levels([float(each) for each in range(10_000)]) or ()
+    assert first == 60 * ceil(2000 / 60)  # a fifth of the jobs end below it
 
 
 # --- where a job comes back
@@ -199,7 +203,7 @@ def test_jobs_of_one_level_do_not_displace_each_other() -> None:
 
 
 def test_the_highest_level_gives_way_first_and_no_more_jobs_than_needed() -> None:
-    busy = [long("a", "h-0", ran_s=2 * HOUR_S), long("b", "h-1"), long("c", "h-2", ran_s=99 * HOUR_S)]
+    busy = [long("a", "h-0", ran_s=HOUR_S / 2), long("b", "h-1", ran_s=2 * HOUR_S), long("c", "h-2")]
     assert victims([short()], busy) == ["c"]
     assert victims([short(count=2)], busy) == ["c", "b"]
     assert sorted(victims([short("x"), short("y")], busy)) == ["b", "c"]
@@ -242,15 +246,64 @@ def test_a_stopped_job_on_an_unknown_host_changes_nothing() -> None:
 # --- shares
 
 
-def test_a_job_beyond_its_owners_share_displaces_the_owners_jobs_only() -> None:
-    mine, others = long("mine", "h-0", owner="ada"), long("theirs", "h-1", owner="bob")
-    assert victims([short(owner="ada")], [mine, others]) == ["mine"]
-    assert victims([short(owner="eve")], [mine, replace(others, request=gpus(1))]) in (["mine"], ["theirs"])
+def had(owner: str, *device_s: float) -> Mapping[tuple[str, str], Sequence[float]]:
+    return {("", owner): device_s}
 
 
-def test_within_its_share_a_job_displaces_those_who_hold_more_than_theirs() -> None:
-    busy = [long("a", "h-0", "h-1", "h-2", owner="ada"), long("b", "h-3", owner="bob", ran_s=99 * HOUR_S)]
-    assert victims([short(owner="eve")], busy) == ["a"]
+def test_whoever_has_had_a_share_in_a_level_displaces_own_jobs_only() -> None:
+    busy = (long("mine", "h-0", owner="ada"), long("theirs", "h-1", owner="bob", ran_s=8 * HOUR_S))
+    whole_s = RULES.half_life_s / log(2)  # of two devices and two owners, the share of each is one
+    snapshot = Snapshot(
+        NOW_S, (host(2),), (short(owner="ada"), short("two", owner="ada")), busy, config=RULES
+    )
+
+    def told(*device_s: float) -> list[str]:
+        known = replace(snapshot, level_usage=had("ada", *device_s))
+        return sorted(each.job_id for each in plan(known).preemptions)
+
+    assert told(whole_s - 1) == ["mine", "theirs"]
+    assert told(whole_s + 1) == ["mine"]
+    assert told(0.0, whole_s + 1) == ["mine", "theirs"]  # in a higher level, that does not matter
+
+
+def test_the_jobs_of_whoever_has_had_a_share_in_their_level_go_after_those_of_others() -> None:
+    queue = (short("new", owner="ada"), replace(short("old", owner="bob"), ran_s=9 * HOUR_S))
+    snapshot = Snapshot(NOW_S, tuple(ONE), queue, config=RULES)
+    assert list(starts(plan(snapshot))) == ["new"]
+    many = replace(snapshot, level_usage=had("ada", 1e9))
+    assert list(starts(plan(many))) == ["old"]
+
+
+def test_of_one_level_the_jobs_of_whoever_has_used_most_give_way_first() -> None:
+    busy = (long("a", "h-0", owner="ada"), long("b", "h-1", owner="bob"))
+    for most, expected in (("ada", "a"), ("bob", "b")):
+        usage = {most: 9e6, "eve": 1.0}
+        snapshot = Snapshot(NOW_S, (host(2),), (short(owner="eve"),), busy, usage, config=RULES)
+        assert [each.job_id for each in plan(snapshot).preemptions] == [expected]
+
+
+def test_what_an_owner_has_had_counts_in_the_level_that_the_job_was_in_at_the_time() -> None:
+    usage, limits = LevelUsage(inf), (600.0, 3600.0)
+    usage.begin("1", Holding(("lab", "ada"), 2.0, 100.0, 50.0))
+    assert usage.read(150.0, limits) == {("lab", "ada"): (200.0,)}
+    assert usage.read(2050.0, limits) == {("lab", "ada"): (500.0, 3000.0, 500.0)}
+    usage.end("1", 2050.0, limits)
+    usage.end("1", 9000.0, limits)
+    usage.add(Holding(("", "bob"), 0.0, 0.0, 0.0), 99.0, 99.0, limits)
+    assert usage.read(9000.0, limits) == {("lab", "ada"): (500.0, 3000.0, 500.0), ("", "bob"): (0.0,)}
+
+
+@given(st.lists(st.floats(1, 5000), min_size=1, max_size=6))
+def test_what_was_had_by_level_adds_up_to_all_that_was_used(parts_s: list[float]) -> None:
+    half_life_s, limits, now_s, had_device_s = 3600.0, (600.0, 2400.0), 0.0, 0.0
+    usage, whole = LevelUsage(half_life_s), 0.0
+    for number, part_s in enumerate(parts_s):
+        usage.begin(str(number), Holding(("", "ada"), 2.0, had_device_s, now_s))
+        usage.read(now_s + part_s / 3, limits)
+        now_s, had_device_s = now_s + part_s, had_device_s + 2 * part_s
+        usage.end(str(number), now_s, limits)
+        whole = charge_usage(whole, 2.0, part_s, half_life_s)
+    assert sum(usage.read(now_s, limits)["", "ada"]) == pytest.approx(whole)
 
 
 def test_shares_divide_the_machine_among_groups_and_then_users() -> None:
@@ -311,7 +364,7 @@ def test_a_long_job_gives_way_to_short_ones_and_does_all_its_work() -> None:
 
 def test_a_job_rises_while_somebody_waits_and_gives_way_then() -> None:
     done = played([arrival("long", 0, 9 * HOUR_S), arrival("short", 60, 60)])
-    assert done["short"].started_s == pytest.approx(LEVELS[0] + 10, abs=1.0)
+    assert done["short"].started_s == pytest.approx(max(LEVELS[0], 30 / 0.03) + 10, abs=1.0)
 
 
 @pytest.mark.parametrize(("every_s", "lost_s"), [(1000.0, 20.0), (None, None)])

@@ -6,6 +6,7 @@ shares divide the machine, jobs of several devices and arrays stay whole, and a 
 
 from collections import Counter
 from dataclasses import replace
+from math import inf, log
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.config import DEFAULT_CLASSES, SchedulerConfig, SchedulingOrder, SwitchingConfig
 from runner.core.scheduler.displacement import switch_cost_s
-from runner.core.scheduler.fairshare import FairShare, billed_devices
+from runner.core.scheduler.fairshare import FairShare, entitlements
 from runner.core.scheduler.priority import EligibleJobs
 from runner.core.scheduler.simulator import Arrival, Site, simulate
 from runner.core.scheduler.snapshot import JobArray, Snapshot
@@ -79,29 +80,46 @@ def test_a_device_has_one_holder_and_jobs_of_several_devices_and_arrays_stay_who
 
 @PLENTY
 @given(traces)
-def test_only_who_holds_more_than_a_share_gives_way_to_others_and_only_to_who_keeps_within_one(
+def test_whoever_has_had_a_share_in_a_service_level_goes_after_others_and_displaces_none_of_them(
     trace: list[Arrival],
 ) -> None:
+    rules = replace(RULES, half_life_s=120.0)  # a few minutes of devices are a share
+
     def watch(snapshot: Snapshot, decided: Plan) -> None:
-        shares, jobs = FairShare.of(snapshot), {job.job_id: job for job in snapshot.pending}
-        running = {job.job_id: job for job in snapshot.running}
-        for start in decided.starts:
-            job = jobs[start.job_id]
-            shares.charge(job.owner, job.group, job.request, 0.0)
-        own_victims: Counter[str] = Counter()
+        shares, running = FairShare.of(snapshot), {job.job_id: job for job in snapshot.running}
+        eligible = EligibleJobs(snapshot, shares)
+        jobs = {job.job_id: job for job in snapshot.pending}
         for each in decided.preemptions:
             victim, job = running[each.job_id], jobs[each.for_job]
-            if not each.why.startswith("gave way"):  # preempted by a class
+            if not each.why.startswith("gave way") or victim.owner == job.owner:  # or preempted by a class
                 continue
-            if victim.owner == job.owner:
-                own_victims[victim.owner] += victim.request.gpus
-                continue
-            assert shares.holds_more_than_share(victim)
-            wanted = billed_devices(job.request, RULES)
-            held = FairShare.of(snapshot).held.get((job.group, job.owner), 0.0) - own_victims[job.owner]
-            assert held <= 0 or held + wanted <= shares.entitled[job.group, job.owner] + 1e-6
+            standing = eligible.standing(job)
+            had = snapshot.level_usage.get((job.group, job.owner), ())
+            whole_s = entitlements(snapshot)[job.group, job.owner] * rules.half_life_s / log(2)
+            assert sum(had[: int(standing) + 1]) <= whole_s
+            assert not shares.has_had_share(job.owner, job.group, standing)
+        order = [job for job in eligible if job.job_id not in {each.job_id for each in eligible.overdue}]
+        by_class: dict[str, list[bool]] = {}
+        for job in order:
+            had_share = shares.has_had_share(job.owner, job.group, eligible.standing(job))
+            by_class.setdefault(job.priority_class, []).append(had_share)
+        assert all(found == sorted(found) for found in by_class.values())
 
-    simulate(SITE, trace, watch)
+    simulate(replace(SITE, config=rules), trace, watch)
+
+
+def test_work_that_is_cut_into_short_jobs_gets_its_share_and_no_more() -> None:
+    whole = Arrival("whole", "bob", gpus(1), 0.0, 40_000.0, restart_s=1.0, save_s=1.0)
+    cut = [Arrival(f"cut{n}", "ada", gpus(1), 1.0, 500.0, restart_s=1.0, save_s=1.0) for n in range(400)]
+    rules = replace(RULES, classes=DEFAULT_CLASSES)  # nobody is overdue
+
+    def slowed(half_life_s: float) -> float:
+        site = replace(SITE, hosts=(host(1),), config=replace(rules, half_life_s=half_life_s))
+        done = {each.arrival.job_id: each for each in simulate(site, [whole, *cut])}
+        return done["whole"].ended_s / whole.duration_s
+
+    assert 1.6 < slowed(7200.0) < 2.4
+    assert slowed(inf) > 4  # there the short jobs go first for as long as there are any
 
 
 @PLENTY

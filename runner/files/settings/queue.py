@@ -171,7 +171,7 @@ class SwitchingSettings(ClosedModel):
 
     levels: tuple[Days, ...] | None = None
     """The ascending limits of the service levels in device time: 2 GPUs reach 1h in 30 minutes.  Null: they
-    follow from the jobs that this machine has finished, and are 1h, 8h and 2d until there are 100 of them."""
+    follow from the jobs that this machine has finished; 10m, 1h and 8h until there are 100 of them."""
 
     kept_weight: float = Field(_RULES.switching.kept_weight, ge=1, le=100)
     """How many times the usage of a job with ``queue.preemptible: false`` counts."""
@@ -184,7 +184,7 @@ class SwitchingSettings(ClosedModel):
         if not 1 <= len(levels) <= MAX_LEVELS:
             raise ValueError(f"must have 1 to {MAX_LEVELS} limits")
         if any(later <= sooner for sooner, later in pairwise((timedelta(), *levels))):
-            raise ValueError("must ascend; write for example [1h, 8h, 2d]")
+            raise ValueError("must ascend; write for example [10m, 1h, 8h]")
         return levels
 
     def switching(self) -> SwitchingConfig:
@@ -234,9 +234,9 @@ def _classes() -> dict[str, ClassSettings]:
 class QueueSettings(ClosedModel):
     """The order of the queue, and the limits of users and groups."""
 
-    order: Literal["fair", "attained", "fifo", "priority", "sjf"] = "fair"
-    """``fair``, or ``attained``: short jobs need not wait for long ones, which give way and come back.  The
-    others exist for comparisons."""
+    order: Literal["fair", "attained", "fifo", "priority", "sjf"] = "attained"
+    """``attained``: short jobs need not wait for long ones, which give way and come back.  ``fair``: nobody
+    gives way to a job of the same class.  The others exist for comparisons."""
 
     classes: dict[Named, ClassSettings] = Field(default_factory=_classes)
     """All priority classes by name; ``normal`` is required and the default of jobs."""

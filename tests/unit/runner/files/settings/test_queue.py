@@ -22,7 +22,7 @@ def read(tmp_path: Path, text: str) -> QueueSettings:
 
 def test_the_defaults_are_those_of_the_rules() -> None:
     queue = Settings().queue
-    assert queue.rules() == SchedulerConfig()
+    assert queue.rules() == SchedulerConfig(order=SchedulingOrder.ATTAINED)
     assert queue.windows() == ()
 
 

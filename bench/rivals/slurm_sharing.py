@@ -35,7 +35,8 @@ from runner.core.ports.users import Owner
 DAY_LIMIT_S: Final = 1800.0
 GRACE_S: Final = 30
 CREDENTIAL_S: Final = 5
-"""A job that was requeued waits for so long (``cred_expire``); Slurm's default is 120 s."""
+"""A job that was requeued waits for so long; Slurm's default is 120 s.  It is not shortened where jobs are
+suspended: their steps cannot begin later than that."""
 
 QUICK_PARTITION, PATIENT_PARTITION = "quick", "patient"
 
@@ -48,6 +49,7 @@ class Way:
     declared: bool
     settings: tuple[str, ...]
     partitions: tuple[str, ...]
+    credential_s: int | None = None  # ``cred_expire``
 
 
 def _partition(name: str, *settings: str) -> str:
@@ -73,6 +75,7 @@ WAYS: Final = (
                 "Default=YES",
             ),
         ),
+        credential_s=CREDENTIAL_S,
     ),
     Way(
         "suspension of declared long ones",
@@ -199,7 +202,7 @@ def slurm_day(way: Way, node: Node, spec_of: Callable[[Training], Mapping[str, A
         CannotMeasure: Slurm is not here and may not be installed, or does not start.
     """
     settings = (*burst.TUNING, "KillWait=2", *way.settings)
-    config = ClusterConfig(node.cpus, "UP", settings, way.partitions, CREDENTIAL_S)
+    config = ClusterConfig(node.cpus, "UP", settings, way.partitions, way.credential_s)
     with start_cluster(node.directory, config, may_install=node.may_install) as environment:
         place = node.directory / "trainings"
         place.mkdir(mode=0o755)

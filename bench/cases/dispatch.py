@@ -42,7 +42,7 @@ from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.images import BuildFailed
-from runner.core.ports.store import JobRow, SimilarBy, UsageRecord
+from runner.core.ports.store import JobRow, SimilarBy, SwitchRecord, UsageRecord
 from runner.core.scheduler.snapshot import SchedulableDevice
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
@@ -186,6 +186,10 @@ class NoHistory:
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
         del owner, alike, which
+        return ()
+
+    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
+        del at
         return ()
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:

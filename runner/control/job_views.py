@@ -110,8 +110,10 @@ class JobViews:
         self._drift_s = _drift_s(now)
         self._estimates = RunTimeEstimates(past)
         self.usage = UsageTracker(config.half_life_s, config.cpu_weight, now.monotonic)
-        records = tuple(past.since(now.at - timedelta(seconds=HORIZON * config.half_life_s)))
+        since = now.at - timedelta(seconds=HORIZON * config.half_life_s)
+        records = tuple(past.since(since))
         self.usage.load(records, now.at)
+        self.switching.load(past.switches_since(since), now, config.cpu_weight, config.half_life_s)
         limits = config.switching.levels_device_s
         self._level_usage = load_level_usage(records, now.at, now.monotonic, self.usage, limits)
 

@@ -1,7 +1,7 @@
 """What switching from job to job has cost, as observed: saves on request and restarts.
 
-It is kept in memory.  After a restart of the daemon the number of preemptions, which the store has, and usual
-costs take its place until new ones are observed.
+It is kept in memory.  A daemon that starts counts the switches that the store knows, with the usual cost of a
+start: no restart gives the machine its budget back.
 """
 
 import json
@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from runner.control.context import Instant
 from runner.core.job.model import Job
 from runner.core.policy.facts import DecisionPoint
-from runner.core.ports.store import DecisionRow
+from runner.core.ports.store import DecisionRow, SwitchRecord
 from runner.core.scheduler.fairshare import decay_usage
+from runner.core.scheduler.snapshot import RESTART_S
 
 STAYS_S: Final = 60.0
 """How long a job that had no room to save does not have to give way."""
@@ -39,6 +41,15 @@ class SwitchingCosts:
         earlier_device_s = self.spent_device_s(now_s, half_life_s)
         self._spent_device_s = earlier_device_s + devices * (now_s - told_s + restart_s)
         self._at_s = now_s
+
+    def load(self, past: Iterable[SwitchRecord], now: Instant, cpu_weight: float, half_life_s: float) -> None:
+        """Count what earlier switches have cost the machine."""
+        for each in past:
+            ago_s = max((now.at - each.ended_at).total_seconds(), 0.0)
+            left_s = max((each.ended_at - each.told_at).total_seconds(), 0.0)
+            device_s = (each.gpus + cpu_weight * each.cpus) * (left_s + RESTART_S)
+            self._spent_device_s += decay_usage(device_s, ago_s, half_life_s)
+        self._at_s = now.monotonic
 
     def keep(self, job_id: str, now_s: float) -> None:
         """Let a job stay for a while that could not save now."""

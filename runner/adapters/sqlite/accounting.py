@@ -11,7 +11,7 @@ from typing import Final
 
 from runner.adapters.sqlite.store import SQL, SqliteStore
 from runner.core.accounting.usage import Switch, UsageSpan
-from runner.core.ports.store import SimilarBy, UsageRecord
+from runner.core.ports.store import SimilarBy, SwitchRecord, UsageRecord
 from runner.core.ports.usage import BusyTimes
 
 PREEMPTION: Final = "preemption"
@@ -40,6 +40,14 @@ class SqliteAccounting:
         """Return the device-seconds that the latest finished jobs held; a CPU counts as ``cpu_weight``."""
         rows = self._store.rows("held_by_job", jobs=jobs, cpu_weight=cpu_weight)
         return tuple(float(row["held"]) for row in rows)
+
+    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
+        """Return the attempts that have given way and left their devices after ``at``, the earliest first."""
+        rows = self._store.rows("switches_since", since=at.isoformat())
+        moments = [[datetime.fromisoformat(row[name]) for name in ("told_at", "ended_at")] for row in rows]
+        return tuple(
+            SwitchRecord(row["gpus"], row["cpus"], *times) for row, times in zip(rows, moments, strict=True)
+        )
 
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
         """Return the usage records of attempts between two times."""

@@ -471,6 +471,20 @@ WHERE ended_at IS NOT NULL AND job_id IN (
     SELECT id FROM jobs WHERE ended_at IS NOT NULL ORDER BY ended_at DESC, id DESC LIMIT :jobs)
 GROUP BY job_id;
 
+-- name: switches_since
+-- What attempts held that gave way, and when they were told.
+SELECT lendings.gpus, lendings.cpus, lendings.ended_at,
+    (SELECT max(events.at) FROM events
+     WHERE events.job_id = lendings.job_id AND events.kind = 'preempt_requested'
+         AND events.at >= lendings.placed_at AND events.at <= lendings.ended_at) AS told_at
+FROM jobs JOIN lendings ON lendings.job_id = jobs.id
+WHERE (jobs.ended_at IS NULL OR jobs.ended_at > :since) AND json_extract(jobs.job, '$.preempted') > 0
+    AND lendings.ended_at > :since AND told_at IS NOT NULL
+    AND (SELECT json_extract(decisions.body, '$.facts.killed_by') FROM decisions
+         WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
+         ORDER BY seq DESC LIMIT 1) = 'preemption'
+ORDER BY lendings.ended_at;
+
 -- name: used_between
 -- What each attempt held within a span, when its program started, and what of its work was saved.
 SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,

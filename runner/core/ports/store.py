@@ -96,6 +96,16 @@ class UsageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchRecord:
+    """An attempt that gave way: what it held, when it was told, and when it had left."""
+
+    gpus: int
+    cpus: float
+    told_at: datetime
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedTransition:
     """A change to a job as it is written down: the event, and the state before and after it."""
 
@@ -124,6 +134,9 @@ class UsageHistory(Protocol):
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
         """Return the device-seconds that the latest finished jobs held; a CPU counts as ``cpu_weight``."""
+
+    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
+        """Return the attempts that have given way and left their devices after ``at``, the earliest first."""
 
 
 class Store(Protocol):

@@ -13,7 +13,7 @@ from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.history import History
-from runner.core.ports.store import JobRow, SimilarBy, UsageRecord
+from runner.core.ports.store import JobRow, SimilarBy, SwitchRecord, UsageRecord
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import EstimateSource, JobArray
 
@@ -34,6 +34,10 @@ class Past:
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
         self.asked += 1
         return self.lasted.get((owner, alike, which), ())
+
+    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
+        del at
+        return ()
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
         del jobs, cpu_weight

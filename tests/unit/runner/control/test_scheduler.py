@@ -428,6 +428,32 @@ def test_a_job_that_does_not_save_as_it_says_is_charged_and_told_and_not_believe
 
 
 @pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+def test_what_switching_has_cost_is_not_forgotten_by_the_next_daemon(site: Host) -> None:
+    """Neither what the machine has spent of its budget, nor what owners have had in each service level."""
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.context.running[site.key(idle)] = Program(on_signal={15: None})
+    hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
+    site.wait(31)  # of 30 s of grace
+    assert isinstance(site.row(idle).job.state, Queued)
+    site.wait(3600)
+
+    def known() -> tuple[float, dict[tuple[str, str], tuple[float, ...]]]:
+        jobs, rules = site.daemon.scheduler.jobs, site.daemon.context.site.rules
+        spent = jobs.switching.spent_device_s(site.clock.monotonic(), rules.half_life_s)
+        levels = jobs._level_usage.read(site.clock.monotonic(), rules.switching.levels_device_s)
+        return spent, dict(levels)
+
+    before = known()
+    site.boot()
+    after = known()
+    assert before[0] > 2 * 30
+    assert after[0] == pytest.approx(before[0], rel=0.05)
+    assert set(after[1]) == set(before[1])
+    for owner, had in before[1].items():
+        assert after[1][owner] == pytest.approx(had, rel=0.01, abs=5)
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_job_goes_on_that_was_not_told_yet_when_the_other_was_cancelled(site: Host) -> None:
     idle = hand_in(site, Wish(gpus=2, terms=IDLE))
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT), settle=False)

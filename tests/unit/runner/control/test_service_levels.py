@@ -6,7 +6,7 @@ from datetime import datetime
 
 from runner.control.context import SiteConfig
 from runner.control.service_levels import EVERY_S, ServiceLevels
-from runner.core.ports.store import SimilarBy, UsageRecord
+from runner.core.ports.store import SimilarBy, SwitchRecord, UsageRecord
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder, SwitchingConfig
 
 RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED)
@@ -25,6 +25,10 @@ class Past:
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
         del owner, alike, which
+        return ()
+
+    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
+        del at
         return ()
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:

@@ -1,14 +1,15 @@
 """What switching has cost, as it is observed."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runner.control.context import Instant
 from runner.control.switching import SwitchingCosts
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing
-from runner.core.ports.store import DecisionRow
+from runner.core.ports.store import DecisionRow, SwitchRecord
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -22,6 +23,17 @@ def test_the_time_of_a_save_on_request_is_learned() -> None:
     assert costs.spent_device_s(112.0, 1000.0) == pytest.approx(64.0, rel=0.1)
     spent = costs.spent_device_s(200.0, 1000.0)
     assert costs.spent_device_s(1200.0, 1000.0) == pytest.approx(spent / 2)
+
+
+def test_what_switches_have_cost_before_is_known_to_the_next_daemon() -> None:
+    costs, hour = SwitchingCosts(), timedelta(hours=1)
+    past = [
+        SwitchRecord(2, 10.0, NOW - hour - timedelta(seconds=40), NOW - hour),
+        SwitchRecord(1, 0, NOW, NOW - hour),
+    ]
+    costs.load(past, Instant(NOW, 500.0), 0.1, 3600.0)
+    assert costs.spent_device_s(500.0, 3600.0) == pytest.approx((3 * 100 + 60) / 2)
+    assert costs.spent_device_s(4100.0, 3600.0) == pytest.approx((3 * 100 + 60) / 4)
 
 
 def decided(killed_by: str, *, charged: bool, moment: str = "exit") -> DecisionRow:

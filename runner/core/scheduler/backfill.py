@@ -42,7 +42,8 @@ class PreemptJob:
     job_id: str
     for_job: str
     why: str
-    spared_s: float = 0.0  # the waiting of the other job; of several victims each spares its part
+    spared_s: float = 0.0
+    """The waiting of the other job, of which each of several victims spares a part; 0: nobody knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,9 +302,10 @@ class _Planner:
             return False
         candidate, placement = found
         self.displacements.take(candidate)
-        waits = _describe_wait(placement, candidate, self._unknown_end_before(placement))
+        unknown = self._unknown_end_before(placement)
+        waits = _describe_wait(placement, candidate, unknown)
         why = partial(_displacement_reason, self.snapshot, job, candidate, waits)
-        earlier = self._make_room(job, candidate, why, placement)
+        earlier = self._make_room(job, candidate, why, _spared_s(placement, candidate, unknown))
         self._reserve(job, earlier, overdue=False)
         self.fair_share.charge(
             job.owner, job.group, job.request, job.planned_duration_s(self.snapshot.config)
@@ -315,11 +317,10 @@ class _Planner:
         job: PendingJob,
         candidate: PreemptionCandidate,
         why: Callable[[RunningJob], str],
-        placement: Placement,
+        spared_s: float,
     ) -> Placement:
         """Stop the victims, and tell each why; return the placement of the job that they make room for."""
         earlier = candidate.placement
-        spared_s = max(placement.at_s - earlier.at_s, 0.0) / len(candidate.victims)
         host = self.calendar.hosts[earlier.selection.host.number]
         for victim in candidate.victims:
             book_release(self.calendar, host, victim, earlier.at_s)
@@ -335,14 +336,21 @@ class _Planner:
         if candidate is None:
             return placement
         self.displacements.remove(candidate.victims)
-        waits = _describe_wait(placement, candidate, self._unknown_end_before(placement))
+        unknown = self._unknown_end_before(placement)
+        waits = _describe_wait(placement, candidate, unknown)
         why = _preemption_reason(job, candidate, waits)
-        return self._make_room(job, candidate, lambda _: why, placement)
+        return self._make_room(job, candidate, lambda _: why, _spared_s(placement, candidate, unknown))
 
 
 def _is_too_long(duration_s: float, too_long_s: float | None) -> bool:
     """Return whether a duration is at least as long as one that is known not to fit."""
     return too_long_s is not None and duration_s >= too_long_s
+
+
+def _spared_s(placement: Placement, candidate: PreemptionCandidate, unknown: str) -> float:
+    """Return the waiting that each victim spares a job; 0 if it would wait for a job of unknown end."""
+    spared_s = max(placement.at_s - candidate.placement.at_s, 0.0)
+    return 0.0 if unknown else spared_s / len(candidate.victims)
 
 
 def _describe_wait(placement: Placement, candidate: PreemptionCandidate, unknown: str) -> str:

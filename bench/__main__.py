@@ -115,10 +115,12 @@ def measure_case(name: str, scratch: Scratch) -> list[Line]:
 
 
 def _draw(path: Path, machine: Machine, lines: Sequence[Line]) -> None:
-    """Save memory by epoch as a picture, if it was measured."""
-    memory = [line for line in lines if line.bench == loader_memory.BENCH]
-    if any(isinstance(line, Result) for line in memory):
-        print(loader_memory.draw(memory, f"{machine.cpu}, {machine.cores} cores", path), file=sys.stderr)
+    """Save what is drawn of the measurements: memory by epoch, and slowdowns of a day in several queues."""
+    where = f"{machine.cpu}, {machine.cores} cores"
+    for case, to in ((loader_memory, path), (sharing, path.with_name(f"{sharing.BENCH}.png"))):
+        found = [line for line in lines if line.bench == case.BENCH]
+        if any(isinstance(line, Result) for line in found):
+            print(case.draw(found, where, to), file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -80,7 +80,7 @@ def make_lines(loaders: int, memory: Sequence[HeldMemory]) -> Iterator[Line]:
 def draw(lines: Sequence[Line], title: str, path: Path) -> str:
     """Draw the memory by epoch, and return a message about the outcome."""
     series = [line.ours for line in lines if isinstance(line, Result) and line.ours.unit == "MiB"]
-    return chart.save({each.label: each.values for each in series}, title, path)
+    return chart.save(chart.epochs({each.label: each.values for each in series}, title), path)
 
 
 def _settled(memory: Sequence[float]) -> Sequence[float]:

@@ -17,10 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 from bench.rivals.slurm_sharing import WAYS, Node, Way, slurm_day, write_script
+from bench.support import chart
 from bench.support.arrivals import STEPS, End, Training, day, play, slowdowns
 from bench.support.daemon import BenchDaemon, running_daemon
 from bench.support.result import Aim, CannotMeasure, Line, NotMeasured, Result, Series
@@ -158,6 +160,16 @@ def _contained(
     days = Days(trainings, alone_s, attained, fair)
     yield days.line(label, "fair", AIM_FAIR)
     yield days.weights_line(label)
+
+
+def draw(lines: Sequence[Line], machine: str, path: Path) -> str:
+    """Draw the mean slowdowns of each day, and return a message about the outcome."""
+    days: dict[str, dict[str, Sequence[float]]] = {}
+    for line in lines:
+        if isinstance(line, Result) and line.theirs is not None:
+            queues = days.setdefault(line.ours.label, {"attained": line.ours.values})
+            queues[line.theirs.label] = line.theirs.values
+    return chart.save(chart.means(days, "mean slowdown", machine), path, (9, 4.5))
 
 
 # --- the runner

@@ -73,7 +73,7 @@ class Paper:
 
 def test_the_chart_has_a_line_for_each_series() -> None:
     paper = Paper()
-    chart.draw(paper, {"a": [1.0, 2.0], "b": [3.0]}, "title")
+    chart.epochs({"a": [1.0, 2.0], "b": [3.0]}, "title")(paper)
     assert paper.lines == {"a": [1.0, 2.0], "b": [3.0]}
 
 

@@ -28,6 +28,7 @@ from shlex import quote
 from typing import Final
 
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
+from runner.adapters.process.reach import closed_directory
 from runner.adapters.process.records import ProcessRecord
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
@@ -100,6 +101,7 @@ class ProcessExecutor:
         check_request(request)
         _check_host(request)
         self._check_devices(request)
+        _check_reachable(request)
         record = self._record_of(request.key)
         with _disk_errors(f"launch {record.path.name}"):
             record.create(request.key, str(request.directory or request.run_dir))
@@ -308,6 +310,21 @@ def _check_host(request: LaunchRequest) -> None:
         raise LaunchRefused(f"{str(request.run_dir)!r}: no such directory")
     if request.mounts:
         raise LaunchRefused("the process executor makes no mounts; give the program the host's paths")
+
+
+def _check_reachable(request: LaunchRequest) -> None:
+    """Raise ``LaunchRefused`` if the owner may not enter a directory on the way to the program or its run."""
+    if os.geteuid() != 0:  # the owner is the daemon's user
+        return
+    program = [Path(each) for each in request.argv[:1] if Path(each).is_absolute()]
+    for path in (request.run_dir, *program):
+        closed = closed_directory(path, request.owner)
+        if closed is not None:
+            raise LaunchRefused(
+                f"uid {request.owner.uid}, as which it runs, may not enter {str(closed)!r}, on the way to "
+                f"{str(path)!r}: keep Python and the state directory where all may reach them, or chmod o+x "
+                "that directory"
+            )
 
 
 def _export_statements(environment: Mapping[str, str]) -> str:

@@ -6,22 +6,15 @@ and now and then while the queue is planned: they follow the jobs of months, not
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final
 
 import structlog
 
 from runner.control.context import SiteConfig
 from runner.core.ports.store import UsageHistory
-from runner.core.scheduler.attained import learned_levels
+from runner.core.scheduler.attained import LATEST_JOBS, LEARNS_EVERY_S, learned_levels
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 
 log = structlog.get_logger()
-
-EVERY_S: Final = 3600.0
-"""How often the history is looked up."""
-
-LATEST_JOBS: Final = 2000
-"""Finished jobs that count."""
 
 
 @dataclass(slots=True)
@@ -43,4 +36,4 @@ class ServiceLevels:
         if found is not None and found != rules.switching.levels_device_s:
             log.info("queue.levels_learned", hours=[round(each / 3600, 2) for each in found])
             self.site.rules = replace(rules, switching=replace(rules.switching, levels_device_s=found))
-        self._rules, self._next_s = self.site.rules, now_s + EVERY_S
+        self._rules, self._next_s = self.site.rules, now_s + LEARNS_EVERY_S

@@ -14,7 +14,7 @@ from math import inf, log2
 from typing import Final, TypeAlias
 
 from runner.core.job.states import Outcome
-from runner.core.scheduler.attained import learned_levels
+from runner.core.scheduler.attained import LATEST_JOBS, LEARNS_EVERY_S, learned_levels
 from runner.core.scheduler.backfill import Plan, PreemptJob, StartJob, plan
 from runner.core.scheduler.calendar import KeptHosts
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
@@ -111,14 +111,8 @@ PROGRESS_PART: Final = 0.01
 ROUNDING_S: Final = 1e-3
 """So much later a job has certainly reached a time that was computed for it."""
 
-LEARNS_EVERY_S: Final = 3600.0
-"""How often the limits of the service levels are learned anew, where they are."""
-
 SHARES_EVERY_S: Final = 60.0
 """The least time after which it is looked whether somebody is within the share again."""
-
-LATEST_JOBS: Final = 2000
-"""Ended jobs from which they are learned."""
 
 PlanObserver: TypeAlias = Callable[[Snapshot, Plan], None]
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from runner.control.context import SiteConfig
-from runner.control.service_levels import EVERY_S, ServiceLevels
+from runner.control.service_levels import ServiceLevels
 from runner.core.ports.store import SimilarBy, SwitchRecord, UsageRecord
+from runner.core.scheduler.attained import LEARNS_EVERY_S
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder, SwitchingConfig
 
 RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED)
@@ -47,12 +48,12 @@ def test_the_history_decides_once_there_is_enough_and_is_looked_up_now_and_then(
     levels.refresh(0.0)
     assert site.rules is RULES
     past.held = [7200.0] * 200
-    levels.refresh(EVERY_S / 2)
+    levels.refresh(LEARNS_EVERY_S / 2)
     assert (past.asked, site.rules) == (1, RULES)
-    levels.refresh(EVERY_S)
+    levels.refresh(LEARNS_EVERY_S)
     assert site.rules.switching == SwitchingConfig(LEARNED)
     learned = site.rules
-    levels.refresh(2 * EVERY_S)
+    levels.refresh(2 * LEARNS_EVERY_S)
     assert site.rules is learned
 
 

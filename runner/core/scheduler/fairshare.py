@@ -113,13 +113,13 @@ def _parts_of_shares(snapshot: Snapshot) -> Iterator[tuple[tuple[str, str], list
     """Yield by owner what was had in each service level and those below it, as parts of the owner's share.
 
     A share is what the owner's devices by ``entitlements`` would have been charged if they had always been
-    held.
+    held.  Owners whose share is 0 have had it from the beginning.
     """
     whole_s = snapshot.config.half_life_s / log(2)  # what one device is charged that is always held
     for owner, devices in entitlements(snapshot).items():
         share = devices * whole_s
         had = accumulate(snapshot.level_usage.get(owner, ()))
-        yield owner, [device_s / share if share else inf for device_s in had]
+        yield owner, [device_s / share for device_s in had] if devices else [inf]
 
 
 def entitlements(snapshot: Snapshot) -> dict[tuple[str, str], float]:

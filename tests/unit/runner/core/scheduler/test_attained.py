@@ -274,6 +274,15 @@ def test_the_jobs_of_whoever_has_had_a_share_in_their_level_go_after_those_of_ot
     assert list(starts(plan(many))) == ["old"]
 
 
+def test_whoever_has_a_share_of_0_goes_last_and_displaces_nobody_from_the_beginning() -> None:
+    rules = replace(RULES, user_shares={"eve": 0.0})
+    queue = (short("new", owner="eve"), replace(short("old", owner="bob"), ran_s=9 * HOUR_S))
+    snapshot = Snapshot(NOW_S, tuple(ONE), queue, config=rules)
+    assert list(starts(plan(snapshot))) == ["old"]
+    assert victims([short(owner="eve")], [long(owner="bob")], rules) == []
+    assert victims([short(owner="eve")], [long(owner="eve")], rules) == ["long"]
+
+
 def test_of_one_level_the_jobs_of_whoever_has_used_most_give_way_first() -> None:
     busy = (long("a", "h-0", owner="ada"), long("b", "h-1", owner="bob"))
     for most, expected in (("ada", "a"), ("bob", "b")):

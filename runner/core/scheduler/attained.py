@@ -60,14 +60,12 @@ def learned_levels(held_device_s: Sequence[float]) -> tuple[float, ...] | None:
 
 
 def _limit_below_which(held: Sequence[float], wanted: float) -> float:
-    """Return the limit below which jobs hold so many device-seconds in all; ``held`` is sorted."""
-    shorter = 0.0  # of the jobs that end below
-    for number, each in enumerate(held):
-        longer = len(held) - number
-        if shorter + each * longer >= wanted:
-            return (wanted - shorter) / longer
-        shorter += each
-    return held[-1]
+    """Return the limit below which jobs hold so many device-seconds, fewer than all; ``held`` is sorted."""
+    shorter, number = 0.0, 0  # what those jobs hold that end below the limit, and how many they are
+    while shorter + held[number] * (len(held) - number) < wanted:
+        shorter += held[number]
+        number += 1
+    return (wanted - shorter) / (len(held) - number)
 
 
 def service_level(device_s: float, config: SchedulerConfig) -> int:

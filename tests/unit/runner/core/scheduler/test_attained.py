@@ -371,6 +371,16 @@ def test_a_long_job_gives_way_to_short_ones_and_does_all_its_work() -> None:
     assert slowdown(done["b"]) == pytest.approx(70 / 60)
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_simulation_learns_the_limits_from_jobs_that_have_ended_if_it_should(*, learns: bool) -> None:
+    trace = [arrival(str(number), 1000.0 * number, 900) for number in range(150)]
+    seen: list[tuple[float, ...]] = []
+    site = Site((host(1),), RULES, learns_levels=learns)
+    simulate(site, trace, lambda snapshot, _: seen.append(snapshot.config.switching.levels_device_s))
+    assert seen[0] == LEVELS
+    assert seen[-1] == ((900.0, 5400.0, 43200.0) if learns else LEVELS)
+
+
 def test_a_job_rises_while_somebody_waits_and_gives_way_then() -> None:
     done = played([arrival("long", 0, 9 * HOUR_S), arrival("short", 60, 60)])
     assert done["short"].started_s == pytest.approx(max(LEVELS[0], 30 / 0.03) + 10, abs=1.0)

@@ -22,7 +22,7 @@ from runner.core.job.attempt import Start
 from runner.core.job.events import CancelRequested, Event, HoldRequested, RestartRequested
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
-from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Stopping
+from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.attempts import ProgressProbe, QueueTerms
 from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
@@ -960,7 +960,7 @@ class Turns:
             assert victim.saves_when_asked
             assert cost_s >= RESTART_S
             row = self.host.daemon.tracked_jobs[each.job_id].row
-            assert isinstance(row.job.state, Running)
+            assert isinstance(row.job.state, Running | Starting)  # the engine may be away for a quantum
             age_s = self.host.clock.monotonic() - self.placed_s[each.job_id, row.job.state.attempt.number]
             assert age_s * BUDGET >= cost_s - 1e-3
             assert (row.job.preempted + 1) * RESTART_S <= BUDGET * self.held_s(each.job_id) + 1e-3

@@ -88,7 +88,7 @@ def follow(daemon: BenchDaemon, file: Path) -> Errors:
     told: dict[float, float] = {}
     while (found := daemon.client.job(job))["state"] != "finished":
         progress: Mapping[str, Any] = found.get("progress") or {}
-        done = (progress.get("step") or 0) / (progress.get("total") or float("inf"))
+        done = (progress.get("step") or 0) / (progress.get("total_steps") or float("inf"))
         due = [part for part in PARTS if part <= done and part not in told]
         if due:
             why: Mapping[str, Any] = daemon.client.why(job)

@@ -26,7 +26,7 @@ RUNNER: Final = str(Path(sys.executable).with_name("runner"))
 STATE: Final = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-share")
 PATIENCE_S: Final = 600
 
-LONG_STEPS, SHORT_STEPS = 1100, 40
+LONG_STEPS, SHORT_STEPS = 2600, 40
 SHORT_JOBS: Final = 6
 """Two of them come at a time, three times while the long one works."""
 

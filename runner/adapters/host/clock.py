@@ -1,8 +1,13 @@
 """The only module that reads the time and the boot id of the host."""
 
+import os
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
+
+LONGEST_TICK: Final = timedelta(milliseconds=10)
+"""Linux stamps a file with the time of the last timer tick, up to this long ago (CONFIG_HZ >= 100)."""
 
 
 class SystemClock:
@@ -20,3 +25,11 @@ class SystemClock:
 def boot_id() -> str:
     """Return the kernel's id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def written_at(found: os.stat_result) -> datetime:
+    """Return when a file was last written, at the latest: never before a time that was read before the write.
+
+    An attempt that ends because it was asked to must not look as if it had ended before it was asked.
+    """
+    return datetime.fromtimestamp(found.st_mtime, UTC) + LONGEST_TICK

@@ -10,11 +10,10 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.host.clock import boot_id
+from runner.adapters.host.clock import boot_id, written_at
 from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
 PROGRAM_NOT_STARTED: Final = frozenset({1, 2, 74, 126, 127})
@@ -107,13 +106,13 @@ class ProcessRecord:
     def _ended(self, key: Key) -> Gone | None:
         path = self.path / "exit"
         try:
-            code, at = int(path.read_text()), path.stat().st_mtime
+            code, at = int(path.read_text()), written_at(path.stat())
         except FileNotFoundError:
             return None
         except ValueError:
             return Gone(key, None, error="its exit status was lost in a power cut")
         output = self._last_output() if code in PROGRAM_NOT_STARTED else ""
-        return Gone(key, code, error=output, at=datetime.fromtimestamp(at, UTC))
+        return Gone(key, code, error=output, at=at)
 
     def _last_output(self) -> str:
         with suppress(OSError), self.stderr.open("rb") as file:

@@ -12,10 +12,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from runner.adapters.host.clock import written_at
 from runner.adapters.launch import attempt_name
 from runner.adapters.slurm.states import Claim, Evidence
 from runner.core.ports.executor import Key, LaunchRequest
@@ -171,7 +172,7 @@ def read_foreign(path: Path) -> tuple[str, datetime] | None:
         return None
     finally:
         os.close(descriptor)
-    return text, datetime.fromtimestamp(found.st_mtime, UTC)
+    return text, written_at(found)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,18 @@ def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
     assert me.alive
     assert not replace(me, start=me.start - 1).alive
     assert not replace(me, boot="earlier").alive
+
+
+def test_an_end_never_seems_to_be_before_a_time_read_before_it(record: ProcessRecord) -> None:
+    """The time of a file is that of the last timer tick: who ended when asked looked done before."""
+    for _ in range(100):
+        asked = datetime.now(UTC)
+        # As a shell writes it: a file that was looked at, as open() does, has finer times in newer kernels.
+        file = os.open(record.path / "exit", os.O_WRONLY | os.O_CREAT)
+        os.write(file, b"0\n")
+        os.close(file)
+        ended = record.observation(KEY)
+        assert isinstance(ended, Gone)
+        assert ended.at is not None
+        assert ended.at >= asked
+        (record.path / "exit").unlink()

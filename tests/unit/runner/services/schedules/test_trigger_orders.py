@@ -48,18 +48,22 @@ def test_no_time_comes_twice_and_the_next_one_always_comes(
         site.at("2030-01-01 12:30")
         site.make(f"cron: 0 * * * *, overlap: {overlap}, missed: {missed}")
         for what, seconds in steps:
-            before = len(site.jobs())
+            before, due = len(site.jobs()), _due(site)
             do(site, what, seconds)
-            assert len(site.jobs()) <= before + 1
+            assert len(site.jobs()) <= before + due  # jobs that are ready are written together
         made = Counter(row.name for row in site.jobs())
         assert set(made.values()) <= {1}
         _settle(site)
-        assert [row.state for row in site.books.firings(1) if row.state == "due"] == []
+        assert _due(site) == 0
         linked = [row.job_id for row in site.books.firings(1, 1000) if row.state == "submitted"]
         assert sorted(map(str, linked), key=int) == [row.job.id for row in site.jobs()]
         if overlap == "replace":
             assert len(site.books.unfinished(1)) <= 1
         _one_more(site)
+
+
+def _due(site: Clockwork) -> int:
+    return sum(row.state == "due" for row in site.books.firings(1, 1000))
 
 
 def _settle(site: Clockwork) -> None:

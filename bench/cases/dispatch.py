@@ -192,6 +192,12 @@ class NoHistory:
         del at
         return ()
 
+    def starts_s(self) -> Mapping[str, tuple[int, float]]:
+        return {}
+
+    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
+        """Keep nothing."""
+
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
         del jobs, cpu_weight
         return ()

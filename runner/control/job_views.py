@@ -13,6 +13,9 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
+import structlog
+
+from runner.base.errors import Unavailable
 from runner.control.context import Context, Instant, TrackedJob, as_started
 from runner.control.dependencies import DependencyTracker
 from runner.control.estimates import RunTimeEstimates
@@ -49,6 +52,8 @@ from runner.core.scheduler.snapshot import (
     ResourceRequest,
     RunningJob,
 )
+
+log = structlog.get_logger()
 
 CLOCK_SET_S: Final = 0.5
 """The time of day has been set when it differs by more from what the monotonic clock says."""
@@ -101,7 +106,9 @@ class JobViews:
     )  # equal ones are one object
     _drift_s: float = 0.0  # of the time of day against the monotonic clock
     _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
-    _starts_s: dict[str, float] = field(default_factory=dict)  # from launch to first step, by job
+    _starts_s: dict[str, tuple[int, float]] = field(
+        default_factory=dict
+    )  # attempt, seconds from launch to first step
     _last_devices: dict[str, tuple[str, ...]] = field(default_factory=dict)  # that each job held last
     switching: SwitchingCosts = field(default_factory=SwitchingCosts)
 
@@ -113,6 +120,7 @@ class JobViews:
         since = now.at - timedelta(seconds=HORIZON * config.half_life_s)
         records = tuple(past.since(since))
         self.usage.load(records, now.at)
+        self._starts_s = dict(past.starts_s())
         self.switching.load(past.switches_since(since), now, config.cpu_weight, config.half_life_s)
         limits = config.switching.levels_device_s
         self._level_usage = load_level_usage(records, now.at, now.monotonic, self.usage, limits)
@@ -184,9 +192,19 @@ class JobViews:
             ends_s = reported_s + remaining_s
             view = replace(view, ends_s=ends_s, ends_by=EstimateSource.PROGRESS)
         if probed.start_s is not None:
-            self._starts_s[probed.job_id] = probed.start_s
             view = replace(view, restart_s=probed.start_s)
         self.running[probed.job_id] = view
+        if probed.start_s is not None:
+            self._note_start(probed.job_id, probed.attempt, probed.start_s)
+
+    def _note_start(self, job_id: str, attempt: int, start_s: float) -> None:
+        """Keep how long an attempt took to its first step, over a restart of the daemon, too."""
+        if self._starts_s.get(job_id) != (attempt, start_s):
+            self._starts_s[job_id] = attempt, start_s
+            try:
+                self.context.past.add_start(job_id, attempt, start_s)
+            except Unavailable as error:  # it is known here, and lost with the daemon
+                log.info("job.start_not_kept", job_id=job_id, problem=str(error))
 
     def follow_clock(self, now: Instant) -> None:
         """Work out all times again when somebody has set the time of day."""
@@ -297,7 +315,8 @@ class JobViews:
         )
 
     def _restart_s(self, job_id: str) -> float:
-        return self._starts_s.get(job_id, snapshot.RESTART_S)
+        known = self._starts_s.get(job_id)
+        return snapshot.RESTART_S if known is None else known[1]
 
     def _follow_switch(self, was_running: RunningJob | None, tracked: TrackedJob) -> None:
         """Learn what a switch has cost, when a job that gave way has left its devices."""

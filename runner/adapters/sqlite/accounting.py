@@ -49,6 +49,18 @@ class SqliteAccounting:
             SwitchRecord(row["gpus"], row["cpus"], *times) for row, times in zip(rows, moments, strict=True)
         )
 
+    def starts_s(self) -> dict[str, tuple[int, float]]:
+        """Return of each unfinished job its latest attempt with a first step, and the seconds to that."""
+        rows = self._store.rows("starts_of_unfinished")
+        return {str(row["job_id"]): (row["attempt"], row["start_s"]) for row in rows}
+
+    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
+        """Note the seconds from launch to first step; only the thread that writes the store may call this."""
+        with self._store.transaction() as connection:
+            connection.execute(
+                SQL["set_start"], {"job_id": int(job_id), "attempt": attempt, "start_s": start_s}
+            )
+
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
         """Return the usage records of attempts between two times."""
         rows = self._store.rows("used_between", since=since.isoformat(), until=until.isoformat())
@@ -68,13 +80,14 @@ class SqliteAccounting:
             return None
         told_s, ended_s = _known_seconds(told["told_at"]), _known_seconds(row["ended_at"])
         start_s = 0.0
-        if following is not None and following["launched_at"] is not None:
-            start_s = _known_seconds(following["launched_at"]) - _known_seconds(following["placed_at"])
+        worked_s = None if following is None else _worked_from_s(following)
+        if following is not None and worked_s is not None:
+            start_s = worked_s - _known_seconds(following["placed_at"])
         lost_s = _lost_s(row, _seconds(row["launched_at"]), ended_s)
         return Switch(
             told_s=told_s,
             cost_s=max(ended_s - told_s, lost_s) + start_s,
-            spared_s=told["spared_s"] or 0.0,
+            spared_s=told["spared_s"] or 0.0 if told["other_ran"] else None,
             job=f"{told['other_id']} {told['other_name']}",
             user=told["other_owner"],
             team=told["other_team"] or "",
@@ -113,11 +126,20 @@ def _usage_span(row: sqlite3.Row, switch: Switch | None = None) -> UsageSpan:
         cpus=row["cpus"],
         placed_s=_known_seconds(row["placed_at"]),
         ended_s=ended_s,
-        started_s=ran_s,
+        started_s=_worked_from_s(row),
         lost_s=_lost_s(row, ran_s, ended_s),
         util=row["busy_s"] / row["device_s"] if row["device_s"] else None,
         switch=switch,
     )
+
+
+def _worked_from_s(row: sqlite3.Row) -> float | None:
+    """Return when an attempt had taken its first step; its launch where nobody saw a step."""
+    ran_s, ended_s = _seconds(row["launched_at"]), _seconds(row["ended_at"])
+    if ran_s is None or row["start_s"] is None:
+        return ran_s
+    worked_s = ran_s + float(row["start_s"])
+    return worked_s if ended_s is None else min(worked_s, ended_s)
 
 
 def _lost_s(row: sqlite3.Row, ran_s: float | None, ended_s: float | None) -> float:

@@ -174,6 +174,16 @@ FROM jobs LEFT JOIN revisions AS newest ON newest.job_id = jobs.id
     AND newest.number = (SELECT max(number) FROM revisions WHERE job_id = jobs.id);
 PRAGMA user_version = 5;
 
+-- name: version_5_starts
+-- Stores of the first layouts of version 5 lack this table.
+-- How long attempts took from their launch to their first step, in seconds, where that was seen.
+CREATE TABLE starts (
+    job_id  INTEGER NOT NULL REFERENCES jobs,
+    attempt INTEGER NOT NULL,
+    start_s REAL NOT NULL,
+    PRIMARY KEY (job_id, attempt)
+) STRICT, WITHOUT ROWID;
+
 -- name: indexes
 -- Of version 5, made where they are missing: they hold nothing that the tables do not.  A list of one's own jobs
 -- must not look at everybody's.
@@ -488,7 +498,7 @@ ORDER BY lendings.ended_at;
 -- name: used_between
 -- What each attempt held within a span, when its program started, and what of its work was saved.
 SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,
-    utilisation.device_s AS device_s, utilisation.busy_s AS busy_s,
+    utilisation.device_s AS device_s, utilisation.busy_s AS busy_s, starts.start_s AS start_s,
     (SELECT json_extract(decisions.body, '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"',
          '$.facts.killed_by')
      FROM decisions
@@ -498,13 +508,15 @@ FROM lendings
 JOIN jobs ON jobs.id = lendings.job_id
 LEFT JOIN attempts ON attempts.job_id = lendings.job_id AND attempts.number = lendings.attempt
 LEFT JOIN utilisation ON utilisation.job_id = lendings.job_id AND utilisation.attempt = lendings.attempt
+LEFT JOIN starts ON starts.job_id = lendings.job_id AND starts.attempt = lendings.attempt
 WHERE lendings.placed_at < :until AND (lendings.ended_at IS NULL OR lendings.ended_at > :since);
 
 -- name: switch_of
 -- To which job an attempt gave way that was allocated for a while, and what the queue said of it.
 SELECT events.at AS told_at, json_extract(events.body, '$.spared_s') AS spared_s,
     other.id AS other_id, other.name AS other_name, other.owner AS other_owner,
-    (SELECT team FROM lendings WHERE lendings.job_id = other.id LIMIT 1) AS other_team
+    (SELECT team FROM lendings WHERE lendings.job_id = other.id LIMIT 1) AS other_team,
+    EXISTS (SELECT 1 FROM lendings WHERE lendings.job_id = other.id AND lendings.placed_at >= events.at) AS other_ran
 FROM events JOIN jobs AS other ON other.id = CAST(json_extract(events.body, '$.for_job') AS INTEGER)
 WHERE events.job_id = :job_id AND events.kind = 'preempt_requested'
     AND events.at >= :placed_at AND events.at <= :ended_at
@@ -514,6 +526,13 @@ ORDER BY events.seq DESC LIMIT 1;
 INSERT INTO utilisation (job_id, attempt, device_s, busy_s) VALUES (:job_id, :attempt, :device_s, :busy_s)
 ON CONFLICT (job_id, attempt) DO UPDATE
 SET device_s = device_s + excluded.device_s, busy_s = busy_s + excluded.busy_s;
+
+-- name: set_start
+INSERT OR REPLACE INTO starts (job_id, attempt, start_s) VALUES (:job_id, :attempt, :start_s);
+
+-- name: starts_of_unfinished
+SELECT job_id, max(attempt) AS attempt, start_s FROM starts
+WHERE job_id IN (SELECT id FROM jobs WHERE ended_at IS NULL) GROUP BY job_id;
 
 -- name: attempts_ended_after
 SELECT seq, kind, json_extract(body, '$.ended.cause') AS cause FROM events

@@ -86,7 +86,7 @@ MIGRATIONS: Final = {
     2: ("version_2",),
     3: ("version_3", "version_3_utilisation", "version_3_schedules"),
     4: ("version_4",),
-    5: ("version_5",),
+    5: ("version_5", "version_5_starts"),
 }
 """The statements that lead to each version from the one before it; a new store goes through all of them."""
 
@@ -284,6 +284,8 @@ class SqliteStore:
         missing = "" if self.rows("index_named", name="jobs_by_owner") else SQL["indexes"]
         if not self.rows("columns_of", table="utilisation"):
             missing += SQL["version_3_utilisation"]
+        if not self.rows("columns_of", table="starts"):
+            missing += SQL["version_5_starts"]
         if "terms" not in {row["name"] for row in self.rows("columns_of", table="schedules")}:
             missing += f"DROP TABLE occasions; DROP TABLE schedules; {SQL['version_3_schedules']}"
         if missing:

@@ -26,12 +26,12 @@ class Switch:
 
     ``cost_s``: the time from the request to the release, the work that was lost, and the start of the next
     attempt as far as it has begun.  ``spared_s``: the waiting that the other job would have had in addition,
-    as the queue estimated it.
+    as the queue estimated it; None: it has not been placed since.
     """
 
     told_s: float
     cost_s: float
-    spared_s: float
+    spared_s: float | None
     job: str
     user: str
     team: str
@@ -105,7 +105,7 @@ def usage_by(
         groups[_who(each, by)].append(each)
     whole = _sums(found, since_s, until_s)
     won: dict[str, list[Switch]] = defaultdict(list)
-    for switch in _switches(found, since_s, until_s):
+    for switch in _won(found, since_s, until_s):
         won[_who(switch, by)].append(switch)
     uses = (_use(who, each, whole, (since_s, until_s), won[who]) for who, each in groups.items())
     return tuple(sorted(uses, key=lambda use: (-use.device_s, -use.cpu_s, use.who)))
@@ -114,7 +114,7 @@ def usage_by(
 def total_usage(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
     """Return the usage of all together."""
     found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
-    won = _switches(found, since_s, until_s)
+    won = _won(found, since_s, until_s)
     return _use("", found, _sums(found, since_s, until_s), (since_s, until_s), won)
 
 
@@ -122,6 +122,11 @@ def _switches(usage_records: Iterable[UsageSpan], since_s: float, until_s: float
     """Return the switches that were begun between two times."""
     switches = (each.switch for each in usage_records)
     return [each for each in switches if each is not None and since_s <= each.told_s < until_s]
+
+
+def _won(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> list[Switch]:
+    """Return those after which the other job was placed."""
+    return [each for each in _switches(usage_records, since_s, until_s) if each.spared_s is not None]
 
 
 def _who(usage: UsageSpan | Switch, by: GroupBy) -> str:
@@ -178,7 +183,7 @@ def _use(
         len(costs),
         fsum(costs),
         len(won),
-        fsum(each.spared_s for each in won),
+        fsum(each.spared_s or 0.0 for each in won),
     )
 
 

@@ -48,6 +48,7 @@ class ProgressReport:
     written: float  # by the clock of the container; only compared for changes
     items: int | None = None  # rows, tokens or windows since the attempt began
     begun: int = 0  # step that the attempt began from
+    step_s: float | None = None  # of a step, as the program measures it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +102,19 @@ class Heartbeat:
         return _counted(after, sign, now)
 
     def _start(self, sign: ProgressReport | None, now: float) -> float | None:
-        """Return the time from launch to the first step; None if no probe was near that step."""
+        """Return the time from launch to the first step; None if no probe was near that step.
+
+        A probe sees the first step some steps late; those took ``step_s`` each.
+        """
         before = self.sign
         if self.start_s is not None or self.born is None or sign is None or sign.step <= sign.begun:
             return self.start_s
         missed = before is not None and before.step > before.begun
-        unseen_s = now - max(self.looked, self.born)
-        return None if missed or unseen_s > MAX_PROBE_GAP_S else max(now - self.born, 0.0)
+        looked = max(self.looked, self.born)
+        if missed or now - looked > MAX_PROBE_GAP_S:
+            return None
+        after_first_s = (sign.step - sign.begun - 1) * (sign.step_s or 0.0)
+        return max(max(now - after_first_s, looked) - self.born, 0.0)
 
     def _learnt(self, phase: str, silence_s: float) -> tuple[tuple[str, float], ...]:
         known = dict(self.longest)

@@ -138,6 +138,12 @@ class UsageHistory(Protocol):
     def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
         """Return the attempts that have given way and left their devices after ``at``, the earliest first."""
 
+    def starts_s(self) -> Mapping[str, tuple[int, float]]:
+        """Return of each unfinished job its latest attempt with a first step, and the seconds to that."""
+
+    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
+        """Note the seconds from launch to first step; only the thread that writes the store may call this."""
+
 
 class Store(Protocol):
     """What survives a crash.  One thread at a time writes; each call is one transaction."""

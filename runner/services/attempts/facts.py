@@ -196,7 +196,12 @@ def progress_report(status: Status | None) -> ProgressReport | None:
     if status is None:
         return None
     return ProgressReport(
-        status.phase.value, status.step, status.time, status.items, status.resumed_from or 0
+        status.phase.value,
+        status.step,
+        status.time,
+        status.items,
+        status.resumed_from or 0,
+        status.step_s,
     )
 
 

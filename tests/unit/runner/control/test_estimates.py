@@ -1,7 +1,7 @@
 """What the latest jobs of a name say about how long the next one takes."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import median
@@ -38,6 +38,12 @@ class Past:
     def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
         del at
         return ()
+
+    def starts_s(self) -> Mapping[str, tuple[int, float]]:
+        return {}
+
+    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
+        """Keep nothing."""
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
         del jobs, cpu_weight

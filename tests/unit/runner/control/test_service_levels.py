@@ -1,6 +1,6 @@
 """When the limits of the service levels are learned, and when the settings decide."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -31,6 +31,12 @@ class Past:
     def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
         del at
         return ()
+
+    def starts_s(self) -> Mapping[str, tuple[int, float]]:
+        return {}
+
+    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
+        """Keep nothing."""
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
         del cpu_weight

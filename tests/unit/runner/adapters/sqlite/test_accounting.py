@@ -8,7 +8,7 @@ import pytest
 
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
-from runner.core.accounting.usage import UsageSpan
+from runner.core.accounting.usage import Switch, UsageSpan
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
@@ -113,3 +113,65 @@ def test_how_busy_devices_were_is_added_up(store: SqliteStore) -> None:
     for _ in range(2):
         SqliteAccounting(store).add({("1", 1): (100.0, 40.0)})
     assert only(store).util == 0.4
+
+
+def test_a_start_is_useful_from_the_first_step_on(store: SqliteStore) -> None:
+    lent(store)
+    report = SqliteAccounting(store)
+    report.add_start("1", 1, 600.0)
+    assert report.starts_s() == {"1": (1, 600.0)}
+    assert only(store).started_s == (NOON + H).timestamp() + 600
+    report.add_start("1", 1, 1e6)  # of a clock that was set meanwhile
+    assert only(store).started_s == (NOON + 4 * H).timestamp()
+
+
+def given_way(store: SqliteStore, told: datetime) -> None:
+    """Insert a job of bob's, and that the attempt of ada's, which had saved, was told to give way to it."""
+    row = JobRow(
+        Job("2", Preparing(NOON)), "short", Owner(1001, 1001, "bob"), NOON, 50, RevisionText.of("{}")
+    )
+    store.add(row, "submitted")
+    with store.transaction() as connection:
+        connection.execute(
+            "INSERT INTO events (job_id, at, kind, text, body) VALUES (1, ?, 'preempt_requested', '', ?)",
+            (told.isoformat(), json.dumps({"for_job": "2", "spared_s": 900.0})),
+        )
+    decided(store, {"progress.advanced": True, "checkpoint.age_s": 20.0, "killed_by": "preemption"})
+
+
+def placed(store: SqliteStore, job_id: int, attempt: int, at: datetime, ran: datetime) -> None:
+    with store.transaction() as connection:
+        connection.execute(
+            "INSERT INTO lendings (job_id, attempt, uid, owner, team, gpus, cpus, devices, placed_at)"
+            " VALUES (?, ?, 1000, 'ada', 'vision', 2, 8.0, '[]', ?)",
+            (job_id, attempt, at.isoformat()),
+        )
+        connection.execute(
+            "INSERT INTO attempts (job_id, number, lineage, image, placed_at, launched_at)"
+            " VALUES (?, ?, 1, 'img', ?, ?)",
+            (job_id, attempt, at.isoformat(), ran.isoformat()),
+        )
+
+
+def switch(store: SqliteStore) -> Switch:
+    (found,) = (each.switch for each in SqliteAccounting(store).between(NOON, NOON + 9 * H) if each.switch)
+    return found
+
+
+def test_a_switch_costs_the_stop_and_the_next_start_until_its_first_step(store: SqliteStore) -> None:
+    lent(store)
+    given_way(store, NOON + 4 * H - timedelta(seconds=30))
+    assert switch(store).cost_s == 30  # the 20 s since the checkpoint lie within them
+    back = NOON + 5 * H
+    placed(store, 1, 2, back, back + timedelta(seconds=2))
+    assert switch(store).cost_s == 32
+    SqliteAccounting(store).add_start("1", 2, 5.0)
+    assert switch(store).cost_s == 37
+
+
+def test_nothing_is_spared_a_job_that_was_not_placed_since(store: SqliteStore) -> None:
+    lent(store)
+    given_way(store, NOON + 3 * H)
+    assert (switch(store).job, switch(store).spared_s) == ("2 short", None)
+    placed(store, 2, 1, NOON + 4 * H, NOON + 4 * H)
+    assert switch(store).spared_s == 900

@@ -104,3 +104,13 @@ def test_a_store_that_was_brought_up_without_the_missing_tables_is_completed(
     SqliteStore(path)
     SqliteStore(new)
     assert layout_of(path) == layout_of(new)
+
+
+def test_a_store_of_version_5_without_the_table_of_starts_is_completed(tmp_path: Path) -> None:
+    path, new = tmp_path / "store.db", tmp_path / "new.db"
+    for each in (path, new):
+        SqliteStore(each)
+    with closing(sqlite3.connect(path)) as store:
+        store.executescript("DROP TABLE starts")
+    SqliteStore(path)
+    assert layout_of(path) == layout_of(new)

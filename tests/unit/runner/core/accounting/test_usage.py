@@ -69,6 +69,9 @@ def test_what_giving_way_cost_the_one_and_spared_the_other() -> None:
         ("short", 1), ("train", 0),
     ]  # fmt: skip
     assert total_usage([long, short], H + 1, 4 * H).gave_way == 0  # it was told before
+    unused = replace(long, switch=replace(switch, spared_s=None))
+    whole = total_usage([unused, short], 0, 4 * H)
+    assert (whole.gave_way, whole.gave_way_cost_s, whole.preferred, whole.spared_wait_s) == (1, 60, 0, 0)
 
 
 SOME = st.builds(

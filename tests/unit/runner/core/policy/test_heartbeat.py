@@ -71,6 +71,14 @@ def test_a_start_lasts_until_the_first_step_that_is_seen() -> None:
     assert _looks([(4, _sign(3))], Heartbeat(born=9.0)).start_s == 0
 
 
+def test_steps_that_were_taken_since_the_first_do_not_count_as_a_start() -> None:
+    """Of 41 steps of 0.1 s that a probe finds, 40 came after the first one."""
+    at_once = [(5.0, _sign(0, "init")), (10.0, ProgressReport("train", 41, 0.0, step_s=0.1))]
+    assert _looks(at_once, Heartbeat(born=2.0)).start_s == 4
+    much = [(5.0, _sign(0, "init")), (10.0, ProgressReport("train", 41, 0.0, step_s=9.0))]
+    assert _looks(much, Heartbeat(born=2.0)).start_s == 3  # no step had been taken at 5
+
+
 def test_a_first_step_that_nobody_looked_on_says_nothing_about_the_start() -> None:
     assert _looks([(1000, _sign(70)), (1005, _sign(71))], Heartbeat(born=2.0)).start_s is None
     away = [(10, _sign(0)), (10 + MAX_PROBE_GAP_S + 1, _sign(5)), (80, _sign(6))]

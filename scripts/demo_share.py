@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +27,9 @@ RUNNER: Final = str(Path(sys.executable).with_name("runner"))
 STATE: Final = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-share")
 PATIENCE_S: Final = 600
 
-LONG_STEPS, SHORT_STEPS = 2600, 40
+LONG_S: Final = 40.0
+"""For how long the long training works: its number of steps follows from the speed of this machine."""
+SPEED_STEPS, SHORT_STEPS, LEAST_STEPS, MOST_STEPS = 150, 40, 600, 10_000
 SHORT_JOBS: Final = 6
 """Two of them come at a time, three times while the long one works."""
 
@@ -94,14 +97,18 @@ class Daemon:
         found: dict[str, Any] = json.loads(self.runner("show", name, "--json"))
         return found
 
-    def until_step(self, name: str, step: int) -> None:
-        """Wait for a step; the daemon is asked directly, because so many commands would be a load."""
+    def until_step(self, name: str, step: int) -> dict[str, Any]:
+        """Wait for a step and return what was reported then.
+
+        The daemon is asked directly, because so many commands would be a load.
+        """
         client = Client(Endpoint(str(self.directory / "runner.sock"), None))
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             found = client.job(name)
-            if (found.get("progress") or {}).get("step", 0) >= step:
-                return
+            reported = found.get("progress") or {}
+            if reported.get("step", 0) >= step:
+                return dict(reported)
             if found["state"] in {"finished", "held"}:
                 sys.exit(f"demo: job {name} ended too early: {found['why']}")
             time.sleep(0.2)
@@ -112,23 +119,26 @@ def weights(found: dict[str, Any]) -> str:
     return str(found["result"]["weights_sha256"])
 
 
-def day(order: str) -> Day:
+def step_s(daemon: Daemon) -> float:
+    """Return how long a step takes here; the image is made meanwhile."""
+    daemon.submit("speed", MOST_STEPS)
+    reported = daemon.until_step("speed", SPEED_STEPS)
+    daemon.runner("cancel", "speed")
+    return float(reported["step_s"])
+
+
+def day(daemon: Daemon, long_steps: int) -> Day:
     """Play the day in one order."""
-    daemon = Daemon(order)
-    daemon.runner("list")  # starts the daemon
-    try:
-        daemon.submit("long", LONG_STEPS)
-        names = [f"short{number}" for number in range(1, SHORT_JOBS + 1)]
-        for number, name in enumerate(names):
-            if number % 2 == 0:
-                daemon.until_step("long", LONG_STEPS * (number + 1) // (SHORT_JOBS + 1))
-            daemon.submit(name, SHORT_STEPS)
-        daemon.runner("wait", "long", *names)
-        events = [line for line in daemon.runner("events", "long").splitlines() if "gave way" in line]
-        found = {name: daemon.job(name) for name in ("long", *names)}
-    finally:
-        daemon.runner("stop")
-    return tell(order, found, names, events)
+    daemon.submit("long", long_steps)
+    names = [f"short{number}" for number in range(1, SHORT_JOBS + 1)]
+    for number, name in enumerate(names):
+        if number % 2 == 0:
+            daemon.until_step("long", long_steps * (number + 1) // (SHORT_JOBS + 1))
+        daemon.submit(name, SHORT_STEPS)
+    daemon.runner("wait", "long", *names)
+    events = [line for line in daemon.runner("events", "long").splitlines() if "gave way" in line]
+    found = {name: daemon.job(name) for name in ("long", *names)}
+    return tell(daemon.order, found, names, events)
 
 
 def tell(order: str, found: dict[str, Any], names: list[str], events: list[str]) -> Day:
@@ -158,8 +168,15 @@ def moment(text: str) -> float:
 def main() -> int:
     began = time.monotonic()
     print(f"one long training, and then {SHORT_JOBS} short ones, in two orders at once", flush=True)
-    with ThreadPoolExecutor() as threads:
-        attained, fifo = threads.map(day, ("attained", "fifo"))
+    daemons = [Daemon(order) for order in ("attained", "fifo")]
+    with ThreadPoolExecutor() as threads, ExitStack() as stack:
+        for daemon in daemons:
+            daemon.runner("list")  # starts it
+            stack.callback(daemon.runner, "stop")
+        each_s = max(threads.map(step_s, daemons))
+        steps = min(max(round(LONG_S / each_s), LEAST_STEPS), MOST_STEPS)
+        print(f"a step takes {1000 * each_s:.0f} ms here: the long training takes {steps}", flush=True)
+        attained, fifo = threads.map(day, daemons, (steps, steps))
     for each in (attained, fifo):
         show(each)
     ratio = sum(fifo.waits_s) / max(sum(attained.waits_s), 0.001)

@@ -73,7 +73,9 @@ def make_usage_table(answer: Json) -> Table:
         (*_cells(use), *(_switch_cells(use) if switches else ())) for use in ([*uses, whole] if uses else [])
     )
     columns = (answer["by"].upper(), *COLUMNS, *(SWITCHES if switches else ()))
-    return Table(columns, rows, empty="nothing was lent", spare=("ATTEMPTS", "CPU HOURS"))
+    hours = "CPU HOURS" if whole["device_s"] else "DEVICE HOURS"
+    spare = ("ATTEMPTS", hours, "UTILISATION", "EFFICIENCY")
+    return Table(columns, rows, empty="nothing was lent", spare=spare)
 
 
 def format_share(answer: Json) -> str:

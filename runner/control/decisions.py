@@ -26,7 +26,7 @@ from runner.core.policy.causes import ExitCause
 from runner.core.policy.decision import Action, Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide, mark_overruled
 from runner.core.policy.explain import format_span
-from runner.core.policy.facts import DecisionPoint, FactValue
+from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History, fingerprint
 from runner.core.policy.model import Source, Verb
 from runner.core.ports.attempts import ExitFindings, PinnedPolicy
@@ -221,13 +221,28 @@ def _honour_request(
     if state.reason is StopReason.PREEMPTION:
         history = history.request_next()  # the queue asked for the next start: no restart rate counts it
     verb = Verb.HOLD if state.reason is StopReason.HOLD else Verb.RESUME
-    reason = _request_reason(state)
-    if state.reason is StopReason.PREEMPTION and decision.facts.get("cause") == ExitCause.DISK_FULL:
-        reason += "; its disk was full when it was to save, so it goes on from before that"
+    reason = _request_reason(state) + _failed_to_save(state, decision.facts)
     verdict = Action(verb, "", reason, charged=False, limit=Guard.OPERATOR)
     if state.reason is StopReason.PREEMPTION and job.time_limit is not None and history.ran >= job.time_limit:
         verdict = replace(verdict, verb=Verb.GIVE_UP, reason=_time_limit_reason(job, state), limit=Guard.WALL)
     return mark_overruled(replace(decision, action=verdict, history=history))
+
+
+def _failed_to_save(state: Stopping, facts: Facts) -> str:
+    """Return what became of an attempt that was to save, give way and did not end by that; "" if it did."""
+    cause = facts.get("cause")
+    if state.reason is not StopReason.PREEMPTION or state.killed or cause in _ENDS_WHEN_ASKED:
+        return ""
+    if cause == ExitCause.DISK_FULL:
+        return "; its disk was full when it was to save, so it goes on from before that"
+    step = facts.get("checkpoint.step")
+    begin = "the beginning" if step is None else f"step {step}"
+    return f"; it failed when it was to save ({cause}), which is not charged, and goes on from {begin}"
+
+
+_ENDS_WHEN_ASKED: Final = frozenset(
+    {None, ExitCause.STOPPED, ExitCause.TERMINATED, ExitCause.NOT_STARTED, ExitCause.PREEMPTED}
+)
 
 
 def _has_let_grace_pass(context: Context, row: JobRow, state: Stopping, findings: ExitFindings) -> bool:

@@ -105,7 +105,7 @@ def describe_decision(after: Job) -> str:
             return why if why.startswith(outcome) else f"{outcome}: {why}"
         case Held(why=why):
             return f"held: {why}"
-        case Queued(since=since, why=why, not_before=not_before) if not_before is not None:
+        case Queued(since=since, why=why, not_before=not_before) if not_before and not_before > since:
             return f"{why}, in {format_span(not_before - since)}"
         case Queued(why=why):
             return why

@@ -13,6 +13,7 @@ Among jobs of one standing the owner with the most usage by share gives way firs
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf
 
 from runner.core.scheduler.attained import next_rise_s, running_standing
@@ -85,20 +86,12 @@ class Displacements:
         return -each.standing, -by_group, -by_user, each.cost_device_s, each.job.job_id
 
     def _candidate(self, job: RunningJob) -> Displaceable | None:
-        snapshot = self.calendar.snapshot
+        snapshot, ends_s = self.calendar.snapshot, self.calendar.ends_s[job.job_id]
         config, now_s = snapshot.config, snapshot.now_s
-        if job.stopping or not job.preemptible or job.stays_until_s > now_s:
-            return None
-        if not job.saves_when_asked and job.checkpoint_s is None:
+        if stay_reason(job, ends_s, now_s, config) is not None:
             return None
         cost_s = switch_cost_s(job, now_s)
-        if self.calendar.ends_s[job.job_id] - now_s <= cost_s:  # it is about to end
-            return None
-        if config.order is SchedulingOrder.ATTAINED and not _within_budget(
-            job, cost_s, now_s, config.switching.budget
-        ):
-            return None
-        standing = running_standing(job, self.calendar.ends_s[job.job_id], now_s, config)
+        standing = running_standing(job, ends_s, now_s, config)
         cost_device_s = cost_s * billed_devices(job.request, config)
         return Displaceable(
             job, standing, config.priority_class(job.priority_class).rank, cost_s, cost_device_s
@@ -234,6 +227,53 @@ class Displacements:
                 self.highest = max(self.highest, self.by_host[name][0].standing)
 
 
+class StayReason(StrEnum):
+    """Why a running job gives way to no other job at a time."""
+
+    STOPPING = "it is stopping already"
+    ITS_OWNER = "queue.preemptible is false"
+    NO_ROOM = "it had no room to save a moment ago"
+    CANNOT_SAVE = "it does not save when asked, and has no checkpoint yet"
+    ENDING = "it is about to end"
+    QUANTUM = "it has not run for long enough since it was last started"
+    BUDGET = "its switches have cost as much as its budget allows"
+
+
+def stay_reason(job: RunningJob, ends_s: float, now_s: float, config: SchedulerConfig) -> StayReason | None:
+    """Return why a running job that is expected to end at ``ends_s`` is let be; None: it may give way."""
+    if job.stopping:
+        return StayReason.STOPPING
+    if not job.preemptible:
+        return StayReason.ITS_OWNER
+    if job.stays_until_s > now_s:
+        return StayReason.NO_ROOM
+    if not job.saves_when_asked and job.checkpoint_s is None:
+        return StayReason.CANNOT_SAVE
+    cost_s = switch_cost_s(job, now_s)
+    if ends_s - now_s <= cost_s:
+        return StayReason.ENDING
+    if config.order is not SchedulingOrder.ATTAINED:
+        return None
+    budget = config.switching.budget
+    if (now_s - job.started_s) * budget < cost_s:
+        return StayReason.QUANTUM
+    return None if job.switched_s + cost_s <= budget * job.held_s(now_s) else StayReason.BUDGET
+
+
+def describe_turn(job: RunningJob, now_s: float, config: SchedulerConfig) -> str:
+    """Return the service level of a running job, and whether it gives way; empty in another order."""
+    if config.order is not SchedulingOrder.ATTAINED:
+        return ""
+    ends_s = inf if job.ends_s is None else job.ends_s
+    level = round(running_standing(job, ends_s, now_s, config))
+    stays = stay_reason(job, ends_s, now_s, config)
+    if stays is not None:
+        gives_way = f"gives way to nobody now: {stays}"
+    else:
+        gives_way = "may give way to jobs of a lower one" if level else "gives way to higher classes alone"
+    return f"in service level {level}, {gives_way}"
+
+
 def switch_cost_s(job: RunningJob, now_s: float) -> float:
     """Return what it costs a running job to give way now: the save, repeated work, and the restart."""
     save_s = (job.save_s or 0.0) if job.saves_when_asked else 0.0
@@ -252,9 +292,3 @@ def next_change_s(job: RunningJob, now_s: float, config: SchedulerConfig) -> flo
     credit_s = (job.switched_s + cost_s) / budget - job.held_s(now_s)
     ready_s = max(quantum_s, credit_s)
     return min((each for each in (rise_s, ready_s) if each is not None and each > 0), default=inf)
-
-
-def _within_budget(job: RunningJob, cost_s: float, now_s: float, budget: float) -> bool:
-    """Return whether a job's switches, this one included, stay within the budget, and its quantum is over."""
-    held_s = job.held_s(now_s)
-    return job.switched_s + cost_s <= budget * held_s and (now_s - job.started_s) * budget >= cost_s

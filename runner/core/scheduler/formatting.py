@@ -140,10 +140,14 @@ def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[st
         yield f"{len(closed) - SHOWN} more out of service"
 
 
-def describe_shortage(request_class: RequestClass, cpus: int, memory_bytes: int) -> Iterator[str]:
-    """Yield the CPUs or memory that are short, given the most that one host has free."""
+def describe_shortage(
+    request_class: RequestClass, cpus: int, memory_bytes: int, holders: Sequence[str]
+) -> Iterator[str]:
+    """Yield the CPUs or memory that are short, given the most that one host has free, and who holds them."""
+    held = f" (held by {format_job_ids(holders)})" if holders else ""
     if request_class.millicpus > cpus:
-        yield f"{format_cpus(request_class.request.cpus)} wanted and {cpus / 1000:g} free"
+        yield f"{format_cpus(request_class.request.cpus)} wanted and {cpus / 1000:g} free{held}"
+        held = ""
     if request_class.request.memory_bytes > memory_bytes:
         wanted = format_memory(request_class.request.memory_bytes)
-        yield f"{wanted} of memory wanted and {format_memory(memory_bytes)} free"
+        yield f"{wanted} of memory wanted and {format_memory(memory_bytes)} free{held}"

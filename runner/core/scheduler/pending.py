@@ -7,14 +7,18 @@ with a reservation; both are as wrong as the durations are.  There is no estimat
 on a job of unknown duration; the reason names that job.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp2, inf, log2
 from typing import Final
 
+from runner.core.scheduler.attained import pending_standing, running_standing
 from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
+from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.dependencies import Readiness, check_dependency
+from runner.core.scheduler.displacement import StayReason, stay_reason
 from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.formatting import (
     ESTIMATED_BY,
@@ -80,6 +84,7 @@ class PendingReasons(Mapping[str, PendingReason]):
     _exact_starts: dict[tuple[int, float | None], float | None] = field(default_factory=dict)
     _rounded_starts: dict[tuple[int, Span], float | None] = field(default_factory=dict)
     _availability: dict[int, _Availability] = field(default_factory=dict)  # by request class
+    _stays: dict[tuple[int, float, str], tuple[str, ...]] = field(default_factory=dict)  # by class and level
     _never_reasons: dict[str, PendingReason | None] = field(default_factory=dict)  # by job
 
     def __getitem__(self, job_id: str) -> PendingReason:
@@ -257,6 +262,8 @@ class PendingReasons(Mapping[str, PendingReason]):
         making_room = self.making_room.get(job.job_id, 0)
         if making_room:
             facts.append(f"{format_count(making_room, 'job')} making room")
+        else:
+            facts += self._let_be(job, request_class)
         facts += self._jobs_ahead(job)
         why = f"waits for {available.wanted}: {', '.join(facts) or 'held back by the queue order'}"
         starts_s, unbounded = self._estimate(job, request_class)
@@ -377,7 +384,31 @@ class PendingReasons(Mapping[str, PendingReason]):
         if hosts:
             cpus = max(host.millicpus.free[0] for host in hosts)
             memory_bytes = max(host.memory.free[0] for host in hosts)
-            yield from describe_shortage(request_class, cpus, memory_bytes)
+            names = {host.host.name for host in hosts}
+            holders = [job.job_id for job in self.snapshot.running if job.host in names]
+            yield from describe_shortage(request_class, cpus, memory_bytes, holders)
+
+    def _let_be(self, job: PendingJob, request_class: RequestClass) -> Iterator[str]:
+        """Yield which jobs of a higher level hold what the job could use and do not give way, and why."""
+        config, calendar = self.snapshot.config, self.placements.calendar
+        if config.order is not SchedulingOrder.ATTAINED:
+            return
+        level = pending_standing(job, config)
+        key = (id(request_class), level, job.priority_class)
+        if key not in self._stays:
+            hosts = {host.host.name for host in self._usable_hosts(request_class)}
+            devices = {slot.device.uuid for slot in self.placements.usable_slots(request_class)}
+            rank = config.priority_class(job.priority_class).rank
+            found: dict[StayReason, list[str]] = defaultdict(list)
+            for each in self.snapshot.running:
+                ends_s, its_class = calendar.ends_s[each.job_id], config.priority_class(each.priority_class)
+                holds = each.host in hosts and (not request_class.request.gpus or devices & {*each.devices})
+                higher = running_standing(each, ends_s, self.snapshot.now_s, config) > level
+                stays = stay_reason(each, ends_s, self.snapshot.now_s, config)
+                if holds and higher and its_class.rank <= rank and stays in _TOLD:
+                    found[stays].append(each.job_id)
+            self._stays[key] = tuple(f"{format_job_ids(ids)} let be ({why})" for why, ids in found.items())
+        yield from self._stays[key]
 
     def _reserved_for(self, job: PendingJob, available: _Availability) -> str:
         """Return what free resources are reserved for, if the job would not be done by then."""
@@ -455,6 +486,9 @@ class PendingReasons(Mapping[str, PendingReason]):
                 at_s = window.ends_s
         return at_s
 
+
+_TOLD: Final = frozenset(StayReason) - {StayReason.STOPPING, StayReason.ENDING}
+"""What is told to those who wait; the others are gone soon."""
 
 _REQUIRED_END: Final = {
     DependencyCondition.OK: "succeed",

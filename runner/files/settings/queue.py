@@ -50,7 +50,7 @@ def _days(value: object) -> timedelta:
     """Return a duration that is usually in hours or days; a unit is required."""
     number = str(value).strip()
     if not isinstance(value, bool) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", number):
-        raise ValueError(f'needs a unit: did you mean "{number}d", "{number}h" or "{number}m"?')
+        raise ValueError(f'needs a unit: did you mean "{number}d", "{number}h", "{number}m" or "{number}s"?')
     return parse_duration(value)
 
 
@@ -182,7 +182,9 @@ class SwitchingSettings(ClosedModel):
         if levels is None:
             return None
         if not 1 <= len(levels) <= MAX_LEVELS:
-            raise ValueError(f"must have 1 to {MAX_LEVELS} limits")
+            raise ValueError(f"must have 1 to {MAX_LEVELS} limits, or be null: they are learned then")
+        if not min(levels):
+            raise ValueError("a limit must be more than 0s: every job is above that")
         if any(later <= sooner for sooner, later in pairwise((timedelta(), *levels))):
             raise ValueError("must ascend; write for example [10m, 1h, 8h]")
         return levels

@@ -7,6 +7,7 @@ from runner.control.context import TrackedJob
 from runner.control.controller import Controller
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.store import JobRow
+from runner.core.scheduler.displacement import describe_turn
 from runner.core.scheduler.formatting import ESTIMATED_BY, format_time
 from runner.core.scheduler.snapshot import EstimateSource, Snapshot
 from runner.server.api.views import Json, moment
@@ -36,7 +37,8 @@ def reason(daemon: Controller, row: JobRow) -> Json:
             daemon.why(job_id),
             _End(ends_s, estimated_by, at),
             waits=entry is not None and entry.waiting is not None,
-        ),
+        )
+        + _turn(daemon, row, at.now_s),
         "starts_at": _starts_at(entry) if wait is None else _moment(wait.starts_s),
         "never": wait is not None and wait.never,
         "until": _moment(ends_s),
@@ -89,6 +91,15 @@ def _describe(row: JobRow, why: str, end: _End, *, waits: bool = False) -> str:
             return ended if ended.startswith(outcome) else f"{outcome}: {ended}"
         case Starting() | Running() | Stopping() as state:
             return f"{_activity(state)}{_expected_end(state, end)}{_suffix(why)}"
+
+
+def _turn(daemon: Controller, row: JobRow, now_s: float) -> str:
+    """Return whether a job that runs gives way to others, where the order lets jobs do that."""
+    running = daemon.scheduler.jobs.running.get(row.job.id)
+    if running is None or not isinstance(row.job.state, Running):
+        return ""
+    turn = describe_turn(running, now_s, daemon.context.site.rules)
+    return f"; {turn}" if turn else ""
 
 
 def _activity(state: Allocated) -> str:

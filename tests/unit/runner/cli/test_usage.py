@@ -53,6 +53,20 @@ def test_numbers_stand_below_each_other_to_the_last_column() -> None:
     assert len({len(line) for line in lines}) == 1
 
 
+@pytest.mark.parametrize(("device_s", "kept"), [(0.0, "CPU HOURS"), (16 * H, "DEVICE HOURS")])
+def test_a_screen_of_80_columns_shows_what_giving_way_cost_and_the_hours_that_count(
+    device_s: float, kept: str
+) -> None:
+    switches = {"gave_way": 12, "gave_way_cost_s": H, "preferred": 40, "spared_wait_s": 100 * H}
+    user = a_use("lena", device_s=device_s, **switches)
+    lines = format_table(
+        make_usage_table(an_answer(user, total=a_use("", device_s=device_s, **switches))), 80
+    )
+    for column in (kept, "SHARE", "GAVE WAY", "COST", "PREFERRED", "SPARED WAIT"):
+        assert column in lines[0], lines[0]
+    assert all(len(line) <= 80 for line in lines)
+
+
 def test_where_nothing_was_lent_it_is_said() -> None:
     assert format_table(make_usage_table(an_answer()), 80) == ["nothing was lent"]
 

@@ -561,6 +561,30 @@ def test_a_job_whose_disk_is_full_when_it_saves_goes_on_from_before_and_says_so(
 
 
 @pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
+@pytest.mark.parametrize(("saved", "begin"), [(40, "step 40"), (None, "the beginning")])
+def test_a_job_that_fails_when_it_is_to_save_says_so_and_where_it_goes_on(
+    site: Host, saved: int | None, begin: str
+) -> None:
+    idle = hand_in(site, Wish(gpus=2, terms=IDLE))
+    site.wait(100)
+    if saved is not None:
+        site.attempt_service.steps[idle] = saved
+    site.context.running[site.key(idle)] = Program(on_signal={15: 1})
+    found = {} if saved is None else {"checkpoint.step": saved}
+    site.attempt_service.facts[idle] = {"cause": "host_oom", **found}
+    urgent = hand_in(site, Wish(gpus=2, owner=BOB, limit=HOUR, terms=URGENT))
+    job = site.row(idle).job
+    assert isinstance(job.state, Queued)
+    assert job.state.why == (
+        f"gave way to job {urgent}; it failed when it was to save (host_oom), which is not charged, and "
+        f"goes on from {begin}"
+    )
+    assert (job.preempted, job.history.charged) == (1, 0)
+    told = [event.text for event, _ in site.store.events(0, idle, 99)]
+    assert any(text.endswith(job.state.why) for text in told)  # and not with "in 0 s"
+
+
+@pytest.mark.parametrize("site", [SiteConfig(QUICK)], indirect=True)
 def test_a_program_that_reports_that_it_saves_when_asked_is_as_cheap_to_stop_as_any(site: Host) -> None:
     program = replace(IDLE, saves_when_asked=False)
     quiet, reports = hand_in(site, Wish(terms=program)), hand_in(site, Wish(terms=program))

@@ -18,7 +18,13 @@ from runner.core.scheduler.attained import (
 )
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.config import PriorityClass, SchedulerConfig, SchedulingOrder, SwitchingConfig
-from runner.core.scheduler.displacement import next_change_s, switch_cost_s
+from runner.core.scheduler.displacement import (
+    StayReason,
+    describe_turn,
+    next_change_s,
+    stay_reason,
+    switch_cost_s,
+)
 from runner.core.scheduler.fairshare import billed_devices, charge_usage, entitlements
 from runner.core.scheduler.level_usage import Holding, LevelUsage
 from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
@@ -133,6 +139,59 @@ def test_a_job_that_gives_way_is_told_when_it_may_be_back() -> None:
         "gave way to job short (4 min of service, needs 2 GPUs, about 6 min), which would wait 15 h longer, "
     )
     assert gone.why.endswith("; cost about 30 s; back about 17:52")
+
+
+LET_BE: Sequence[tuple[RunningJob, StayReason | None]] = (
+    (long(), None),
+    (replace(long(), stopping=True), StayReason.STOPPING),
+    (replace(long(), preemptible=False), StayReason.ITS_OWNER),
+    (replace(long(), stays_until_s=NOW_S + 1), StayReason.NO_ROOM),
+    (replace(long(), saves_when_asked=False), StayReason.CANNOT_SAVE),
+    (replace(long(), ends_s=NOW_S + 30), StayReason.ENDING),
+    (replace(long(ran_s=999.0)), StayReason.QUANTUM),
+    (replace(long(), switched_s=0.03 * 9 * HOUR_S), StayReason.BUDGET),
+)
+
+
+@pytest.mark.parametrize(("job", "why"), LET_BE)
+def test_a_job_that_is_let_be_has_a_reason_and_no_other_one_stays(
+    job: RunningJob, why: StayReason | None
+) -> None:
+    ends_s = inf if job.ends_s is None else job.ends_s
+    assert stay_reason(job, ends_s, NOW_S, RULES) is why
+    assert victims([short()], [job]) == ([] if why else ["long"])
+    told = describe_turn(job, NOW_S, RULES)
+    level = 1 if why is StayReason.QUANTUM else 3
+    gives_way = f"gives way to nobody now: {why}" if why else "may give way to jobs of a lower one"
+    assert told == f"in service level {level}, {gives_way}"
+
+
+def test_who_gives_way_is_told_in_this_order_alone() -> None:
+    assert describe_turn(long(), NOW_S, replace(RULES, order=SchedulingOrder.FAIR)) == ""
+    cheap = replace(long(ran_s=500.0), save_s=0.0, restart_s=1.0)
+    assert describe_turn(cheap, NOW_S, RULES) == "in service level 0, gives way to higher classes alone"
+
+
+def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> None:
+    busy = [
+        replace(long("kept", "h-0"), preemptible=False),
+        replace(long("rigid", "h-1"), saves_when_asked=False),
+        replace(long("raw", "h-2"), saves_when_asked=False),
+        replace(long("going", "h-3"), stopping=True, ends_s=NOW_S + 9),
+    ]
+    queue = [short("first", count=2), replace(short("second", count=2), submitted_s=NOW_S - 5)]
+    reasons = planned(queue, [host(4)], busy=busy, rules=RULES).pending_reasons
+    told = (
+        "job kept let be (queue.preemptible is false), jobs rigid and raw let be (it does not save when asked"
+    )
+    assert told in reasons["first"].why
+    assert told in reasons["second"].why
+    assert "going" not in reasons["first"].why
+    fair = planned(queue, [host(4)], busy=busy, rules=replace(RULES, order=SchedulingOrder.FAIR))
+    assert "let be" not in fair.pending_reasons["first"].why
+    same = [replace(each, ran_s=0.0, started_s=NOW_S - 60) for each in busy[:3]]
+    level = planned(queue, [host(3)], busy=same, rules=RULES).pending_reasons
+    assert "let be" not in level["first"].why
 
 
 @pytest.mark.parametrize(

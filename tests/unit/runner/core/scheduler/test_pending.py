@@ -151,9 +151,12 @@ def test_free_devices_that_are_not_linked_are_not_together() -> None:
 def test_what_else_is_scarce_is_said() -> None:
     busy = replace(BUSY[0], request=ResourceRequest(30, 255 * GIB, 2))
     said = planned([waiting("1", ResourceRequest(4, 8 * GIB, 1))], busy=[busy]).pending_reasons["1"].why
-    assert "4 cpus wanted and 2 free, 8 GiB of memory wanted and 1 GiB free" in said
+    assert "4 cpus wanted and 2 free (held by job r), 8 GiB of memory wanted and 1 GiB free;" in said
     only = planned([waiting("1", ResourceRequest(4, 8 * GIB))], busy=[busy]).pending_reasons["1"].why
     assert only.startswith("waits for 4 cpus and 8 GiB of memory: 4 cpus wanted")
+    scarce = replace(busy, request=ResourceRequest(1, 255 * GIB, 2))
+    said = planned([waiting("1", ResourceRequest(4, 8 * GIB, 1))], busy=[scarce]).pending_reasons["1"].why
+    assert "8 GiB of memory wanted and 1 GiB free (held by job r);" in said
 
 
 def test_a_device_of_a_job_without_an_end_has_none() -> None:

@@ -81,7 +81,10 @@ def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
             "queue.classes: has no normal, the class of jobs that name none; add it",
         ),
         ("{classes: {normal: {}}}", "queue.classes.normal.rank: is required"),
-        ("{half_life: 7}", 'queue.half_life: needs a unit: did you mean "7d", "7h" or "7m"?'),
+        ("{half_life: 7}", 'queue.half_life: needs a unit: did you mean "7d", "7h", "7m" or "7s"?'),
+        ("{switching: {levels: []}}", "queue.switching.levels: must have 1 to 8 limits, or be null"),
+        ("{switching: {levels: [0s, 1h]}}", "queue.switching.levels: a limit must be more than 0s"),
+        ("{switching: {levels: [1h, 1h]}}", "queue.switching.levels: must ascend; write for example [10m, "),
         ("{half_life: 0s}", "queue.half_life: must be at least 1m"),
         (
             "{user_quotas: {ada: {devices: -1}}}",
@@ -127,7 +130,7 @@ def test_a_number_is_whoever_has_no_name_here(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["unknown", "half_life", "classes: {normal: {rank: 1, bound"])
 def test_days_are_among_what_a_long_duration_without_a_unit_may_mean(tmp_path: Path, where: str) -> None:
     ends = "}" * (1 + where.count("{"))
-    with pytest.raises(UsageError, match='needs a unit: did you mean "7d", "7h" or "7m"'):
+    with pytest.raises(UsageError, match='needs a unit: did you mean "7d", "7h", "7m" or "7s"'):
         read(tmp_path, f"{{{where}: 7{ends}")
     with pytest.raises(UsageError, match="cannot be negative"):
         read(tmp_path, f"{{{where}: -7{ends}")

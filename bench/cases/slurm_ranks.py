@@ -68,7 +68,7 @@ def _ours(scratch: Scratch, cluster: SmallCluster, corpus: Path) -> Callable[[],
             job = daemon.submit(daemon.write(json.dumps(_job(corpus))))
             log = daemon.log(job, 1)
             interleave.wait_for("the training", lambda: f"step {BEFORE}/" in _text(log), LIMIT_S, 0.05)
-            return _killed(3, lambda: _has_step(daemon, job))
+            return _killed(3, lambda: _has_step(daemon, job), daemon.log(job, 1).parents[2])
 
     return measure
 
@@ -118,7 +118,7 @@ def _torchrun(scratch: Scratch, corpus: Path) -> Callable[[], float]:
                 after = _steps(log)[before:]
                 return any("resumed" in line for line in _text(log).splitlines()) and bool(after[1:])
 
-            return _killed(3, trains, root=str(paths.root))
+            return _killed(3, trains, paths.root)
 
     return measure
 
@@ -141,14 +141,14 @@ def _agent(paths: RunPaths) -> Iterator[Path]:
     finally:
         os.killpg(agent.pid, signal.SIGKILL)
         agent.wait()
-        for pid in _ranks(str(paths.root)).values():
+        for pid in _ranks(paths.root).values():
             os.kill(pid, signal.SIGKILL)
 
 
 # --- both
 
 
-def _killed(rank: int, trains: Callable[[], bool], root: str = "") -> float:
+def _killed(rank: int, trains: Callable[[], bool], root: Path) -> float:
     """Kill a process, and return the seconds until all train again."""
     found = _ranks(root).get(rank)
     if found is None:
@@ -158,18 +158,18 @@ def _killed(rank: int, trains: Callable[[], bool], root: str = "") -> float:
     return interleave.wait_for("the training after the kill", trains, LIMIT_S, 0.02) - began
 
 
-def _ranks(root: str = "") -> dict[int, int]:
-    """Return the pids of the processes of a training by rank; without its directory, of that in Slurm."""
-    found = {}
+def _ranks(root: Path) -> dict[int, int]:
+    """Return by rank the pids of the processes of the training in a run directory, also in containers."""
+    run_directory, found = root.stat(), {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
             words = (place / "cmdline").read_text().split("\0")
             variables = dict(each.partition("=")[::2] for each in (place / "environ").read_text().split("\0"))
-            group = (place / "cgroup").read_text()
+            is_its = str(root) in words or os.path.samestat((place / "root/job").stat(), run_directory)
         except (OSError, UnicodeDecodeError):
             continue
         is_rank = "RANK" in variables and "jobs" in words and "torch.distributed.run" not in words
-        if is_rank and (root in words if root else "slurm" in group):
+        if is_rank and is_its:
             found[int(variables["RANK"])] = int(place.name)
     return found
 

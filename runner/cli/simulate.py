@@ -54,7 +54,9 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 @click.option("--png", type=FILE, metavar="FILE", help="The same as PNG.")
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
               help="Simulate so many orders at a time.")  # fmt: skip
-@click.option("--users", "by_user", is_flag=True, help="Print a line for each user, in place of one for each order.")
+@click.option(
+    "--users", "by_user", is_flag=True, help="Print a line for each user, in place of one for each order."
+)
 @as_json
 def simulate(  # noqa: PLR0913  one for each option
     *,

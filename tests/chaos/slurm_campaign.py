@@ -63,7 +63,7 @@ def run_trial(daemon: Service, cluster: Cluster, trial: Trial) -> str:
         write_training(daemon, f"trial-{trial.seed}", 2, 2, policy="smaller" if trial.fewer else "fewer")
     )
     reaches_step(daemon, job_id, 1, trial.step)
-    kill_rank(trial.rank)
+    kill_rank(daemon, job_id, trial.rank)
     if trial.loses_node:
         reaches_step(daemon, job_id, 2, trial.step + 10)
         hosts = node_names(daemon.job(job_id)["host"])

@@ -32,7 +32,7 @@ def test_two_nodes_lose_a_process_and_a_node_and_one_node_ends_with_equal_bits(b
         undisturbed = weights(daemon, alone)
         job = daemon.submit(write_training(daemon, "disturbed", 2, 2))
         reaches_step(daemon, job, 1, 10)
-        kill_rank(3)
+        kill_rank(daemon, job, 3)
         reaches_step(daemon, job, 2, 20)
         assert daemon.job(job)["attempts"][0]["exit_code"] == 137
         hosts = node_names(daemon.job(job)["host"])

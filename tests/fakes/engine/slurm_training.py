@@ -85,19 +85,20 @@ def reaches_step(daemon: Service, job_id: str, attempt: int, step: int) -> None:
     )
 
 
-def kill_rank(rank: int) -> None:
-    """Kill one process of the only training in Slurm, as the kernel would: all nodes are on this machine."""
+def kill_rank(daemon: Service, job_id: str, rank: int) -> None:
+    """Kill one process of a training in Slurm, as the kernel would: all nodes are on this machine."""
+    run_directory = (daemon.state / "jobs" / job_id).stat()
     for place in Path("/proc").iterdir():
         try:
             variables = (place / "environ").read_bytes().split(b"\0")
             words = (place / "cmdline").read_bytes().split(b"\0")
-            group = (place / "cgroup").read_text()
+            is_its = os.path.samestat((place / "root" / "job").stat(), run_directory)
         except OSError:
             continue
-        if "slurm" in group and f"RANK={rank}".encode() in variables and b"jobs" in words:
+        if is_its and f"RANK={rank}".encode() in variables and b"jobs" in words:
             os.kill(int(place.name), signal.SIGKILL)
             return
-    raise AssertionError(f"there is no rank {rank}")
+    raise AssertionError(f"job {job_id} has no rank {rank}")
 
 
 def weights(daemon: Service, job_id: str) -> str:

@@ -106,9 +106,8 @@ class JobViews:
     )  # equal ones are one object
     _drift_s: float = 0.0  # of the time of day against the monotonic clock
     _drifts_s: dict[str, float] = field(default_factory=dict)  # the same when a job came to be known
-    _starts_s: dict[str, tuple[int, float]] = field(
-        default_factory=dict
-    )  # attempt, seconds from launch to first step
+    _starts_s: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By job, the latest attempt of which a first step was seen, and its seconds from launch to that."""
     _last_devices: dict[str, tuple[str, ...]] = field(default_factory=dict)  # that each job held last
     switching: SwitchingCosts = field(default_factory=SwitchingCosts)
 

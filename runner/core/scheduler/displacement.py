@@ -11,12 +11,13 @@ An owner who has had a whole share of the machine in a service level displaces n
 Among jobs of one standing the owner with the most usage by share gives way first.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from runner.core.scheduler.attained import next_rise_s, running_standing
+from runner.core.scheduler.attained import next_rise_s, pending_standing, running_standing
 from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.fairshare import FairShare, billed_devices
@@ -237,6 +238,7 @@ class StayReason(StrEnum):
     ENDING = "it is about to end"
     QUANTUM = "it has not run for long enough since it was last started"
     BUDGET = "its switches have cost as much as its budget allows"
+    MACHINE = "the budget of the machine for switching is used up"
 
 
 def stay_reason(job: RunningJob, ends_s: float, now_s: float, config: SchedulerConfig) -> StayReason | None:
@@ -258,6 +260,30 @@ def stay_reason(job: RunningJob, ends_s: float, now_s: float, config: SchedulerC
     if (now_s - job.started_s) * budget < cost_s:
         return StayReason.QUANTUM
     return None if job.switched_s + cost_s <= budget * job.held_s(now_s) else StayReason.BUDGET
+
+
+def let_be(
+    job: PendingJob, holders: Iterable[RunningJob], calendar: Calendar
+) -> Mapping[StayReason, list[str]]:
+    """Return which running jobs of a higher level do not give way to a waiting one, by reason.
+
+    Those that are gone soon are left out.
+    """
+    snapshot = calendar.snapshot
+    config, now_s = snapshot.config, snapshot.now_s
+    level, rank = pending_standing(job, config), config.priority_class(job.priority_class).rank
+    found: dict[StayReason, list[str]] = defaultdict(list)
+    for each in holders:
+        ends_s = calendar.ends_s[each.job_id]
+        stays = stay_reason(each, ends_s, now_s, config)
+        cost_device_s = switch_cost_s(each, now_s) * billed_devices(each.request, config)
+        if stays is None and cost_device_s > snapshot.switching_left_device_s:
+            stays = StayReason.MACHINE
+        is_above = running_standing(each, ends_s, now_s, config) > level
+        of_class = config.priority_class(each.priority_class).rank <= rank
+        if is_above and of_class and stays not in {None, StayReason.STOPPING, StayReason.ENDING}:
+            found[stays].append(each.job_id)
+    return found
 
 
 def describe_turn(job: RunningJob, now_s: float, config: SchedulerConfig) -> str:

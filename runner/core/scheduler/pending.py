@@ -7,18 +7,17 @@ with a reservation; both are as wrong as the durations are.  There is no estimat
 on a job of unknown duration; the reason names that job.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import exp2, inf, log2
 from typing import Final
 
-from runner.core.scheduler.attained import pending_standing, running_standing
+from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
 from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.dependencies import Readiness, check_dependency
-from runner.core.scheduler.displacement import StayReason, stay_reason
+from runner.core.scheduler.displacement import let_be
 from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.formatting import (
     ESTIMATED_BY,
@@ -390,23 +389,19 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _let_be(self, job: PendingJob, request_class: RequestClass) -> Iterator[str]:
         """Yield which jobs of a higher level hold what the job could use and do not give way, and why."""
-        config, calendar = self.snapshot.config, self.placements.calendar
+        config = self.snapshot.config
         if config.order is not SchedulingOrder.ATTAINED:
             return
-        level = pending_standing(job, config)
-        key = (id(request_class), level, job.priority_class)
+        key = (id(request_class), pending_standing(job, config), job.priority_class)
         if key not in self._stays:
             hosts = {host.host.name for host in self._usable_hosts(request_class)}
             devices = {slot.device.uuid for slot in self.placements.usable_slots(request_class)}
-            rank = config.priority_class(job.priority_class).rank
-            found: dict[StayReason, list[str]] = defaultdict(list)
-            for each in self.snapshot.running:
-                ends_s, its_class = calendar.ends_s[each.job_id], config.priority_class(each.priority_class)
-                holds = each.host in hosts and (not request_class.request.gpus or devices & {*each.devices})
-                higher = running_standing(each, ends_s, self.snapshot.now_s, config) > level
-                stays = stay_reason(each, ends_s, self.snapshot.now_s, config)
-                if holds and higher and its_class.rank <= rank and stays in _TOLD:
-                    found[stays].append(each.job_id)
+            holders = (
+                each
+                for each in self.snapshot.running
+                if each.host in hosts and (not devices or devices.intersection(each.devices))
+            )
+            found = let_be(job, holders, self.placements.calendar)
             self._stays[key] = tuple(f"{format_job_ids(ids)} let be ({why})" for why, ids in found.items())
         yield from self._stays[key]
 
@@ -486,9 +481,6 @@ class PendingReasons(Mapping[str, PendingReason]):
                 at_s = window.ends_s
         return at_s
 
-
-_TOLD: Final = frozenset(StayReason) - {StayReason.STOPPING, StayReason.ENDING}
-"""What is told to those who wait; the others are gone soon."""
 
 _REQUIRED_END: Final = {
     DependencyCondition.OK: "succeed",

@@ -91,6 +91,7 @@ class More(TypedDict, total=False):
     ended: Mapping[str, EndedJob]
     maintenance: tuple[Maintenance, ...]
     utc_offset_s: float
+    switching_left_device_s: float
 
 
 def planned(

@@ -187,6 +187,10 @@ def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> N
     assert told in reasons["first"].why
     assert told in reasons["second"].why
     assert "going" not in reasons["first"].why
+    for left_s, is_told in ((29.0, True), (31.0, False)):
+        decided = planned([short()], ONE, [long()], RULES, switching_left_device_s=left_s)
+        said = decided.pending_reasons["short"].why
+        assert ("job long let be (the budget of the machine for switching is used up)" in said) is is_told
     fair = planned(queue, [host(4)], busy=busy, rules=replace(RULES, order=SchedulingOrder.FAIR))
     assert "let be" not in fair.pending_reasons["first"].why
     same = [replace(each, ran_s=0.0, started_s=NOW_S - 60) for each in busy[:3]]

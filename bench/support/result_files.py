@@ -58,6 +58,7 @@ def read_line(kept: Mapping[str, Any]) -> Line:
         None if aim is None else Aim(**aim),
         kept["note"],
         kept["paired"],
+        kept.get("of_means", False),
     )
 
 

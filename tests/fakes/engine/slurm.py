@@ -74,8 +74,7 @@ class Cluster:
     def amnesia(self) -> Iterator[Callable[[], None]]:
         """Keep what slurmctld has written down, and yield what kills it and brings it back with only that."""
         state, kept, before = self.conf.parent / "state", self.conf.parent / "state.kept", keepers()
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(state, kept)
+        until(lambda: _copied(state, kept), "a copy of slurmctld's state, while it writes nothing")
 
         def forget() -> None:
             self.script("kill", "slurmctld")
@@ -101,6 +100,16 @@ class Cluster:
         numbers = [self.ask("sbatch", "--parsable", *SPENT, "--wrap=true") for _ in range(FORGOTTEN)]
         until(self.write_down(numbers[-1]), "slurmctld has written down its jobs", 60)
         self.ask("scancel", "--name=spent")
+
+
+def _copied(state: Path, to: Path) -> bool:
+    """Copy what slurmctld has written down; return whether it replaced no file meanwhile."""
+    shutil.rmtree(to, ignore_errors=True)
+    try:
+        shutil.copytree(state, to, ignore=shutil.ignore_patterns("*.new"))
+    except (shutil.Error, FileNotFoundError):
+        return False
+    return all((to / path.name.removesuffix(".old")).exists() for path in to.glob("*.old"))
 
 
 def keepers() -> set[int]:

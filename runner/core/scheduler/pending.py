@@ -402,7 +402,10 @@ class PendingReasons(Mapping[str, PendingReason]):
                 if each.host in hosts and (not devices or devices.intersection(each.devices))
             )
             found = let_be(job, holders, self.placements.calendar)
-            self._stays[key] = tuple(f"{format_job_ids(ids)} let be ({why})" for why, ids in found.items())
+            self._stays[key] = tuple(
+                f"{format_job_ids(ids)} {'does' if len(ids) == 1 else 'do'} not give way ({why})"
+                for why, ids in found.items()
+            )
         yield from self._stays[key]
 
     def _reserved_for(self, job: PendingJob, available: _Availability) -> str:

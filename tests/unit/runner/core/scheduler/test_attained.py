@@ -182,7 +182,8 @@ def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> N
     queue = [short("first", count=2), replace(short("second", count=2), submitted_s=NOW_S - 5)]
     reasons = planned(queue, [host(4)], busy=busy, rules=RULES).pending_reasons
     told = (
-        "job kept let be (queue.preemptible is false), jobs rigid and raw let be (it does not save when asked"
+        "job kept does not give way (queue.preemptible is false), jobs rigid and raw do not give way "
+        "(it does not save when asked"
     )
     assert told in reasons["first"].why
     assert told in reasons["second"].why
@@ -190,12 +191,14 @@ def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> N
     for left_s, is_told in ((29.0, True), (31.0, False)):
         decided = planned([short()], ONE, [long()], RULES, switching_left_device_s=left_s)
         said = decided.pending_reasons["short"].why
-        assert ("job long let be (the budget of the machine for switching is used up)" in said) is is_told
+        assert (
+            "job long does not give way (the budget of the machine for switching is used up)" in said
+        ) is is_told
     fair = planned(queue, [host(4)], busy=busy, rules=replace(RULES, order=SchedulingOrder.FAIR))
-    assert "let be" not in fair.pending_reasons["first"].why
+    assert "give way" not in fair.pending_reasons["first"].why
     same = [replace(each, ran_s=0.0, started_s=NOW_S - 60) for each in busy[:3]]
     level = planned(queue, [host(3)], busy=same, rules=RULES).pending_reasons
-    assert "let be" not in level["first"].why
+    assert "give way" not in level["first"].why
 
 
 @pytest.mark.parametrize(

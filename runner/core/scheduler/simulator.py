@@ -5,7 +5,7 @@ the jobs of last month.  The time for images and containers, failures and change
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -377,9 +377,9 @@ class _Simulation:
             self._start(start)
         for preemption in decided.preemptions:
             self._preempt(preemption)
-        self._wake_at_change()
+        self._wake_at_change(picture)
 
-    def _wake_at_change(self) -> None:
+    def _wake_at_change(self, picture: Snapshot) -> None:
         """Plan again when what time alone changes may change a plan.
 
         A running job rises or may begin to give way, a waiting one becomes overdue, or an owner is within the
@@ -389,7 +389,9 @@ class _Simulation:
             return
         now_s = self.now_s
         changes_s = (self._changes_at_s(job) for job in self._running())
-        soonest_s = min(min(changes_s, default=inf) - now_s, self._overdue_in_s(), self._within_share_in_s())
+        rises_s = min(changes_s, default=inf) - now_s
+        shares_s = self._within_share_in_s(picture.level_usage)
+        soonest_s = min(rises_s, shares_s, self._overdue_in_s())
         at_s = now_s + max(soonest_s, self.site.min_interval_s) + ROUNDING_S
         is_due_earlier = now_s < self.wakes_s <= at_s
         if soonest_s < inf and not is_due_earlier:
@@ -415,10 +417,14 @@ class _Simulation:
         )
         return min((each for each in dues_s if each >= 0), default=inf)
 
-    def _within_share_in_s(self) -> float:
+    def _within_share_in_s(self, level_usage: Mapping[tuple[str, str], Sequence[float]]) -> float:
         """Return in how many seconds the first owner may be within the share again; infinite: all are."""
         half_life_s = self.config.half_life_s
-        excesses = share_excesses(self.snapshot())
+        after = Snapshot(
+            self.now_s, self.site.hosts, running=tuple(self.running.values()), config=self.config,
+            waiting=self.lengths, level_usage=level_usage,
+        )  # fmt: skip
+        excesses = share_excesses(after)
         soonest_s = min((half_life_s * log2(each) for each in excesses), default=inf)
         return max(soonest_s, SHARES_EVERY_S)
 

@@ -42,7 +42,7 @@ from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.images import BuildFailed
-from runner.core.ports.store import JobRow, SimilarBy, SwitchRecord, UsageRecord
+from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import SchedulableDevice
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
@@ -51,6 +51,7 @@ from runner.server.main import SWITCH_S
 from runner.services.attempts.prepare import AttemptConfig
 from runner.services.attempts.service import AttemptService
 from runner.services.submission.revision import Revision
+from tests.fakes.daemon.history import NoHistory
 
 BENCH: Final = "dispatch"
 SLOTS: Final = 8  # concurrent jobs: the number of GPUs of a server
@@ -175,32 +176,6 @@ class NoImages:
 
     def close(self) -> None:
         """Do nothing: no build runs."""
-
-
-class NoHistory:
-    """The usage history of a machine without past jobs."""
-
-    def since(self, at: datetime) -> tuple[UsageRecord, ...]:
-        del at
-        return ()
-
-    def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
-        del owner, alike, which
-        return ()
-
-    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
-        del at
-        return ()
-
-    def starts_s(self) -> Mapping[str, tuple[int, float]]:
-        return {}
-
-    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
-        """Keep nothing."""
-
-    def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
-        del jobs, cpu_weight
-        return ()
 
 
 class NoDevices:

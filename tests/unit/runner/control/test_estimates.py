@@ -1,7 +1,6 @@
 """What the latest jobs of a name say about how long the next one takes."""
 
 import random
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import median
@@ -13,41 +12,24 @@ from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.history import History
-from runner.core.ports.store import JobRow, SimilarBy, SwitchRecord, UsageRecord
+from runner.core.ports.store import JobRow, SimilarBy
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import EstimateSource, JobArray
+from tests.fakes.daemon.history import NoHistory
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @dataclass
-class Past:
-    """Satisfies ``runner.core.ports.store.UsageHistory``."""
+class Past(NoHistory):
+    """The usage history that a test makes up."""
 
     lasted: dict[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     asked: int = 0
 
-    def since(self, at: datetime) -> Iterable[UsageRecord]:
-        del at
-        return ()
-
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
         self.asked += 1
         return self.lasted.get((owner, alike, which), ())
-
-    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
-        del at
-        return ()
-
-    def starts_s(self) -> Mapping[str, tuple[int, float]]:
-        return {}
-
-    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
-        """Keep nothing."""
-
-    def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
-        del jobs, cpu_weight
-        return ()
 
 
 def row(

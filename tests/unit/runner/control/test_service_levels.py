@@ -1,42 +1,22 @@
 """When the limits of the service levels are learned, and when the settings decide."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from runner.control.context import SiteConfig
 from runner.control.service_levels import ServiceLevels
-from runner.core.ports.store import SimilarBy, SwitchRecord, UsageRecord
 from runner.core.scheduler.attained import LEARNS_EVERY_S
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder, SwitchingConfig
+from tests.fakes.daemon.history import NoHistory
 
 RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED)
 
 
 @dataclass
-class Past:
-    """Satisfies ``runner.core.ports.store.UsageHistory``."""
+class Past(NoHistory):
+    """The usage history that a test makes up."""
 
     held: list[float] = field(default_factory=list)
     asked: int = 0
-
-    def since(self, at: datetime) -> Iterable[UsageRecord]:
-        del at
-        return ()
-
-    def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
-        del owner, alike, which
-        return ()
-
-    def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
-        del at
-        return ()
-
-    def starts_s(self) -> Mapping[str, tuple[int, float]]:
-        return {}
-
-    def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
-        """Keep nothing."""
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
         del cpu_weight

@@ -8,6 +8,7 @@ In the order ``attained`` the first job of each owner's queue decides before fai
 lowest service level go first.  Those of owners who have had a whole share in that level go after all others.
 """
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -66,13 +67,13 @@ class EligibleJobs:
 
     def __post_init__(self) -> None:
         ready = self.snapshot.ready
-        if ready is not None and self.snapshot.config.order is SchedulingOrder.FAIR:
-            self._take_ready(ready)
-            return
         fair = self.snapshot.config.order in {SchedulingOrder.FAIR, SchedulingOrder.ATTAINED}
-        self.queues = list(self._split_by_owner(fair=fair).values())
-        if fair:
-            self._take_overdue([job for queue in self.queues for job in queue.jobs])
+        if ready is not None and fair:
+            self._take_ready(ready)
+        else:
+            self.queues = list(self._split_by_owner(fair=fair).values())
+            if fair:
+                self._take_overdue([job for queue in self.queues for job in queue.jobs])
         if self._by_service:
             self.promoted = frozenset(job.job_id for job in self.overdue)
 
@@ -81,7 +82,7 @@ class EligibleJobs:
         return pending_standing(job, self.snapshot.config, promoted=job.job_id in self.promoted)
 
     def _take_ready(self, ready: ReadyJobs) -> None:
-        """Take over the queues as they are kept: nothing is done for each of their jobs."""
+        """Take over the queues as they are kept: next to nothing is done for each of their jobs."""
         config = self.snapshot.config
         queues = {
             each.name: OwnerQueue(
@@ -95,7 +96,8 @@ class EligibleJobs:
         }
         self.requests = {id(request): request for _, request in ready.requests}
         self.request_counts.update({id(request): count for count, request in ready.requests})
-        oldest = [job for queue in ready.queues for job in queue.oldest]
+        # In the order attained a job that gave way waits anew: the oldest may not be those submitted first.
+        oldest = [job for each in ready.queues for job in (each.jobs if self._by_service else each.oldest)]
         for job in ready.dependent:
             if not self._is_eligible(job):
                 continue
@@ -111,6 +113,19 @@ class EligibleJobs:
             oldest.append(job)
         self.queues = list(queues.values())
         self._take_overdue(oldest)
+        if self._by_service:
+            for queue in self.queues:
+                self._move_by_level(queue)
+
+    def _move_by_level(self, queue: OwnerQueue) -> None:
+        """Move the few jobs that have held devices to their places in a queue that is sorted but for them."""
+        held = [job for job in queue.jobs if job.ran_s]
+        if held and queue.is_sorted:
+            jobs = [job for job in reversed(queue.jobs) if not job.ran_s]
+            for job in held:
+                insort(jobs, job, key=self._by_level)
+            jobs.reverse()
+            queue.jobs = jobs
 
     def _split_by_owner(self, *, fair: bool) -> dict[QueueName, OwnerQueue]:
         """Return one queue per owner, group and class; a single queue if the order is not fair."""

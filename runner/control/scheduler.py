@@ -77,8 +77,9 @@ class Explanation:
             return found
 
     def is_outdated(self) -> bool:
-        """Return whether the reasons of a newer plan should be worked out."""
-        return time.monotonic() - self._since_s > REASONS_SHARE * self.took_s
+        """Return whether the reasons of a newer plan should be worked out: not while these are."""
+        is_old = self.took_s < CHEAP_S or time.monotonic() - self._since_s > REASONS_SHARE * self.took_s
+        return is_old and not self._lock.locked()
 
 
 @dataclass(slots=True, repr=False)
@@ -247,7 +248,7 @@ class Scheduler:
             return None
         if known is newest:
             return newest.reason(job_id)
-        if known is None or known.took_s < CHEAP_S:
+        if known is None:
             self._known = newest
             return newest.reason(job_id)
         if known.is_outdated() and self._explaining.acquire(blocking=False):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from runner.core.job.states import Outcome
 from runner.core.scheduler import backfill
 from runner.core.scheduler.backfill import plan
-from runner.core.scheduler.config import SchedulerConfig
+from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.ready import PendingIndex
 from runner.core.scheduler.snapshot import (
     Dependency,
@@ -38,6 +38,8 @@ JOBS = st.lists(
         not_before_s=st.sampled_from([None, None, NOW_S - 20, NOW_S, NOW_S + 20]),
         dependencies=st.sampled_from([(), (), (Dependency("900"),), (Dependency("901"),)]),
         time_limit_s=st.sampled_from([None, 60.0, 600.0]),
+        ran_s=st.sampled_from([0.0, 0.0, 60.0, 9e5]),
+        queued_s=st.sampled_from([None, NOW_S - 60, NOW_S - 5]),
     ),
     max_size=14,
 ).map(lambda jobs: [replace(job, job_id=str(number)) for number, job in enumerate(jobs, start=1)])
@@ -58,9 +60,13 @@ def indexed(jobs: list[PendingJob], removed: list[PendingJob] = []) -> PendingIn
     return index
 
 
-@given(JOBS, st.integers(0, 14))
-def test_a_plan_is_the_same_whoever_keeps_the_order(jobs: list[PendingJob], kept: int) -> None:
-    snapshot = site(jobs[:kept])
+@pytest.mark.parametrize("order", [SchedulingOrder.FAIR, SchedulingOrder.ATTAINED])
+@given(jobs=JOBS, kept=st.integers(0, 14))
+def test_a_plan_is_the_same_whoever_keeps_the_order(
+    order: SchedulingOrder, jobs: list[PendingJob], kept: int
+) -> None:
+    rules = SchedulerConfig(order=order, cpu_weight=1.0)
+    snapshot = replace(site(jobs[:kept]), config=rules)
     index = indexed(jobs[:kept], jobs[kept:])
     ready = index.view(NOW_S, SchedulerConfig().overdue_per_owner)
     one, other = plan(snapshot), plan(replace(snapshot, ready=ready))

@@ -2,8 +2,8 @@
 
 A plan looks at few jobs if nothing more can start.  Without this order it would first sort thousands of them,
 each time.  The order is that of fair shares, in which a job's place in the queue of its owner does not depend
-on time.  Jobs that wait for a time stand apart until then; those that wait for other jobs are looked at by
-each plan.
+on time; in the order ``attained`` a plan moves the few that have held devices.  Jobs that wait for a time
+stand apart until then; those that wait for other jobs are looked at by each plan.
 """
 
 from bisect import bisect_left, insort

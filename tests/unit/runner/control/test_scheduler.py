@@ -1,11 +1,14 @@
 """The real daemon and its queue on a host where nothing happens unless a test says so."""
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +19,7 @@ from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.base.errors import Refused, Unavailable
 from runner.control.context import SiteConfig
 from runner.control.messages import Probed
-from runner.control.scheduler import REPLAN_S
+from runner.control.scheduler import REPLAN_S, Explanation
 from runner.control.switching import STAYS_S
 from runner.core.job.attempt import Start
 from runner.core.job.events import CancelRequested, Event, HoldRequested, RestartRequested
@@ -646,6 +649,8 @@ def test_a_job_is_as_dear_to_stop_as_its_starts_have_taken(site: Host) -> None:
     assert costs == {slow: 300.0, quick: 5.0}  # the next attempt of a job costs what its last one did
     site.clock.jump(86400)
     assert {each.restart_s for each in site.daemon.snapshot().running} == {300.0, 5.0}
+    site.boot()
+    assert {each.job_id: each.restart_s for each in site.daemon.snapshot().running} == costs
 
 
 def test_an_old_report_of_a_job_is_no_slow_job(site: Host) -> None:
@@ -1101,3 +1106,21 @@ def test_what_time_brings_about_elsewhere_comes_before_the_queue_is_asked(site: 
     site.daemon.loop.run_once(0)
     assert seen == [(site.clock.now(), "queued")]
     assert site.state(job_id) == "starting"
+
+
+def test_reasons_of_a_newer_plan_are_not_worked_out_while_those_of_another_are() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def reason(_: str) -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    made = cast("Plan", SimpleNamespace(pending_reasons=SimpleNamespace(get=reason)))
+    explanation = Explanation(made)
+    reader = threading.Thread(target=explanation.reason, args=("1",))
+    reader.start()
+    assert begun.wait(30)
+    assert not explanation.is_outdated()
+    go_on.set()
+    reader.join()
+    assert explanation.is_outdated()  # it took next to no processor time, so the next plan may follow

@@ -1,8 +1,10 @@
 """The four nodes of ``scripts/slurm``, with control groups and containers, as the tests use them.
 
 A cluster that runs already is used and left running; one that was started here is stopped at the end.
+While it is measured, no test that breaks it begins, and the measurement begins once no such test is running.
 """
 
+import fcntl
 import os
 import pwd
 import subprocess
@@ -59,12 +61,22 @@ def small_cluster(*, may_install: bool) -> Iterator[SmallCluster]:
         raise CannotMeasure("only root can start the small Slurm: slurmd runs the jobs of several users")
     place = Path(os.environ.get("RUNNER_SLURM_DIR", "/run/runner-slurm"))
     was_there = (place / "slurm.conf").exists()
+    try:
+        if not was_there:
+            _start(may_install=may_install)
+        # Who breaks it holds this alone: tests.fakes.engine.slurm.
+        with (place / "tests.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield SmallCluster(_start(may_install=may_install))
+    finally:
+        if not was_there:
+            subprocess.run([SCRIPT, "stop"], check=False, capture_output=True)
+
+
+def _start(*, may_install: bool) -> Path:
+    """Start what does not run, and return the configuration."""
     more = {} if may_install else {"RUNNER_NO_INSTALL": "1"}
     done = subprocess.run([SCRIPT], env={**os.environ, **more}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CannotMeasure(f"scripts/slurm: {done.stderr.strip().rpartition(chr(10))[2]}")
-    try:
-        yield SmallCluster(Path(done.stdout.strip().splitlines()[-1]))
-    finally:
-        if not was_there:
-            subprocess.run([SCRIPT, "stop"], check=False, capture_output=True)
+    return Path(done.stdout.strip().splitlines()[-1])

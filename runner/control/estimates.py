@@ -46,16 +46,27 @@ class ReportedProgress:
     first_step: int
     seen_s: float  # when the newest step was reported
     remaining_s: float | None = None  # from then
+    stepped: bool = False  # since it was first seen
 
-    def observe(self, at_s: float, step: int, total: int) -> float | None:
+    def observe(self, at_s: float, step: int, total: int, begun_s: float | None = None) -> float | None:
         """Return for how long the attempt will go on at the rate so far; None if that is unknown.
 
         Evaluations and saves since the first step are part of the rate, as they are of what is to come.  What
-        comes before the first step is not: loading and compiling are done once.
+        comes before the first step is not, nor is that step itself: loading and compiling are done once.
+
+        Args:
+            at_s: when the step was reported.
+            step: the last completed one.
+            total: how many there will be.
+            begun_s: when the first step of the attempt was done; None if nobody knows.
         """
         self.seen_s = at_s
         if step == self.first_step:
             self.first_s = at_s
+        elif not self.stepped:
+            self.stepped = True
+            if begun_s is not None and self.first_s < begun_s <= at_s:
+                self.first_s, self.first_step = begun_s, self.first_step + 1
         if step - self.first_step < LEAST_STEPS or at_s <= self.first_s:
             return None
         rate = (step - self.first_step) / (at_s - self.first_s)
@@ -113,16 +124,29 @@ class RunTimeEstimates:
         return rounded([fmean(lasted_s)]) if len(lasted_s) == MEAN_OF else None
 
     def observe_progress(
-        self, job_id: str, at_s: float, facts: Mapping[str, object], started_s: float
+        self,
+        job_id: str,
+        at_s: float,
+        facts: Mapping[str, object],
+        started_s: float,
+        start_s: float | None = None,
     ) -> float | None:
-        """Note the step that a job reports; return for how long it will go on, None if that is unknown."""
+        """Note the step that a job reports; return for how long it will go on, None if that is unknown.
+
+        Args:
+            job_id: of the job.
+            at_s: when it reported.
+            facts: what it reported.
+            started_s: when its attempt was launched.
+            start_s: from then to the end of its first step; None if nobody saw that.
+        """
         step, total = facts.get("progress.step"), facts.get("progress.total")
         if not isinstance(step, int) or not isinstance(total, int):
             return None
         known = self._progress.get(job_id)
         if known is None or known.started_s != started_s or step < known.first_step:
             known = self._progress[job_id] = ReportedProgress(started_s, at_s, step, at_s)
-        return known.observe(at_s, step, total)
+        return known.observe(at_s, step, total, None if start_s is None else started_s + start_s)
 
     def update(self, row: JobRow, sweep: JobArray | None = None) -> tuple[str, ...]:
         """Estimate anew after the end of a job, and return the jobs whose estimate has changed."""

@@ -185,7 +185,7 @@ class JobViews:
             view = replace(view, saves_when_asked=saves)
         reported_s = _reported_s(probed)
         remaining_s = self._estimates.observe_progress(
-            probed.job_id, reported_s, probed.facts, view.started_s
+            probed.job_id, reported_s, probed.facts, view.started_s, probed.start_s
         )
         if remaining_s is not None and self.tracked_jobs[probed.job_id].row.job.time_limit is None:
             ends_s = reported_s + remaining_s

@@ -184,6 +184,22 @@ def test_what_comes_before_the_first_step_is_not_part_of_the_rate() -> None:
     assert learned.observe_progress("1", 170.0, {"progress.step": 10, "progress.total": 100}, 90.0) == 90.0
 
 
+def test_a_first_step_that_was_seen_late_is_where_the_rate_begins() -> None:
+    """A minute of compiling reports nothing, and the first probe after it sees ten steps."""
+    learned = RunTimeEstimates(Past())
+    facts: dict[str, object] = {"progress.step": 0, "progress.total": 100}
+    assert learned.observe_progress("1", 100.0, facts, 90.0) is None
+    assert learned.observe_progress("1", 170.0, {**facts, "progress.step": 10}, 90.0, 71.0) == 90.0
+    assert learned.observe_progress("1", 200.0, {**facts, "progress.step": 40}, 90.0, 71.0) == 60.0
+
+
+def test_a_first_step_of_which_nobody_saw_more_than_the_later_ones_changes_no_rate() -> None:
+    learned = RunTimeEstimates(Past())
+    facts: dict[str, object] = {"progress.step": 20, "progress.total": 100}
+    assert learned.observe_progress("1", 100.0, facts, 10.0, 71.0) is None
+    assert learned.observe_progress("1", 110.0, {**facts, "progress.step": 30}, 10.0, 71.0) == 70.0
+
+
 def test_the_end_that_a_job_reports_is_counted_from_its_report() -> None:
     learned = RunTimeEstimates(Past())
     facts = {"progress.step": 0, "progress.total": 100}

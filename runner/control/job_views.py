@@ -306,7 +306,7 @@ class JobViews:
             switched_s=self.switching.spent_s(row.job.id, row.job.preempted, self._restart_s(row.job.id)),
             ran_s=row.job.history.ran.total_seconds(),
             queued_s=self._queued_s(row),
-            preemptible=terms.preemptible,
+            preemptible=self.context.attempt_service.terms(tracked.row).preemptible,  # applies at once
             stays_until_s=self.switching.stays_until_s.get(row.job.id, -inf) + self._drift_s,
             stopping=isinstance(state, Stopping),
             preempted=row.job.preempted,

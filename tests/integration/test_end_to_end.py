@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,21 @@ def test_at_its_time_limit_a_job_saves_and_fails_with_the_reason(daemon: Service
     assert job["why"] == "time limit of 1 s reached"
     assert (job["attempts"][0]["exit_code"], job["attempts"][0]["checkpoint_step"] > 1) == (75, True)
     daemon.runner("wait", job_id, code=10)
+
+
+def test_a_longer_time_limit_and_a_refusal_to_give_way_apply_to_what_runs(daemon: Service) -> None:
+    limited = {"cpus": 1, "memory": "256MiB", "time_limit": "16s"}
+    job_id = daemon.submit(daemon.counting("more", 400, resources=limited))
+    daemon.prints(job_id, "step 3")
+    longer = {"resources": {**limited, "time_limit": "10m"}, "queue": {"preemptible": False}}
+    daemon.runner("apply", str(daemon.counting("more", 400, **longer)))
+    why = daemon.runner("why", job_id)
+    assert "gives way to nobody now: queue.preemptible is false" in why
+    job = daemon.ends(job_id)
+    (attempt,) = job["attempts"]
+    assert job["outcome"] == "succeeded", job["why"]
+    began, ended = (datetime.fromisoformat(attempt[name]) for name in ("launched_at", "ended_at"))
+    assert ended - began > timedelta(seconds=16), "it needed no more than its old limit, which shows nothing"
 
 
 def test_a_cancelled_training_saves_before_it_leaves(daemon: Service) -> None:

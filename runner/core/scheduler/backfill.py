@@ -274,11 +274,11 @@ class _Planner:
     def _unknown_end_before(self, placement: Placement) -> str:
         """Return the id of a job of unknown end that a placement waits for; empty: its time is known."""
         at_s, devices = placement.at_s, frozenset(placement.selection.devices)
-        host = placement.selection.host.host.name
+        host, now_s, config = placement.selection.host.host.name, self.snapshot.now_s, self.snapshot.config
         endless = [
             (job.job_id, job.devices, self.calendar.ends_s[job.job_id])
             for job in self.calendar.running_by_host.get(host, ())
-            if job.ends_s is None and self.calendar.ends_s[job.job_id] == expected_end(job, self.snapshot)
+            if job.ends_s is None and self.calendar.ends_s[job.job_id] == expected_end(job, now_s, config)
         ]
         for job_id, taken, ends_s in endless + self.endless.get(host, []):
             if ends_s == at_s or (ends_s < at_s and not devices.isdisjoint(taken)):

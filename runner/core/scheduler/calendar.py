@@ -178,12 +178,12 @@ def first_expected_end(job: RunningJob, config: SchedulerConfig) -> float:
     return job.started_s + config.default_duration_s if job.ends_s is None else job.ends_s
 
 
-def expected_end(job: RunningJob, snapshot: Snapshot) -> float:
+def expected_end(job: RunningJob, now_s: float, config: SchedulerConfig) -> float:
     """Return when a running job is expected to have released its resources."""
-    ends_s = first_expected_end(job, snapshot.config)
-    if ends_s > snapshot.now_s:
+    ends_s = first_expected_end(job, config)
+    if ends_s > now_s:
         return ends_s
-    return snapshot.now_s + max(OVERRUN_SHARE * (snapshot.now_s - job.started_s), OVERRUN_S)
+    return now_s + max(OVERRUN_SHARE * (now_s - job.started_s), OVERRUN_S)
 
 
 NO_QUOTA: Final = Quota()
@@ -225,7 +225,7 @@ class Calendar:
         snapshot = self.snapshot
         for job in snapshot.running:
             self.running_by_host.setdefault(job.host, []).append(job)
-            self.ends_s[job.job_id] = expected_end(job, snapshot)
+            self.ends_s[job.job_id] = expected_end(job, snapshot.now_s, snapshot.config)
             for limit in self.limits(job):
                 limit.timeline.take(snapshot.now_s, self.ends_s[job.job_id], limit.amount)
         held = {uuid for job in snapshot.running for uuid in job.devices}

@@ -18,7 +18,7 @@ from enum import StrEnum
 from math import inf
 
 from runner.core.scheduler.attained import next_rise_s, pending_standing, running_standing
-from runner.core.scheduler.calendar import Calendar
+from runner.core.scheduler.calendar import Calendar, expected_end
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.fairshare import FairShare, billed_devices
 from runner.core.scheduler.placement import Placement, RequestClass
@@ -234,7 +234,7 @@ class StayReason(StrEnum):
     STOPPING = "it is stopping already"
     ITS_OWNER = "queue.preemptible is false"
     NO_ROOM = "it had no room to save a moment ago"
-    CANNOT_SAVE = "it does not save when asked, and has no checkpoint yet"
+    CANNOT_SAVE = "no checkpoint is known yet, nor that it saves when asked"
     ENDING = "it is about to end"
     QUANTUM = "it has not run for long enough since it was last started"
     BUDGET = "its switches have cost as much as its budget allows"
@@ -290,7 +290,7 @@ def describe_turn(job: RunningJob, now_s: float, config: SchedulerConfig) -> str
     """Return the service level of a running job, and whether it gives way; empty in another order."""
     if config.order is not SchedulingOrder.ATTAINED:
         return ""
-    ends_s = inf if job.ends_s is None else job.ends_s
+    ends_s = expected_end(job, now_s, config)
     level = round(running_standing(job, ends_s, now_s, config))
     stays = stay_reason(job, ends_s, now_s, config)
     if stays is not None:

@@ -216,7 +216,7 @@ class UnboundedJobs:
     def _running(self) -> Iterator[UnboundedJob]:
         for job in self.snapshot.running:
             ends_s = self.placements.calendar.ends_s[job.job_id]
-            preempted = ends_s != expected_end(job, self.snapshot)
+            preempted = ends_s != expected_end(job, self.snapshot.now_s, self.snapshot.config)
             if job.ends_s is None and not preempted:
                 yield UnboundedJob(ends_s, job, frozenset(job.devices))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from runner.control.context import TrackedJob
 from runner.control.controller import Controller
@@ -44,6 +45,10 @@ def reason(daemon: Controller, row: JobRow) -> Json:
         "until": _moment(ends_s),
         "estimated_by": None if estimated_by is None else str(estimated_by),
     }
+
+
+GUESSES: Final = frozenset(set(EstimateSource) - {EstimateSource.PROGRESS, EstimateSource.TIME_LIMIT})
+"""Estimates that follow from other jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,8 @@ def _activity(state: Allocated) -> str:
 def _expected_end(state: Allocated, end: _End) -> str:
     if end.at_s is None:
         return "; nobody knows until when"
+    if end.at_s <= end.now.now_s and end.by in GUESSES:
+        return "; nobody knows until when: it has outlasted what earlier jobs suggest"
     until = format_time(end.at_s, end.now)
     match state:
         case Stopping():

@@ -139,9 +139,9 @@ class AttemptService:
 
     @staticmethod
     def policy(row: JobRow) -> PinnedPolicy:
-        """Return the policy of a job."""
+        """Return the policy of a job, under the time limit of its newest revision: that applies at once."""
         revision = parse_revision(row.revision)
-        return _pinned_policy(revision.policy, revision.job.retry, revision.job.resources.time_limit)
+        return _pinned_policy(revision.policy, revision.job.retry, row.job.time_limit)
 
     # --- before a launch
 

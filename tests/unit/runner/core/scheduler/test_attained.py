@@ -17,6 +17,7 @@ from runner.core.scheduler.attained import (
     service_level,
 )
 from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.calendar import expected_end
 from runner.core.scheduler.config import PriorityClass, SchedulerConfig, SchedulingOrder, SwitchingConfig
 from runner.core.scheduler.displacement import (
     StayReason,
@@ -29,7 +30,7 @@ from runner.core.scheduler.fairshare import billed_devices, charge_usage, entitl
 from runner.core.scheduler.level_usage import Holding, LevelUsage
 from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulate
 from runner.core.scheduler.simulator_report import make_report, slowdown
-from runner.core.scheduler.snapshot import PendingJob, RunningJob, Snapshot
+from runner.core.scheduler.snapshot import EstimateSource, PendingJob, RunningJob, Snapshot
 from tests.fakes.host.directories import HOUR_S, NOW_S, devices, gpus, host, planned, running, starts, waiting
 
 RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED, cpu_weight=0.0)
@@ -148,6 +149,7 @@ LET_BE: Sequence[tuple[RunningJob, StayReason | None]] = (
     (replace(long(), stays_until_s=NOW_S + 1), StayReason.NO_ROOM),
     (replace(long(), saves_when_asked=False), StayReason.CANNOT_SAVE),
     (replace(long(), ends_s=NOW_S + 30), StayReason.ENDING),
+    (replace(long(), ends_s=NOW_S - 1, ends_by=EstimateSource.USER), None),  # it has outlasted the estimate
     (replace(long(ran_s=999.0)), StayReason.QUANTUM),
     (replace(long(), switched_s=0.03 * 9 * HOUR_S), StayReason.BUDGET),
 )
@@ -157,8 +159,7 @@ LET_BE: Sequence[tuple[RunningJob, StayReason | None]] = (
 def test_a_job_that_is_let_be_has_a_reason_and_no_other_one_stays(
     job: RunningJob, why: StayReason | None
 ) -> None:
-    ends_s = inf if job.ends_s is None else job.ends_s
-    assert stay_reason(job, ends_s, NOW_S, RULES) is why
+    assert stay_reason(job, expected_end(job, NOW_S, RULES), NOW_S, RULES) is why
     assert victims([short()], [job]) == ([] if why else ["long"])
     told = describe_turn(job, NOW_S, RULES)
     level = 1 if why is StayReason.QUANTUM else 3
@@ -183,7 +184,7 @@ def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> N
     reasons = planned(queue, [host(4)], busy=busy, rules=RULES).pending_reasons
     told = (
         "job kept does not give way (queue.preemptible is false), jobs rigid and raw do not give way "
-        "(it does not save when asked"
+        "(no checkpoint is known yet, nor that it saves when asked"
     )
     assert told in reasons["first"].why
     assert told in reasons["second"].why

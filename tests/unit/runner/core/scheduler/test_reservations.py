@@ -135,7 +135,10 @@ def held(
 ) -> list[tuple[RunningJob | PendingJob, str, tuple[str, ...], float]]:
     """Return who holds what once a plan is carried out, and until when."""
     jobs = {job.job_id: job for job in snapshot.pending}
-    had = [(job, job.host, job.devices, expected_end(job, snapshot)) for job in snapshot.running]
+    had = [
+        (job, job.host, job.devices, expected_end(job, snapshot.now_s, snapshot.config))
+        for job in snapshot.running
+    ]
     new = [(jobs[each.job_id], each.host, each.devices, snapshot.now_s + _kept(jobs[each.job_id], snapshot))
            for each in decided.starts]  # fmt: skip
     return [*had, *new]

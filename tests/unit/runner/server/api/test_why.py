@@ -96,6 +96,15 @@ def test_a_job_that_runs_says_where_and_until_when(host: Host) -> None:
     assert reason(host.daemon, host.row(limited))["until"] == "2030-01-01T01:00:00.000Z"
 
 
+def test_an_estimate_from_earlier_jobs_that_has_passed_is_none(host: Host) -> None:
+    host.context.end(host.key(hand_in(host, gpus=0)), 0)
+    host.settle()
+    job_id = hand_in(host, gpus=0)
+    host.clock.forward(600)
+    outlasted = "nobody knows until when: it has outlasted what earlier jobs suggest"
+    assert why(host, job_id) == f"attempt 1 runs on cpu; {outlasted}"
+
+
 def test_a_job_that_is_being_started_says_what_is_in_the_way(host: Host) -> None:
     host.context.down = True
     job_id = hand_in(host, limit=HOUR)

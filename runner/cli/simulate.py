@@ -79,10 +79,11 @@ def simulate(  # noqa: PLR0913  one for each option
 ) -> None:
     """Simulate scheduling orders with a trace of jobs, on hosts that need not exist.
 
-    Each order is a line; tabs separate the mean wait and its percentiles in hours, the bounded
-    slowdown, the preemptions, the part of the device time that they cost, the mean time from submission
-    to end of the largest tenth of the jobs, two indices of fairness between users (1 is the best), the
-    jobs that never started, and, if fifo is among the orders, the jobs that ended later than with fifo.
+    Each order is a line; tabs separate the utilisation, the mean wait and its percentiles in hours,
+    the bounded slowdown, the preemptions, the part of the device time that they cost, the mean time from
+    submission to end of the largest tenth of the jobs, two indices of fairness between users (1 is the
+    best), the jobs that never started, and, if fifo is among the orders, the jobs that ended later than
+    with fifo.
     """
     from runner.cli import simulate_chart  # noqa: PLC0415  as above
     from runner.core.scheduler.simulator import Site  # noqa: PLC0415  as above

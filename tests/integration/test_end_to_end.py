@@ -137,8 +137,9 @@ def test_a_longer_time_limit_and_a_refusal_to_give_way_apply_to_what_runs(daemon
     limited = {"cpus": 1, "memory": "256MiB", "time_limit": "16s"}
     job_id = daemon.submit(daemon.counting("more", 400, resources=limited))
     daemon.prints(job_id, "step 3")
-    longer = {"resources": {**limited, "time_limit": "10m"}, "queue": {"preemptible": False}}
-    daemon.runner("apply", str(daemon.counting("more", 400, **longer)))
+    longer: dict[str, Any] = {"resources": {**limited, "time_limit": "10m"}, "queue": {"preemptible": False}}
+    told = daemon.runner("apply", str(daemon.counting("more", 400, **longer)))
+    assert "queue.preemptible and resources.time_limit apply at once" in told
     why = daemon.runner("why", job_id)
     assert "gives way to nobody now: queue.preemptible is false" in why
     job = daemon.ends(job_id)

@@ -52,6 +52,9 @@ _NO_COST: Final[Mapping[str, FactValue]] = {
 
 ALLOWED: Final = "changed_training"
 
+AT_ONCE: Final = frozenset({"queue.preemptible", "resources.time_limit"})
+"""Fields that apply to the running attempt, too."""
+
 SOON_S: Final = 5.0
 """How long an attempt trains on at least, from its last heartbeat to its reaction to SIGTERM."""
 
@@ -169,7 +172,14 @@ class RolloutEvaluator:
         if self._runs and before and after and after < before:
             goes_on = f"what runs goes on to step {before}, beyond workload.steps: {after}"
             return "decline", f"{reason}; {goes_on}"
-        return "keep", f"{reason}; the change takes effect with the next attempt"
+        at_once = [each.name for each in self.found.changes if each.name in AT_ONCE and self._runs]
+        if not at_once:
+            return "keep", f"{reason}; the change takes effect with the next attempt"
+        others = (
+            "; the rest takes effect with the next attempt" if len(at_once) < len(self.found.changes) else ""
+        )
+        verb = "applies" if len(at_once) == 1 else "apply"
+        return "keep", f"{reason}; {' and '.join(at_once)} {verb} at once{others}"
 
     def _excess_steps(self, worth: CostBenefit) -> str:
         """Return why the job has done more steps than the change has; empty if it has not."""

@@ -133,7 +133,11 @@ class PackageResolver:
             Unavailable: the index or the engine does not answer.
         """
         reader = RequirementReader(partial(self.users.read_as_user, self.who), self.base)
-        collected = reader.read(job.image.requirements or ())
+        try:
+            collected = reader.read(job.image.requirements or ())
+        except MissingFile as error:
+            problem = job.origin.problem(("image", "requirements"), f"{error.path}: {error.fact}")
+            raise FileError(job.origin.path, [problem]) from error
         collected.lines += [
             PlacedLine(RequirementLine(TRACKER_PACKAGES[name], 0), None, ("track",)) for name in trackers
         ]

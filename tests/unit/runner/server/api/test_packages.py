@@ -181,6 +181,12 @@ def test_every_mistake_of_a_file_and_of_those_that_it_includes_is_told(site: Sit
     ]
 
 
+def test_a_file_of_requirements_that_is_not_there_is_told_at_its_field(site: Site) -> None:
+    assert refusal(site, "{requirements: gone.txt}") == [
+        "job.yaml:2:23: image.requirements: gone.txt: does not exist"
+    ]
+
+
 def test_every_requirement_that_cannot_be_had_is_told(site: Site) -> None:
     (site.directory / "requirements.txt").write_text("first\nsix\nsecond\n")
     site.packages.missing |= {"first": "first was not found", "second": "second was not found"}

@@ -77,9 +77,8 @@ class Place:
             groups=(),
             user="ann",
         )
-        self.row = JobRow(
-            Job("1", Preparing(NOW)), "job", ME, NOW, 50, RevisionText.of(revision.model_dump_json())
-        )
+        state = Job("1", Preparing(NOW), time_limit=job.resources.time_limit)
+        self.row = JobRow(state, "job", ME, NOW, 50, RevisionText.of(revision.model_dump_json()))
         config = replace(attempt_config(path / "jobs", FakeImages(), FakeClock()), in_container=False)
         self.attempt_service = AttemptService(config)
         self.attempt = Attempt(1, 1)
@@ -495,6 +494,9 @@ def test_the_policy_of_a_job_comes_with_the_findings(made: Made) -> None:
     place = made(LM + "retry: {max_attempts: 2}\nresources: {time_limit: 1h}\n")
     policy = place.found(1).pinned.policy
     assert (policy.ceilings.attempts, policy.ceilings.wall) == (2, timedelta(hours=1))
+    place.row = replace(place.row, job=replace(place.row.job, time_limit=timedelta(hours=9)))
+    longer = place.found(1).pinned.policy
+    assert longer.ceilings.wall == timedelta(hours=9), "a later revision allows more, at once"
 
 
 def test_a_decision_is_left_beside_the_attempt(place: Place) -> None:

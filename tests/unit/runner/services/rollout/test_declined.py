@@ -99,6 +99,16 @@ def test_a_rollback_to_fewer_steps_than_are_done_is_refused(site: Place) -> None
 # --- What is said
 
 
+def test_what_applies_at_once_is_told_beside_what_waits_for_the_next_attempt(site: Place) -> None:
+    site.runs()
+    longer = BASE.replace("memory: 1GiB", "memory: 1GiB, time_limit: 3h")
+    assert site.apply(longer, dry_run=True)["why"].endswith("; resources.time_limit applies at once")
+    later = site.apply(longer + "queue: {preemptible: false}\nstop_grace: 9s\n")
+    at_once, rest = later["why"].split("; ")[-2:]
+    assert at_once == "queue.preemptible and resources.time_limit apply at once"
+    assert rest == "the rest takes effect with the next attempt"
+
+
 def test_what_is_saved_is_done_while_an_attempt_has_not_loaded_it_yet(site: Place) -> None:
     site.runs()
     site.saves(40)

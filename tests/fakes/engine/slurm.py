@@ -29,6 +29,7 @@ class Cluster:
     """A cluster, by its configuration."""
 
     conf: Path
+    alone: bool = False  # nobody else uses it, so that it may be broken
 
     @property
     def environment(self) -> dict[str, str]:
@@ -89,8 +90,12 @@ class Cluster:
         until(lambda: keepers() <= before, "no node keeps a job whose number is given again", 120)
 
     def mend(self) -> None:
-        """Bring back whatever a test has broken."""
-        self.script("start")
+        """Bring back whatever a test has broken that had the cluster alone.
+
+        Of one that others use nothing is broken, and a node may be drained on purpose: the script resumes it.
+        """
+        if self.alone:
+            self.script("start")
 
     def spend_numbers(self) -> None:
         """Have slurmctld give away, and write down, numbers that it may have forgotten when it was killed.
@@ -125,7 +130,7 @@ def keepers() -> set[int]:
 @contextmanager
 def used(conf: str, *, alone: bool = False) -> Iterator[Cluster]:
     """Use the cluster beside other tests, or alone."""
-    cluster = Cluster(Path(conf))
+    cluster = Cluster(Path(conf), alone)
     with (cluster.conf.parent / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield cluster

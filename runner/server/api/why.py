@@ -28,6 +28,8 @@ def reason(daemon: Controller, row: JobRow) -> Json:
     estimated_by = _estimated_by(daemon, job_id)
     now = daemon.context.clock.now()
     at = Snapshot(now.timestamp(), (), utc_offset_s=daemon.context.site.utc_offset_s(now))
+    if estimated_by in GUESSES and ends_s is not None and ends_s <= at.now_s:
+        ends_s = None  # it has outlasted what earlier jobs suggest
     return {
         "job": job_id,
         "name": row.name,
@@ -124,9 +126,8 @@ def _activity(state: Allocated) -> str:
 
 def _expected_end(state: Allocated, end: _End) -> str:
     if end.at_s is None:
-        return "; nobody knows until when"
-    if end.at_s <= end.now.now_s and end.by in GUESSES:
-        return "; nobody knows until when: it has outlasted what earlier jobs suggest"
+        outlasted = ": it has outlasted what earlier jobs suggest" if end.by in GUESSES else ""
+        return f"; nobody knows until when{outlasted}"
     until = format_time(end.at_s, end.now)
     match state:
         case Stopping():

@@ -103,6 +103,7 @@ def test_an_estimate_from_earlier_jobs_that_has_passed_is_none(host: Host) -> No
     host.clock.forward(600)
     outlasted = "nobody knows until when: it has outlasted what earlier jobs suggest"
     assert why(host, job_id) == f"attempt 1 runs on cpu; {outlasted}"
+    assert reason(host.daemon, host.row(job_id))["until"] is None
 
 
 def test_a_job_that_is_being_started_says_what_is_in_the_way(host: Host) -> None:

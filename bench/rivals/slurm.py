@@ -142,7 +142,7 @@ def start_cluster(directory: Path, plan: ClusterConfig, *, may_install: bool) ->
             if argv[0] == find("munged"):
                 _await_file(directory / "munge" / "socket")
         interleave.wait_for(
-            "the controller of Slurm", lambda: _controller_answers(environment), START_LIMIT_S, 0.1
+            "the controller of Slurm", lambda: controller_answers(environment), START_LIMIT_S, 0.1
         )
         if plan.state == "UP":
             interleave.wait_for("the node of Slurm", lambda: _node_is_idle(environment), START_LIMIT_S, 0.1)
@@ -205,7 +205,12 @@ def _await_file(path: Path) -> None:
     interleave.wait_for("munge", path.exists, START_LIMIT_S, 0.05)
 
 
-def _controller_answers(environment: dict[str, str]) -> bool:
+def controller_answers(environment: dict[str, str]) -> bool:
+    """Return whether slurmctld of the cluster that the environment selects answers.
+
+    Raises:
+        CannotMeasure: Slurm is not installed.
+    """
     asked = subprocess.run([find("sinfo")], env=environment, capture_output=True, check=False)
     return asked.returncode == 0 and not asked.stderr
 

@@ -7,7 +7,6 @@ While it is measured, no test that breaks it begins, and the measurement begins 
 import fcntl
 import os
 import pwd
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.rivals.protocol import run_command
+from bench.rivals.slurm import controller_answers
 from bench.support.result import CannotMeasure
 
 SCRIPT: Final = Path(__file__).parents[2] / "scripts" / "slurm"
@@ -70,25 +70,17 @@ def small_cluster(*, may_install: bool) -> Iterator[SmallCluster]:
             fcntl.flock(lock, fcntl.LOCK_SH)
             there = SmallCluster(place / "slurm.conf")
             # The script brings a node back that somebody has drained on purpose.
-            yield there if _answers(there) else SmallCluster(_start(may_install=may_install))
+            if not controller_answers(there.environment):
+                _start(may_install=may_install)
+            yield there
     finally:
         if not was_there:
             subprocess.run([SCRIPT, "stop"], check=False, capture_output=True)
 
 
-def _answers(cluster: SmallCluster) -> bool:
-    """Return whether slurmctld answers."""
-    sinfo = shutil.which("sinfo")
-    if sinfo is None:
-        return False
-    look = [sinfo, "--noheader", "--format=%D"]
-    return not subprocess.run(look, env=cluster.environment, capture_output=True, check=False).returncode
-
-
-def _start(*, may_install: bool) -> Path:
-    """Start what does not run, and return the configuration."""
+def _start(*, may_install: bool) -> None:
+    """Start what does not run."""
     more = {} if may_install else {"RUNNER_NO_INSTALL": "1"}
     done = subprocess.run([SCRIPT], env={**os.environ, **more}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CannotMeasure(f"scripts/slurm: {done.stderr.strip().rpartition(chr(10))[2]}")
-    return Path(done.stdout.strip().splitlines()[-1])

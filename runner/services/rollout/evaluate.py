@@ -172,14 +172,14 @@ class RolloutEvaluator:
         if self._runs and before and after and after < before:
             goes_on = f"what runs goes on to step {before}, beyond workload.steps: {after}"
             return "decline", f"{reason}; {goes_on}"
-        at_once = [each.name for each in self.found.changes if each.name in AT_ONCE and self._runs]
-        if not at_once:
-            return "keep", f"{reason}; the change takes effect with the next attempt"
-        others = (
-            "; the rest takes effect with the next attempt" if len(at_once) < len(self.found.changes) else ""
-        )
-        verb = "applies" if len(at_once) == 1 else "apply"
-        return "keep", f"{reason}; {' and '.join(at_once)} {verb} at once{others}"
+        changed = {each.name for each in self.found.changes}
+        at_once = sorted(changed & AT_ONCE) if self._runs else []
+        if at_once:
+            reason += f"; {' and '.join(at_once)} {'applies' if len(at_once) == 1 else 'apply'} at once"
+        if changed <= set(at_once):
+            return "keep", reason
+        rest = "the rest takes" if at_once else "the change takes"
+        return "keep", f"{reason}; {rest} effect with the next attempt"
 
     def _excess_steps(self, worth: CostBenefit) -> str:
         """Return why the job has done more steps than the change has; empty if it has not."""

@@ -6,7 +6,7 @@ not change a result.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -22,6 +22,8 @@ TITLE: Final = "bitwise resume after SIGKILL"
 STEPS: Final = 60
 SAVE_EVERY: Final = 5
 KILLS: Final = 5
+TRAININGS: Final = 5
+"""How often a training is begun that is to be killed; see ``_killed``."""
 REAL: Final[Mapping[str, Mapping[str, Any]]] = {
     "causal_lm": {"batch_size": 8, "context": 256, "layers": 4, "dropout": 0.1},
     "imu_stream": {"batch_size": 256, "dropout": 0.2, "bidirectional": True},
@@ -75,25 +77,26 @@ def run(context: Context) -> Iterator[Finding]:
     for kind in KINDS:
         plan_of(kind, context)  # create the data set before the processes share it
     for arms in context.sized((PROMISED, BESIDE), (PROMISED[:2], (BESIDE[0], BESIDE[-1]))):
-        yield from side_by_side([partial(_line, context, arm, _kills(context)) for arm in arms], context)
+        yield from side_by_side([partial(finding_of, context, arm, _kills(context)) for arm in arms], context)
 
 
 def _kills(context: Context) -> list[int]:
     return sorted(context.draw.sample(range(2, STEPS - 1), context.sized(KILLS, 1)))
 
 
-def _line(context: Context, arm: Arm, kills: list[int]) -> Finding:
+def finding_of(context: Context, arm: Arm, kills: list[int]) -> Finding:
     """Return the finding of one arm."""
     name = f"{arm.name}, {len(kills)} kills"
     slug = re.sub("[^a-z0-9]+", "-", arm.name.lower())
-    reference_job, repeated_job, killed = (
-        Job(context.folder(f"{slug}-{use}"), spec_of(context, arm))
-        for use in ("reference", "repeated", "killed")
-    )
+
+    def training(use: str) -> Job:
+        return Job(context.folder(f"{slug}-{use}"), spec_of(context, arm))
+
+    reference_job, repeated_job = training("reference"), training("repeated")
     try:
         reference_job.start()
         repeated_job.start()
-        hit = _killed(killed, kills, context)
+        killed, hit = _killed(training, kills, context)
         reference = _ended(reference_job, context)
         repeated, resumed = _ended(repeated_job, context), killed.bits()
     except CannotMeasureHere as error:
@@ -130,7 +133,21 @@ def _ended(job: Job, context: Context) -> Bits:
     return job.bits()
 
 
-def _killed(job: Job, kills: list[int], context: Context) -> list[int]:
+def _killed(training: Callable[[str], Job], kills: list[int], context: Context) -> tuple[Job, list[int]]:
+    """Return a finished training that was killed, and the steps at which it was.
+
+    On a busy machine a short training may end before it is seen at its step.  Such a one proves nothing;
+    the next is killed at half the steps.
+    """
+    number, job = 1, training("killed-1")
+    while not (hit := _killed_at(job, kills, context)) and number < TRAININGS:
+        number += 1
+        job = training(f"killed-{number}")
+        kills = [max(step // 2, 1) for step in kills]
+    return job, hit
+
+
+def _killed_at(job: Job, kills: list[int], context: Context) -> list[int]:
     """Kill one attempt at each of these steps, then finish; return the steps that were hit."""
     hit: list[int] = []
     for step in kills:

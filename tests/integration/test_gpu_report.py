@@ -4,11 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from scripts.gpu_report.__main__ import main
+from scripts.gpu_report.context import Context
+from scripts.gpu_report.exact import PROMISED, finding_of
+from scripts.gpu_report.forked_jobs import Job
 from scripts.gpu_report.report import Part, markdown, not_run, read
 from scripts.gpu_report.run_part import ORDER
 
@@ -66,6 +70,27 @@ def check_that_every_line_is_marked(part: Part) -> None:
     assert [line for line in about if "rehearsal" not in line] == []
     headings = [line for line in lines if line.startswith("#")]
     assert all("rehearsal" in line for line in headings), headings
+
+
+def test_a_training_that_ended_before_it_could_be_killed_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def seen_late_at_first(job: Job, step: int, limit_s: float) -> int | None:
+        asked.append(step)
+        if len(asked) > 1:
+            return kill_at(job, step, limit_s)
+        assert job.wait(limit_s) == 0
+        return None
+
+    kill_at = Job.kill_at
+    monkeypatch.setattr(Job, "kill_at", seen_late_at_first)
+    context = Context(rehearsal=True, directory=tmp_path, deadline=time.monotonic() + 240)
+    found = finding_of(context, PROMISED[1], [40])
+    assert found.status == "passed", found.summary
+    assert asked[:2] == [40, 20]
+    assert found.figures["hit"]
 
 
 def test_a_part_without_time_is_not_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

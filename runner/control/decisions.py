@@ -93,13 +93,15 @@ def decide_exit(
         return None
     findings = message.findings if isinstance(message, Examined) else _launch_refused(message)
     cause = findings.ended.cause
-    known = {**findings.facts, **of_queue, **_facts_of_loop(context, row, state, cause)}
-    facts = validate_facts(known, DecisionPoint.EXIT)
     started = context.started_at(state, message.at, getattr(message, "monotonic", None))
-    situation = Situation(facts, message.at, started, findings.effective, row.job.id)
-    if row.job.time_limit is not None:
-        left = row.job.time_limit - row.job.history.ran - situation.uptime
-        situation = replace(situation, facts={**facts, "deadline.slack_s": left.total_seconds()})
+    situation = Situation({}, message.at, started, findings.effective, row.job.id)
+    limit, ran = row.job.time_limit, row.job.history.ran + situation.uptime
+    left = None if limit is None else limit - ran
+    known = {**findings.facts, **of_queue, **_facts_of_loop(context, row, state, cause, left)}
+    facts = validate_facts(known, DecisionPoint.EXIT)
+    if left is not None:
+        facts = {**facts, "deadline.slack_s": left.total_seconds()}
+    situation = replace(situation, facts=facts)
     decision = decide(findings.pinned.policy, DecisionPoint.EXIT, row.job.history, situation)
     decision = _honour_request(decision, row.job, state, situation)
     if isinstance(state, Stopping) and _has_let_grace_pass(context, row, state, findings):
@@ -150,9 +152,11 @@ def _next_attempt(decision: ExitDecision) -> dict[str, Any]:
 # --- facts that only the loop knows ------------------------------------------------------------------------
 
 
-def _facts_of_loop(context: Context, row: JobRow, state: Allocated, cause: str) -> dict[str, object]:
+def _facts_of_loop(
+    context: Context, row: JobRow, state: Allocated, cause: str, left: timedelta | None
+) -> dict[str, object]:
     """Return who ended the attempt, what was asked for, and how the devices are."""
-    asked = state.reason if isinstance(state, Stopping) else _asked_by_engine(row, cause)
+    asked = state.reason if isinstance(state, Stopping) else _asked_by_engine(cause, left)
     killed_by = "nobody" if asked is None else KILLED_BY.get(asked, f"watch/{getattr(state, 'by', '')}")
     boot = state.attempt.boot
     return {
@@ -165,11 +169,14 @@ def _facts_of_loop(context: Context, row: JobRow, state: Allocated, cause: str) 
     }
 
 
-def _asked_by_engine(row: JobRow, cause: str) -> StopReason | None:
-    """Return which of our own reasons to stop an attempt an engine with a queue of its own had."""
+def _asked_by_engine(cause: str, left: timedelta | None) -> StopReason | None:
+    """Return which of our own reasons to stop an attempt an engine with a queue of its own had.
+
+    The engine's limit is not the job's where that has been raised since the launch, or is the longer one.
+    """
     if cause == ExitCause.PREEMPTED:
         return StopReason.PREEMPTION
-    if cause == ExitCause.OUT_OF_TIME and row.job.time_limit is not None:
+    if cause == ExitCause.OUT_OF_TIME and left is not None and left <= timedelta():
         return StopReason.TIME_LIMIT
     return None
 

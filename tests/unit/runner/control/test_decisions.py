@@ -61,6 +61,7 @@ class Case:
     steps: tuple[int, ...] = (40, 30)
     poisoned_at: int | None = None
     gpus: int = 1
+    cause: str = "exception"
     job: Job = field(default_factory=lambda: Job("1", Preparing(NOW), attempts=1))
 
     @property
@@ -91,7 +92,7 @@ class Case:
         state: Running | Stopping = Running(NOW, "img", self.attempt, lent)
         if reason is not None:
             state = Stopping(LATER, "img", self.attempt, lent, reason, LATER, by=by, started=NOW)
-        ended = AttemptEnd(1, "exception", checkpoint_step=next(iter(self.steps), None))
+        ended = AttemptEnd(1, self.cause, checkpoint_step=next(iter(self.steps), None))
         pinned = PinnedPolicy(self.policy, compute_digest(self.policy))
         findings = ExitFindings(ended, pinned, self.facts, self.steps, "spec", self.poisoned_at)
         news = Examined("1", 1, LATER, findings)
@@ -169,6 +170,15 @@ def test_the_time_limit_leaves_what_no_attempt_has_used(case: Case) -> None:
     history = History(ran=timedelta(minutes=15))
     case.job = replace(case.job, time_limit=timedelta(minutes=20), history=history)
     assert case.told("deadline.slack_s") == -300
+
+
+@pytest.mark.parametrize(("minutes", "killed_by"), [(10, "deadline"), (11, "nobody"), (None, "nobody")])
+def test_a_limit_of_the_engine_is_the_jobs_only_when_that_is_over(
+    case: Case, minutes: int | None, killed_by: str
+) -> None:
+    case.cause = "out_of_time"
+    case.job = replace(case.job, time_limit=timedelta(minutes=minutes) if minutes else None)
+    assert case.told("killed_by") == killed_by
 
 
 @pytest.mark.parametrize(("minutes", "verb"), [(20, Verb.GIVE_UP), (30, Verb.RESUME)])

@@ -1,6 +1,7 @@
 """The shim under attack: killed daemons, killed shims, a full disk, a job that would be root."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,21 @@ def test_a_full_disk_does_not_cost_the_exit_status(place: Place, tmpfs: Path) ->
     assert isinstance(seen(executor, request.key), Alive)
     ballast.unlink()
     assert end(executor, request.key).exit_code == 75
+
+
+def test_a_shim_whose_directory_was_removed_ends_with_its_program(place: Place, tmp_path: Path) -> None:
+    executor = ProcessExecutor(ProcessSettings(place.instance, tmp_path / "books"))
+    request = place.request(*SAVES, job="removed")
+    executor.launch(request)
+    begun(request)
+    books = _books(executor, request)
+    shim, child = books.shim, books.child
+    assert shim is not None
+    assert child is not None
+    shutil.rmtree(tmp_path / "books")
+    os.kill(child.pid, SIGTERM)
+    eventually(lambda: not child.alive)
+    eventually(lambda: not shim.alive)
 
 
 def test_a_launch_on_a_full_disk_starts_nothing_and_can_be_repeated(place: Place, tmpfs: Path) -> None:

@@ -28,5 +28,6 @@ wait "$!"
 status=$?
 kill -s KILL -- "-$!" 2>/dev/null # processes of its group that the command left
 until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
+    [ -d "$directory" ] || exit 74 # somebody has removed it, and nobody will ask
     sleep 1 # retried, so that a full disk does not lose the exit status
 done

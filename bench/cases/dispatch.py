@@ -32,6 +32,8 @@ from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
 from runner.adapters.launch import attempt_name
 from runner.adapters.sqlite.store import SqliteStore
+from runner.agent.attempts.prepare import AttemptConfig
+from runner.agent.attempts.service import AttemptService
 from runner.base import logging as logs
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
@@ -47,10 +49,8 @@ from runner.core.scheduler.snapshot import SchedulableDevice
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
 from runner.files.policy import job_policy as of_job
+from runner.files.revision import Revision
 from runner.server.main import SWITCH_S
-from runner.services.attempts.prepare import AttemptConfig
-from runner.services.attempts.service import AttemptService
-from runner.services.submission.revision import Revision
 from tests.fakes.daemon.history import NoHistory
 
 BENCH: Final = "dispatch"

@@ -25,7 +25,7 @@ from runner.core.policy.model import Verb
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
-from runner.services.submission.revision import Revision
+from runner.files.revision import Revision
 
 SPAN: Final = timedelta(days=30)
 OWNER: Final = Owner(65532, 65532, "nobody")

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from runner.control.disk_rates import DiskRateSampler
+from runner.agent.disk_rates import DiskRateSampler
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.states import Allocated, Running
 from runner.core.policy.heartbeat import FLOOR_S
 from runner.core.ports.attempts import Attempts
-from runner.core.ports.clock import Clock
+from runner.core.ports.clock import Clock, Instant
 from runner.core.ports.devices import Device, Vitals
 from runner.core.ports.executor import Executor, Key, Waiting
 from runner.core.ports.store import JobRow, Store, UsageHistory
@@ -52,18 +52,6 @@ class Capacity:
     memory_bytes: int
     devices: Sequence[Device] = ()  # as they are now; they come and go
     chooses_devices: bool = False  # the engine does, elsewhere: this host's are not allocated
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """One moment by both clocks: the time of day, which may be set, and the monotonic one."""
-
-    at: datetime
-    monotonic: float
-
-    def later(self, monotonic: float) -> datetime:
-        """Return the time of day at ``monotonic``, as if the clock had not been set since this moment."""
-        return self.at + timedelta(seconds=monotonic - self.monotonic)
 
 
 @dataclass(slots=True)

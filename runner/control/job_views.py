@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from runner.base.errors import Unavailable
-from runner.control.context import Context, Instant, TrackedJob, as_started
+from runner.control.context import Context, TrackedJob, as_started
 from runner.control.dependencies import DependencyTracker
 from runner.control.estimates import RunTimeEstimates
 from runner.control.messages import Probed
@@ -37,6 +37,7 @@ from runner.core.job.states import (
 )
 from runner.core.policy.facts import FactValue
 from runner.core.ports.attempts import QueueTerms
+from runner.core.ports.clock import Instant
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.config import SchedulingOrder

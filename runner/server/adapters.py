@@ -42,6 +42,7 @@ from runner.adapters.slurm.exec import SlurmExec
 from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
 from runner.adapters.slurm.oci import NodeSettings
 from runner.adapters.slurm.options import SlurmRules
+from runner.agent.ports import OpenRunDirectory
 from runner.core.ports.disk import DiskUse, NoDiskUse
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
@@ -52,7 +53,6 @@ from runner.core.ports.users import MountPins, UnknownUids, User
 from runner.files.settings.model import SHIPPED_SECCOMP, Settings
 from runner.server.network import make_network
 from runner.server.packages import make_packages
-from runner.services.ports import OpenRunDirectory
 from runner.services.retention import RunDirectories
 
 if TYPE_CHECKING:

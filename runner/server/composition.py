@@ -25,15 +25,20 @@ from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore, refuse_lost
+from runner.agent.attempts.prepare import NO_IMAGE, AttemptConfig
+from runner.agent.attempts.service import AttemptService
+from runner.agent.disk_rates import DiskRateSampler
+from runner.agent.host_processes import HostProcesses
+from runner.agent.inventory import Inventory
+from runner.agent.inventory_types import InventoryRules, PresentDevices
+from runner.agent.package_locks import PackageLocks
+from runner.agent.ports import BatchCheck
 from runner.base import privileges
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity, Context, SiteConfig
 from runner.control.controller import Controller
-from runner.control.disk_rates import DiskRateSampler
-from runner.control.inventory import Inventory
-from runner.control.inventory_types import InventoryRules, PresentDevices
 from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
@@ -44,12 +49,7 @@ from runner.server.adapters import Adapters, LocalAdapters, slurm_rules
 from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.network import watch_network
 from runner.server.packages import needed_images
-from runner.services.attempts.prepare import NO_IMAGE, AttemptConfig
-from runner.services.attempts.service import AttemptService
-from runner.services.host_processes import HostProcesses
 from runner.services.jobs import JobService
-from runner.services.package_locks import PackageLocks
-from runner.services.ports import BatchCheck
 
 if TYPE_CHECKING:
     from runner.core.ports.devices import DeviceHealth, DeviceProbe

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from runner.agent.host_processes import HostProcesses
+from runner.agent.package_locks import PackageLocks
+from runner.agent.ports import BatchCheck, HostAttempts
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, RunnerError
 from runner.control.controller import Controller
@@ -18,9 +21,6 @@ from runner.core.ports.usage import UsageReport
 from runner.core.ports.users import FileUsers, User
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
-from runner.services.host_processes import HostProcesses
-from runner.services.package_locks import PackageLocks
-from runner.services.ports import BatchCheck, HostAttempts
 
 
 class NotFound(RunnerError):

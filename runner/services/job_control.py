@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runner.agent.attempts.checkpoints import program_files, read_saved
 from runner.base.errors import Refused, UsageError
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import SIGNALLED, attempt_prefix
@@ -10,10 +11,9 @@ from runner.core.job.events import CancelRequested, Event, HoldRequested, Releas
 from runner.core.job.states import Allocated, Finished, Stopping
 from runner.core.ports.attempts import Verification
 from runner.core.ports.store import JobRow
-from runner.services.attempts.checkpoints import program_files, read_saved
+from runner.files.revision import parse_revision
 from runner.services.context import Caller, ServiceContext
 from runner.services.queries import JobQueries
-from runner.services.submission.revision import parse_revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,17 @@ from itertools import islice
 from typing import Final
 
 from jobs.contract import Effective, Result, Status, TraceSummary
+from runner.agent.attempts.checkpoints import program_files, read_program_start
+from runner.agent.attempts.log_status import read_log_status
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.describe import ADVISED, attempt_prefix
 from runner.core.job.states import Finished, Held, Running, Stopping
 from runner.core.ports.store import AttemptRow, DecisionRow, JobRow
-from runner.services.attempts.checkpoints import program_files, read_program_start
-from runner.services.attempts.log_status import read_log_status
+from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.submission import dependencies
-from runner.services.submission.revision import parse_revision
 
 RECENT: Final = timedelta(days=1)
 """How long ago jobs have ended that a list shows at least."""

@@ -17,9 +17,9 @@ from runner.base.units import format_duration, format_size
 from runner.core.job.states import Finished
 from runner.core.ports.disk_use import MeasuredDirectories
 from runner.core.ports.store import JobRow
+from runner.files.revision import parse_revision
 from runner.files.settings.retention import RetentionSettings
 from runner.services.jobs import JobService
-from runner.services.submission.revision import parse_revision
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, Result, RunPaths, Status, checkpoints, verify
-from runner.services.attempts.program import variables
+from runner.agent.attempts.program import variables
 from tests.fakes.daemon.preloaded import Forked, Preloaded, preloaded
 
 ROOT = Path(__file__).parents[2]

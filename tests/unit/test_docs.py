@@ -20,6 +20,7 @@ from runner.adapters import launch as attempt
 from runner.adapters.docker import hardening as hardened
 from runner.adapters.docker.executor import DockerExecutor
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
+from runner.agent.attempts.prepare import CONTAINER_SCRATCH
 from runner.base.retry import RETRY_S
 from runner.cli.daemon import unit
 from runner.cli.main import EXIT_CODES
@@ -69,7 +70,6 @@ from runner.files.field_checks import REFUSED_VARIABLES
 from runner.files.policy.load import load_named_policy
 from runner.files.profiles.environment import build_environment
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import CONTAINER_SCRATCH
 from tests.fakes.daemon import decisions as rulings
 
 ROOT = Path(__file__).parents[2]
@@ -408,7 +408,7 @@ def test_a_container_shows_the_refusals_of_the_page() -> None:
 
 # --- architecture.md
 
-LAYERS = ("cli", "client", "server", "services", "control", "adapters")
+LAYERS = ("cli", "client", "server", "services", "control", "agent", "adapters")
 WALKS = (
     "A job file's way to a container",
     "An exit's way to a verdict and the next launch",

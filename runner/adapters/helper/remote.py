@@ -222,7 +222,7 @@ class RemoteFiles:
 
 
 class RemoteRunDirectory(HostRunDirectory):
-    """Satisfies ``runner.services.ports.RunDirectory``: read here, and changed by the helper."""
+    """Satisfies ``runner.agent.ports.RunDirectory``: read here, and changed by the helper."""
 
     def __init__(
         self, root: Path, owner: Owner, verifier: CheckpointVerifier, helper: HelperConnection

@@ -34,7 +34,7 @@ FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SlurmCheck:
-    """Satisfies ``runner.services.ports.BatchCheck``."""
+    """Satisfies ``runner.agent.ports.BatchCheck``."""
 
     commands: SlurmCommands
     rules: SlurmRules

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from jobs import contract
 from runner.base.textfile import quoted
+from runner.core.ports.executor import BatchOptions
 
 MAX_EXTRA: Final = 16
 
@@ -64,3 +65,8 @@ class SlurmFields(contract.Spec):
         """The fields that name something, with their values."""
         fields = ("partition", "account", "qos", "constraint", "reservation")
         return tuple((field, value) for field in fields if (value := getattr(self, field)) is not None)
+
+
+def batch_options(said: SlurmFields) -> BatchOptions:
+    """Return what a job file says to a batch system."""
+    return BatchOptions(said.partition, said.account, said.qos, said.constraint, said.reservation, said.extra)

@@ -7,9 +7,9 @@ from typing import Any, Final
 from fastapi import APIRouter
 from pydantic import Field
 
+from runner.agent.inventory import Inventory
+from runner.agent.inventory_types import DeviceView
 from runner.base.errors import Refused, Unavailable
-from runner.control.inventory import Inventory
-from runner.control.inventory_types import DeviceView
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.store import JobRow
 from runner.server.api.deps import Body, CallerDep, ServiceDep

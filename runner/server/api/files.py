@@ -7,14 +7,14 @@ from typing import Final
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
 
+from runner.agent.attempts.output import locate_output
 from runner.base.errors import UsageError
 from runner.core.ports.users import Archive
+from runner.files.revision import parse_revision
 from runner.server.api.deps import CallerDep, ServiceDep
 from runner.server.api.threads import SharedThreadsRoute, run_in_share
-from runner.services.attempts.output import locate_output
 from runner.services.context import Caller
 from runner.services.jobs import JobService
-from runner.services.submission.revision import parse_revision
 
 router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 

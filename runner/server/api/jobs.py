@@ -14,12 +14,14 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from jobs.contract import CONTRACT_VERSION
+from runner.agent.package_locks import PackagesPending
 from runner.base.errors import Refused, UsageError
 from runner.base.waiting import is_wanted
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import describe_start
 from runner.core.job.states import Running, Stopping
 from runner.core.ports.store import EventRow, JobRow
+from runner.files.revision import parse_revision
 from runner.server.api import logs, views
 from runner.server.api.deps import (
     LARGEST,
@@ -40,10 +42,8 @@ from runner.server.api.threads import SharedThreadsRoute, run_check, run_control
 from runner.server.api.why import reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
-from runner.services.package_locks import PackagesPending
 from runner.services.schedules.service import ScheduleService
 from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
-from runner.services.submission.revision import parse_revision
 
 T = TypeVar("T")
 

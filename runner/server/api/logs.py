@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from runner.adapters.host import log_quota
+from runner.agent.ports import RunDirectory
 from runner.core.job.states import Finished, Held
 from runner.core.ports.store import AttemptRow, JobRow
+from runner.files.revision import parse_revision
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
-from runner.services.ports import RunDirectory
-from runner.services.submission.revision import parse_revision
 
 MAX_CHUNK_BYTES: Final = 1024**2
 POLL_S: Final = 0.1

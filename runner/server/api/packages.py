@@ -5,9 +5,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from runner.agent.package_locks import PackagesPending, PendingLock
 from runner.server.api.threads import run_check
 from runner.services.jobs import JobService
-from runner.services.package_locks import PackagesPending, PendingLock
 
 T = TypeVar("T")
 

@@ -26,6 +26,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from runner.adapters.host.terminal import HeldTerminal, RelayedConnection
 from runner.adapters.host.users import SUBORDINATE_IDS
+from runner.agent.attempts.inside import MAIN, NO_PYTHON
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.core.ports.exec import ExecPort, ExecProcess, ExecRequest, TerminalSize
 from runner.server.api.application import error_body
@@ -33,7 +34,6 @@ from runner.server.api.audit import AuditLog
 from runner.server.api.deps import AdmittedUids, Body
 from runner.server.api.peer import Peer, peer_of
 from runner.server.api.threads import of_person, run_control
-from runner.services.attempts.inside import MAIN, NO_PYTHON
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.sessions.service import AttemptOutcome, Session, SessionService

@@ -21,19 +21,19 @@ from jobs.contract import (
     CheckpointInvalid,
     Program,
 )
+from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused
 from runner.base.waiting import check_wanted
 from runner.core.job.events import HoldRequested
 from runner.core.job.states import Finished, Held, Running
 from runner.core.policy.change_class import ChangeClass
 from runner.core.ports.store import JobRow
+from runner.files.revision import Revision, parse_revision
 from runner.services.context import Caller
 from runner.services.jobs import JobService
-from runner.services.ports import RunDirectory
 from runner.services.rollout.measurement import MAX_WAIT_S, TrialMeasurer
 from runner.services.rollout.throughput import parse_metrics
 from runner.services.rollout.trial import MIN_STEPS, Trial, canary_revision, is_canary, saves_on_stop
-from runner.services.submission.revision import Revision, parse_revision
 
 REPORT_BYTES: Final = 64 * 1024  # enough to see whether steps are reported at all
 

@@ -20,7 +20,7 @@ from runner.core.policy.change_class import (
 from runner.core.policy.digest import compute_digest
 from runner.files.package_lock import locked_versions
 from runner.files.policy.job_policy import deserialize_policy
-from runner.services.submission.revision import CodeReference, DataReference, Revision
+from runner.files.revision import CodeReference, DataReference, Revision
 
 _ELSEWHERE = frozenset({"workload", "profile", "mounts", "network", "accelerator", "policy"})
 """Parts of the job file that are shown in another form."""

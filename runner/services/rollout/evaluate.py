@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from runner.agent.attempts import facts as exit_facts
 from runner.control.decisions import decision_row
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
@@ -23,7 +24,7 @@ from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.store import DecisionRow, JobRow
-from runner.services.attempts import facts as exit_facts
+from runner.files.revision import Revision
 from runner.services.jobs import JobService
 from runner.services.rollout.cost_benefit import CostBenefit, explain
 from runner.services.rollout.throughput import (
@@ -36,7 +37,6 @@ from runner.services.rollout.throughput import (
     slowdown,
 )
 from runner.services.rollout.trial import Trial, TrialMeasurement, saves_on_stop
-from runner.services.submission.revision import Revision
 
 Outcome: TypeAlias = Literal["keep", "resume", "restart", "decline"]
 

@@ -14,13 +14,13 @@ from runner.base.errors import Refused, UsageError
 from runner.core.policy.change_class import change_rows
 from runner.core.ports.code import CodeEntry
 from runner.core.ports.store import JobRow
+from runner.files.revision import Revision, parse_revision
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.diff import compare_revisions
 from runner.services.submission.code_changes import CodeChange, code_changes, code_entries, has_same_code
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import keep_code
-from runner.services.submission.revision import Revision, parse_revision
 
 MAX_TEXT_BYTES: Final = 512 * 1024
 """A longer file is named, and not compared line by line."""

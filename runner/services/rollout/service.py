@@ -21,6 +21,7 @@ from runner.core.policy.change_class import ChangeClass, RevisionChange
 from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.attempts import SavedCheckpoints
 from runner.core.ports.store import DecisionRow, JobRow, RevisionRow
+from runner.files.revision import Revision, parse_revision
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
@@ -30,7 +31,6 @@ from runner.services.rollout.trial import Trial, saves_on_stop
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.code_changes import has_same_code
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import Revision, parse_revision
 
 
 @dataclass(frozen=True, slots=True)

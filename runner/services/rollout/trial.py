@@ -9,8 +9,8 @@ from jobs.contract import Program
 from runner.core.job.model import Job
 from runner.core.ports.store import JobRow
 from runner.files.job.model import Retry
+from runner.files.revision import Revision
 from runner.services.rollout.throughput import Throughput
-from runner.services.submission.revision import Revision
 
 LABEL: Final = "canary-of"
 """The label of a canary; its value is the id of its parent."""

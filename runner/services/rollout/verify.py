@@ -16,9 +16,9 @@ from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
 from runner.core.policy.economics import Rate, Work, misses_expectation
 from runner.core.ports.store import JobRow
+from runner.files.revision import parse_revision
 from runner.services.rollout.service import RolloutService
 from runner.services.rollout.throughput import METRICS_BYTES, measure_throughput, parse_metrics
-from runner.services.submission.revision import parse_revision
 
 log = structlog.get_logger()
 

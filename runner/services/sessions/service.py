@@ -10,6 +10,8 @@ from socket import socket
 from typing import Final
 
 from jobs.contract import JOB_DIR, RunPaths
+from runner.agent.attempts.inside import MAIN, RELAY, TERMINAL, install, relay_command, terminal_command
+from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt
@@ -18,9 +20,7 @@ from runner.core.job.states import Finished, Running, Stopping
 from runner.core.ports.exec import TerminalSize
 from runner.core.ports.executor import Alive, Key
 from runner.core.ports.store import JobRow
-from runner.services.attempts.inside import MAIN, RELAY, TERMINAL, install, relay_command, terminal_command
 from runner.services.context import Caller, ServiceContext
-from runner.services.ports import RunDirectory
 from runner.services.queries import JobQueries
 
 BEGUN: Final = "session_begun"

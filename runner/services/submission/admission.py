@@ -16,8 +16,8 @@ from runner.control.context import Capacity
 from runner.core.scheduler.admission import Refusal, RefusalReason, check_admission
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 from runner.files.job.model import JobFile
+from runner.files.revision import VENDORS, Revision
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import VENDORS, Revision
 
 PLACES: Final[Mapping[RefusalReason, tuple[PathPart, ...]]] = {
     RefusalReason.CLASS: ("queue", "priority_class"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.core.ports.code import CodeEntry, CodeSnapshots
-from runner.services.submission.revision import Revision
+from runner.files.revision import Revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from runner.core.ports.store import JobRow, JobStore
 from runner.core.scheduler.dependencies import CircularDependency, Readiness, check_cycles, check_dependency
 from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
 from runner.files.job.model import JobFile
+from runner.files.revision import Revision, parse_revision
 from runner.services.submission.request import Submission
-from runner.services.submission.revision import Revision, parse_revision
 
 After = tuple[tuple[str, DependencyCondition], ...]
 

@@ -7,7 +7,7 @@ from images.dockerfile import MAX_BYTES, find_mistakes
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.core.ports.code import CodeSnapshots
-from runner.services.submission.revision import Revision
+from runner.files.revision import Revision
 
 
 def check_dockerfile(

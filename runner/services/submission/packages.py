@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from packaging.specifiers import SpecifierSet
 
 from jobs.contract import TRACKER_PACKAGES
+from runner.agent.package_locks import PackageLocks
 from runner.base.errors import UsageError
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
 from runner.base.yaml import PathPart
@@ -29,7 +30,6 @@ from runner.files.requirements import (
     parse_pyproject,
     required_python,
 )
-from runner.services.package_locks import PackageLocks
 
 MAX_FILES: Final = 20
 """Files that one file of requirements may include."""

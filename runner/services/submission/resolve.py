@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from jobs.contract import Program
+from runner.agent.host_processes import HostProcesses
+from runner.agent.package_locks import PackageLocks
+from runner.agent.ports import BatchCheck
 from runner.base.cpu_limit import check_cpu
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
@@ -29,19 +32,7 @@ from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.job.track import find_tracking_problems
 from runner.files.policy import job_policy as of_job
-from runner.files.settings.model import Settings
-from runner.files.settings.network import OutboundUsers
-from runner.files.validation import did_you_mean
-from runner.services.host_processes import HostProcesses
-from runner.services.package_locks import PackageLocks
-from runner.services.ports import BatchCheck
-from runner.services.submission import dependencies as predecessors
-from runner.services.submission.admission import Admission, admission, refusal
-from runner.services.submission.dockerfile import check_dockerfile, check_dockerfile_is_kept
-from runner.services.submission.initial_weights import resolve_initial_weights
-from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
-from runner.services.submission.request import Submission
-from runner.services.submission.revision import (
+from runner.files.revision import (
     ArrayMembership,
     CodeReference,
     DataReference,
@@ -50,6 +41,15 @@ from runner.services.submission.revision import (
     find_data,
     find_inputs,
 )
+from runner.files.settings.model import Settings
+from runner.files.settings.network import OutboundUsers
+from runner.files.validation import did_you_mean
+from runner.services.submission import dependencies as predecessors
+from runner.services.submission.admission import Admission, admission, refusal
+from runner.services.submission.dockerfile import check_dockerfile, check_dockerfile_is_kept
+from runner.services.submission.initial_weights import resolve_initial_weights
+from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
+from runner.services.submission.request import Submission
 from runner.services.submission.slurm import find_slurm_problems
 
 CODE_FIELD: Final = ("workload", "code")

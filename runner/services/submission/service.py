@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from runner.agent.host_processes import HostProcesses
+from runner.agent.package_locks import PackagesPending
 from runner.base import privileges
 from runner.base.cpu_limit import limit_cpu
 from runner.base.errors import Refused
@@ -20,16 +22,14 @@ from runner.core.job.states import Preparing
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
+from runner.files.revision import Revision
 from runner.services.context import Caller, ServiceContext
-from runner.services.host_processes import HostProcesses
-from runner.services.package_locks import PackagesPending
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.packages import KnownLocks, no_locks
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import Resolution, RevisionResolver
-from runner.services.submission.revision import Revision
 
 CHECK_CPU_S: Final = 20.0
 """Processor time for checking one submission; a matrix of 1,000 jobs takes a few seconds."""

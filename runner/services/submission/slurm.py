@@ -3,23 +3,17 @@
 from collections.abc import Iterator
 
 from jobs.contract import Program
+from runner.agent.ports import BatchCheck
 from runner.base.textfile import one_line, quoted
 from runner.base.units import format_size
 from runner.base.yaml import PathPart
-from runner.core.ports.executor import BatchOptions, BatchRequest, GpuRequest, Limits
+from runner.core.ports.executor import BatchRequest, GpuRequest, Limits
 from runner.core.ports.users import Owner
 from runner.files.job.model import JobFile
-from runner.files.job.slurm import SlurmFields
+from runner.files.job.slurm import SlurmFields, batch_options
 from runner.files.settings.slurm import SlurmSettings
-from runner.services.ports import BatchCheck
 
 FieldProblem = tuple[tuple[PathPart, ...], str]
-
-
-def batch_options(job: JobFile) -> BatchOptions:
-    """Return what a job file says to a batch system."""
-    said = job.slurm
-    return BatchOptions(said.partition, said.account, said.qos, said.constraint, said.reservation, said.extra)
 
 
 def find_slurm_problems(
@@ -49,7 +43,7 @@ def find_slurm_problems(
     asked = BatchRequest(
         Limits(resources.cpus, resources.memory),
         GpuRequest(resources.gpus, job.devices.model),
-        batch_options(job),
+        batch_options(job.slurm),
         resources.time_limit,
         job.stop_grace,
         resources.nodes,

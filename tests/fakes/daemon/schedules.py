@@ -7,6 +7,7 @@ from pathlib import Path
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
+from runner.agent.attempts.service import AttemptService
 from runner.base.broadcast import ChangeBroadcast
 from runner.control.context import Capacity
 from runner.control.context import Context as Parts
@@ -16,7 +17,6 @@ from runner.core.ports.devices import Device
 from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.core.ports.store import JobRow
 from runner.files.settings.model import Settings
-from runner.services.attempts.service import AttemptService
 from runner.services.context import Caller
 from runner.services.schedules.service import ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger

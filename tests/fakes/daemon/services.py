@@ -8,6 +8,9 @@ from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore
+from runner.agent.attempts.prepare import AttemptConfig
+from runner.agent.attempts.service import AttemptService
+from runner.agent.package_locks import PackageLocks
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.fair_executor import FairExecutor
 from runner.control.controller import Controller
@@ -16,10 +19,7 @@ from runner.core.ports.images import Images
 from runner.core.ports.packages import Packages
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
-from runner.services.attempts.prepare import AttemptConfig
-from runner.services.attempts.service import AttemptService
 from runner.services.jobs import JobService
-from runner.services.package_locks import PackageLocks
 
 USERS = HostUsers()
 """One for all daemons of a test process: it may start a process of its own."""

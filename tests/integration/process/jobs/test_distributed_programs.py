@@ -24,7 +24,7 @@ from jobs.contract import (
     checkpoints,
     verify,
 )
-from runner.services.attempts.program import variables
+from runner.agent.attempts.program import variables
 from tests.integration.process.jobs.gangs import REPOSITORY, Gang, program
 
 PROGRAMS = REPOSITORY / "examples" / "programs"

@@ -10,15 +10,15 @@ import pytest
 
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
+from runner.agent.inventory import Inventory
+from runner.agent.inventory_types import InventoryRules, PresentDevices, holders_of
 from runner.base.errors import Refused, Unavailable, UsageError
-from runner.control.context import Instant
-from runner.control.inventory import Inventory
-from runner.control.inventory_types import InventoryRules, PresentDevices, holders_of
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Running
+from runner.core.ports.clock import Instant
 from runner.core.ports.devices import Device, DeviceProcess, Health
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass
 class Watch:
-    """Satisfies ``runner.control.inventory_types.HealthMonitor``."""
+    """Satisfies ``runner.agent.inventory_types.HealthMonitor``."""
 
     clock: FakeClock
     devices: tuple[Device, ...] = CARDS

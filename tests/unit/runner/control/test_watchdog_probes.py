@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec, Effective, Phase, Status, dump
+from runner.agent.attempts.service import AttemptService
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
@@ -17,8 +18,7 @@ from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
-from runner.services.attempts.service import AttemptService
-from runner.services.submission.revision import Revision
+from runner.files.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from runner.agent.host_processes import HostProcesses
 from runner.files.job.load import parse_job
-from runner.services.host_processes import HostProcesses
 
 TRAINING = "workload: {kind: causal_lm, data: stdlib}\n"
 PROGRAM = "workload: {kind: program, command: [./train]}\n"

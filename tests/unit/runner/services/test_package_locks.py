@@ -7,13 +7,13 @@ from threading import Event
 
 import pytest
 
+from runner.agent import package_locks
+from runner.agent.package_locks import PackageLocks, PackagesPending, PendingLock
 from runner.base.errors import Unavailable
 from runner.base.fair_executor import FairExecutor
 from runner.base.waiting import is_wanted
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User
-from runner.services import package_locks
-from runner.services.package_locks import PackageLocks, PackagesPending, PendingLock
 from tests.fakes.engine.packages import FakePackages, lock_text
 
 ME = User(1000, 1000, (1000,), "me")

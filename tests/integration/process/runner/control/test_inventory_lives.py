@@ -22,8 +22,8 @@ from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.gpu.nvidia import NvidiaHealth, NvidiaProbe
 from runner.adapters.sqlite.store import SqliteStore
-from runner.control.inventory import Inventory
-from runner.control.context import Instant
+from runner.agent.inventory import Inventory
+from runner.core.ports.clock import Instant
 from tests.fakes.daemon.clock import FakeClock
 
 class Nobody:

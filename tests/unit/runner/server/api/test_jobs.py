@@ -18,6 +18,7 @@ from jobs.contract import Cause, FileDigest, Manifest, Phase, Result, Status, du
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
+from runner.agent.attempts.service import AttemptService
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Unavailable
 from runner.base.fair_executor import FairExecutor
@@ -30,7 +31,6 @@ from runner.core.ports.executor import LaunchRequest
 from runner.files.settings.model import Settings
 from runner.server.api.application import MAX_BODY_BYTES, application
 from runner.server.api.peer import Peer, peer_of
-from runner.services.attempts.service import AttemptService
 from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, Program, World
 from tests.fakes.engine.images import FakeImages

@@ -10,11 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from runner.agent.package_locks import PackagesPending, PendingLock
 from runner.base.errors import Unavailable
+from runner.files.revision import parse_revision
 from runner.server.api.packages import with_packages
 from runner.server.packages import needed_images
-from runner.services.package_locks import PackagesPending, PendingLock
-from runner.services.submission.revision import parse_revision
 from tests.fakes.engine.packages import lock_text
 from tests.unit.runner.server.api.test_jobs import Site
 from tests.unit.runner.server.api.test_rollouts import Place

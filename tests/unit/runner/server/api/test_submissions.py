@@ -10,6 +10,7 @@ import pytest
 
 from jobs.contract import TrainingPlan
 from runner.adapters.host.users import HostUsers
+from runner.agent.host_processes import HostProcesses
 from runner.base.errors import Refused
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
@@ -18,12 +19,11 @@ from runner.core.ports.users import User
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
+from runner.files.revision import InitialWeights, Revision, parse_revision
 from runner.services.context import Caller, NotFound
-from runner.services.host_processes import HostProcesses
 from runner.services.rollout.trial import canary_revision
 from runner.services.submission.request import Submission
 from runner.services.submission.resolve import accelerator_of, team
-from runner.services.submission.revision import InitialWeights, Revision, parse_revision
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
 from tests.unit.runner.server.api.test_rollouts import Place
 

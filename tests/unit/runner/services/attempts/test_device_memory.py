@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import AttemptSpec
+from runner.agent.attempts.prepare import limit_device_memory
 from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device
 from runner.files.job.load import parse_job
-from runner.services.attempts.prepare import limit_device_memory
-from runner.services.submission.revision import Revision
+from runner.files.revision import Revision
 
 GIB = 1024**3
 SHARED = Device("GPU-a", "nvidia", "L4", 24 * GIB, kind="shared")

@@ -26,6 +26,8 @@ from jobs.contract import (
 )
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.run_directory import HostRunDirectory
+from runner.agent.attempts import facts as exit_facts
+from runner.agent.attempts.service import AttemptService
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
@@ -43,9 +45,7 @@ from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
-from runner.services.attempts import facts as exit_facts
-from runner.services.attempts.service import AttemptService
-from runner.services.submission.revision import Revision
+from runner.files.revision import Revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages

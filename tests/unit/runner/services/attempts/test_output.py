@@ -3,8 +3,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from jobs.contract import RunPaths
+from runner.agent.attempts.output import locate_output
 from runner.base.errors import UsageError
-from runner.services.attempts.output import locate_output
 
 PATHS = RunPaths(Path("/state/jobs/7"), 3, 2)
 

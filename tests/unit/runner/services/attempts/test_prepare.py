@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.agent.attempts.service import AttemptService
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
@@ -17,8 +18,7 @@ from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, PathKind, User
 from runner.files.job.load import parse_job
-from runner.services.attempts.service import AttemptService
-from runner.services.submission.revision import InitialWeights, Revision, parse_revision
+from runner.files.revision import InitialWeights, Revision, parse_revision
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config
 from tests.fakes.engine.images import FakeImages

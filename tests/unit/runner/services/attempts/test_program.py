@@ -8,9 +8,9 @@ import pytest
 from jobs.attach import Told, told
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, RunPaths, Tracking
 from jobs.contract.plans.causal_lm import CausalLm
+from runner.agent.attempts.program import apply_program, variables
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
-from runner.services.attempts.program import apply_program, variables
 
 
 def request() -> LaunchRequest:

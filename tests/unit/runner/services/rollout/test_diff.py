@@ -7,8 +7,8 @@ import pytest
 from runner.core.policy.change_class import ChangeClass, change_rows, classify_field
 from runner.files.policy.job_policy import stored_digest
 from runner.files.policy.load import load_named_policy
+from runner.files.revision import DataReference, Revision
 from runner.services.rollout.diff import compare_revisions, fields
-from runner.services.submission.revision import DataReference, Revision
 from tests.unit.runner.services.submission.test_revision import resolved
 
 LM = "{kind: causal_lm, data: stdlib}"

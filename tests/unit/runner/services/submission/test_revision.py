@@ -21,7 +21,7 @@ from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile, Retry
 from runner.files.policy import job_policy as of_job
 from runner.files.policy.load import load_named_policy
-from runner.services.submission.revision import (
+from runner.files.revision import (
     CodeReference,
     DataReference,
     Revision,

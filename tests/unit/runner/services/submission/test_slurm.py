@@ -20,7 +20,7 @@ PROGRAM = "name: tiny\nworkload: {kind: program, command: ['true']}\n"
 
 @dataclass
 class FakeSlurm:
-    """Satisfies ``runner.services.ports.BatchCheck``."""
+    """Satisfies ``runner.agent.ports.BatchCheck``."""
 
     answer: tuple[str, str] | None = None
     asked: list[BatchRequest] = field(default_factory=list)

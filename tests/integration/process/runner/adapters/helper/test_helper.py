@@ -35,6 +35,8 @@ from runner.adapters.helper.wire import MAX_ANSWER_BYTES, receive, send
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.users import HostUsers
+from runner.agent.attempts.checkpoints import keep_program_start, known_program_start, read_program_start
+from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.core.job.attempt import ProgramStart
 from runner.core.ports.attempts import ProgramFiles
@@ -43,8 +45,6 @@ from runner.core.ports.executor import Alive, ImageGone, Key, LaunchRequest, Lim
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import Owner, User
-from runner.services.attempts.checkpoints import keep_program_start, known_program_start, read_program_start
-from runner.services.ports import RunDirectory
 from tests.fakes.engine.executor import FakeExecutor, World
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")

@@ -11,12 +11,12 @@ from threading import Event, Lock, Timer
 from time import monotonic
 from typing import Final
 
+from runner.agent.ports import VerificationQueue
 from runner.base.errors import RunnerError, Unavailable
 from runner.base.waiting import check_wanted
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import PackageRequest, Packages, Unresolvable
 from runner.core.ports.users import User
-from runner.services.ports import VerificationQueue
 
 FRESH_S: Final = 600.0
 """How long a lock answers the same requirements; as long as PyPI lets its answers be kept."""

@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Parallel, Program, RunPaths
+from runner.agent.attempts.checkpoints import keep_program_start, known_program_start, program_files
+from runner.agent.attempts.inside import GANG, TERMINAL, gang_command, install
+from runner.agent.attempts.program import apply_program, locate_working_directory
+from runner.agent.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.base.errors import Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
 from runner.base.textfile import one_line
@@ -32,13 +36,9 @@ from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import fill_resume_args
+from runner.files.job.slurm import batch_options
 from runner.files.package_lock import locked_image
-from runner.services.attempts.checkpoints import keep_program_start, known_program_start, program_files
-from runner.services.attempts.inside import GANG, TERMINAL, gang_command, install
-from runner.services.attempts.program import apply_program, locate_working_directory
-from runner.services.ports import OpenRunDirectory, RunDirectory, VerificationQueue
-from runner.services.submission.revision import Revision, parse_revision
-from runner.services.submission.slurm import batch_options
+from runner.files.revision import Revision, parse_revision
 
 SECRETS_DIR: Final = Path("/run/secrets")
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
@@ -344,7 +344,7 @@ def _batch_request(row: JobRow, revision: Revision, overrides: Overrides) -> Bat
     return BatchRequest(
         Limits(resources.cpus, resources.memory, resources.shm_bytes),
         GpuRequest(resources.gpus, job.devices.model),
-        batch_options(job),
+        batch_options(job.slurm),
         _time_left(row, resources.time_limit),
         job.stop_grace,
         revision.nodes(overrides),

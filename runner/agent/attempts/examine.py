@@ -12,6 +12,10 @@ from functools import partial
 from typing import TypeVar
 
 from jobs.contract import AttemptSpec, Program, RunPaths
+from runner.agent.attempts import facts as attempt_facts
+from runner.agent.attempts.checkpoints import read_saved_of
+from runner.agent.attempts.log_status import read_log_status
+from runner.agent.ports import RunDirectory
 from runner.base.errors import Unavailable
 from runner.base.threads import run_guarded
 from runner.base.units import format_size
@@ -30,11 +34,7 @@ from runner.core.ports.attempts import (
     Verification,
 )
 from runner.core.ports.executor import Gone
-from runner.services.attempts import facts as attempt_facts
-from runner.services.attempts.checkpoints import read_saved_of
-from runner.services.attempts.log_status import read_log_status
-from runner.services.ports import RunDirectory
-from runner.services.submission.revision import Revision
+from runner.files.revision import Revision
 
 T = TypeVar("T")
 

@@ -13,10 +13,7 @@ from typing import Final
 
 import structlog
 
-from runner.base.errors import Refused, Unavailable, UsageError
-from runner.base.threads import PeriodicThread
-from runner.control.context import Instant
-from runner.control.inventory_types import (
+from runner.agent.inventory_types import (
     AdminMarks,
     DeviceView,
     HealthMonitor,
@@ -27,6 +24,8 @@ from runner.control.inventory_types import (
     device_views,
     holders_of,
 )
+from runner.base.errors import Refused, Unavailable, UsageError
+from runner.base.threads import PeriodicThread
 from runner.core.devices import state as core
 from runner.core.devices.state import (
     AdminMark,
@@ -38,7 +37,7 @@ from runner.core.devices.state import (
     StatusInput,
     next_status,
 )
-from runner.core.ports.clock import Clock
+from runner.core.ports.clock import Clock, Instant
 from runner.core.ports.devices import Device, Health
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from jobs.contract import Program, RunPaths
+from runner.agent.attempts.examine import ExaminedAttempt, examine_exit, probe_progress
+from runner.agent.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
+from runner.agent.attempts.verification import WAIT_S, CheckpointVerifications
+from runner.agent.ports import OpenRunDirectory, RunDirectory
 from runner.core.job.attempt import Attempt
 from runner.core.ports.attempts import (
     ExitFindings,
@@ -28,11 +32,7 @@ from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
 from runner.files.job.model import Retry
 from runner.files.policy import job_policy as of_job
-from runner.services.attempts.examine import ExaminedAttempt, examine_exit, probe_progress
-from runner.services.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
-from runner.services.attempts.verification import WAIT_S, CheckpointVerifications
-from runner.services.ports import OpenRunDirectory, RunDirectory
-from runner.services.submission.revision import Revision, cached_by_revision, parse_revision
+from runner.files.revision import Revision, cached_by_revision, parse_revision
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def _pinned_policy(text: str | None, retry: Retry, wall: timedelta | None) -> Pi
 
 
 class AttemptService:
-    """Satisfies ``runner.core.ports.attempts.Attempts`` and ``runner.services.ports.HostAttempts``."""
+    """Satisfies ``runner.core.ports.attempts.Attempts`` and ``runner.agent.ports.HostAttempts``."""
 
     def __init__(self, config: AttemptConfig) -> None:
         self._config = config

@@ -1,8 +1,8 @@
 """The progress of a program that writes no report, from its log."""
 
 from jobs.contract import Program, RunPaths, Status
-from runner.services.ports import RunDirectory
-from runner.services.submission.revision import Revision
+from runner.agent.ports import RunDirectory
+from runner.files.revision import Revision
 
 
 def read_log_status(directory: RunDirectory, paths: RunPaths, revision: Revision) -> Status | None:

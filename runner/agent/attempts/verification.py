@@ -17,13 +17,13 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from jobs.contract import RunPaths
+from runner.agent.attempts.checkpoints import read_saved
+from runner.agent.ports import RunDirectory, VerificationQueue
 from runner.base.errors import Unavailable
 from runner.base.threads import run_to_future
 from runner.base.waiting import check_wanted
 from runner.core.ports.attempts import SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
-from runner.services.attempts.checkpoints import read_saved
-from runner.services.ports import RunDirectory, VerificationQueue
 
 T = TypeVar("T")
 

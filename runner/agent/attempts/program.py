@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
+from runner.agent.attempts.inside import MAIN, gang_command, terminal_command
 from runner.core.ports.executor import LaunchRequest
-from runner.services.attempts.inside import MAIN, gang_command, terminal_command
 
 
 def apply_program(

@@ -8,8 +8,8 @@ import sys
 from typing import Final
 
 from jobs.contract import RunPaths, inside_source
+from runner.agent.ports import RunDirectory
 from runner.core.ports.exec import TerminalSize
-from runner.services.ports import RunDirectory
 
 TERMINAL: Final = "terminal"
 RELAY: Final = "relay"

@@ -20,6 +20,7 @@ from images import bases
 from images.docker_engine import DockerEngine
 from images.log import BuildLog
 from images.settings import ImageSettings
+from runner.adapters.sqlite.store import SqliteStore
 from tests.fakes.engine.slurm import used
 
 TESTS: Final = Path(__file__).parent
@@ -144,6 +145,23 @@ def _slurm_answers(path: str) -> bool:
     look = ["sinfo", "--noheader", "--format=%D"]
     with used(path) as cluster:
         return not subprocess.run(look, env=cluster.environment, capture_output=True, check=False).returncode
+
+
+@pytest.fixture(autouse=True)
+def _closed_stores() -> Iterator[None]:
+    """Close the stores that a test leaves open, as a daemon that is killed leaves its own."""
+    opened: list[SqliteStore] = []
+    open_store = SqliteStore._open
+
+    def remember(store: SqliteStore) -> None:
+        opened.append(store)
+        open_store(store)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqliteStore, "_open", remember)
+        yield
+    for store in opened:
+        store.connections.close()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ The store and the state machine of the runner create it, so that its content is 
 have written: five events and one attempt for every job, spread over a month.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -34,13 +33,12 @@ IMAGE: Final = f"sha256:{'0' * 64}"
 
 def build_store(path: Path, count: int, now: datetime | None = None) -> None:
     """Create a store of ``count`` succeeded jobs, of which the last ended at ``now``."""
-    store = SqliteStore(path)
     newest = now or datetime.now(UTC)
     revision = _revision(path.with_name("job.yaml"))
-    for number in range(1, count + 1):
-        _record_job(store, number, newest - SPAN * (count - number) / count - timedelta(minutes=1), revision)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with closing(SqliteStore(path)) as store:
+        for number in range(1, count + 1):
+            began = newest - SPAN * (count - number) / count - timedelta(minutes=1)
+            _record_job(store, number, began, revision)
 
 
 def job_events(began: datetime) -> Iterator[Event]:

@@ -1,8 +1,8 @@
 """The store: jobs, attempts, events and decisions in one SQLite file (WAL), which survives a crash.
 
 One thread at a time writes.  An event and the state that it leads to are written in one transaction, which is
-durable before the daemon acts on it.  Each thread reads over a connection of its own.  A file of a newer
-version is refused before SQLite opens it; one of an older version is migrated.
+durable before the daemon acts on it.  Any thread reads.  A file of a newer version is refused before SQLite
+opens it; one of an older version is migrated.
 """
 
 import hashlib
@@ -11,10 +11,8 @@ import secrets
 import shutil
 import sqlite3
 import struct
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from runner.adapters.sqlite.connections import Connections
 from runner.adapters.sqlite.integrity import check_integrity, repair_indexes
 from runner.adapters.sqlite.rows import (
     attempt_row,
@@ -100,9 +99,6 @@ ROOM_BYTES: Final = 32 * 1024 * 1024
 CLEANED_UP: Final = "cleaned_up"
 """The key in ``meta`` of the event up to which all clean-ups are done."""
 
-CLOSE_WAIT_S: Final = 2.0
-"""Longest wait for a thread that still uses the store while it is closed."""
-
 KEPT_ROWS: Final = 1024
 """Jobs that are kept as they were read; a page has 200."""
 
@@ -172,27 +168,21 @@ def refuse_lost(path: Path, run_directories: int) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Connection:
-    """A connection of one thread, and the lock that it holds while it uses it."""
-
-    sqlite: sqlite3.Connection
-    used: threading.RLock
-
-
 class SqliteStore:
     """The store of one state directory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._local = threading.local()
-        self._connections: list[_Connection] = []
-        self._closed = False
+        self.connections = Connections(path)
         self._set_aside: set[str] = set()
         self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # by job, as they were read
         self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
         self._used = 0
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.connections.close()
+            raise
         self.instance = str(self._value("get_meta", key="instance"))
 
     def _open(self) -> None:
@@ -216,11 +206,13 @@ class SqliteStore:
         Raises:
             Refused: it is damaged.
         """
-        problems = check_integrity(self._connection())
-        if not problems:
-            return
-        log.error("store.damaged", path=str(self._path), problems=problems)
-        if problems := repair_indexes(self._connection(), problems):
+        with self.connections.writer() as connection:
+            problems = check_integrity(connection)
+            if not problems:
+                return
+            log.error("store.damaged", path=str(self._path), problems=problems)
+            problems = repair_indexes(connection, problems)
+        if problems:
             raise Refused(damaged(self._path, problems[0]))
         log.warning("store.indexes_repaired", path=str(self._path))
 
@@ -235,7 +227,8 @@ class SqliteStore:
             token = new_token()
             with self.transaction() as connection:
                 connection.execute(SQL["set_meta"], {"key": SESSION_KEY, "value": token})
-            self._connection().execute("PRAGMA wal_checkpoint(FULL)")
+            with self.connections.writer() as connection:
+                connection.execute("PRAGMA wal_checkpoint(FULL)")
             marked = read_marked(self._path)
             if marked is not None and marked.token == token:
                 write_session(self._path, Session(token, marked.schema))
@@ -248,33 +241,29 @@ class SqliteStore:
         The log stays if a thread still uses the store.  It also stays on a disk that is nearly full: it is
         the reserve of the next daemon.
         """
-        self._closed = True
-        if shutil.disk_usage(self._path.parent).free < ROOM_BYTES:
-            return
-        for each in self._connections:
-            if each.used.acquire(timeout=CLOSE_WAIT_S):
-                each.sqlite.close()
-                each.used.release()
+        self.connections.close(keep_log=shutil.disk_usage(self._path.parent).free < ROOM_BYTES)
         if not log_files(self._path)[0].exists():
             session_file(self._path).unlink(missing_ok=True)
 
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # users must not read the job files of others
-        connection = self._connection()
-        connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=1)}{SQL['indexes']}")
-        connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
-        connection.commit()
-        # The version must be in the file itself and not in its log: an older program reads it there.
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self.connections.writer() as connection:
+            connection.create_function("sha256", 1, _sha256, deterministic=True)
+            connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=1)}{SQL['indexes']}")
+            connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
+            connection.commit()
+            # The version must be in the file itself and not in its log: an older program reads it there.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _migrate(self, version: int) -> None:
         """Migrate a store of an earlier version to the present one, completely or not at all."""
-        connection = self._connection()
-        with connection:  # it commits, and rolls back whatever is raised
-            connection.executescript(f"BEGIN IMMEDIATE;{_migration(since=version)}")
-            if version == 1:
-                self._rewrite_jobs(connection)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self.connections.writer() as connection:
+            connection.create_function("sha256", 1, _sha256, deterministic=True)
+            with connection:  # it commits, and rolls back whatever is raised
+                connection.executescript(f"BEGIN IMMEDIATE;{_migration(since=version)}")
+                if version == 1:
+                    self._rewrite_jobs(connection)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _complete(self) -> None:
         """Add what versions 3 and 5 gained after the first stores with their numbers were written.
@@ -289,7 +278,7 @@ class SqliteStore:
         if "terms" not in {row["name"] for row in self.rows("columns_of", table="schedules")}:
             missing += f"DROP TABLE occasions; DROP TABLE schedules; {SQL['version_3_schedules']}"
         if missing:
-            with self._connection() as connection:
+            with self.connections.writer() as connection, connection:
                 connection.executescript(f"BEGIN IMMEDIATE;{missing}")
 
     @staticmethod
@@ -304,47 +293,23 @@ class SqliteStore:
 
         SQLite reuses free pages of the file and of its log before either grows.
         """
-        log, connection = self._path.with_name(f"{self._path.name}-wal"), self._connection()
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        if free >= RESERVED_PAGES and log.exists() and log.stat().st_size >= RESERVED_BYTES:
+        log = log_files(self._path)[0]
+        with self.connections.writer() as connection:
+            (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+            if free >= RESERVED_PAGES and log.exists() and log.stat().st_size >= RESERVED_BYTES:
+                return True
+            if (
+                shutil.disk_usage(self._path.parent).free < ROOM_BYTES
+            ):  # the log is not shortened, so this cannot be undone
+                return False
+            try:
+                connection.executescript(f"BEGIN IMMEDIATE;{SQL['reserve']}COMMIT")
+                connection.execute("PRAGMA wal_checkpoint")
+            except sqlite3.OperationalError:
+                if connection.in_transaction:
+                    connection.rollback()
+                return False
             return True
-        if (
-            shutil.disk_usage(self._path.parent).free < ROOM_BYTES
-        ):  # the log is not shortened, so this cannot be undone
-            return False
-        try:
-            connection.executescript(f"BEGIN IMMEDIATE;{SQL['reserve']}COMMIT")
-            connection.execute("PRAGMA wal_checkpoint")
-        except sqlite3.OperationalError:
-            if connection.in_transaction:
-                connection.rollback()
-            return False
-        return True
-
-    def _own(self) -> _Connection:
-        own: _Connection | None = getattr(self._local, "connection", None)
-        if self._closed:
-            raise Unavailable(f"{self._path}: is closed, because the daemon leaves")
-        if own is None:
-            connection = sqlite3.connect(
-                self._path,
-                timeout=10,
-                isolation_level=None,
-                cached_statements=2 * MOST_ROWS,
-                check_same_thread=False,  # each thread has its own; the last one closes all of them
-            )
-            connection.row_factory = sqlite3.Row
-            connection.text_factory = _decode
-            connection.create_function("sha256", 1, _sha256, deterministic=True)
-            # FULL: what was recorded before an action must survive a power cut, not only a kill.
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-                connection.execute(f"PRAGMA {pragma}")
-            own = self._local.connection = _Connection(connection, threading.RLock())
-            self._connections.append(own)
-        return own
-
-    def _connection(self) -> sqlite3.Connection:
-        return self._own().sqlite
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -352,7 +317,7 @@ class SqliteStore:
 
         A transaction within another one is a part of it.
         """
-        with _translated(self._path), self._used_by_this_thread() as connection:
+        with _translated(self._path), self.connections.writer() as connection:
             if connection.in_transaction:
                 yield connection
                 return
@@ -362,17 +327,8 @@ class SqliteStore:
 
     def rows(self, name: str, /, **values: object) -> list[sqlite3.Row]:
         """Return the rows that a named statement selects; any thread may call this."""
-        with _translated(self._path), self._used_by_this_thread() as connection:
+        with _translated(self._path), self.connections.reader() as connection:
             return connection.execute(SQL[name], values).fetchall()
-
-    @contextmanager
-    def _used_by_this_thread(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection of this thread, which is not closed meanwhile."""
-        own = self._own()
-        with own.used:
-            if self._closed:
-                raise Unavailable(f"{self._path}: is closed, because the daemon leaves")
-            yield own.sqlite
 
     def _value(self, name: str, /, **values: object) -> object:
         rows = self.rows(name, **values)
@@ -696,10 +652,6 @@ def damaged(path: Path, problem: str) -> str:
         f"{path}: is damaged ({problem}); stop the daemon, and runner restore FILE puts a backup back: "
         "what was recorded since the backup was made is lost, run directories stay"
     )
-
-
-_decode: Final = partial(str, encoding="utf-8", errors="replace")
-"""A damaged text is shown with replacement characters; it must not keep other rows from being read."""
 
 
 def _sha256(text: str) -> bytes:

@@ -67,6 +67,15 @@ class Clockwork:
         self.timetable = ScheduleTrigger(self.service, self.books, self.work_queue)
         self.schedules = ScheduleService(self.service, self.books, self.timetable)
 
+    def asked(self) -> list[str]:
+        """Return a list of the statements that the store is given from now on."""
+        asked: list[str] = []
+        with self.store.connections.writer() as writer:
+            writer.set_trace_callback(asked.append)
+        with self.store.connections.reader() as reader:  # the one that the next question gets, too
+            reader.set_trace_callback(asked.append)
+        return asked
+
     # --- time
 
     def at(self, text: str) -> None:

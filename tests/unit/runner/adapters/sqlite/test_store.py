@@ -70,8 +70,9 @@ def test_what_happens_on_a_full_disk_is_written_where_room_was_kept(
 ) -> None:
     def fill() -> None:
         """Let the file take no page more."""
-        (pages,) = store._connection().execute("PRAGMA page_count").fetchone()
-        store._connection().execute(f"PRAGMA max_page_count = {pages}")
+        with store.connections.writer() as connection:
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def write(count: int) -> None:
         for number in range(count):
@@ -82,7 +83,8 @@ def test_what_happens_on_a_full_disk_is_written_where_room_was_kept(
     with pytest.raises(Unavailable, match="full"):
         write(200)
     assert not store.reserve()
-    store._connection().execute("PRAGMA max_page_count = 1000000")
+    with store.connections.writer() as connection:
+        connection.execute("PRAGMA max_page_count = 1000000")
     with monkeypatch.context() as scarce:
         scarce.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**24))
         assert not store.reserve()

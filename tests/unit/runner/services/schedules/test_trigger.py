@@ -416,8 +416,7 @@ def test_jobs_of_one_minute_are_written_together(site: Clockwork) -> None:
     for number in range(60):
         site.make(HOURLY, name=f"s{number}")
     site.at("2030-01-01 13:00")
-    asked: list[str] = []
-    site.store._connection().set_trace_callback(asked.append)
+    asked = site.asked()
     site.tick()
     site.work()
     assert len(site.jobs()) == 60
@@ -464,8 +463,7 @@ def test_a_schedule_whose_time_zone_has_gone_rests_and_says_why(site: Clockwork)
 
 def test_an_idle_look_reads_nothing(site: Clockwork) -> None:
     site.make(NIGHTLY)
-    asked: list[str] = []
-    site.store._connection().set_trace_callback(asked.append)
+    asked = site.asked()
     site.clock.forward(1)
     site.tick()
     assert not asked

@@ -1,9 +1,9 @@
-"""Checks the Dockerfile of a user: it may say what ends up in an image, and not reach for anything else.
+"""Reads the Dockerfile of a user and writes it anew: one instruction a line, as all builders read it.
 
 Builders fetch, mount and share on the engine's behalf: ``ADD`` downloads from wherever the engine can reach,
-``COPY --from`` reads any image, a cache mount is shared by all builds.  What is not known to be harmless is
-refused, and every line is looked at, whatever it continues: no line may mean one thing here and another thing
-to a builder.
+``COPY --from`` reads any image, a cache mount is shared by all builds.  Builders also differ in where a line
+ends and a word begins.  So no builder gets the user's text: it gets what was read here, without continued
+lines, comments, directives and quoted options, and what is not understood here is refused.
 """
 
 import re
@@ -11,6 +11,9 @@ from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 256 * 1024
+MAX_LINE_BYTES: Final = 65_000
+"""Of an instruction; BuildKit reads no line that is longer than 65,535."""
+
 BASE: Final = "BASE"
 """The build argument with the image that the job would run in without the Dockerfile."""
 
@@ -24,10 +27,19 @@ REFUSED: Final = {
     "VOLUME": "VOLUME is for the engine's own storage; write mounts in the job file",
     "HEALTHCHECK": "HEALTHCHECK would run beside the job; leave it out",
 }
-_DIRECTIVE: Final = re.compile(r"#\s*(syntax|escape|check)\s*=", re.IGNORECASE)
-_MATTERS: Final = re.compile(r"(FROM|COPY|RUN|ADD|ONBUILD|VOLUME|HEALTHCHECK)\s", re.IGNORECASE)
-_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x85\u2028\u2029]")
+_DIRECTIVE: Final = re.compile(r"#[ \t]*(syntax|escape|check)[ \t]*=", re.IGNORECASE)
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _BASES: Final = frozenset({f"${BASE}", f"${{{BASE}}}"})
+_STAGE: Final = re.compile(r"[a-z][a-z0-9_.-]*")
+_PLATFORM: Final = re.compile(r"--platform=[\w/.${}-]+", re.ASCII)
+_IMAGE: Final = re.compile(r"[\w./:@-]+", re.ASCII)
+_COPY_OPTION: Final = {
+    "--from": re.compile(r"[\w.-]+", re.ASCII),
+    "--chown": re.compile(r"[\w.:${}-]+", re.ASCII),
+    "--chmod": re.compile(r"[\w=+,${}-]+", re.ASCII),
+    "--link": re.compile(r"(true|false)?"),
+}
+"""The options of COPY with their values: none has a quote, a backslash or a blank, which end words."""
 
 
 class Mistake(NamedTuple):
@@ -38,107 +50,160 @@ class Mistake(NamedTuple):
     fact: str
 
 
-def find_mistakes(text: str, offered: Collection[str] | None) -> tuple[Mistake, ...]:
-    """Return what a Dockerfile may not say.
+class Reading(NamedTuple):
+    """A Dockerfile as it was understood."""
+
+    mistakes: tuple[Mistake, ...]
+    text: str
+    """For a builder, with the argument that names its base; only without mistakes."""
+
+
+def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
+    """Return a Dockerfile in canonical form, or what it may not say.
 
     Args:
         text: The Dockerfile.
         offered: The images that it may begin with besides ``${BASE}``; None: any.
     """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if (odd := _CONTROL.search(text)) is not None:
-        return (Mistake(text.count("\n", 0, odd.start()) + 1, "", "has a control character; remove it"),)
-    checked = _Checked(offered)
-    found = tuple(checked.mistakes(text))
-    return found if found or checked.images else (Mistake(1, "", f"has no FROM; write FROM ${{{BASE}}}"),)
+        line = text.count("\n", 0, odd.start()) + 1
+        return Reading((Mistake(line, "", "has a control character; remove it"),), "")
+    reader, mistakes, written = _Reader(offered), list[Mistake](), [f"ARG {BASE}"]
+    for number, instruction in _instructions(text):
+        try:
+            written.append(reader.canonical(instruction))
+        except ValueError as error:
+            mistakes.append(Mistake(number, instruction[:60], str(error)))
+    if not mistakes and not reader.images:
+        mistakes.append(Mistake(1, "", f"has no FROM; write FROM ${{{BASE}}}"))
+    return Reading(tuple(mistakes), "" if mistakes else "\n".join([*written, ""]))
 
 
-class _Checked:
-    """A Dockerfile as far as it was read."""
+class _Reader:
+    """A Dockerfile as far as it was read.  A ``ValueError`` is the fact of a mistake."""
 
     def __init__(self, offered: Collection[str] | None) -> None:
         self.images = 0  # that begin so far
         self._offered = offered
-        self._stages: set[str] = set()
+        self._names: dict[str, int] = {}  # of stages, with their numbers
 
-    def mistakes(self, text: str) -> Iterator[Mistake]:
-        for number, instruction in _instructions(text):
-            fact = self._fact(instruction)
-            if fact is not None:
-                yield Mistake(number, instruction[:60], fact)
+    def canonical(self, instruction: str) -> str:
+        """Return an instruction as the builder gets it."""
+        name, rest = self._split(instruction)
+        match name:
+            case "FROM":
+                return self._from(rest.split())
+            case "COPY":
+                return self._copy(rest)
+            case "RUN" if rest.startswith("--"):
+                raise ValueError("RUN takes no options here: no mounts, networks or privileges; remove them")
+            case _ if rest.startswith("--"):
+                raise ValueError(f"{name} takes no options here; remove them")
+        return f"{name} {rest}"
 
-    def _fact(self, instruction: str) -> str | None:
+    def _split(self, instruction: str) -> tuple[str, str]:
+        """Return the name and the arguments of an instruction that may stand here."""
         if instruction.startswith("#"):
-            return "the runner's builder has one syntax; remove this line"
+            raise ValueError("the runner's builder has one syntax; remove this line")
+        if any(each.isspace() and each not in " \t" for each in instruction):
+            raise ValueError(
+                "has a blank that is neither a space nor a tab; builders differ in what it means"
+            )
         word, *others = instruction.split(maxsplit=1)
         rest = others[0] if others else ""
-        name = word.upper()
+        name = word.upper() if word.isascii() else word
         if name in REFUSED:
-            return REFUSED[name]
+            raise ValueError(REFUSED[name])
         if name not in INSTRUCTIONS:
-            return f"{word[:30]} is no instruction that is known here"
-        if name == "FROM":
-            return self._from_fact(rest.split())
-        if not self.images and name != "ARG":
-            return f"stands before FROM; begin with FROM ${{{BASE}}}"
+            raise ValueError(f"{word[:30]} is no instruction that is known here")
+        if not rest and name != "FROM":
+            raise ValueError(f"{name} has nothing behind it")
+        if rest.endswith("\\"):
+            raise ValueError("ends in a backslash before a backslash; builders differ in what it means")
+        if len(rest.encode()) > MAX_LINE_BYTES:
+            raise ValueError(f"is longer than {MAX_LINE_BYTES} bytes; COPY a script and RUN it")
+        if not self.images and name not in {"ARG", "FROM"}:
+            raise ValueError(f"stands before FROM; begin with FROM ${{{BASE}}}")
         if name in {"RUN", "COPY"} and "<<" in rest:
-            return "has a here-document, which not every builder knows; join commands by &&, or COPY a script"
-        if name == "RUN" and rest.lstrip().startswith("--"):
-            return "RUN takes no options here: no mounts, networks or privileges; remove them"
-        return self._copy_fact(rest.split()) if name == "COPY" else None
+            fact = "has a here-document, which not every builder knows; join commands by &&, or COPY a script"
+            raise ValueError(fact)
+        return name, rest
 
-    def _from_fact(self, words: list[str]) -> str | None:
-        words = [word for word in words if not word.startswith("--platform=")]
+    def _from(self, words: list[str]) -> str:
+        platform = words.pop(0) if words and _PLATFORM.fullmatch(words[0]) else None
         if not words or words[0].startswith("--"):
-            return "names no image"
-        image, is_stage = words[0], words[0].lower() in self._stages
+            raise ValueError("names no image")
+        image, named = words[0], len(words) == 3 and words[1].upper() == "AS"
+        if len(words) != 1 and not named:
+            raise ValueError("must be FROM IMAGE, or FROM IMAGE AS NAME")
+        image = self._image(image)
+        name = words[2].lower() if named else None
+        if name is not None and (name in self._names or _STAGE.fullmatch(name) is None):
+            raise ValueError(f"{words[2][:30]}: must be a new name of letters, digits and _.-")
+        if name is not None:
+            self._names[name] = self.images
         self.images += 1
-        self._stages.add(str(self.images - 1))
-        if len(words) == 3 and words[1].upper() == "AS":
-            self._stages.add(words[2].lower())
-        elif len(words) != 1:
-            return "must be FROM IMAGE, or FROM IMAGE AS NAME"
-        if image in _BASES or image == "scratch" or is_stage:
-            return None
-        if "$" in image:
-            return f"only {BASE} is a variable that FROM may name"
-        if self._offered is None or image in self._offered:
-            return None
-        there = ", ".join((f"${{{BASE}}}", *sorted(self._offered)))
-        return f"{image}: is not offered here; there are {there}; ask the operator (allowed_images)"
+        parts = ("FROM", platform, image, None if name is None else f"AS {name}")
+        return " ".join(part for part in parts if part is not None)
 
-    def _copy_fact(self, words: list[str]) -> str | None:
-        for word in words:
-            name, _, value = word.partition("=")
-            if not name.startswith("--"):
-                return None
-            if name == "--from" and value.lower() not in self._stages:
-                return f"{word}: is no earlier stage of this file"
-            if name not in {"--from", "--chown", "--chmod", "--link"}:
-                return f"{name}: is no option of COPY that is known here"
-        return None
+    def _image(self, image: str) -> str:
+        """Return an image that a stage may begin with: by a name, for builders look up numbers as images."""
+        if image in _BASES:
+            return f"${{{BASE}}}"
+        if image.lower() in self._names:
+            return image.lower()
+        if "$" in image:
+            raise ValueError(f"only {BASE} is a variable that FROM may name")
+        if _IMAGE.fullmatch(image) is None:
+            raise ValueError(f"{image[:60]}: is no name of an image")
+        if image == "scratch" or self._offered is None or image in self._offered:
+            return image
+        there = ", ".join((f"${{{BASE}}}", *sorted(self._offered)))
+        raise ValueError(
+            f"{image}: is not offered here; there are {there}; ask the operator (allowed_images)"
+        )
+
+    def _copy(self, rest: str) -> str:
+        options = []
+        while rest.startswith("--"):
+            word, *others = rest.split(maxsplit=1)
+            options.append(self._copy_option(word))
+            rest = others[0] if others else ""
+        if not rest:
+            raise ValueError("COPY names no files")
+        return " ".join(("COPY", *options, rest))
+
+    def _copy_option(self, word: str) -> str:
+        name, _, value = word.partition("=")
+        known = _COPY_OPTION.get(name)
+        if known is None:
+            raise ValueError(f"{name[:30]}: is no option of COPY that is known here")
+        if name == "--from":
+            value = value.lower()
+            earlier = {str(number) for number in range(self.images - 1)}
+            if value not in earlier and self._names.get(value, self.images) >= self.images - 1:
+                raise ValueError(f"{word[:60]}: is no earlier stage of this file")
+        if known.fullmatch(value) is None:
+            raise ValueError(f"{word[:60]}: has a value that is not known here")
+        return f"{name}={value}" if value else name
 
 
 def _instructions(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the instructions with their lines, and every line that could be read as an instruction.
-
-    A line behind a backslash belongs to the instruction before it.  If it begins like an instruction that
-    matters here, it is yielded by itself, too: another reader might take it for one.
-    """
+    """Yield the instructions with their lines, and directives, which stand above the first instruction."""
     joined, first, is_top = "", 0, True
-    for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
-        line = raw.lstrip().rstrip(" \t\r")
-        if not line or line.startswith("#"):
-            if is_top and _DIRECTIVE.match(line):
-                yield number, line
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.rstrip(" \t")
+        if not line or line.lstrip(" \t").startswith("#"):
+            if is_top and _DIRECTIVE.match(line.lstrip(" \t")):
+                yield number, line.strip(" \t")
             continue
         is_top = False
         first = first or number
-        if joined and _MATTERS.match(line):
-            yield number, line.removesuffix("\\").strip()
         goes_on = line.endswith("\\")
-        joined += f"{line[:-1]} " if goes_on else line
-        if not goes_on:
-            yield first, joined.strip()
+        joined += line[:-1] if goes_on else line
+        if not goes_on or line.endswith("\\\\"):
+            yield first, joined.strip(" \t")
             joined, first = "", 0
-    if joined:
-        yield first, joined.strip()
+    if joined.strip(" \t"):
+        yield first, joined.strip(" \t")

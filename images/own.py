@@ -1,8 +1,8 @@
 """Images that users build from a Dockerfile in their code.
 
-The context is the code as it was submitted, and nothing else of the host.  The Dockerfile is checked first
-(``images.dockerfile``), and what is checked is what the builder gets.  The id of the image depends on the
-context, the image below and the user, so the same code is built once.
+The context is the code as it was submitted, and nothing else of the host.  The Dockerfile is read first
+(``images.dockerfile``), and the builder gets what was understood, not the user's text.  The id of the
+image depends on the context, the image below and the user, so the same code is built once.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from typing import IO, Final
 
 from images.cancellation import CancellationToken
 from images.digest import LABEL, tag
-from images.dockerfile import BASE, MAX_BYTES, find_mistakes
+from images.dockerfile import BASE, MAX_BYTES, read_dockerfile
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
 from images.file_lock import locked
 from images.log import BuildLog
@@ -30,10 +30,10 @@ from images.ports import BuildRequest, Engine
 from images.records import record
 from images.settings import Accelerator
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Increment it when the same context gives a different image."""
 
-CHECKED: Final = ".runner.Dockerfile"
+CANONICAL: Final = ".runner.Dockerfile"
 """The name of the Dockerfile that is built, beside the files of the user."""
 
 
@@ -92,7 +92,7 @@ class DockerfileImages:
             name,
             {BASE: self._tag_of(below)},
             labels,
-            dockerfile=CHECKED,
+            dockerfile=CANONICAL,
             network=self.rules.network,
             cache=self.rules.cache,
             memory_bytes=self.limits.memory_bytes,
@@ -131,7 +131,7 @@ class DockerfileImages:
         return made
 
     def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> str:
-        self._write_checked(context, path)
+        self._write_canonical(context, path)
         engine = self.engine()
         kind = next(engine.builders())
         log.line(f"dockerfile: building {path} with {kind}")
@@ -144,22 +144,22 @@ class DockerfileImages:
         log.line(f"dockerfile: {request.tag} is {image}")
         return image
 
-    def _write_checked(self, context: IO[bytes], path: str) -> None:
-        """Add the Dockerfile to its context as it was checked, with the argument that names its base.
+    def _write_canonical(self, context: IO[bytes], path: str) -> None:
+        """Add the Dockerfile to its context as it was understood.
 
         Raises:
             BuildFailed: it is not there, or says what it may not.
         """
         context.seek(0)
         with tarfile.open(fileobj=context) as tar:
-            text = _read(tar, path)
-        mistakes = find_mistakes(text, self.rules.offered)
-        if mistakes:
-            raise BuildFailed("\n".join(f"{path}:{each.line}: {each.text}: {each.fact}" for each in mistakes))
+            reading = read_dockerfile(_read(tar, path), self.rules.offered)
+        if reading.mistakes:
+            facts = (f"{path}:{each.line}: {each.text}: {each.fact}" for each in reading.mistakes)
+            raise BuildFailed("\n".join(facts))
         context.seek(0)
         with tarfile.open(fileobj=context, mode="a", format=tarfile.GNU_FORMAT) as tar:
-            body = f"ARG {BASE}\n{text}".encode()
-            member = tarfile.TarInfo(CHECKED)
+            body = reading.text.encode()
+            member = tarfile.TarInfo(CANONICAL)
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
 

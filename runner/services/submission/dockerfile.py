@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from images.dockerfile import MAX_BYTES, find_mistakes
+from images.dockerfile import MAX_BYTES, read_dockerfile
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.core.ports.code import CodeSnapshots
@@ -35,7 +35,7 @@ def check_dockerfile(
         raise FileError(shown, [Problem(None, "", fact)]) from error
     if len(body) > MAX_BYTES:
         raise FileError(shown, [Problem(None, "", f"is larger than {MAX_BYTES // 1024} KiB")])
-    mistakes = find_mistakes(text, offered)
+    mistakes = read_dockerfile(text, offered).mistakes
     if mistakes:
         problems = [
             Problem(Position(each.line, 1), one_line(each.text), one_line(each.fact)) for each in mistakes

@@ -2,13 +2,13 @@
 
 import pytest
 
-from images.dockerfile import find_mistakes
+from images.dockerfile import read_dockerfile
 
 OFFERED = frozenset({"site/ours:1"})
 
 
 def facts(text: str, offered: frozenset[str] | None = OFFERED) -> list[tuple[int, str]]:
-    return [(each.line, each.fact) for each in find_mistakes(text, offered)]
+    return [(each.line, each.fact) for each in read_dockerfile(text, offered).mistakes]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,25 @@ def test_what_ends_up_in_an_image_may_be_said(text: str) -> None:
         ("FROM ${BASE}\nCOPY --parents a b\n", 2, "--parents: is no option of COPY"),
         ("# syntax=evil/frontend\nFROM ${BASE}\n", 1, "has one syntax; remove this line"),
         ("# escape=`\nFROM ${BASE}\n", 1, "has one syntax; remove this line"),
-        ("FROM ${BASE}\nRUN x \\\nADD http://x /y\n", 3, "ADD downloads"),
-        ("FROM ${BASE}\nRUN x \\\xa0\nCOPY --from=evil /a /b\n", 3, "is no earlier stage of this file"),
-        ("FROM ${BASE}\nRUN x \\\n\n# y\nFROM evil\n", 5, "evil: is not offered here"),
+        ("FROM ${BASE}\nRUN x \\\r \nCOPY --from=evil /a /b\n", 2, "has a control character"),
+        ("FROM ${BASE}\nRUN x \\\r\r\nADD http://127.0.0.1/ /b\n", 2, "has a control character"),
+        ("FROM ${BASE}\nRUN x \\\xa0\nUSER y\n", 2, "has a blank that is neither a space nor a tab"),
+        ("FROM ${BASE}\nRUN \u2003--mount=type=ssh x\n", 2, "has a blank that is neither a space"),
+        ("FROM ${BASE}\nRUN echo \\\\\nADD http://127.0.0.1/ /b\n", 2, "ends in a backslash before a"),
+        ("FROM ${BASE}\nRUN x \\ \\", 2, "ends in a backslash before a backslash"),
+        ('FROM ${BASE}\nCOPY --chown="1 2" --from=evil /a /b\n', 2, "has a value that is not known here"),
+        ("FROM ${BASE}\nCOPY --chown=1\\ --from=evil /a /b\n", 2, "has a value that is not known here"),
+        ("FROM ${BASE}\nCOPY --fr\\om=evil /a /b\n", 2, "is no option of COPY that is known here"),
+        ("FROM ${BASE}\nCOPY --from=0 /a /b\n", 2, "is no earlier stage of this file"),
+        ("FROM ${BASE} AS a\nFROM 0\n", 2, "0: is not offered here"),
+        ("FROM ${BASE} AS a\nFROM ${BASE} AS A\n", 2, "A: must be a new name"),
+        ("FROM ${BASE} AS 7\n", 1, "7: must be a new name"),
+        ("FROM site/ours:1\\\n@evil\n", 1, "site/ours:1@evil: is not offered here"),
+        ("FROM ${BASE}\n\u212aUN x\n", 2, "is no instruction that is known here"),
+        ("FROM ${BASE}\nCMD --x\n", 2, "CMD takes no options here"),
+        ("FROM ${BASE}\nUSER\n", 2, "USER has nothing behind it"),
+        ("FROM ${BASE}\nCOPY --link\n", 2, "COPY names no files"),
+        ("FROM ${BASE}\nRUN echo " + "\\\nxxxxxxxxx" * 8000, 2, "is longer than 65000 bytes"),
         ("FROM ${BASE}\nRUN x \\\x0b\nUSER y\n", 2, "has a control character"),
         ("FROM ${BASE}\nRUN x \\", 0, ""),
     ],
@@ -75,3 +91,38 @@ def test_all_images_may_be_named_where_the_daemon_is_ones_own() -> None:
 
 def test_every_mistake_is_told() -> None:
     assert len(facts("FROM evil\nADD a b\nRUN --mount=x y\n")) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("from $BASE\nrun a \\\n\n # why\n\tb\n", "FROM ${BASE}\nRUN a \tb\n"),
+        ("FRO\\\nM ${BASE}\nR\\ \t\r\nUN x\\\ny\\", "FROM ${BASE}\nRUN xy\n"),
+        (
+            "FROM ${BASE}\nRUN x \\\nADD http://127.0.0.1/ /b",
+            "FROM ${BASE}\nRUN x ADD http://127.0.0.1/ /b\n",
+        ),
+        ("ARG A=1\nFROM $BASE as X\nFROM X", "ARG A=1\nFROM ${BASE} AS x\nFROM x\n"),
+        (
+            "FROM $BASE as X\nFROM site/ours:1\nCOPY  --from=X --link  --chown=$A:1 a  b\n",
+            "FROM ${BASE} AS x\nFROM site/ours:1\nCOPY --from=x --link --chown=$A:1 a  b\n",
+        ),
+    ],
+)
+def test_a_builder_gets_one_instruction_a_line(text: str, canonical: str) -> None:
+    assert read_dockerfile(text, OFFERED) == ((), f"ARG BASE\n{canonical}")
+
+
+ENDS = ("\\", "\\ ", "\\\t", "\\\r", "\\\r ", "\\\x0c", "\\\x85", "\\\u2028", "\\\\", "\\ \\", "", "`")
+STARTS = ("", " ", "\t", "\r", "\x0c", "\xa0", "\n", "#\n", "# \\\n", "#")
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("start", STARTS)
+def test_no_builder_finds_an_instruction_that_was_not_read(end: str, start: str) -> None:
+    """A builder has no lines to join and no comments to skip, whatever it takes for one."""
+    text = f"FROM ${{BASE}}\nRUN x {end}\n{start}COPY --from=evil a b\n"
+    reading = read_dockerfile(text, OFFERED)
+    lines = reading.text.splitlines()
+    assert reading.mistakes or [line.split(" ")[0] for line in lines] == ["ARG", "FROM", "RUN"]
+    assert not any(line.endswith("\\") for line in lines)

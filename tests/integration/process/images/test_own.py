@@ -10,7 +10,7 @@ import pytest
 
 from images.errors import BuildCancelled, BuildFailed
 from images.log import BuildLog
-from images.own import CHECKED, DockerfileImages, DockerfileRules
+from images.own import CANONICAL, DockerfileImages, DockerfileRules
 from images.packages.values import Limits
 from tests.fakes.engine.image_engine import FakeEngine
 
@@ -43,14 +43,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-GOOD = {"src/Dockerfile": b"FROM ${BASE}\nRUN x\n", "x.c": b"int main;"}
+GOOD = {"src/Dockerfile": b"# mine\nfrom $BASE\nRUN \\\n  x\n", "x.c": b"int main;"}
 
 
-def test_the_dockerfile_that_was_checked_is_what_the_builder_gets(site: Site) -> None:
+def test_the_builder_gets_what_was_understood_and_not_the_text(site: Site) -> None:
     made = site.ensure(GOOD, "src/Dockerfile")
     [built] = site.engine.builds
     assert built.dockerfile == "ARG BASE\nFROM ${BASE}\nRUN x\n"
-    assert built.files == {"src/Dockerfile", "x.c", CHECKED}
+    assert built.files == {"src/Dockerfile", "x.c", CANONICAL}
     request = built.request
     assert dict(request.arguments) == {"BASE": "runner-cpu:h-1"}
     assert (request.network, request.cache, request.memory_bytes) == (False, False, 4 * 1024**3)

@@ -91,15 +91,12 @@ class _Reader:
     def canonical(self, instruction: str) -> str:
         """Return an instruction as the builder gets it."""
         name, rest = self._split(instruction)
-        match name:
-            case "FROM":
-                return self._from(rest.split())
-            case "COPY":
-                return self._copy(rest)
-            case "RUN" if rest.startswith("--"):
-                raise ValueError("RUN takes no options here: no mounts, networks or privileges; remove them")
-            case _ if rest.startswith("--"):
-                raise ValueError(f"{name} takes no options here; remove them")
+        if name == "FROM":
+            return self._from(rest.split())
+        if name == "COPY":
+            return self._copy(rest)
+        if rest.startswith("--"):
+            raise ValueError(f"{name} takes no options here: no mounts, networks or privileges; remove them")
         return f"{name} {rest}"
 
     def _split(self, instruction: str) -> tuple[str, str]:

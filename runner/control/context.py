@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from runner.agent.disk_rates import DiskRateSampler
+from runner.agent.devices.disk_rates import DiskRateSampler
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.states import Allocated, Running
 from runner.core.policy.heartbeat import FLOOR_S

@@ -27,10 +27,10 @@ from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.store import SqliteStore, refuse_lost
 from runner.agent.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.agent.attempts.service import AttemptService
-from runner.agent.disk_rates import DiskRateSampler
+from runner.agent.devices.disk_rates import DiskRateSampler
+from runner.agent.devices.inventory import Inventory
+from runner.agent.devices.inventory_types import InventoryRules, PresentDevices
 from runner.agent.host_processes import HostProcesses
-from runner.agent.inventory import Inventory
-from runner.agent.inventory_types import InventoryRules, PresentDevices
 from runner.agent.package_locks import PackageLocks
 from runner.agent.ports import BatchCheck
 from runner.base import privileges

@@ -20,7 +20,7 @@ KEY_PREFIX: Final = "device:"
 
 @dataclass(frozen=True, slots=True)
 class SqliteDeviceMarks:
-    """Satisfies ``runner.agent.inventory_types.AdminMarks``; written by whoever writes the store."""
+    """Satisfies ``runner.agent.devices.inventory_types.AdminMarks``; written by whoever writes the store."""
 
     store: SqliteStore
     boot: str  # a monotonic time, and the content of a device's memory, are valid within one boot

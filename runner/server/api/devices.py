@@ -7,8 +7,8 @@ from typing import Any, Final
 from fastapi import APIRouter
 from pydantic import Field
 
-from runner.agent.inventory import Inventory
-from runner.agent.inventory_types import DeviceView
+from runner.agent.devices.inventory import Inventory
+from runner.agent.devices.inventory_types import DeviceView
 from runner.base.errors import Refused, Unavailable
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.ports.store import JobRow

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from runner.adapters.gpu.health import STALE_POLLS, DeviceHealthMonitor
-from runner.agent.inventory import Inventory
+from runner.agent.devices.inventory import Inventory
 from runner.base import logging as logs
 from runner.base.errors import Refused, RunnerError
 from runner.control import scheduler as scheduling

@@ -22,7 +22,7 @@ from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.gpu.nvidia import NvidiaHealth, NvidiaProbe
 from runner.adapters.sqlite.store import SqliteStore
-from runner.agent.inventory import Inventory
+from runner.agent.devices.inventory import Inventory
 from runner.core.ports.clock import Instant
 from tests.fakes.daemon.clock import FakeClock
 

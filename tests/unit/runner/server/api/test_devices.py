@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
-from runner.agent.inventory import Inventory
+from runner.agent.devices.inventory import Inventory
 from runner.core.ports.devices import DeviceProcess
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.gpu.vitals import FakeInventory

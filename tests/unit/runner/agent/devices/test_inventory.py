@@ -10,8 +10,8 @@ import pytest
 
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
-from runner.agent.inventory import Inventory
-from runner.agent.inventory_types import InventoryRules, PresentDevices, holders_of
+from runner.agent.devices.inventory import Inventory
+from runner.agent.devices.inventory_types import InventoryRules, PresentDevices, holders_of
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.core.devices.state import ProcessOnDevice
 from runner.core.job.attempt import Allocation, Attempt
@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass
 class Watch:
-    """Satisfies ``runner.agent.inventory_types.HealthMonitor``."""
+    """Satisfies ``runner.agent.devices.inventory_types.HealthMonitor``."""
 
     clock: FakeClock
     devices: tuple[Device, ...] = CARDS

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runner.agent.disk_rates import DiskRateSampler
+from runner.agent.devices.disk_rates import DiskRateSampler
 from runner.base.errors import Unavailable
 from runner.core.ports.disk import DiskCounters, DiskRates
 from runner.core.ports.executor import Alive, Created, Key, Observation

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from runner.agent.inventory_types import (
+from runner.agent.devices.inventory_types import (
     AdminMarks,
     DeviceView,
     HealthMonitor,

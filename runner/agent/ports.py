@@ -1,4 +1,4 @@
-"""The ports to run directories, and to attempts with their run directories.
+"""The ports to run directories, batch systems and queues.
 
 They stand here and not in ``runner.core.ports`` because their values are those of ``jobs.contract``, which
 core does not know.
@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from socket import socket
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status, TraceSummary
-from runner.core.job.attempt import Attempt
-from runner.core.ports.attempts import (
-    Attempts,
+from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
     ProgramFiles,
     RoomToSave,
@@ -21,9 +19,7 @@ from runner.core.ports.attempts import (
     Verification,
 )
 from runner.core.ports.code import WorkingDirectory
-from runner.core.ports.executor import BatchRequest, LaunchRequest
-from runner.core.ports.network import NetworkState
-from runner.core.ports.store import JobRow
+from runner.core.ports.executor import BatchRequest
 from runner.core.ports.users import Owner
 
 T = TypeVar("T")
@@ -198,40 +194,3 @@ class VerificationQueue(Protocol):
 
 OpenRunDirectory: TypeAlias = Callable[[Path, Owner], RunDirectory]
 """Returns the run directory at a path, whose leaves belong to an owner."""
-
-
-class HostAttempts(Attempts, Protocol):
-    """The attempts of this host, with their run directories."""
-
-    def directory(self, row: JobRow) -> RunDirectory:
-        """Return the run directory of a job."""
-
-    def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
-        """Return the paths of one attempt."""
-
-    def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
-        """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
-
-    def network(self, row: JobRow) -> tuple[str, NetworkState]:
-        """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
-
-    def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
-        """Return a run directory at a path of its own, for a job that has no id yet."""
-
-    def verified(self, row: JobRow, lineage: int, wait_s: float = ...) -> SavedCheckpoints:
-        """Return the verified checkpoints of a lineage of a job, waiting a moment for their verification.
-
-        May raise Unavailable: they are still being verified.
-        """
-
-    def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
-        """Return what work returns that may take minutes; the job's owner waits for his turn."""
-
-    def stop_verifying(self) -> None:
-        """Break off every verification: the daemon leaves."""
-
-    def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
-        """Return what would be launched; nothing is made."""
-
-    def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
-        """Return the spec of an attempt as JSON values."""

@@ -11,15 +11,15 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from runner.agent.devices.disk_rates import DiskRateSampler
+from runner.agent.interface import Agent, Devices
+from runner.base.instant import Instant
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.states import Allocated, Running
 from runner.core.policy.heartbeat import FLOOR_S
-from runner.core.ports.attempts import Attempts
-from runner.core.ports.clock import Clock, Instant
-from runner.core.ports.devices import Device, Vitals
+from runner.core.ports.clock import Clock
+from runner.core.ports.devices import Device
 from runner.core.ports.executor import Executor, Key, Waiting
 from runner.core.ports.store import JobRow, Store, UsageHistory
-from runner.core.scheduler import snapshot
 from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.snapshot import Maintenance
 
@@ -65,27 +65,20 @@ class SiteConfig:
     learns_levels: bool = False  # the limits of the service levels follow from the history of this machine
 
 
-class InventoryView(Vitals, Protocol):
-    """The devices as the scheduler sees them, and how they are."""
-
-    def schedulable(self, holders: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
-        """Return all devices with their states; ``holders`` are the ids of jobs by UUID, with commas."""
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """The parts that the control loop works with; ``server.composition`` makes them."""
 
     store: Store
     executor: Executor
-    attempt_service: Attempts
+    attempt_service: Agent
     clock: Clock
     capacity: Capacity
     work_queue: KeyedWork
     build_queue: KeyedWork  # separate: a build that takes minutes must not delay launches
     verification_queue: FairWork  # separate: a verification that takes minutes must not delay launches
     past: UsageHistory
-    inventory: InventoryView
+    inventory: Devices
     observe_every_s: float = 1.0
     boot: str | None = None  # id of the host's present boot
     watch_every_s: float = 5.0

@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from runner.agent.interface import ExitFindings, PinnedPolicy
 from runner.base import jsontext as compact
 from runner.base.threads import run_guarded
 from runner.control.context import Context, as_started
@@ -29,7 +30,6 @@ from runner.core.policy.explain import format_span
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History, fingerprint
 from runner.core.policy.model import Source, Verb
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import DecisionRow, JobRow
 

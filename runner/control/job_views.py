@@ -15,7 +15,9 @@ from typing import Final
 
 import structlog
 
+from runner.agent.interface import QueueTerms
 from runner.base.errors import Unavailable
+from runner.base.instant import Instant
 from runner.control.context import Context, TrackedJob, as_started
 from runner.control.dependencies import DependencyTracker
 from runner.control.estimates import RunTimeEstimates
@@ -36,8 +38,6 @@ from runner.core.job.states import (
     StopReason,
 )
 from runner.core.policy.facts import FactValue
-from runner.core.ports.attempts import QueueTerms
-from runner.core.ports.clock import Instant
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.config import SchedulingOrder

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from runner.base.errors import Unavailable
+from runner.base.instant import Instant
 from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import Context, TrackedJob
 from runner.control.decisions import decide_exit
@@ -40,7 +41,6 @@ from runner.control.watchdog import Watchdog, act_on_findings
 from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied, SwitchCalledOff
 from runner.core.job.lifecycle import IllegalTransition, due_event
 from runner.core.job.states import Finished, Preparing, Running, State, Stopping
-from runner.core.ports.clock import Instant
 from runner.core.ports.executor import Alive
 from runner.core.ports.store import DecisionRow, JobRow
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from runner.agent.interface import ExitFindings, PinnedPolicy
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.events import Event
 from runner.core.policy.facts import Facts
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy
 from runner.core.ports.executor import Observation
 
 

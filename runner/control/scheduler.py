@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from runner.base.errors import Unavailable
+from runner.base.instant import Instant
 from runner.base.retry import RETRY_S
 from runner.control.context import Context, TrackedJob
 from runner.control.job_views import JobViews
@@ -31,7 +32,6 @@ from runner.control.transitions import Transition, transition
 from runner.core.job.attempt import Allocation
 from runner.core.job.events import Placed, PreemptRequested
 from runner.core.job.states import Queued
-from runner.core.ports.clock import Instant
 from runner.core.ports.store import JobRow, UsageRecord
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.pending import PendingReason

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from runner.base.instant import Instant
 from runner.core.job.model import Job
 from runner.core.policy.facts import DecisionPoint
-from runner.core.ports.clock import Instant
 from runner.core.ports.store import DecisionRow, SwitchRecord
 from runner.core.scheduler.fairshare import decay_usage
 from runner.core.scheduler.snapshot import RESTART_S

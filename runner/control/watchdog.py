@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import structlog
 
+from runner.agent.interface import ProgressProbe
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import Context, TrackedJob, as_started
@@ -29,7 +30,6 @@ from runner.core.policy.evaluate import decide
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.heartbeat import NO_LIMITS, Heartbeat, ProgressReport
 from runner.core.policy.model import Verb
-from runner.core.ports.attempts import ProgressProbe
 from runner.core.ports.store import DecisionRow, JobRow
 
 log = structlog.get_logger()

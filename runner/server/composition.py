@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from runner.adapters.gpu import amd, nvidia
-from runner.adapters.gpu.health import DeviceHealthMonitor
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.host.clock import SystemClock, boot_id
@@ -28,6 +27,7 @@ from runner.adapters.sqlite.store import SqliteStore, refuse_lost
 from runner.agent.attempts.prepare import NO_IMAGE, AttemptConfig
 from runner.agent.attempts.service import AttemptService
 from runner.agent.devices.disk_rates import DiskRateSampler
+from runner.agent.devices.health import DeviceHealthMonitor
 from runner.agent.devices.inventory import Inventory
 from runner.agent.devices.inventory_types import InventoryRules, PresentDevices
 from runner.agent.host_processes import HostProcesses
@@ -272,7 +272,7 @@ def _inventory(
     """Return the devices of this machine, looked at from now on; a driver that hangs does not keep us."""
     counts: dict[str, DeviceProbe] = {"nvidia": nvidia.NvidiaProbe(), "amd": amd.AmdProbe()}
     probes: dict[str, DeviceHealth] = {"nvidia": nvidia.NvidiaHealth(), "amd": amd.AmdHealth()}
-    watch = DeviceHealthMonitor((), probes, clock, kernel_log, counts=counts)
+    watch = DeviceHealthMonitor((), probes, clock, kernel_log.xids, counts=counts)
     watch.start()
     if not watch.await_first(DRIVERS_S):
         log.warning("devices.drivers_silent", waited_s=DRIVERS_S)

@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 from runner.agent.host_processes import HostProcesses
+from runner.agent.interface import Agent
 from runner.agent.package_locks import PackageLocks
-from runner.agent.ports import BatchCheck, HostAttempts
+from runner.agent.ports import BatchCheck
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, RunnerError
 from runner.control.controller import Controller
@@ -53,7 +54,7 @@ class ServiceContext:
     usage_report: UsageReport
     notification_feed: NotificationFeed
     users: FileUsers
-    attempt_service: HostAttempts
+    attempt_service: Agent
     live: LiveSettings
     clock: Clock
     broadcast: ChangeBroadcast

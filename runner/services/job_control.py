@@ -9,7 +9,7 @@ from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import CancelRequested, Event, HoldRequested, ReleaseRequested, RestartRequested
 from runner.core.job.states import Allocated, Finished, Stopping
-from runner.core.ports.attempts import Verification
+from runner.core.ports.checkpoints import Verification
 from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, ServiceContext

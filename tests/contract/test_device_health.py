@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import pytest
 
 from runner.adapters.gpu.amd import AmdHealth
-from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.devices.reading import Health, ProcessOnDevice
+from runner.core.ports.devices import Device
 from tests.fakes.gpu.vitals import FakeHealth
 
 SOURCE = Path(__file__).parents[1] / "fakes/gpu/nvml/nvml.c"
@@ -55,7 +56,7 @@ class FakePlace:
         self.probe.healths[name] = Health(lost=True)
 
     def use(self, name: str, pid: int, amount: int) -> None:
-        process = DeviceProcess(pid, amount)
+        process = ProcessOnDevice(pid, used_bytes=amount)
         self.probe.healths[name] = replace(self.probe.healths[name], processes=(process,))
 
     def silence(self) -> None:
@@ -100,7 +101,7 @@ class NvmlPlace:
 
 def _health(said: dict[str, Any]) -> Health:
     processes = said.pop("processes")
-    return Health(**said, processes=processes and tuple(DeviceProcess(**each) for each in processes))
+    return Health(**said, processes=processes and tuple(ProcessOnDevice(**each) for each in processes))
 
 
 def _last(line: str) -> bool:
@@ -193,7 +194,7 @@ def test_who_is_on_a_device_is_told_with_how_much_of_its_memory(place: Place) ->
     place.be("b", used=0.5)
     place.use("b", 4121, 300)
     found = place.read()
-    assert found["b"].processes == (DeviceProcess(4121, 300),)
+    assert found["b"].processes == (ProcessOnDevice(4121, used_bytes=300),)
     assert not found["a"].processes
 
 

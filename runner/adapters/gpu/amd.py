@@ -15,7 +15,8 @@ import structlog
 
 from runner.adapters.gpu.amd_metrics import Counters, throttle_reasons
 from runner.adapters.gpu.topology import link_groups
-from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.devices.reading import Health, ProcessOnDevice
+from runner.core.ports.devices import Device
 
 VENDOR: Final = "0x1002"
 KFD: Final = "class/kfd/kfd"
@@ -138,7 +139,7 @@ class AmdHealth:
         return found
 
 
-def _health(node: Path, processes: tuple[DeviceProcess, ...] | None) -> Health:
+def _health(node: Path, processes: tuple[ProcessOnDevice, ...] | None) -> Health:
     if not node.is_dir():
         return Health(lost=True)
     about = node / "device"
@@ -162,7 +163,7 @@ def _health(node: Path, processes: tuple[DeviceProcess, ...] | None) -> Health:
     )
 
 
-def _processes(sys_root: Path) -> dict[str, list[DeviceProcess]] | None:
+def _processes(sys_root: Path) -> dict[str, list[ProcessOnDevice]] | None:
     """Return the processes with memory or queues on each device by its KFD id; None if they are unknown.
 
     KFD lists a process that has only opened ``/dev/kfd`` for every device; it uses none of them.
@@ -171,12 +172,12 @@ def _processes(sys_root: Path) -> dict[str, list[DeviceProcess]] | None:
         processes = sorted(path for path in (sys_root / KFD / "proc").iterdir() if path.name.isdigit())
     except OSError:
         return None
-    found: dict[str, list[DeviceProcess]] = {}
+    found: dict[str, list[ProcessOnDevice]] = {}
     for path in processes:
         queues = {_read(queue / "gpuid") or "" for queue in path.glob("queues/*")} - {""}
         amounts = {file.name.removeprefix("vram_"): _number(file) or 0 for file in path.glob("vram_*")}
         for gpu_id in sorted(queues | {each for each, amount in amounts.items() if amount}):
-            used = DeviceProcess(int(path.name), amounts.get(gpu_id))
+            used = ProcessOnDevice(int(path.name), used_bytes=amounts.get(gpu_id))
             found.setdefault(gpu_id, []).append(used)
     return found
 

@@ -16,8 +16,9 @@ import structlog
 
 from runner.adapters.gpu.topology import link_groups
 from runner.adapters.gpu.xid import bus_address, recovery_action
+from runner.core.devices.reading import Health, ProcessOnDevice
 from runner.core.doctor import NvidiaFacts, NvidiaGpu
-from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.ports.devices import Device
 
 T = TypeVar("T")
 
@@ -356,7 +357,7 @@ COMPUTE_PROCESSES: Final = (
 )
 
 
-def _processes(handle: Any) -> tuple[DeviceProcess, ...] | None:  # noqa: ANN401 - an opaque pointer
+def _processes(handle: Any) -> tuple[ProcessOnDevice, ...] | None:  # noqa: ANN401 - an opaque pointer
     """Return the processes of a device; None if the driver does not report those that compute."""
     compute, shared = (_query(call, handle) for call in COMPUTE_PROCESSES)
     if compute is None:
@@ -367,7 +368,10 @@ def _processes(handle: Any) -> tuple[DeviceProcess, ...] | None:  # noqa: ANN401
     for each in (*compute, *(shared or ()), *drawing):
         known, more = used.get(each.pid), each.usedGpuMemory
         used[each.pid] = known if more is None else max(int(more), known or 0)
-    return tuple(DeviceProcess(pid, amount, pid not in computing) for pid, amount in sorted(used.items()))
+    return tuple(
+        ProcessOnDevice(pid, used_bytes=amount, draws=pid not in computing)
+        for pid, amount in sorted(used.items())
+    )
 
 
 def _uncorrectable(handle: Any) -> int | None:  # noqa: ANN401 - an opaque pointer

@@ -16,8 +16,7 @@ from typing import Final
 import structlog
 
 from runner.base.errors import Unavailable
-from runner.core.devices.state import ProcessOnDevice
-from runner.core.ports.devices import DeviceProcess
+from runner.core.devices.reading import ProcessOnDevice
 from runner.core.ports.executor import Alive, Created, Observation
 
 _CONTAINER: Final = re.compile(r"[0-9a-f]{64}")
@@ -48,7 +47,7 @@ class DeviceProcesses:
     proc: Path = Path("/proc")
     _known: dict[_Identity, ProcessOnDevice] = field(default_factory=dict)
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]:
+    def of(self, processes: Iterable[ProcessOnDevice]) -> Mapping[int, ProcessOnDevice]:
         """Return the identified processes by pid; the executor is called only if one of them is new."""
         stats = {each.pid: self._read(each.pid) for each in processes}
         identities = {(pid, each.start) for pid, each in stats.items() if each}

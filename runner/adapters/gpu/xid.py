@@ -13,11 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-LOST: Final = 79
-"""The device has fallen off the bus."""
-
-RECOVERY: Final = 154
-"""The recovery action of a device has changed; the text has the new action."""
+from runner.core.devices.xid import RECOVERY, Xid
 
 _RECORD: Final = re.compile(r"^\d+,\d+,(\d+),[^;]*;NVRM: Xid \(PCI:([0-9A-Fa-f:.]+)\): (\d+)(.*)$")
 _ACTION: Final = re.compile(r"changed from .* to 0x([0-9a-fA-F]+)")
@@ -33,16 +29,6 @@ _ACTIONS: Final = {
 }
 
 _CHUNK: Final = 8192  # the longest record that the kernel hands out
-
-
-@dataclass(frozen=True, slots=True)
-class Xid:
-    """One error code of one device."""
-
-    at: float  # seconds of the monotonic clock
-    bus: str  # domain:bus:device
-    code: int
-    recovery: str | None = None  # for code 154: the new recovery action
 
 
 def recovery_action(action: int) -> str:

@@ -23,7 +23,7 @@ from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
-from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
+from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.disk import DiskCounters
 from runner.core.ports.disk_use import DiskUse

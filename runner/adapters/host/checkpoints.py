@@ -30,7 +30,7 @@ from jobs.contract import (
 from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.base.errors import Unavailable, UsageError
 from runner.base.units import format_size
-from runner.core.ports.attempts import SavedCheckpoints, Verification
+from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
 SURE: Final = 2

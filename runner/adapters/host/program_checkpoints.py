@@ -34,7 +34,7 @@ from runner.adapters.host.program_files import (
 )
 from runner.adapters.host.set_aside import NAME, SetAside, open_parents, remove
 from runner.base.errors import Unavailable
-from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
+from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
 HOME: Final = "/job/home/"

@@ -42,7 +42,7 @@ from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
 from runner.adapters.host.program_checkpoints import FindDamage, ProgramCheckpoints, find_here
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.attempts import (
+from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
     ProgramFiles,
     RoomToSave,

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from jobs.contract import MAX_REPORT_BYTES, RunPaths
 from runner.agent.ports import RunDirectory
 from runner.core.job.attempt import ProgramStart
-from runner.core.ports.attempts import ProgramFiles, SavedCheckpoints, Verification
+from runner.core.ports.checkpoints import ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
 from runner.files.job.model import JobFile
 from runner.files.revision import parse_revision

@@ -15,6 +15,7 @@ from jobs.contract import AttemptSpec, Program, RunPaths
 from runner.agent.attempts import facts as attempt_facts
 from runner.agent.attempts.checkpoints import read_saved_of
 from runner.agent.attempts.log_status import read_log_status
+from runner.agent.interface import ExitFindings, PinnedPolicy, ProgressProbe
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Unavailable
 from runner.base.threads import run_guarded
@@ -26,13 +27,7 @@ from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import validate_facts
 from runner.core.policy.causes import ExitCause
 from runner.core.policy.facts import DecisionPoint, FactValue
-from runner.core.ports.attempts import (
-    ExitFindings,
-    PinnedPolicy,
-    ProgressProbe,
-    SavedCheckpoints,
-    Verification,
-)
+from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.executor import Gone
 from runner.files.revision import Revision
 

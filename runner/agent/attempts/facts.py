@@ -20,7 +20,7 @@ from runner.core.job.exit_cause import Evidence, is_complete
 from runner.core.policy.facts import FactValue
 from runner.core.policy.heartbeat import ProgressReport
 from runner.core.policy.history import fingerprint
-from runner.core.ports.attempts import SavedCheckpoints
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.executor import Gone
 
 OUT_OF_MEMORY: Final = re.compile(

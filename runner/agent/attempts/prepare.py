@@ -16,6 +16,7 @@ from jobs.contract import JOB_DIR, AttemptSpec, Parallel, Program, RunPaths
 from runner.agent.attempts.checkpoints import keep_program_start, known_program_start, program_files
 from runner.agent.attempts.inside import GANG, TERMINAL, gang_command, install
 from runner.agent.attempts.program import apply_program, locate_working_directory
+from runner.agent.interface import PreparedLaunch
 from runner.agent.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.base.errors import Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
@@ -23,7 +24,7 @@ from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt, ProgramStart, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
-from runner.core.ports.attempts import PreparedLaunch, ProgramFiles
+from runner.core.ports.checkpoints import ProgramFiles
 from runner.core.ports.clock import Clock
 from runner.core.ports.code import CodeSnapshots
 from runner.core.ports.devices import Device

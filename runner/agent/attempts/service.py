@@ -14,16 +14,10 @@ from jobs.contract import Program, RunPaths
 from runner.agent.attempts.examine import ExaminedAttempt, examine_exit, probe_progress
 from runner.agent.attempts.prepare import AttemptConfig, LaunchPreparer, attempt_spec
 from runner.agent.attempts.verification import WAIT_S, CheckpointVerifications
+from runner.agent.interface import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms
 from runner.agent.ports import OpenRunDirectory, RunDirectory
 from runner.core.job.attempt import Attempt
-from runner.core.ports.attempts import (
-    ExitFindings,
-    PinnedPolicy,
-    PreparedLaunch,
-    ProgressProbe,
-    QueueTerms,
-    SavedCheckpoints,
-)
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, LaunchRequest
 from runner.core.ports.network import NOT_SEPARATED, NetworkState
@@ -79,7 +73,7 @@ def _pinned_policy(text: str | None, retry: Retry, wall: timedelta | None) -> Pi
 
 
 class AttemptService:
-    """Satisfies ``runner.core.ports.attempts.Attempts`` and ``runner.agent.ports.HostAttempts``."""
+    """Satisfies ``runner.agent.interface.Agent``."""
 
     def __init__(self, config: AttemptConfig) -> None:
         self._config = config

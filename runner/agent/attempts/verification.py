@@ -22,7 +22,7 @@ from runner.agent.ports import RunDirectory, VerificationQueue
 from runner.base.errors import Unavailable
 from runner.base.threads import run_to_future
 from runner.base.waiting import check_wanted
-from runner.core.ports.attempts import SavedCheckpoints, Verification
+from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """The live inventory of devices: their status for the scheduler and for people; nothing here blocks the loop.
 
-Drivers are asked on threads of their own (``adapters.gpu.health``).  The owners of processes are found out on
-one more thread here, because that may ask the engine.  The loop reads the latest results, and is woken when a
-status has changed.  What must outlive the daemon is written by the loop alone, in ``tick``.
+Drivers are asked on threads of their own, in ``health``.  The owners of processes are found out on one more
+thread here, because that may ask the engine.  The loop reads the latest results, and is woken when a status
+has changed.  What must outlive the daemon is written by the loop alone, in ``tick``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,32 +13,24 @@ from typing import Final
 
 import structlog
 
+from runner.agent.devices.health import DeviceHealthMonitor
 from runner.agent.devices.inventory_types import (
     AdminMarks,
     DeviceView,
-    HealthMonitor,
     InventoryRules,
-    LoadSample,
     ProcessOwners,
     device_labels,
     device_views,
     holders_of,
 )
 from runner.base.errors import Refused, Unavailable, UsageError
+from runner.base.instant import Instant
 from runner.base.threads import PeriodicThread
 from runner.core.devices import state as core
-from runner.core.devices.state import (
-    AdminMark,
-    DeviceNow,
-    DeviceStatus,
-    ProcessOnDevice,
-    Reading,
-    Remembered,
-    StatusInput,
-    next_status,
-)
-from runner.core.ports.clock import Clock, Instant
-from runner.core.ports.devices import Device, Health
+from runner.core.devices.reading import Health, ProcessOnDevice, Sample
+from runner.core.devices.state import AdminMark, DeviceStatus, Remembered, StatusInput, next_status
+from runner.core.ports.clock import Clock
+from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
 from runner.core.scheduler.snapshot import DeviceState
@@ -57,9 +49,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Inventory:
-    """The devices of this host; satisfies ``runner.control.context.InventoryView``."""
+    """The devices of this host; satisfies ``runner.agent.interface.Devices``."""
 
-    monitor: HealthMonitor
+    monitor: DeviceHealthMonitor
     process_owners: ProcessOwners
     marks: AdminMarks
     clock: Clock
@@ -76,7 +68,7 @@ class Inventory:
     _alarms_raised: set[tuple[str, str, int]] = field(default_factory=set)  # job, device, pid
     _holders: dict[str, frozenset[str]] = field(default_factory=dict)
     _job_holders: dict[str, frozenset[str]] = field(default_factory=dict)  # the same, by the jobs
-    _readings: dict[str, Reading] = field(default_factory=dict)
+    _samples: dict[str, Sample] = field(default_factory=dict)
     _statuses: dict[str, DeviceStatus] = field(default_factory=dict)
     _devices: dict[str, Device] = field(default_factory=dict)
     _labels: dict[str, str] = field(default_factory=dict)
@@ -96,9 +88,13 @@ class Inventory:
         """Update the statuses by the latest readings, and wake the loop if one has changed."""
         samples = self.monitor.last()
         process_owners = self._owners_of(sample.health for sample in samples.values())
-        readings = {uuid: self._reading(sample, process_owners) for uuid, sample in samples.items()}
+        known = {
+            uuid: Sample(each.at, self._with_owners(each.health, process_owners))
+            for uuid, each in samples.items()
+            if each.health.lost is not None  # else the driver gave no answer at all
+        }
         with self._lock:
-            self._readings |= {uuid: reading for uuid, reading in readings.items() if reading is not None}
+            self._samples |= known
             before = self._summary()
             self._refresh()
             changes = before != self._summary() or self._alarms or self._unrecorded_marks
@@ -110,32 +106,25 @@ class Inventory:
         processes = [process for health in healths for process in health.processes or ()]
         return self.process_owners.of(processes) if processes else {}
 
-    def _reading(self, sample: LoadSample, process_owners: Mapping[int, ProcessOnDevice]) -> Reading | None:
-        """Return a reading with the owners of the processes, None if the driver gave no answer at all."""
-        health = sample.health
-        if health.lost is None:
-            return None
+    def _with_owners(self, health: Health, process_owners: Mapping[int, ProcessOnDevice]) -> Health:
+        """Return the health with the owners of the processes, without what the host's own programs use."""
         occupants, used = self._processes_of(health, process_owners), health.used_bytes
         if occupants is not None and used is not None:
             known = {each.pid: each.used_bytes or 0 for each in health.processes or ()}
             used = max(used - sum(known.values()) + sum(known[each.pid] for each in occupants), 0)
-        return Reading(
-            at=sample.at,
-            lost=health.lost,
-            unusable=health.unusable,
-            recovery=health.recovery,
-            used_bytes=used,
-            processes=occupants,
-        )
+        return replace(health, used_bytes=used, processes=occupants)
 
     def _processes_of(
         self, health: Health, process_owners: Mapping[int, ProcessOnDevice]
     ) -> tuple[ProcessOnDevice, ...] | None:
         if health.processes is None:
             return None
-        found = ((replace(process_owners[p.pid], used_bytes=p.used_bytes), p.draws) for p in health.processes)
+        found = (
+            replace(process_owners[each.pid], used_bytes=each.used_bytes, draws=each.draws)
+            for each in health.processes
+        )
         hosts = self.rules.host_programs
-        return tuple(each for each, draws in found if each.job or not (draws or each.program in hosts))
+        return tuple(each for each in found if each.job or not (each.draws or each.program in hosts))
 
     def _summary(self) -> dict[str, tuple[DeviceState, str]]:
         return {uuid: (each.state, each.reason) for uuid, each in self._statuses.items()}
@@ -153,33 +142,34 @@ class Inventory:
             uuid: self.rules.as_allocated(replace(device, label=self._labels[uuid]))
             for uuid, device in (present | missed).items()
         }
-        now = DeviceNow(self.clock.now(), self.clock.monotonic())
+        now = Instant(self.clock.now(), self.clock.monotonic())
         self._statuses = {uuid: self._next_status(uuid, now, missed=uuid in missed) for uuid in self._devices}
         self._foreign = {
-            uuid: core.foreign_processes(standing, self._fresh_reading(uuid, now.monotonic))
+            uuid: core.foreign_processes(standing, self._fresh_sample(uuid, now.monotonic))
             for uuid, standing in self._statuses.items()
         }
         self._raise_alarms()
         self._schedulable = tuple(device_views(d, self._statuses[uuid]) for uuid, d in self._devices.items())
         self._updated_s = now.monotonic
 
-    def _fresh_reading(self, uuid: str, monotonic: float) -> Reading | None:
-        reading = self._readings.get(uuid)
-        return reading if reading and monotonic - reading.at <= self.rules.care.max_reading_age_s else None
+    def _fresh_sample(self, uuid: str, monotonic: float) -> Sample | None:
+        sample = self._samples.get(uuid)
+        return sample if sample and monotonic - sample.at <= self.rules.care.max_reading_age_s else None
 
-    def _next_status(self, uuid: str, now: DeviceNow, *, missed: bool) -> DeviceStatus:
-        device, reading = self._devices[uuid], self._readings.get(uuid)
+    def _next_status(self, uuid: str, now: Instant, *, missed: bool) -> DeviceStatus:
+        device, sample = self._devices[uuid], self._samples.get(uuid)
         if missed:
-            reading = Reading(now.monotonic, lost=True)
-        elif reading is not None:
-            used = None if device.unified else reading.used_bytes  # the host's own memory proves nothing
-            reading = replace(reading, used_bytes=used, total_bytes=device.memory_bytes)
+            sample = Sample(now.monotonic, Health(lost=True))
+        elif sample is not None and device.unified:  # the host's own memory proves nothing
+            sample = Sample(sample.at, replace(sample.health, used_bytes=None))
         holders = self._holders.get(uuid, frozenset())
         mark = self._device_marks.get(uuid)
         care, before = self.rules.care, self._statuses.get(uuid)
         if before is None and uuid in self._recorded:
             before = core.restore_status(self._recorded[uuid], now, care)
-        standing = next_status(StatusInput(before, reading, holders, mark, now, care, self.watched))
+        standing = next_status(
+            StatusInput(before, sample, holders, mark, now, device.memory_bytes, care, self.watched)
+        )
         if standing.state is DeviceState.QUARANTINED and mark is None:
             self._device_marks[uuid] = self._unrecorded_marks[uuid] = AdminMark(
                 standing.state, standing.reason, DAEMON, standing.since
@@ -296,8 +286,8 @@ class Inventory:
                 self._device_marks[uuid] = mark
             else:
                 self._device_marks.pop(uuid, None)
-                standing, reading = self._statuses[uuid], self._readings.get(uuid)
-                self._statuses[uuid] = core.clear_status(standing, reading, self.clock.monotonic())
+                standing, sample = self._statuses[uuid], self._samples.get(uuid)
+                self._statuses[uuid] = core.clear_status(standing, sample, self.clock.monotonic())
             self._refresh()
         return next(each for each in self.views() if each.device.uuid == uuid)
 
@@ -331,7 +321,7 @@ class Inventory:
                     device,
                     self._statuses[uuid],
                     samples[uuid].health if uuid in samples else Health(),
-                    reading.processes if (reading := self._readings.get(uuid)) else None,
+                    sample.health.processes if (sample := self._samples.get(uuid)) else None,
                 )
                 for uuid, device in self._devices.items()
             )
@@ -340,9 +330,9 @@ class Inventory:
         """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
         known = dict(self.monitor.facts(devices, since))
         with self._lock:
-            readings = [self._fresh_reading(uuid, self.clock.monotonic()) for uuid in devices]
+            samples = [self._fresh_sample(uuid, self.clock.monotonic()) for uuid in devices]
             others = any(self._foreign.get(uuid) for uuid in devices)
-        if others or (devices and all(reading and reading.owners_known for reading in readings)):
+        if others or (devices and all(sample and sample.health.owners_known for sample in samples)):
             known["device.intruder"] = others
         return known
 

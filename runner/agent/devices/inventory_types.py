@@ -8,34 +8,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, overload
 
-from runner.core.devices.state import AdminMark, CleanupRules, DeviceStatus, ProcessOnDevice, Remembered
+from runner.core.devices.reading import Health, ProcessOnDevice
+from runner.core.devices.state import AdminMark, CleanupRules, DeviceStatus, Remembered
 from runner.core.job.states import Allocated
-from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
 from runner.core.scheduler import snapshot
-
-
-class LoadSample(Protocol):
-    """One reading of one device, and when it was taken."""
-
-    @property
-    def at(self) -> float: ...
-
-    @property
-    def health(self) -> Health: ...
-
-
-class HealthMonitor(Protocol):
-    """Reads the state of devices from their drivers; see ``adapters.gpu.health``."""
-
-    @property
-    def devices(self) -> tuple[Device, ...]: ...
-
-    def last(self) -> Mapping[str, LoadSample]: ...
-
-    def hint(self) -> None: ...
-
-    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]: ...
 
 
 class AdminMarks(Protocol):
@@ -57,7 +35,7 @@ class AdminMarks(Protocol):
 class ProcessOwners(Protocol):
     """Finds out the owners of processes; it may block."""
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]: ...
+    def of(self, processes: Iterable[ProcessOnDevice]) -> Mapping[int, ProcessOnDevice]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from runner.base.instant import Instant
+from runner.core.devices.reading import Health, ProcessOnDevice, Sample
 from runner.core.scheduler.snapshot import GIB, DeviceState
 
 MIB = 1024**2
@@ -21,45 +23,6 @@ SUSPICIOUS_SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessOnDevice:
-    """A process that uses a device, and its job or owner as far as known."""
-
-    pid: int
-    job: str | None = None
-    foreign: bool = False  # its owner is known, and it belongs to no attempt
-    uid: int | None = None
-    user: str = ""
-    program: str = ""
-    used_bytes: int | None = None
-
-    def __str__(self) -> str:
-        """Return the process and its owner as text for a reason."""
-        known = (f"uid {self.uid}" if self.uid is not None else "", self.user, self.program)
-        whose = (
-            f"job {self.job}" if self.job else "a foreign process" if self.foreign else "an unknown process"
-        )
-        return f"{whose} ({', '.join((f'pid {self.pid}', *(word for word in known if word)))})"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One reading of a device; None: the driver does not report it."""
-
-    at: float  # monotonic
-    lost: bool | None = None
-    unusable: str | None = None
-    recovery: str | None = None
-    used_bytes: int | None = None  # without what the host's own programs use
-    total_bytes: int | None = None
-    processes: tuple[ProcessOnDevice, ...] | None = None
-
-    @property
-    def owners_known(self) -> bool:
-        """Whether the job or owner of every process on the device is known."""
-        return self.processes is not None and all(each.job or each.foreign for each in self.processes)
-
-
-@dataclass(frozen=True, slots=True)
 class AdminMark:
     """A mark on a device that holds until an operator removes it."""
 
@@ -67,14 +30,6 @@ class AdminMark:
     reason: str
     by: str
     since: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNow:
-    """One moment by the time of day and by the monotonic clock."""
-
-    at: datetime
-    monotonic: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +68,19 @@ class StatusInput:
     """The input of ``next_status``."""
 
     before: DeviceStatus | None
-    reading: Reading | None
+    sample: Sample | None
     holders: frozenset[str]
     mark: AdminMark | None
-    now: DeviceNow
+    now: Instant
+    memory_bytes: int | None = None  # of the device
     cleanup: CleanupRules = field(default_factory=CleanupRules)
     watched: bool = True  # False: there are no readings of this kind of device
 
     @property
-    def fresh_reading(self) -> Reading | None:
-        """The last reading, unless it is too old."""
-        old = self.reading is None or self.now.monotonic - self.reading.at > self.cleanup.max_reading_age_s
-        return None if old else self.reading
+    def fresh_sample(self) -> Sample | None:
+        """The last sample, unless it is too old."""
+        old = self.sample is None or self.now.monotonic - self.sample.at > self.cleanup.max_reading_age_s
+        return None if old else self.sample
 
 
 def next_status(case: StatusInput) -> DeviceStatus:
@@ -140,7 +96,7 @@ def next_status(case: StatusInput) -> DeviceStatus:
     state, reason = _verdict(case, uncleaned_jobs, returned_at, unclean, baseline_bytes)
     since = case.mark.since if case.mark else before.since if before and before.state is state else now.at
     if state is DeviceState.FREE:
-        baseline_bytes = _lower(baseline_bytes, case.fresh_reading)
+        baseline_bytes = _lower(baseline_bytes, case.fresh_sample)
     return DeviceStatus(state, since, reason, case.holders, uncleaned_jobs, returned_at, baseline_bytes)
 
 
@@ -154,7 +110,7 @@ def _verdict(
     """Return state and reason; a reason not to allocate the device precedes its holders."""
     if case.mark is not None:
         return case.mark.state, case.mark.reason
-    broken = driver_fault(case.fresh_reading)
+    broken = driver_fault(case.fresh_sample)
     if broken:
         return DeviceState.QUARANTINED, broken
     if unclean is not None and returned_at is not None:
@@ -170,35 +126,35 @@ def _verdict(
 
 def _unheld(case: StatusInput, baseline_bytes: int | None) -> tuple[DeviceState, str]:
     """Return the state of a device without holders and without a mark."""
-    reading = case.fresh_reading
+    sample = case.fresh_sample
     if not case.watched:
         return DeviceState.FREE, ""
-    if reading is None:
+    if sample is None:
         return DeviceState.DIRTY, _unseen(case)
-    foreign = [each for each in reading.processes or () if each.foreign]
+    foreign = [each for each in sample.health.processes or () if each.foreign]
     if foreign:
         return DeviceState.FOREIGN, format_processes(foreign)
-    unclean = _occupied(reading, baseline_bytes, case.cleanup)
+    unclean = _occupied(sample.health, baseline_bytes, case)
     return (DeviceState.DIRTY, unclean) if unclean else (DeviceState.FREE, "")
 
 
-def driver_fault(reading: Reading | None) -> str | None:
+def driver_fault(sample: Sample | None) -> str | None:
     """Return the fault that the driver reports; None: there is none."""
-    if reading is None:
+    if sample is None:
         return None
-    if reading.lost:
+    if sample.health.lost:
         return "it no longer answers"
-    return f"its driver asks for {reading.recovery}" if reading.recovery not in {None, "none"} else None
+    recovery = sample.health.recovery
+    return f"its driver asks for {recovery}" if recovery not in {None, "none"} else None
 
 
-def foreign_processes(status: DeviceStatus, reading: Reading | None) -> tuple[ProcessOnDevice, ...]:
+def foreign_processes(status: DeviceStatus, sample: Sample | None) -> tuple[ProcessOnDevice, ...]:
     """Return the processes on an allocated device that are known not to belong to its holders."""
-    if not status.holders or reading is None:
+    if not status.holders or sample is None:
         return ()
     fine = status.holders | status.uncleaned_jobs
-    return tuple(
-        each for each in reading.processes or () if each.foreign or (each.job and each.job not in fine)
-    )
+    on_it = sample.health.processes or ()
+    return tuple(each for each in on_it if each.foreign or (each.job and each.job not in fine))
 
 
 def format_processes(occupants: Iterable[ProcessOnDevice]) -> str:
@@ -213,66 +169,66 @@ def _unclean(
     case: StatusInput, uncleaned_jobs: frozenset[str], returned_at: float | None, baseline_bytes: int | None
 ) -> str | None:
     """Return why a released device is not proven clean; None: it is clean."""
-    reading = case.fresh_reading
+    sample = case.fresh_sample
     if not case.watched:
         return None
-    if reading is None:
+    if sample is None:
         return _unseen(case)
-    if returned_at is not None and reading.at <= returned_at:
+    if returned_at is not None and sample.at <= returned_at:
         return "not looked at since"
     if case.holders:  # other jobs share it, so its memory proves nothing
-        theirs = [each for each in reading.processes or () if each.job in uncleaned_jobs]
+        theirs = [each for each in sample.health.processes or () if each.job in uncleaned_jobs]
         return f"still used by {format_processes(theirs)}" if theirs else None
-    return _occupied(reading, baseline_bytes, case.cleanup)
+    return _occupied(sample.health, baseline_bytes, case)
 
 
-def _occupied(reading: Reading, baseline_bytes: int | None, cleanup: CleanupRules) -> str | None:
+def _occupied(health: Health, baseline_bytes: int | None, case: StatusInput) -> str | None:
     """Return the use of a device that no job holds; None: there is none."""
-    if reading.unusable:
-        return reading.unusable
-    if reading.processes:
-        return f"used by {format_processes(reading.processes)}"
-    normal = _normal(reading, baseline_bytes, cleanup)
-    if reading.used_bytes is None or normal is None or reading.used_bytes <= normal:
+    if health.unusable:
+        return health.unusable
+    if health.processes:
+        return f"used by {format_processes(health.processes)}"
+    normal = _normal(baseline_bytes, case)
+    if health.used_bytes is None or normal is None or health.used_bytes <= normal:
         return None
-    fact = f"{reading.used_bytes / GIB:.3g} GiB in use by no process that can be seen"
+    fact = f"{health.used_bytes / GIB:.3g} GiB in use by no process that can be seen"
     return fact if baseline_bytes is None else f"{fact}, where {baseline_bytes / GIB:.3g} GiB is normal"
 
 
-def _normal(reading: Reading, baseline_bytes: int | None, cleanup: CleanupRules) -> int | None:
+def _normal(baseline_bytes: int | None, case: StatusInput) -> int | None:
     """Return how many bytes may be in use on a device without processes."""
     if baseline_bytes is not None:
-        return baseline_bytes + cleanup.spare_bytes
-    if reading.total_bytes is None:
+        return baseline_bytes + case.cleanup.spare_bytes
+    if case.memory_bytes is None:
         return None
-    return max(SUSPICIOUS_BYTES, int(SUSPICIOUS_SHARE * reading.total_bytes))
+    return max(SUSPICIOUS_BYTES, int(SUSPICIOUS_SHARE * case.memory_bytes))
 
 
-def _lower(baseline_bytes: int | None, reading: Reading | None) -> int | None:
+def _lower(baseline_bytes: int | None, sample: Sample | None) -> int | None:
     """Return the least memory that was ever in use without a process."""
-    used = reading.used_bytes if reading else None
+    used = sample.health.used_bytes if sample else None
     return min((each for each in (baseline_bytes, used) if each is not None), default=None)
 
 
 def _unseen(case: StatusInput) -> str:
-    if case.reading is None:
+    if case.sample is None:
         return "not looked at yet"
-    return f"its driver has not answered for {case.now.monotonic - case.reading.at:.0f} s"
+    return f"its driver has not answered for {case.now.monotonic - case.sample.at:.0f} s"
 
 
 def _jobs(jobs: frozenset[str]) -> str:
     return ", ".join(f"job {job}" for job in sorted(jobs, key=lambda job: (len(job), job)))
 
 
-def clear_status(before: DeviceStatus, reading: Reading | None, monotonic: float) -> DeviceStatus:
+def clear_status(before: DeviceStatus, sample: Sample | None, monotonic: float) -> DeviceStatus:
     """Return the status after an operator has cleared a device: memory in use now is normal from now on.
 
     A device without a reading since its release waits for one anew.
     """
-    if before.returned_at is not None and (reading is None or reading.at <= before.returned_at):
+    if before.returned_at is not None and (sample is None or sample.at <= before.returned_at):
         return replace(before, returned_at=monotonic)
-    idle = reading is not None and not reading.processes
-    baseline_bytes = reading.used_bytes if reading and idle else before.baseline_bytes
+    idle = sample is not None and not sample.health.processes
+    baseline_bytes = sample.health.used_bytes if sample and idle else before.baseline_bytes
     return replace(before, uncleaned_jobs=frozenset(), returned_at=None, baseline_bytes=baseline_bytes)
 
 
@@ -286,7 +242,7 @@ def remember_status(status: DeviceStatus, monotonic: float) -> Remembered:
     )
 
 
-def restore_status(kept: Remembered, now: DeviceNow, cleanup: CleanupRules) -> DeviceStatus:
+def restore_status(kept: Remembered, now: Instant, cleanup: CleanupRules) -> DeviceStatus:
     """Return the status of a device when the daemon starts.
 
     There were no readings while it was down, so the device gets time for a new reading.

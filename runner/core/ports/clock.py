@@ -1,7 +1,6 @@
 """Time, as everything that waits or measures asks for it."""
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 
@@ -11,15 +10,3 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never jump, for intervals."""
-
-
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """One moment by both clocks: the time of day, which may be set, and the monotonic one."""
-
-    at: datetime
-    monotonic: float
-
-    def later(self, monotonic: float) -> datetime:
-        """Return the time of day at ``monotonic``, as if the clock had not been set since this moment."""
-        return self.at + timedelta(seconds=monotonic - self.monotonic)

@@ -10,7 +10,7 @@ from pydantic import Field
 from runner.agent.devices.inventory import Inventory
 from runner.agent.devices.inventory_types import DeviceView
 from runner.base.errors import Refused, Unavailable
-from runner.core.devices.state import ProcessOnDevice
+from runner.core.devices.reading import ProcessOnDevice
 from runner.core.ports.store import JobRow
 from runner.server.api.deps import Body, CallerDep, ServiceDep
 from runner.server.api.privacy import hide_holders

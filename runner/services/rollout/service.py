@@ -19,7 +19,7 @@ from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Starting, Stopping
 from runner.core.policy.change_class import ChangeClass, RevisionChange
 from runner.core.policy.model import STARTS, Verb
-from runner.core.ports.attempts import SavedCheckpoints
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.store import DecisionRow, JobRow, RevisionRow
 from runner.files.revision import Revision, parse_revision
 from runner.services.context import Caller

@@ -19,6 +19,7 @@ from typing import Final, Literal, TypeAlias
 import structlog
 
 from runner.base.errors import RunnerError, Unavailable
+from runner.base.instant import Instant
 from runner.base.retry import describe_error
 from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import KeyedWork
@@ -26,7 +27,6 @@ from runner.control.estimates import SCHEDULE
 from runner.core.job.events import CancelRequested
 from runner.core.job.revision_text import total_size
 from runner.core.job.states import Stopping, StopReason
-from runner.core.ports.clock import Instant
 from runner.core.ports.schedules import FiringRow, FiringState, ScheduleRow, Schedules
 from runner.core.ports.store import JobRow
 from runner.core.schedule import (

@@ -1,23 +1,32 @@
 """The attempts of a host without images, files or programs."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
-from runner.base.errors import Unavailable
+from jobs.contract import RunPaths
+from runner.agent.interface import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms
+from runner.agent.ports import RunDirectory
+from runner.base.errors import Refused, Unavailable
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
 from runner.core.policy.causes import ExitCause
 from runner.core.policy.digest import compute_digest
 from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Policy
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits
 from runner.core.ports.images import BuildFailed
+from runner.core.ports.network import NetworkState
 from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import ResourceRequest
 from runner.files.policy.load import load_named_policy
+
+T = TypeVar("T")
 
 
 @cache
@@ -34,7 +43,7 @@ def steady() -> Policy:
 
 @dataclass
 class FakeAttempts:
-    """Satisfies ``runner.core.ports.attempts.Attempts``."""
+    """Satisfies ``runner.agent.interface.Agent``."""
 
     instance: str
     needs_of: dict[str, ResourceRequest] = field(default_factory=dict)
@@ -159,6 +168,42 @@ class FakeAttempts:
 
     def clean_up_files(self, row: JobRow) -> None:
         self.retired.append(row.job.id)
+
+    def directory(self, row: JobRow) -> RunDirectory:
+        return self.open_directory(Path("/nowhere", row.job.id), row.owner)
+
+    def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
+        del owner
+        raise Refused(f"{root}: this host has no files")
+
+    def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
+        return RunPaths(Path("/nowhere", row.job.id), attempt, lineage)
+
+    def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
+        del row, attempt, lineage, limit
+        return b""
+
+    def network(self, row: JobRow) -> tuple[str, NetworkState]:
+        del row
+        return "none", NetworkState(holds=True)
+
+    def verified(self, row: JobRow, lineage: int, wait_s: float = 0.0) -> SavedCheckpoints:
+        del lineage, wait_s
+        step = self.steps.get(row.job.id)
+        return SavedCheckpoints(() if step is None else (step,))
+
+    def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
+        del row
+        return work()
+
+    def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
+        return self.prepare_launch(row, attempt, image, ()).request
+
+    def spec_json(self, row: JobRow, attempt: Attempt) -> object:
+        return {"job": row.job.id, "attempt": attempt.number}
+
+    def stop_verifying(self) -> None:
+        """Nothing here takes long."""
 
     def close(self) -> None:
         """Nothing here takes long."""

@@ -18,14 +18,14 @@ from typing import Any, Final
 
 import pytest
 
-from runner.adapters.gpu.health import STALE_POLLS, DeviceHealthMonitor
+from runner.agent.devices.health import STALE_POLLS, DeviceHealthMonitor
 from runner.agent.devices.inventory import Inventory
 from runner.base import logging as logs
 from runner.base.errors import Refused, RunnerError
+from runner.base.instant import Instant
 from runner.control import scheduler as scheduling
 from runner.core.devices.state import CleanupRules
 from runner.core.job.states import Allocated, Finished, Held, Running
-from runner.core.ports.clock import Instant
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.snapshot import DeviceState, Snapshot

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Event as Flag
 
-from runner.core.ports.devices import Device, Health
+from runner.core.devices.reading import Health
+from runner.core.ports.devices import Device
 from runner.core.scheduler.snapshot import DeviceState, SchedulableDevice
 
 
@@ -29,7 +30,7 @@ class FakeHealth:
 
 @dataclass
 class FakeInventory:
-    """Satisfies ``runner.control.context.InventoryView``."""
+    """Satisfies ``runner.agent.interface.Devices``."""
 
     known: dict[str, object] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)

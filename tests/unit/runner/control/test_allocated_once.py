@@ -13,7 +13,7 @@ from runner.base.errors import Refused
 from runner.core.ports.devices import Device
 from runner.core.scheduler.snapshot import DeviceState
 from tests.fakes.host.disk import examples
-from tests.unit.runner.control.test_inventory import GIB, Site, running, submitted
+from tests.unit.runner.agent.devices.test_inventory import GIB, Site, running, submitted
 
 TROUBLES = ("back", "back", "back", "intruder", "lost", "silent", "drained")
 """What happens to a device; mostly nothing, or nothing else would ever happen."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from runner.adapters.sqlite.accounting import SqliteAccounting
+from runner.agent.interface import ExitFindings, PinnedPolicy
 from runner.control.context import Capacity, Context
 from runner.control.decisions import decide_exit, examine_exit
 from runner.control.messages import Examined, LaunchRefusal
@@ -25,7 +26,6 @@ from runner.core.policy.facts import FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import Adjustment, Policy, Rule, Setting, Source, Verb
 from runner.core.policy.model import StartPoint as Origin
-from runner.core.ports.attempts import ExitFindings, PinnedPolicy
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.scheduler.snapshot import ResourceRequest

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.schedules import SqliteSchedules
+from runner.agent.interface import ProgressProbe, QueueTerms
 from runner.base.errors import Refused, Unavailable
 from runner.control.context import SiteConfig
 from runner.control.messages import Probed
@@ -26,7 +27,6 @@ from runner.core.job.events import CancelRequested, Event, HoldRequested, Restar
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
-from runner.core.ports.attempts import ProgressProbe, QueueTerms
 from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner

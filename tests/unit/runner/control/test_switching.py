@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from runner.base.instant import Instant
 from runner.control.switching import SwitchingCosts
 from runner.core.job.model import Job
 from runner.core.job.states import Preparing
-from runner.core.ports.clock import Instant
 from runner.core.ports.store import DecisionRow, SwitchRecord
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from runner.agent.interface import ProgressProbe
 from runner.base.errors import Unavailable
 from runner.control.messages import Probed
 from runner.core.job.states import Running, Stopping, StopReason
@@ -13,7 +14,6 @@ from runner.core.policy.conditions import ALWAYS
 from runner.core.policy.facts import FactValue
 from runner.core.policy.heartbeat import FLOOR_S, MAX_PROBE_GAP_S, ProgressReport
 from runner.core.policy.model import Ceilings, Rule, Verb
-from runner.core.ports.attempts import ProgressProbe
 from runner.core.ports.executor import Alive
 from runner.core.ports.store import EventRow
 from runner.core.scheduler.snapshot import RESTART_S, ResourceRequest

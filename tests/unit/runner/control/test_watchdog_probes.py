@@ -13,7 +13,7 @@ from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.heartbeat import ProgressReport
-from runner.core.ports.attempts import RoomToSave
+from runner.core.ports.checkpoints import RoomToSave
 from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner

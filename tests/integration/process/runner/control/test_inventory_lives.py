@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 LIVE = """
 import json, os, sys
 from pathlib import Path
-from runner.adapters.gpu.health import DeviceHealthMonitor
+from runner.agent.devices.health import DeviceHealthMonitor
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.gpu.nvidia import NvidiaHealth, NvidiaProbe
 from runner.adapters.sqlite.store import SqliteStore
 from runner.agent.devices.inventory import Inventory
-from runner.core.ports.clock import Instant
+from runner.base.instant import Instant
 from tests.fakes.daemon.clock import FakeClock
 
 class Nobody:
@@ -35,7 +35,7 @@ store, clock = SqliteStore(place / "store.db"), FakeClock()
 clock.forward(1000)
 for life in json.load(sys.stdin):
     probes, counts = {"nvidia": NvidiaHealth()}, {"nvidia": NvidiaProbe(place)}
-    watch = DeviceHealthMonitor((), probes, clock, KernelLog(place / "kmsg"), counts=counts)
+    watch = DeviceHealthMonitor((), probes, clock, KernelLog(place / "kmsg").xids, counts=counts)
     inventory = Inventory(watch, Nobody(), SqliteDeviceMarks(store, "boot"), clock)
     for text, seconds, lent in life:
         clock.forward(seconds)

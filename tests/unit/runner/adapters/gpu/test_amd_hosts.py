@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner.adapters.gpu.amd import AmdHealth, AmdProbe
-from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.devices.reading import Health, ProcessOnDevice
+from runner.core.ports.devices import Device
 from tests.fakes.gpu.hosts import GIB, Sysfs, mi300xs, strix_halo
 
 
@@ -66,8 +67,8 @@ def test_who_has_memory_or_queues_uses_a_device_and_who_only_opened_the_driver_d
     sysfs.use(0, 4121, 3 * GIB)
     sysfs.use(1, 4122, 0)
     sysfs.use(1, 4123, 0, queues=0)
-    assert health(tmp_path, 0).processes == (DeviceProcess(4121, 3 * GIB),)
-    assert health(tmp_path, 1).processes == (DeviceProcess(4122, 0),)
+    assert health(tmp_path, 0).processes == (ProcessOnDevice(4121, used_bytes=3 * GIB),)
+    assert health(tmp_path, 1).processes == (ProcessOnDevice(4122, used_bytes=0),)
 
 
 def test_render_nodes_are_counted_as_numbers(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from runner.adapters.gpu.processes import DeviceProcesses
 from runner.base.errors import Unavailable
-from runner.core.ports.devices import DeviceProcess
+from runner.core.devices.reading import ProcessOnDevice
 from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
 OURS, THEIRS = "a" * 64, "b" * 64
@@ -41,7 +41,7 @@ class Site:
         (path / "cgroup").write_text(f"0::{group}\n")
 
     def of(self, *pids: int) -> dict[int, tuple[str | None, bool]]:
-        found = self.occupants.of([DeviceProcess(pid) for pid in pids])
+        found = self.occupants.of([ProcessOnDevice(pid) for pid in pids])
         return {pid: (each.job, each.foreign) for pid, each in found.items()}
 
 
@@ -94,7 +94,7 @@ def test_what_has_gone_or_is_hidden_is_unknown(site: Site) -> None:
 def test_nobody_is_foreign_while_the_executor_does_not_answer(site: Site) -> None:
     site.silent = True
     site.process(11, name="python3")
-    [found] = site.occupants.of([DeviceProcess(11)]).values()
+    [found] = site.occupants.of([ProcessOnDevice(11)]).values()
     assert (found.job, found.foreign, found.program) == (None, False, "python3")
     site.silent = False
     assert site.of(11) == {11: (None, True)}
@@ -138,7 +138,7 @@ def test_one_that_was_a_jobs_stays_so_when_the_attempt_has_ended(site: Site) -> 
 
 def test_names_of_programs_may_have_brackets_and_blanks(site: Site) -> None:
     site.process(11, name="a (b) c")
-    [found] = site.occupants.of([DeviceProcess(11)]).values()
+    [found] = site.occupants.of([ProcessOnDevice(11)]).values()
     assert found.program == "a (b) c"
 
 
@@ -163,7 +163,7 @@ def test_one_that_ends_while_the_executor_is_asked_accuses_nobody(site: Site) ->
         return ()
 
     site.process(11)
-    [found] = DeviceProcesses(ends, site.proc).of([DeviceProcess(11)]).values()
+    [found] = DeviceProcesses(ends, site.proc).of([ProcessOnDevice(11)]).values()
     assert (found.job, found.foreign) == (None, False)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.gpu.xid import KernelLog, Xid, bus_address, recovery_action
+from runner.adapters.gpu.xid import KernelLog, bus_address, recovery_action
+from runner.core.devices.xid import Xid
 
 LOST = (
     "2,1183,2502344,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, "

@@ -13,7 +13,7 @@ from runner.adapters.host.checkpoints import NEWEST, CheckpointVerifier
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.run_files import OwnRights
 from runner.base.errors import Unavailable
-from runner.core.ports.attempts import SavedCheckpoints, Verification
+from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
 ME = Owner(os.getuid(), os.getgid(), "me")

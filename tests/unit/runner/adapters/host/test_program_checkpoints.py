@@ -13,7 +13,7 @@ import pytest
 from runner.adapters.host import program_checkpoints, program_files
 from runner.adapters.host.program_checkpoints import ProgramCheckpoints
 from runner.base.errors import Unavailable
-from runner.core.ports.attempts import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
+from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
 ME = Owner(os.geteuid(), os.getegid(), "me")

@@ -10,7 +10,7 @@ from jobs.contract import AttemptSpec, Cause, FileDigest, Manifest, Phase, Resul
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.run_directory import HostRunDirectory, highest
 from runner.base.errors import Refused, Unavailable
-from runner.core.ports.attempts import SavedCheckpoints
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.users import Owner
 
 ROOT = os.geteuid() == 0

@@ -28,6 +28,7 @@ from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.agent.attempts import facts as exit_facts
 from runner.agent.attempts.service import AttemptService
+from runner.agent.interface import ExitFindings
 from runner.base.errors import Unavailable
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
@@ -40,7 +41,7 @@ from runner.core.policy.explain import OUT_OF_DEVICE_MEMORY
 from runner.core.policy.facts import DecisionPoint, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import Setting, Verb
-from runner.core.ports.attempts import ExitFindings, SavedCheckpoints
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.executor import Gone, Key
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner

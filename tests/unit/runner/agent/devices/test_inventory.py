@@ -10,16 +10,17 @@ import pytest
 
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
+from runner.agent.devices.health import DeviceHealthMonitor
 from runner.agent.devices.inventory import Inventory
 from runner.agent.devices.inventory_types import InventoryRules, PresentDevices, holders_of
 from runner.base.errors import Refused, Unavailable, UsageError
-from runner.core.devices.state import ProcessOnDevice
+from runner.base.instant import Instant
+from runner.core.devices.reading import Health, ProcessOnDevice, Sample
 from runner.core.job.attempt import Allocation, Attempt
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Running
-from runner.core.ports.clock import Instant
-from runner.core.ports.devices import Device, DeviceProcess, Health
+from runner.core.ports.devices import Device
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import DeviceKind, DeviceState
@@ -35,17 +36,9 @@ ANN = Owner(1001, 1001, "ann")
 
 
 @dataclass
-class Sample:
-    at: float
-    health: Health
+class Watch(DeviceHealthMonitor):
+    """A monitor that looks when a test says so, without drivers."""
 
-
-@dataclass
-class Watch:
-    """Satisfies ``runner.agent.devices.inventory_types.HealthMonitor``."""
-
-    clock: FakeClock
-    devices: tuple[Device, ...] = CARDS
     healths: dict[str, Health] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     hints: int = 0
@@ -74,7 +67,7 @@ class Whose:
     programs: dict[int, str] = field(default_factory=dict)
     asked: list[list[int]] = field(default_factory=list)
 
-    def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]:
+    def of(self, processes: Iterable[ProcessOnDevice]) -> Mapping[int, ProcessOnDevice]:
         processes = list(processes)
         self.asked.append([each.pid for each in processes])
         return {each.pid: self._of(each.pid) for each in processes}
@@ -99,7 +92,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.clock.forward(100)
-        self.watch = Watch(self.clock, self.devices)
+        self.watch = Watch(self.devices, {}, self.clock, tuple)
         self.restart()
 
     def restart(self) -> None:
@@ -115,7 +108,7 @@ class Site:
         self.inventory.update()
 
     def use(self, uuid: str, *pids: int, used: int = GIB // 2, **more: object) -> None:
-        processes = tuple(DeviceProcess(pid, GIB) for pid in pids)
+        processes = tuple(ProcessOnDevice(pid, used_bytes=GIB) for pid in pids)
         health = replace(IDLE, used_bytes=used, processes=processes)
         self.watch.healths[uuid] = replace(health, **more)  # type: ignore[arg-type]
 
@@ -330,7 +323,7 @@ def test_programs_of_the_host_may_be_there_and_their_memory_is_not_counted(site:
 
 
 def test_windows_of_a_desktop_may_be_there_too_unless_they_are_a_jobs(site: Site) -> None:
-    window = DeviceProcess(7, GIB, draws=True)
+    window = ProcessOnDevice(7, used_bytes=GIB, draws=True)
     site.watch.healths["GPU-aa"] = replace(IDLE, used_bytes=GIB // 2 + GIB, processes=(window,))
     site.look()
     assert site.states()["GPU-0"] == "free"
@@ -478,7 +471,7 @@ def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) ->
     asked: list[set[int]] = []
 
     class Asked(Whose):
-        def of(self, processes: Iterable[DeviceProcess]) -> Mapping[int, ProcessOnDevice]:
+        def of(self, processes: Iterable[ProcessOnDevice]) -> Mapping[int, ProcessOnDevice]:
             known = list(processes)
             asked.append({each.pid for each in known})
             return super().of(known)

@@ -8,7 +8,7 @@ from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Unavailable
 from runner.core.scheduler.snapshot import DeviceState
-from tests.unit.runner.control.test_inventory import GIB, Site, running
+from tests.unit.runner.agent.devices.test_inventory import GIB, Site, running
 
 
 @pytest.fixture

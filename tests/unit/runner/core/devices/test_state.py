@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.base.instant import Instant
+from runner.core.devices.reading import Health, ProcessOnDevice, Sample
 from runner.core.devices.state import (
     AdminMark,
     CleanupRules,
-    DeviceNow,
     DeviceStatus,
-    ProcessOnDevice,
-    Reading,
     Remembered,
     StatusInput,
     assign_labels,
@@ -32,17 +31,17 @@ STRANGER = ProcessOnDevice(99)
 IDLE_BYTES = GIB // 2
 
 
-def moment(s: float) -> DeviceNow:
-    return DeviceNow(START + timedelta(seconds=s), s)
+def moment(s: float) -> Instant:
+    return Instant(START + timedelta(seconds=s), s)
 
 
-def seen(s: float, *occupants: ProcessOnDevice, used: int | None = IDLE_BYTES, **more: object) -> Reading:
-    look = Reading(s, lost=False, used_bytes=used, total_bytes=80 * GIB, processes=occupants)
-    return replace(look, **more)  # type: ignore[arg-type]  # a test says what it likes
+def seen(s: float, *occupants: ProcessOnDevice, used: int | None = IDLE_BYTES, **more: object) -> Sample:
+    health = Health(lost=False, used_bytes=used, processes=occupants)
+    return Sample(s, replace(health, **more))  # type: ignore[arg-type]  # a test says what it likes
 
 
-def now_at(s: float, look: Reading | None, before: DeviceStatus | None = None, *holders: str) -> DeviceStatus:
-    return next_status(StatusInput(before, look, frozenset(holders), None, moment(s)))
+def now_at(s: float, look: Sample | None, before: DeviceStatus | None = None, *holders: str) -> DeviceStatus:
+    return next_status(StatusInput(before, look, frozenset(holders), None, moment(s), 80 * GIB))
 
 
 def free(s: float = 0.0) -> DeviceStatus:
@@ -120,7 +119,8 @@ def test_at_the_first_look_only_plenty_of_memory_is_suspicious() -> None:
 
 def test_a_device_whose_memory_nobody_knows_is_judged_by_its_processes() -> None:
     assert now_at(0, seen(0, used=None)).state is DeviceState.FREE
-    assert now_at(0, seen(0, total_bytes=None, used=9 * GIB)).state is DeviceState.FREE
+    of_unknown_size = StatusInput(None, seen(0, used=9 * GIB), frozenset(), None, moment(0))
+    assert next_status(of_unknown_size).state is DeviceState.FREE
 
 
 def test_the_baseline_is_the_least_that_was_ever_in_use() -> None:
@@ -139,7 +139,7 @@ def test_the_baseline_is_the_least_that_was_ever_in_use() -> None:
         (seen(1, recovery="gpu_reset"), "its driver asks for gpu_reset"),
     ],
 )
-def test_a_broken_device_is_quarantined_also_while_it_is_lent(look: Reading, reason: str) -> None:
+def test_a_broken_device_is_quarantined_also_while_it_is_lent(look: Sample, reason: str) -> None:
     for holders in ((), ("7",)):
         standing = now_at(1, look, free(), *holders)
         assert (standing.state, standing.reason) == (DeviceState.QUARANTINED, reason)
@@ -211,7 +211,9 @@ def test_one_whose_driver_does_not_answer_any_more_is_quarantined_too() -> None:
 
 def test_a_clock_that_jumps_quarantines_nothing() -> None:
     back = given_back()
-    case = StatusInput(back, seen(10.5), frozenset(), None, DeviceNow(START + timedelta(days=9), 11.0))
+    case = StatusInput(
+        back, seen(10.5), frozenset(), None, Instant(START + timedelta(days=9), 11.0), 80 * GIB
+    )
     assert next_status(case).state is DeviceState.FREE
 
 
@@ -249,7 +251,7 @@ def test_a_word_holds_whatever_is_seen_and_whoever_has_it(state: DeviceState) ->
     word = AdminMark(state, "new fan", "ann", START - timedelta(days=1))
     for holders in (frozenset[str](), frozenset({"7"})):
         for look in (seen(1), seen(1, lost=True), None):
-            standing = next_status(StatusInput(free(), look, holders, word, moment(1)))
+            standing = next_status(StatusInput(free(), look, holders, word, moment(1), 80 * GIB))
             assert (standing.state, standing.reason, standing.since) == (state, "new fan", word.since)
 
 
@@ -306,10 +308,10 @@ def test_a_device_is_free_only_after_a_fresh_look_that_found_nobody_on_it(
     at, care = 0.0, CleanupRules()
     for passed, said, holders in steps:
         at += passed
-        look = said and Reading(at - said[0], said[3], None, None, said[2], 80 * GIB, said[1])
+        look = said and Sample(at - said[0], Health(said[3], used_bytes=said[2], processes=said[1]))
         before, standing = (
             standing,
-            next_status(StatusInput(standing, look or None, holders, None, moment(at))),
+            next_status(StatusInput(standing, look or None, holders, None, moment(at), 80 * GIB)),
         )
         assert standing.holders == holders
         assert not standing.uncleaned_jobs & holders
@@ -317,8 +319,8 @@ def test_a_device_is_free_only_after_a_fresh_look_that_found_nobody_on_it(
             assert look
             assert not holders
             assert look.at >= at - care.max_reading_age_s
-            assert not look.processes
-            assert not look.lost
+            assert not look.health.processes
+            assert not look.health.lost
             assert before is None or not before.holders  # never without a look since it came back
         if standing.state is DeviceState.ALLOCATED:
             assert holders
@@ -360,6 +362,6 @@ def test_processes_in_words_are_two_and_a_number() -> None:
 
 
 def test_whose_every_process_is_is_known_or_not() -> None:
-    assert seen(1, FOREIGNER, ProcessOnDevice(5, job="7")).owners_known
-    assert not seen(1, FOREIGNER, STRANGER).owners_known
-    assert not seen(1, processes=None).owners_known
+    assert seen(1, FOREIGNER, ProcessOnDevice(5, job="7")).health.owners_known
+    assert not seen(1, FOREIGNER, STRANGER).health.owners_known
+    assert not seen(1, processes=None).health.owners_known

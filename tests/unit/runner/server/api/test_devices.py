@@ -10,10 +10,10 @@ import pytest
 
 from runner.adapters.sqlite.devices import SqliteDeviceMarks
 from runner.agent.devices.inventory import Inventory
-from runner.core.ports.devices import DeviceProcess
+from runner.core.devices.reading import ProcessOnDevice
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.gpu.vitals import FakeInventory
-from tests.unit.runner.control.test_inventory import GIB, IDLE, Watch, Whose
+from tests.unit.runner.agent.devices.test_inventory import CARDS, GIB, IDLE, Watch, Whose
 from tests.unit.runner.server.api.test_jobs import Site as Routes
 from tests.unit.runner.server.api.test_jobs import error
 
@@ -27,7 +27,7 @@ class Site(Routes):
         super().__post_init__()
         service, clock = self.service, FakeClock()
         clock.forward(100)
-        self.watch, self.whose = Watch(clock), Whose()
+        self.watch, self.whose = Watch(CARDS, {}, clock, tuple), Whose()
         self.inventory = Inventory(self.watch, self.whose, SqliteDeviceMarks(self.store, "boot"), clock)
         self.look()
         service.daemon.context = replace(service.daemon.context, inventory=self.inventory)
@@ -74,8 +74,8 @@ def test_who_has_a_device_and_what_runs_on_it_is_told(site: Site) -> None:
     assert first["throttled"] == ["heat"]
 
 
-def processes(*pids: int) -> tuple[DeviceProcess, ...]:
-    return tuple(DeviceProcess(pid, GIB) for pid in pids)
+def processes(*pids: int) -> tuple[ProcessOnDevice, ...]:
+    return tuple(ProcessOnDevice(pid, used_bytes=GIB) for pid in pids)
 
 
 def test_an_operator_drains_a_device_and_resumes_it(site: Site) -> None:

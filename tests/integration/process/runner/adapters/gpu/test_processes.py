@@ -4,8 +4,7 @@ import os
 import subprocess
 
 from runner.adapters.gpu.processes import DeviceProcesses
-from runner.core.devices.state import ProcessOnDevice
-from runner.core.ports.devices import DeviceProcess
+from runner.core.devices.reading import ProcessOnDevice
 from runner.core.ports.executor import Alive, Key
 
 OURS, THEIRS = "a" * 64, "b" * 64
@@ -20,7 +19,7 @@ def test_a_real_child_is_found_with_its_user_and_program() -> None:
         try:
             occupants = DeviceProcesses(lambda: (attempt("7", pid=child.pid),))
             mine, own = os.getpid(), child.pid
-            found = occupants.of([DeviceProcess(mine), DeviceProcess(own)])
+            found = occupants.of([ProcessOnDevice(mine), ProcessOnDevice(own)])
             assert (found[own].job, found[own].uid) == ("7", os.getuid())
             assert isinstance(found[mine], ProcessOnDevice)
             assert (found[mine].job, found[mine].foreign) == (None, True)

@@ -39,7 +39,7 @@ from runner.agent.attempts.checkpoints import keep_program_start, known_program_
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 from runner.core.job.attempt import ProgramStart
-from runner.core.ports.attempts import ProgramFiles
+from runner.core.ports.checkpoints import ProgramFiles
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Alive, ImageGone, Key, LaunchRequest, Limits, Mount
 from runner.core.ports.images import BuildFailed

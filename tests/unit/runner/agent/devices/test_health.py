@@ -7,11 +7,12 @@ from threading import Event as Flag
 
 import pytest
 
-from runner.adapters.gpu.health import WINDOW_S, DeviceHealthMonitor, merge_devices
 from runner.adapters.gpu.xid import KernelLog
+from runner.agent.devices.health import WINDOW_S, DeviceHealthMonitor, merge_devices
+from runner.core.devices.reading import Health
 from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.facts import DecisionPoint
-from runner.core.ports.devices import Device, Health
+from runner.core.ports.devices import Device
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.gpu.vitals import FakeHealth
 
@@ -31,7 +32,9 @@ class Site:
 
     def __post_init__(self) -> None:
         self.log.write_text("")
-        self.watch = DeviceHealthMonitor(DEVICES, {"nvidia": self.probe}, self.clock, KernelLog(self.log))
+        self.watch = DeviceHealthMonitor(
+            DEVICES, {"nvidia": self.probe}, self.clock, KernelLog(self.log).xids
+        )
         self.clock.forward(1000)
         self.began = self.clock.now()
 
@@ -184,7 +187,7 @@ def test_the_log_says_what_must_be_done_where_the_driver_does_not(site: Site) ->
 
 
 def test_a_log_that_cannot_be_read_is_not_a_log_without_xids(site: Site, tmp_path: Path) -> None:
-    site.watch.kernel_log = KernelLog(tmp_path / "absent")
+    site.watch.kernel_xids = KernelLog(tmp_path / "absent").xids
     site.poll()
     assert "device.xid" not in site.facts()
 
@@ -221,7 +224,7 @@ def test_a_driver_that_never_answers_holds_nobody_else_up(site: Site) -> None:
 
 
 def test_machines_without_devices_are_not_looked_at(site: Site) -> None:
-    alone = DeviceHealthMonitor((), {"nvidia": site.probe}, site.clock, KernelLog(site.log))
+    alone = DeviceHealthMonitor((), {"nvidia": site.probe}, site.clock, KernelLog(site.log).xids)
     alone.start()
     alone.stop()
     assert site.probe.looks == 0
@@ -236,7 +239,7 @@ def test_half_an_hour_of_looks_stays_small(site: Site) -> None:
 def test_devices_of_a_vendor_without_such_a_log_have_no_xids(site: Site) -> None:
     amd = Device("GPU-c", "amd", "MI300X")
     probe = FakeHealth({"GPU-c": FINE})
-    watch = DeviceHealthMonitor((amd,), {"amd": probe}, site.clock, KernelLog(site.log))
+    watch = DeviceHealthMonitor((amd,), {"amd": probe}, site.clock, KernelLog(site.log).xids)
     site.clock.forward(1)
     watch.poll("amd")
     facts = watch.facts(("GPU-c",), None)
@@ -245,7 +248,7 @@ def test_devices_of_a_vendor_without_such_a_log_have_no_xids(site: Site) -> None
 
 
 def test_the_drivers_own_events_stand_in_for_a_log_that_may_not_be_read(site: Site, tmp_path: Path) -> None:
-    site.watch.kernel_log = KernelLog(tmp_path / "absent")
+    site.watch.kernel_xids = KernelLog(tmp_path / "absent").xids
     listening = Health(lost=False, bus="0000:17:00", xids=())
     site.probe.healths = {"GPU-a": listening}
     site.poll(2)
@@ -259,7 +262,7 @@ def test_the_drivers_own_events_stand_in_for_a_log_that_may_not_be_read(site: Si
 
 
 def test_events_that_are_heard_no_more_are_unknown(site: Site, tmp_path: Path) -> None:
-    site.watch.kernel_log = KernelLog(tmp_path / "absent")
+    site.watch.kernel_xids = KernelLog(tmp_path / "absent").xids
     site.probe.healths = {"GPU-a": Health(lost=False, bus="0000:17:00", xids=())}
     site.poll()
     since = site.clock.now()
@@ -296,7 +299,7 @@ SLICES = tuple(Device(f"MIG-{i}", "nvidia", "H100", kind="slice", parent="GPU-b"
 
 def counting(site: Site, probe: Counted) -> DeviceHealthMonitor:
     watch = DeviceHealthMonitor(
-        (), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": probe}
+        (), {"nvidia": site.probe}, site.clock, KernelLog(site.log).xids, counts={"nvidia": probe}
     )
     watch.poll("nvidia")
     return watch
@@ -371,7 +374,7 @@ def test_a_machine_whose_driver_comes_late_has_its_devices_then(site: Site) -> N
 def test_a_start_waits_for_the_first_look_and_not_for_a_driver_that_hangs(site: Site) -> None:
     site.probe.hangs = Flag()
     hangs = DeviceHealthMonitor(
-        (), {"nvidia": site.probe}, site.clock, KernelLog(site.log), counts={"nvidia": Counted()}
+        (), {"nvidia": site.probe}, site.clock, KernelLog(site.log).xids, counts={"nvidia": Counted()}
     )
     hangs.start()
     try:
@@ -386,7 +389,12 @@ def test_a_start_waits_for_the_first_look_and_not_for_a_driver_that_hangs(site: 
 def test_a_hint_makes_the_next_look_come_at_once(site: Site) -> None:
     looked = Flag()
     watch = DeviceHealthMonitor(
-        DEVICES, {"nvidia": site.probe}, site.clock, KernelLog(site.log), every_s=3600, after_poll=looked.set
+        DEVICES,
+        {"nvidia": site.probe},
+        site.clock,
+        KernelLog(site.log).xids,
+        every_s=3600,
+        after_poll=looked.set,
     )
     watch.start()
     try:

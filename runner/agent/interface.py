@@ -1,18 +1,30 @@
-"""The slow work around an attempt, as the control loop asks for it."""
+"""All that this machine does for attempts, and all that it says of its devices.
 
+The control loop and the services are given it; ``agent.attempts.service`` and ``agent.devices.inventory``
+satisfy it, and the fakes of the tests do.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
+from jobs.contract import RunPaths
+from runner.agent.ports import RunDirectory
 from runner.core.job.attempt import Attempt, AttemptEnd, ProgramStart
 from runner.core.policy.facts import Facts
 from runner.core.policy.heartbeat import ProgressReport
 from runner.core.policy.model import Policy
+from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Gone, LaunchRequest
+from runner.core.ports.network import NetworkState
 from runner.core.ports.store import DecisionRow, JobRow
-from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
+from runner.core.ports.users import Owner
+from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest, SchedulableDevice
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +80,8 @@ class QueueTerms:
     preemptible: bool = True  # it may give way to jobs with less attained service
 
 
-@dataclass(frozen=True, slots=True)
-class RoomToSave:
-    """What a file system has left for unprivileged users, and what the newest checkpoint on it takes."""
-
-    free_bytes: int
-    newest_bytes: int
-
-
-class Attempts(Protocol):
-    """Work around an attempt that may block; the control loop does it on its work queues."""
+class Agent(Protocol):
+    """Work around attempts; what may block, the control loop does on its work queues."""
 
     def needs(self, row: JobRow) -> ResourceRequest:
         """Return the resource request of a job; does not block."""
@@ -132,50 +136,51 @@ class Attempts(Protocol):
     def clean_up_files(self, row: JobRow) -> None:
         """Remove the files that a job must not keep once it has ended."""
 
+    def directory(self, row: JobRow) -> RunDirectory:
+        """Return the run directory of a job."""
+
+    def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
+        """Return the paths of one attempt."""
+
+    def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
+        """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
+
+    def network(self, row: JobRow) -> tuple[str, NetworkState]:
+        """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
+
+    def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
+        """Return a run directory at a path of its own, for a job that has no id yet."""
+
+    def verified(self, row: JobRow, lineage: int, wait_s: float = ...) -> SavedCheckpoints:
+        """Return the verified checkpoints of a lineage of a job, waiting a moment for their verification.
+
+        May raise Unavailable: they are still being verified.
+        """
+
+    def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
+        """Return what work returns that may take minutes; the job's owner waits for his turn."""
+
+    def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
+        """Return what would be launched; nothing is made."""
+
+    def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
+        """Return the spec of an attempt as JSON values."""
+
+    def stop_verifying(self) -> None:
+        """Break off every verification: the daemon leaves."""
+
     def close(self) -> None:
         """Break off work that may take minutes: the daemon leaves."""
 
 
-class Verification(Enum):
-    """How thoroughly checkpoints are verified."""
+class Devices(Protocol):
+    """The devices of this machine.  No method blocks; what was read too long ago is unknown."""
 
-    SIZES = "sizes"  # manifests and sizes alone
-    KNOWN = "known"  # the content of the newest as it was verified before; nothing is hashed
-    CONTENT = "content"  # the content of the newest is compared with its SHA-256; this may take minutes
+    def schedulable(self, holders_by_device: Mapping[str, str]) -> tuple[SchedulableDevice, ...]:
+        """Return all devices with their states, given the ids of the jobs on each, with commas."""
 
+    def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
+        """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
 
-@dataclass(frozen=True, slots=True)
-class ProgramFiles:
-    """Which files of a program are its checkpoints."""
-
-    pattern: str  # below the working directory, or below /job/home/
-    keep: int  # copies of a checkpoint without a number in its name
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramCheckpoint:
-    """A checkpoint that a program has saved on its own."""
-
-    step: int  # the number in its name, or the number of the kept version
-    path: str  # below the working directory, or below the home directory
-    in_home: bool = False
-    set_aside: tuple[str, ...] = ()  # later ones, which were moved away for the attempt that begins here
-    directory: str = ""  # below the run directory, where those are now
-
-
-@dataclass(frozen=True, slots=True)
-class SavedCheckpoints:
-    """The checkpoints of one lineage."""
-
-    steps: tuple[int, ...] = ()  # of the valid ones, the newest first
-    rejected: tuple[str, ...] = ()  # the invalid ones, and what is wrong with them
-    changed: datetime | None = None  # when the newest valid one was put there
-    attempt: int | None = None  # that made it, as its manifest says
-    unverified: tuple[str, ...] = ()  # neither valid nor invalid as far as is known, and why
-    complete: bool = True  # False: there may be others, which could not be read
-    set_aside: tuple[int, ...] = ()  # steps that an earlier restart has moved away; they can be put back
-    pending: bool = False  # some are not verified only because nobody has verified them yet
-
-    @property
-    def newest(self) -> int | None:
-        return next(iter(self.steps), None)
+    def unfit(self) -> Mapping[str, str]:
+        """Return the devices that must not be allocated, each with the reason."""

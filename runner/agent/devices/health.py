@@ -14,10 +14,11 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.gpu.xid import LOST, RECOVERY, KernelLog, Xid
 from runner.base.threads import PeriodicThread
+from runner.core.devices.reading import Health, Sample
+from runner.core.devices.xid import LOST, RECOVERY, Xid
 from runner.core.ports.clock import Clock
-from runner.core.ports.devices import Device, DeviceHealth, DeviceProbe, Health
+from runner.core.ports.devices import Device, DeviceHealth, DeviceProbe
 
 WINDOW_S: Final = 600.0
 """How long readings are kept; policy rules use windows of minutes."""
@@ -35,14 +36,6 @@ ORDER: Final = ("node_reboot", "drain_and_reset", "gpu_reset", "drain_p2p", "non
 """Recovery actions, the most severe first."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One reading of one device, and its time (monotonic seconds)."""
-
-    at: float
-    health: Health
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +63,12 @@ class _History:
 
 @dataclass(slots=True)
 class DeviceHealthMonitor:
-    """Satisfies ``runner.core.ports.devices.Vitals``."""
+    """Polls the drivers, one thread for each vendor; the answers to readers do not block."""
 
     devices: tuple[Device, ...]  # at first; updated by each enumeration
     probes: Mapping[str, DeviceHealth]  # by vendor
     clock: Clock
-    kernel_log: KernelLog
+    kernel_xids: Callable[[], tuple[Xid, ...] | None]  # of the kernel's log; None: it cannot be read
     every_s: float = 2.0
     counts: Mapping[str, DeviceProbe] = field(
         default_factory=dict
@@ -139,7 +132,7 @@ class DeviceHealthMonitor:
 
     def _read(self, vendor: str) -> None:
         if vendor == "nvidia":
-            self._xids = self.kernel_log.xids()
+            self._xids = self.kernel_xids()
         began = self.clock.monotonic()  # what happens during a reading may be missing from it
         found, before = self.probes[vendor].read(self._by_vendor[vendor]), self.unfit()
         if vendor in self.counts and any(each.lost and uuid not in before for uuid, each in found.items()):

@@ -1,0 +1,58 @@
+"""Checkpoints of attempts, as adapters find them and policies judge them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+
+class Verification(Enum):
+    """How thoroughly checkpoints are verified."""
+
+    SIZES = "sizes"  # manifests and sizes alone
+    KNOWN = "known"  # the content of the newest as it was verified before; nothing is hashed
+    CONTENT = "content"  # the content of the newest is compared with its SHA-256; this may take minutes
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFiles:
+    """Which files of a program are its checkpoints."""
+
+    pattern: str  # below the working directory, or below /job/home/
+    keep: int  # copies of a checkpoint without a number in its name
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCheckpoint:
+    """A checkpoint that a program has saved on its own."""
+
+    step: int  # the number in its name, or the number of the kept version
+    path: str  # below the working directory, or below the home directory
+    in_home: bool = False
+    set_aside: tuple[str, ...] = ()  # later ones, which were moved away for the attempt that begins here
+    directory: str = ""  # below the run directory, where those are now
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoints:
+    """The checkpoints of one lineage."""
+
+    steps: tuple[int, ...] = ()  # of the valid ones, the newest first
+    rejected: tuple[str, ...] = ()  # the invalid ones, and what is wrong with them
+    changed: datetime | None = None  # when the newest valid one was put there
+    attempt: int | None = None  # that made it, as its manifest says
+    unverified: tuple[str, ...] = ()  # neither valid nor invalid as far as is known, and why
+    complete: bool = True  # False: there may be others, which could not be read
+    set_aside: tuple[int, ...] = ()  # steps that an earlier restart has moved away; they can be put back
+    pending: bool = False  # some are not verified only because nobody has verified them yet
+
+    @property
+    def newest(self) -> int | None:
+        return next(iter(self.steps), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RoomToSave:
+    """What a file system has left for unprivileged users, and what the newest checkpoint on it takes."""
+
+    free_bytes: int
+    newest_bytes: int

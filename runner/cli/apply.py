@@ -31,12 +31,14 @@ VERIFYING_S: Final = 600.0
 """How long the daemon may take to verify checkpoints before it answers."""
 
 OUTCOMES: Final = {
-    "keep": "what runs goes on",
+    "keep": "what runs goes on as it is, and the change is declined",
+    "store": "what runs goes on, and the next start uses the change",
     "resume": "it is stopped, and goes on from its newest checkpoint with the change",
     "restart": "it is stopped, and begins again at step 0 in a new lineage; the old one is kept",
     "decline": "nothing changes",
 }
 
+NOTHING_CHANGES: Final = frozenset({"keep", "decline"})
 
 RUNNING: Final = frozenset({"starting", "running", "stopping"})
 RESTING: Final = {"held": "release", "finished": "restart"}
@@ -65,6 +67,15 @@ def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> s
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--approve", is_flag=True, help="Agree that the change may cost work.")
 @click.option(
+    "--at-next-start",
+    is_flag=True,
+    help="Stop nothing for the change; store it for the next start of the job.",
+)
+@click.option(
+    "--expect", type=click.FloatRange(1, 1000, min_open=True), metavar="X",
+    help="The change is made to be X times as fast; take it back if it brings less than half of that.",
+)  # fmt: skip
+@click.option(
     "--canary", "steps", type=click.IntRange(25, 1_000_000), metavar="N",
     help="First measure the change: N steps of it, from a copy of the newest checkpoint.",
 )  # fmt: skip
@@ -81,6 +92,8 @@ def apply(  # noqa: PLR0913  one per option
     job: str | None,
     dry_run: bool,
     approve: bool,
+    at_next_start: bool,
+    expect: float | None,
     steps: int | None,
     measured: str | None,
     as_json: bool,
@@ -88,11 +101,11 @@ def apply(  # noqa: PLR0913  one per option
     """Change a job while it runs; FILE is the new version of its job file.
 
     The command shows each field that differs with its class, the measurements, and the decision of the
-    job's policy: the running attempt continues (keep), is resumed, or starts again (restart). Kept
-    changes take effect with the next attempt. The exit code is 3 if the policy declines.
+    job's policy: what runs goes on as it is and the change is declined (keep), it is resumed with the
+    change, or it starts again (restart). The exit code is 3 if the change is declined.
     """
     client = find_or_start(complain)
-    body = {**_body(file, job), "canary": measured}
+    body = {**_body(file, job), "canary": measured, "at_next_start": at_next_start, "expect": expect}
     if steps is not None:
         body["canary"] = _measure(client, {**body, "approve": approve}, steps)
     answer = _post(client, "/v1/apply", {**body, "dry_run": dry_run, "approve": approve})
@@ -101,8 +114,12 @@ def apply(  # noqa: PLR0913  one per option
     else:
         for line in told(answer, dry_run=dry_run):
             say(line)
-    if answer["outcome"] == "decline":
+    if _is_declined(answer):
         click.get_current_context().exit(DECLINED)
+
+
+def _is_declined(answer: Mapping[str, Any]) -> bool:
+    return bool(answer["changes"]) and answer["outcome"] in NOTHING_CHANGES
 
 
 def _body(file: str, job: str | None) -> dict[str, Any]:
@@ -166,7 +183,7 @@ def told(answer: Mapping[str, Any], *, dry_run: bool) -> Iterator[str]:
 
 def _done(answer: Mapping[str, Any], *, dry_run: bool) -> str:
     follows = _follows(answer)
-    if dry_run and answer["outcome"] == "decline":
+    if dry_run and _is_declined(answer):
         return "dry run: this change is declined; nothing would change"
     if dry_run:
         return f"dry run: nothing was done; without --dry-run: {follows}"
@@ -177,7 +194,7 @@ def _done(answer: Mapping[str, Any], *, dry_run: bool) -> str:
 def _follows(answer: Mapping[str, Any]) -> str:
     """Return the effect of a change on the job as text; only a running job is stopped."""
     job, outcome = answer["job"], answer["outcome"]
-    if outcome == "decline" or job["state"] in RUNNING or job.get("parked"):
+    if outcome in NOTHING_CHANGES or job["state"] in RUNNING or job.get("parked"):
         return OUTCOMES[outcome]
     afresh = "at step 0, in a new lineage" if outcome == "restart" else "with the change"
     if job["state"] not in RESTING:

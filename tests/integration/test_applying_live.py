@@ -70,17 +70,19 @@ def spec(daemon: Service, job_id: str, attempt: int) -> AttemptSpec:
     return AttemptSpec.model_validate_json(daemon.paths(job_id, attempt).spec.read_bytes())
 
 
-def test_a_change_that_is_kept_is_taken_up_by_the_next_attempt_with_the_same_bits(daemon: Service) -> None:
+def test_a_change_that_is_stored_is_taken_up_by_the_next_start_with_the_same_bits(daemon: Service) -> None:
     untouched = daemon.submit(training(daemon, "untouched", FEW))
     job_id = daemon.submit(training(daemon, "kept", FEW))
     at_step(daemon, job_id, 250)
     daemon.freeze(job_id)  # it is to be killed before it ends
     changed = {"extends": "cpu", "threads": 1, "conversion": "each_use"}
-    answer = apply(daemon, training(daemon, "kept", FEW, profile=changed))
+    file = training(daemon, "kept", FEW, profile=changed)
+    assert apply(daemon, file, code=3)["outcome"] == "keep"
+    answer = apply(daemon, file, "--at-next-start")
     assert (answer["class"], answer["same_bits"], answer["outcome"], answer["revision"]) == (
         "B",
         True,
-        "keep",
+        "store",
         2,
     )
     assert daemon.job(job_id)["attempt"] == 1

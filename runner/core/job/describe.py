@@ -29,6 +29,7 @@ from runner.core.job.events import (
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping, StopReason
 from runner.core.policy.explain import format_span
+from runner.core.policy.model import Verb
 
 
 def describe_event(event: Event, after: Job) -> str:
@@ -176,7 +177,8 @@ def _asked(after: Job) -> str:
 
 def _taken_up(event: RevisionApplied) -> str:
     back = "" if event.lineage is None else f"back to lineage {event.lineage}, "
-    return f"{back}{event.verb}: {event.why}"
+    verb = "stored" if event.verb is Verb.KEEP else event.verb
+    return f"{back}{verb}: {event.why}"
 
 
 def _ended(ended: AttemptEnd) -> str:

@@ -161,8 +161,11 @@ def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) 
 
 
 def misses_expectation(promised: float, delivered: float) -> bool:
-    """Return whether a change brought less than half of its expected gain, so that it is reverted."""
-    return delivered - 1 < (promised - 1) / 2
+    """Return whether a change brought less than half of its expected gain, so that it is reverted.
+
+    One that was expected to bring no gain misses nothing.
+    """
+    return promised > 1 and delivered - 1 < (promised - 1) / 2
 
 
 def break_even_speedup(work: Work, rate: float, overhead_s: float = 0.0) -> float:

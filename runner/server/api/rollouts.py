@@ -28,11 +28,15 @@ class ApplyBody(Body):
     approve: bool = False
     canary: str | None = Field(None, max_length=20, description="Id of a canary that has been measured.")
     steps: int = Field(0, ge=0, le=1_000_000, description="Steps of a canary that is to begin.")
+    at_next_start: bool = Field(default=False, description="Stop nothing: the next start uses the change.")
+    expect: float | None = Field(None, gt=1, le=1000, description="Take it back if it is not so much faster.")
 
     def request(self) -> RolloutRequest:
         """Return the change that is requested."""
         submission = Submission(self.path, decode_base64(self.text_b64), shown=self.shown)
-        return RolloutRequest(self.job, submission, self.approve, self.canary, self.steps)
+        return RolloutRequest(
+            self.job, submission, self.approve, self.canary, self.steps, self.at_next_start, self.expect
+        )
 
 
 class RollbackBody(Body):

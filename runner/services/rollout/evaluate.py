@@ -38,7 +38,9 @@ from runner.services.rollout.throughput import (
 )
 from runner.services.rollout.trial import Trial, TrialMeasurement, saves_on_stop
 
-Outcome: TypeAlias = Literal["keep", "resume", "restart", "decline"]
+Outcome: TypeAlias = Literal["keep", "resume", "restart", "store", "decline"]
+"""``keep`` and ``decline`` change nothing: what runs ends sooner as it is, or the change is not admissible.
+``store`` leaves what runs as it is, and the next start uses the change."""
 
 FREE: Final = records.UNBOUNDED_GAIN
 """The gain of a change that costs nothing, because the next attempt starts anyway."""
@@ -51,6 +53,8 @@ _NO_COST: Final[Mapping[str, FactValue]] = {
 """The facts when no attempt runs: nothing is lost, and nothing has to pay off."""
 
 ALLOWED: Final = "changed_training"
+
+AT_NEXT_START: Final = "leave --at-next-start out"
 
 AT_ONCE: Final = frozenset({"queue.preemptible", "resources.time_limit"})
 """Fields that apply to the running attempt, too."""
@@ -73,6 +77,11 @@ class Evaluation:
     why: str
     record: DecisionRow
     trial: Trial | None = None
+
+    @property
+    def is_taken_up(self) -> bool:
+        """Whether the job gets a new revision."""
+        return bool(self.found.changes) and self.outcome not in {"keep", "decline"}
 
     def json(self, number: int | None, *, approved: bool) -> dict[str, Any]:
         """Return the evaluation as JSON values; ``number`` is the number of the new revision."""
@@ -116,6 +125,7 @@ class RolloutEvaluator:
     found: RevisionChange
     trial: Trial | None
     approved: bool
+    at_next_start: bool = False
 
     def evaluate(self) -> Evaluation:
         """Return the evaluation of the change."""
@@ -154,20 +164,34 @@ class RolloutEvaluator:
         )
 
     def _outcome(self, decision: PolicyDecision, situation: Situation, beyond: str) -> tuple[Outcome, str]:
-        """Return the outcome: what the policy decides, or ``keep`` for the next attempt, or ``decline``."""
+        """Return the outcome of a change: what the policy decides, as far as something runs."""
         if not self.found.changes:
             return "keep", "nothing differs"
-        verdict = decision.action
-        if verdict.verb is Verb.RESTART or (verdict.verb is Verb.RESUME and self._runs):
+        verdict, waits = decision.action, self.at_next_start or not self._runs
+        if verdict.verb in STARTS and not waits:
             return ("restart" if verdict.verb is Verb.RESTART else "resume"), verdict.reason
+        if verdict.verb is Verb.RESTART and not self._runs:
+            return "restart", verdict.reason
         if beyond:
             return "decline", f"{verdict.reason}; {beyond}"
-        if self.found.kind is ChangeClass.A or verdict.verb is Verb.RESUME or self._would_accept(situation):
-            return self._kept(verdict.reason)
-        return "decline", f"{verdict.reason}; {self._hint(decision, situation)}"
+        if self.found.kind is ChangeClass.A:
+            return self._stored(verdict.reason)
+        if not self._would_accept(situation):
+            return "decline", f"{verdict.reason}; {self._hint(decision, situation)}"
+        if not waits:
+            return "keep", f"{verdict.reason}; {self._ways_on()}"
+        if self._runs and self.found.kind in {ChangeClass.D, ChangeClass.E}:
+            return "decline", f"{verdict.reason}; no checkpoint would fit at the next start: {AT_NEXT_START}"
+        return self._stored("stored as asked" if self._runs else verdict.reason)
 
-    def _kept(self, reason: str) -> tuple[Outcome, str]:
-        """Return the outcome of a change that the next attempt uses."""
+    def _ways_on(self) -> str:
+        """Return what the user can do about a change for which what runs is not stopped."""
+        measured = self.trial is not None and self.trial.found is not None and self.trial.found.pace
+        ways = () if measured else ("--canary N measures it",)
+        return f"{', '.join((*ways, '--at-next-start stores it for the next start'))}"
+
+    def _stored(self, reason: str) -> tuple[Outcome, str]:
+        """Return the outcome of a change that the next start uses."""
         before, after = steps(self.before), steps(self.after)
         if self._runs and before and after and after < before:
             goes_on = f"what runs goes on to step {before}, beyond workload.steps: {after}"
@@ -177,9 +201,9 @@ class RolloutEvaluator:
         if at_once:
             reason += f"; {' and '.join(at_once)} {'applies' if len(at_once) == 1 else 'apply'} at once"
         if changed <= set(at_once):
-            return "keep", reason
+            return "store", reason
         rest = "the rest takes" if at_once else "the change takes"
-        return "keep", f"{reason}; {rest} effect with the next attempt"
+        return "store", f"{reason}; {rest} effect with the next start"
 
     def _excess_steps(self, worth: CostBenefit) -> str:
         """Return why the job has done more steps than the change has; empty if it has not."""

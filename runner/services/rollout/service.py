@@ -1,9 +1,8 @@
 """Rollouts: the daemon's side of ``runner apply`` and ``runner rollback``.
 
 A change is evaluated with what has been measured, and the policy of the job decides.  One event carries the
-decision: the new revision, and what follows for the running attempt.  ``keep`` means that the running attempt
-goes on, and that the next attempt uses the new revision, provided that the policy would accept the change if
-it cost nothing.  Otherwise nothing changes.
+decision: the new revision, and what follows for the running attempt.  ``keep`` means that what runs goes on
+as it is, and that the change is declined; a job that stands still for its canary goes on with its old file.
 """
 
 from collections.abc import Sequence
@@ -42,6 +41,9 @@ class RolloutRequest:
     approved: bool = False
     canary: str | None = None
     steps: int = 0
+    at_next_start: bool = False
+    expect: float | None = None
+    """How many times faster the change is to make the job; it is taken back if it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,10 @@ class RolloutService:
         row, before, after = self._load_revisions(caller, request)
         found = self._compare(before, after)
         trial = self._find_trial(row, request.canary) if request.canary else None
-        return RolloutEvaluator(self.service, row, before, after, found, trial, request.approved).evaluate()
+        evaluator = RolloutEvaluator(
+            self.service, row, before, after, found, trial, request.approved, request.at_next_start
+        )
+        return evaluator.evaluate()
 
     def apply(self, caller: Caller, request: RolloutRequest) -> tuple[Evaluation, int | None]:
         """Apply a change as the policy decides; return its evaluation and the number of the new revision.
@@ -80,8 +85,8 @@ class RolloutService:
         """
         evaluation = self.evaluate(caller, request)
         number = None
-        if evaluation.found.changes and evaluation.outcome != "decline":
-            event = self._make_event(evaluation, self.owner_name(caller), approved=request.approved)
+        if evaluation.is_taken_up:
+            event = self._make_event(evaluation, self.owner_name(caller), request.expect)
             number = self._apply_event(evaluation.row, event, evaluation.record)
         elif evaluation.found.changes:
             self.service.daemon.run_exclusively(lambda: self.service.store.decided(evaluation.record))
@@ -221,8 +226,8 @@ class RolloutService:
             return None, None  # which is told where the job is needed
         return before.lock_request, before.lock
 
-    def _make_event(self, evaluation: Evaluation, by: str, *, approved: bool) -> RevisionApplied:
-        verb = Verb.KEEP if evaluation.outcome == "keep" else Verb(evaluation.outcome)
+    def _make_event(self, evaluation: Evaluation, by: str, expect: float | None) -> RevisionApplied:
+        verb = Verb.KEEP if evaluation.outcome == "store" else Verb(evaluation.outcome)
         start = Start(StartFrom.SCRATCH) if verb is Verb.RESTART else Start()
         return RevisionApplied(
             at=self.service.clock.now(),
@@ -234,7 +239,7 @@ class RolloutService:
             history=evaluation.decision.history.reset_tallies(),
             start=start,
             other_image=_other_image(evaluation.before, evaluation.after),
-            promise=None if approved else _expected_speedup(evaluation, verb),
+            promise=_expected_speedup(evaluation, verb, expect),
             **self._settings(evaluation.after),
         )
 
@@ -287,9 +292,22 @@ def _other_image(before: Revision, after: Revision) -> bool:
     return here != there
 
 
-def _expected_speedup(evaluation: Evaluation, verb: Verb) -> ExpectedSpeedup | None:
-    """Return the expected speed-up of a change that restarts the job for its speed."""
+def _expected_speedup(evaluation: Evaluation, verb: Verb, expect: float | None) -> ExpectedSpeedup | None:
+    """Return the speed-up that a change must show: as said, or as measured of one made for speed alone.
+
+    What its owner allowed for another reason, such as another batch, is held to no speed.
+    """
     now, new = evaluation.worth.now, evaluation.worth.new
-    if verb not in STARTS or now is None or new is None:
+    if verb not in STARTS or now is None:
         return None
-    return ExpectedSpeedup(evaluation.row.job.revision, now.mean, new.low / now.high)
+    if expect is None and new is not None and evaluation.found.kind is ChangeClass.B:
+        expect = new.low / now.high
+    if expect is None or expect <= 1:
+        return None
+    return ExpectedSpeedup(evaluation.row.job.revision, now.mean * _work_of_a_step(evaluation), expect)
+
+
+def _work_of_a_step(evaluation: Evaluation) -> float:
+    """Return how much of the work of a step with the change a step without it does."""
+    sizes = [getattr(each.job.workload, "batch_size", None) for each in (evaluation.before, evaluation.after)]
+    return sizes[0] / sizes[1] if sizes[0] and sizes[1] else 1.0

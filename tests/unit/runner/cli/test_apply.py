@@ -94,6 +94,18 @@ def test_what_the_policy_declines_is_exit_code_3(api: FakeApi, invoke: Invoke, j
     assert invoke("apply", "--json", str(job_file)).exit_code == 3
 
 
+def test_a_change_for_which_nothing_is_stopped_is_exit_code_3_unless_it_is_stored(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    api.changes["apply"] = [answer(outcome="keep", revision=None), answer(outcome="store", revision=2)]
+    assert invoke("apply", str(job_file)).exit_code == 3
+    assert invoke("apply", str(job_file), "--at-next-start", "--expect", "2").exit_code == 0
+    assert [(body["at_next_start"], body["expect"]) for _, _, body in api.asked if body is not None] == [
+        (False, None),
+        (True, 2.0),
+    ]
+
+
 def test_a_dry_run_of_what_is_declined_says_so(api: FakeApi, invoke: Invoke, job_file: Path) -> None:
     api.changes["apply"] = [answer(outcome="decline", revision=None)]
     result = invoke("apply", str(job_file), "--dry-run")
@@ -205,11 +217,12 @@ def test_a_limit_and_other_bits_are_named() -> None:
 @pytest.mark.parametrize(
     ("outcome", "job", "words"),
     [
-        ("keep", {"state": "running"}, "train: what runs goes on"),
-        ("keep", {"state": "held", "parked": True}, "train: what runs goes on"),
-        ("keep", {"state": "queued"}, "train: its next attempt begins with the change"),
-        ("keep", {"state": "held"}, "train: nothing runs: runner release train begins with the change"),
-        ("keep", {"state": "finished"}, "train: nothing runs: runner restart train begins with the change"),
+        ("keep", {"state": "running"}, "train: what runs goes on as it is, and the change is declined"),
+        ("keep", {"state": "held", "parked": True}, "goes on as it is, and the change is declined"),
+        ("store", {"state": "running"}, "train: what runs goes on, and the next start uses the change"),
+        ("store", {"state": "queued"}, "train: its next attempt begins with the change"),
+        ("store", {"state": "held"}, "train: nothing runs: runner release train begins with the change"),
+        ("store", {"state": "finished"}, "train: nothing runs: runner restart train begins with the change"),
         ("restart", {"state": "held"}, "runner release train begins at step 0, in a new lineage"),
         (
             "restart",

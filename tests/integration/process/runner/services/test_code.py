@@ -91,7 +91,9 @@ def test_new_code_is_applied_and_an_edited_job_file_beside_it_is_no_new_code(dae
     (daemon.root / "applied.yaml").write_text(
         text.replace('"name": ', '"allow": ["changed_training"], "name": ')
     )
-    assert "workload.code" in daemon.runner("apply", str(daemon.root / "applied.yaml"), "--job", job_id)
+    changed = ("apply", str(daemon.root / "applied.yaml"), "--job", job_id)
+    assert "there is no checkpoint to resume from" in daemon.runner(*changed, code=3)
+    assert "workload.code" in daemon.runner(*changed, "--at-next-start")
     daemon.runner("kill", job_id, "--signal", "KILL")
     daemon.ends(job_id)
     assert "version 3 finds ['applied.yaml', 'output 1', 'train.py']" in daemon.log(job_id, 2)

@@ -159,10 +159,10 @@ def test_a_file_that_says_the_same_is_no_change(site: Place) -> None:
     assert len(site.revisions()) == 1
 
 
-def test_a_change_of_the_books_is_kept_for_the_next_attempt_and_what_runs_goes_on(site: Place) -> None:
+def test_a_change_of_the_books_is_stored_for_the_next_start_and_what_runs_goes_on(site: Place) -> None:
     site.runs()
     answer = site.apply(BASE + "priority: 60\nlabels: {team: a}\n")
-    assert (answer["class"], answer["outcome"], answer["revision"]) == ("A", "keep", 2)
+    assert (answer["class"], answer["outcome"], answer["revision"]) == ("A", "store", 2)
     job = site.job()
     assert (job["state"], job["attempt"], job["priority"], job["labels"]) == ("running", 1, 60, {"team": "a"})
     assert site.service.daemon.tracked_jobs["1"].row.priority == 60
@@ -233,7 +233,7 @@ def test_a_rollback_to_what_the_job_is_already_stops_nothing(site: Place) -> Non
 
 def test_a_way_back_from_what_never_took_effect_stops_nothing(site: Place) -> None:
     site.runs()
-    assert site.apply(BASE + "priority: 60\n")["outcome"] == "keep"
+    assert site.apply(BASE + "priority: 60\n")["outcome"] == "store"
     back = site.ask("POST", "/jobs/1/rollback", {}).json()
     follows = "what runs goes on: nothing that it uses differs"
     assert back == {"to": 1, "revision": 3, "follows": follows}
@@ -247,7 +247,7 @@ def test_a_job_at_rest_takes_a_change_and_rests(site: Place) -> None:
     site.complete()
     site.until("finished")
     answer = site.apply(CACHED)
-    assert (answer["outcome"], answer["revision"]) == ("keep", 2)
+    assert (answer["outcome"], answer["revision"]) == ("store", 2)
     assert "nothing has to pay" in answer["arithmetic"][-1]
     assert "econ.resume_gain" not in answer["facts"]
     assert site.job()["state"] == "finished"
@@ -271,7 +271,7 @@ def test_a_change_is_held_to_the_size_of_its_users_job_files(
     site.runs()
     monkeypatch.setitem(site.service.settings.__dict__, "job_file_bytes_per_user", 20_000)
     large = f"{CACHED}environment: {{A: {'x' * 19_000}}}\n"
-    status, kind, words = error(site.change(large, job="1"))
+    status, kind, words = error(site.change(large, job="1", at_next_start=True))
     assert (status, kind) == (403, "refused")
     assert words.startswith("job 1: user ")
     assert "of job files, and has " in words
@@ -333,15 +333,94 @@ def test_a_change_that_was_measured_to_pay_is_resumed_with_its_arithmetic(site: 
     assert promise.rate == pytest.approx(1.0)
 
 
-def test_late_in_a_job_the_same_change_is_kept_for_later(site: Place) -> None:
+def test_late_in_a_job_the_same_change_is_declined(site: Place) -> None:
     on_the_way = "checkpoint: {every: null, every_steps: 100, on_stop: false}\n"
     site.runs(BASE + on_the_way)
     site.saves(40)
     site.writes(1.0, first=330)
     cached = CACHED + on_the_way
     answer = site.apply(cached, canary=site.measured(cached, 2.0))
-    assert (answer["outcome"], answer["revision"]) == ("keep", 2)
+    assert (answer["outcome"], answer["revision"]) == ("keep", None)
     assert site.job()["attempt"] == 1
+    assert len(site.revisions()) == 1
+
+
+def test_a_change_that_was_measured_as_slower_is_declined(site: Place) -> None:
+    site.runs()
+    site.saves(40)
+    site.writes(5.0)
+    canary = site.measured(CACHED, 2.0)
+    answer = site.apply(CACHED, canary=canary)
+    assert (answer["outcome"], answer["revision"]) == ("keep", None)
+    assert "--at-next-start stores it" in answer["why"]
+    site.end(1)
+    site.attempt(2)
+    assert site.spec(2)["profile"]["graph_cache"] == "off"
+
+
+def test_a_job_that_stood_still_for_a_canary_of_a_slower_change_goes_on_with_its_old_file(
+    site: Place,
+) -> None:
+    text = BASE.replace("cpus: 1", "cpus: 3")
+    cached = text.replace('"off"', "memory")
+    site.runs(text)
+    site.saves(40)
+    site.writes(5.0)
+    assert site.canary(cached)["parked"] is True
+    site.until("running", "2")
+    site.writes(2.0, job_id="2", first=40)
+    site.trial("2")
+    answer = site.apply(cached, canary="2")
+    assert (answer["facts"]["econ.best"], answer["outcome"], answer["revision"]) == ("keep", "keep", None)
+    site.attempt(2)
+    assert site.spec(2)["profile"]["graph_cache"] == "off"
+    assert site.revisions() == [(1, 1, True)]
+
+
+def test_a_change_is_stored_for_the_next_start_only_on_request(site: Place) -> None:
+    site.runs()
+    assert (site.apply(CACHED)["outcome"], len(site.revisions())) == ("keep", 1)
+    answer = site.apply(CACHED, at_next_start=True)
+    assert (answer["outcome"], answer["revision"]) == ("store", 2)
+    assert answer["why"] == "stored as asked; the change takes effect with the next start"
+    assert site.job()["attempt"] == 1
+    site.end(1)
+    site.attempt(2)
+    assert site.spec(2)["profile"]["graph_cache"] == "memory"
+
+
+def test_what_fits_no_checkpoint_is_not_stored_for_a_start_that_would_find_one(site: Place) -> None:
+    site.runs()
+    site.saves(40)
+    answer = site.apply(WIDER, at_next_start=True, approve=True)
+    assert (answer["outcome"], answer["revision"]) == ("decline", None)
+    assert "no checkpoint would fit at the next start: leave --at-next-start out" in answer["why"]
+
+
+def test_what_its_owner_allowed_is_held_to_no_speed(site: Place) -> None:
+    larger = BASE.replace("steps: 400", "steps: 400, batch_size: 16") + "allow: [changed_training]\n"
+    site.runs()
+    site.saves(40)
+    site.writes(1.0)
+    assert site.apply(larger, canary=site.measured(larger, 0.52))["outcome"] == "resume"
+    site.attempt(2)
+    site.writes(0.5, first=40)
+    site.verifier.verify_all()
+    job = site.service.queries.find("1").job
+    assert (job.revision, job.promise) == (2, None)
+
+
+@pytest.mark.parametrize(("per_s", "revision"), [(0.9, 2), (0.2, 3)])
+def test_what_is_expected_of_a_change_is_checked(site: Place, per_s: float, revision: int) -> None:
+    larger = BASE.replace("steps: 400", "steps: 400, batch_size: 16") + "allow: [changed_training]\n"
+    site.runs()
+    site.saves(40)
+    site.writes(1.0)
+    assert site.apply(larger, expect=1.6)["outcome"] == "resume"
+    site.attempt(2)
+    site.writes(per_s, first=40)  # a step is twice the work: 0.9 of them are 1.8 of the old ones
+    site.verifier.verify_all()
+    assert site.service.queries.find("1").job.revision == revision
 
 
 def test_where_nothing_is_saved_and_nothing_will_be_a_restart_is_what_pays(site: Place) -> None:

@@ -55,7 +55,7 @@ class _Server(ThreadingMixIn, TCPServer):
         deadline = Timer(CONNECTION_S, _cut_off, (request,))
         deadline.daemon = True
         with self._lock:
-            for oldest in list(self._open)[: len(self._open) - MAX_CONNECTIONS + 1]:
+            for oldest in list(self._open)[: max(0, len(self._open) - MAX_CONNECTIONS + 1)]:
                 _cut_off(oldest)
             self._open[request] = deadline
         deadline.start()

@@ -22,6 +22,7 @@ from images.log import BuildLog
 from images.settings import ImageSettings
 from runner.adapters.sqlite.store import SqliteStore
 from tests.fakes.engine.slurm import used
+from tests.fakes.patience import patience, slowness
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = (
@@ -55,18 +56,19 @@ LONGEST: Final = (
 """Files that take long, the longest first. A long file that begins last leaves the other workers idle."""
 
 
-SLURM_LIMIT_S: Final = 900
+SLURM_LIMIT_S: Final = 900.0
 """Of a test with Slurm: it may wait for minutes until nobody uses the cluster alone."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the longest files first, and scale the limits of tests to the machine."""
     ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
-    for item in items:
-        waits = "slurm_conf" in getattr(item, "fixturenames", ())
-        if waits and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(SLURM_LIMIT_S))
+    usual_s = float(config.getini("timeout"))
+    for item in items if config.getoption("timeout") is None else ():
+        waits_s = SLURM_LIMIT_S if "slurm_conf" in getattr(item, "fixturenames", ()) else usual_s
+        mark = item.get_closest_marker("timeout") or pytest.mark.timeout(waits_s).mark
+        item.add_marker(pytest.mark.timeout(patience(mark.args[0])), append=False)
 
 
 def pytest_configure() -> None:
@@ -76,6 +78,7 @@ def pytest_configure() -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    slowness()  # before the workers of pytest-xdist are started, which inherit it
     gc.disable()
     hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is no mistake
     hypothesis.settings.load_profile("no clock")

@@ -34,6 +34,7 @@ from images.settings import ImageSettings
 from runner.base.errors import RunnerError, Unavailable
 from tests.fakes.daemon import fork_server
 from tests.fakes.daemon.service import LENDABLE_BYTES, Service, service, until
+from tests.fakes.patience import patience
 from tests.fakes.workloads.counter_image import counter_image
 
 Executor: TypeAlias = Literal["process", "docker"]
@@ -52,7 +53,6 @@ LONGEST_S: Final = 1.2
 START_S: Final = 0.5
 """Within this time of its start a daemon is killed that shall not come to answer."""
 
-END_S: Final = 120.0
 SHORT: Final = frozenset({"succeeded"})
 CRASHES: Final = frozenset({"failed"})
 ENDED_BY_HAND: Final = frozenset({"cancelled", "succeeded"})
@@ -335,7 +335,7 @@ class Round:
             if name.startswith("long"):  # of a submission that nobody answered
                 load.daemon.client.act(job_id, "cancel", {})
         left = partial(unfinished, load.daemon)
-        until(lambda: not left(), "all jobs end", END_S, more=lambda: f"{left()} {self._stories(load)}")
+        until(lambda: not left(), "all jobs end", 120, more=lambda: f"{left()} {self._stories(load)}")
 
     def _stories(self, load: Load) -> str:
         return "\n".join(load.daemon.told(job_id)[-2000:] for job_id in unfinished(load.daemon))
@@ -363,8 +363,8 @@ def violations(load: Load, reference: str | None = None) -> list[str]:
     """Return what is lost, doubled, leaked or left over now that all jobs have ended."""
     daemon = load.daemon
     found = [*_lost_or_doubled(load), *_wrong_ends(load, reference)]
-    patience = time.monotonic() + END_S
-    while left_over(daemon) and time.monotonic() < patience:
+    deadline = time.monotonic() + patience(120)
+    while left_over(daemon) and time.monotonic() < deadline:
         threading.Event().wait(0.2)
     found += [f"left over: {each}" for each in left_over(daemon)]
     found += _leaked(daemon)
@@ -482,7 +482,7 @@ def _all_can_be_lent(load: Load) -> Iterator[str]:
     """A job that wants all memory starts only if no attempt holds a part of it any more."""
     load.submit("short", SHORT, resources={"cpus": 1, "memory": LENDABLE_BYTES})
     [job_id] = list(load.expected.values())[-1].ids
-    done, job = load.daemon.client.wait(job_id, END_S)
+    done, job = load.daemon.client.wait(job_id, patience(120))
     if not done or job["outcome"] != "succeeded":
         yield f"not everything can be lent: {job['state']}: {load.daemon.client.why(job_id)['why']}"
 
@@ -497,7 +497,7 @@ def train_undisturbed() -> str:
         load = Load(daemon, "docker")
         load.submit("train", SHORT)
         [job_id] = load.expected["train-1"].ids
-        weights = _weights(daemon, job_id, daemon.ends(job_id, END_S))
+        weights = _weights(daemon, job_id, daemon.ends(job_id))
         assert weights is not None, daemon.told(job_id) + daemon.log(job_id)
         return weights
 

@@ -17,6 +17,7 @@ from typing import Final
 import docker
 
 from tests.fakes.daemon.service import speak, until
+from tests.fakes.patience import patience
 from tests.fakes.workloads.counter_image import docker_client
 
 # Archives what Python and a shell need and nothing else: a tenth of the image.
@@ -81,7 +82,7 @@ class OwnEngine:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(60)
+            self._process.wait(patience())
 
     def take_over(self, engine: str, image: str, name: str) -> str:
         """Return the id of a small image made of what Python needs in ``image`` of another engine."""

@@ -37,7 +37,6 @@ PROGRAM: Final = (
     "echo $RUNNER_ATTEMPT >>$RUNNER_JOB_DIR/cache/begun; sleep {seconds};"
     " echo $RUNNER_ATTEMPT >>$RUNNER_JOB_DIR/cache/ended"
 )
-PATIENCE_S: Final = 900.0
 
 
 @dataclass(frozen=True)
@@ -104,16 +103,15 @@ def run_kills(cluster: Cluster, number: int, seed: int) -> Iterator[str]:
                 daemon.kill()
                 daemon.start()
         cluster.mend()
-        deadline = time.monotonic() + PATIENCE_S
         for job_id in jobs:
-            yield from _problems(daemon, job_id, _outcome(daemon, job_id, deadline))
+            yield from _problems(daemon, job_id, _outcome(daemon, job_id))
         prefix = f"runner-{daemon.instance}-"
-        until(lambda: prefix not in _in_slurm(cluster), "nothing is left in Slurm", 90)
+        until(lambda: prefix not in _in_slurm(cluster), "nothing is left in Slurm")
 
 
-def _outcome(daemon: Service, job_id: str, deadline: float) -> str | None:
+def _outcome(daemon: Service, job_id: str) -> str | None:
     """Return how a job has ended; None if it is held."""
-    outcome: str | None = daemon.ends(job_id, max(deadline - time.monotonic(), 1.0))["outcome"]
+    outcome: str | None = daemon.ends(job_id, 900)["outcome"]
     return outcome
 
 

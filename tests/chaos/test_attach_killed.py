@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobs import attach
 from jobs.contract import Result, RunPaths, checkpoints, verify
+from tests.fakes.patience import patience
 
 KILLS = 50
 STEPS = 600
@@ -101,7 +102,7 @@ class Job:
 
     def finish(self) -> dict[str, str]:
         """Let it end, and return the digests of what it leaves."""
-        assert self.start().wait(120) == 0
+        assert self.start().wait(patience()) == 0
         paths = RunPaths(self.folder, self.attempts, 1)
         assert Result.model_validate_json(paths.result.read_bytes()).cause == "completed"
         step, directory = next(checkpoints(paths.lineage_dir))

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from jobs.contract import RunPaths, checkpoints, verify
 from tests.chaos.test_bitwise_processes import ARMS, REPOSITORY, spec, torture
 from tests.fakes.daemon.service import until
@@ -28,7 +26,6 @@ def trained(root: Path, asked: dict[str, Any]) -> Path:
     return paths.final_dir
 
 
-@pytest.mark.timeout(240)
 def test_a_network_that_begins_where_another_ended_is_killed_and_ends_with_the_same_bits(
     tmp_path: Path,
 ) -> None:
@@ -108,7 +105,6 @@ def chain(root: Path, data: Path, kills: dict[str, int]) -> list[str | None]:
     return hashes
 
 
-@pytest.mark.timeout(600)
 def test_a_chain_of_four_networks_killed_twice_in_between_ends_with_the_same_bits(tmp_path: Path) -> None:
     seed = int.from_bytes(os.urandom(4))
     print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails

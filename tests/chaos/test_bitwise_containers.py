@@ -29,10 +29,10 @@ def test_killed_with_their_daemon_at_random_steps_jobs_end_with_the_bits_of_an_u
         for name in ("killed", "quiet")
     )
     for step in sorted(draw.sample(range(1, STEPS - 60), KILLS)):
-        until(lambda step=step: reached(daemon, killed, step), f"step {step}", 120)  # type: ignore[misc]
+        until(lambda step=step: reached(daemon, killed, step), f"step {step}")  # type: ignore[misc]
         kill_both(daemon, killed, draw)
         daemon.runner("list")
-    ended, reference = daemon.ends(killed, 240), daemon.ends(quiet, 240)
+    ended, reference = daemon.ends(killed), daemon.ends(quiet)
     assert (ended["attempt"], reference["attempt"]) == (KILLS + 1, 1)
     assert ended["result"]["weights_sha256"] == reference["result"]["weights_sha256"]
     assert [a["cause"] for a in ended["attempts"]] == ["killed"] * KILLS + ["completed"]

@@ -15,8 +15,9 @@ from typing import Literal
 
 import pytest
 
-from tests.fakes.daemon.service import PATIENCE_S, Service, assert_consecutive, service
+from tests.fakes.daemon.service import Service, assert_consecutive, service
 from tests.fakes.engine.engine_proxy import EngineProxy
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.engine
 
@@ -80,7 +81,7 @@ def test_a_daemon_killed_around_any_command_loses_and_doubles_nothing(
     if moment.ask:
         shared.prints(job_id, "step 3")
         shared.runner(*moment.ask, job_id)
-    assert caught(PATIENCE_S)
+    assert caught(patience())
     shared.kill()
     shared.start()
     assert moment.id in shared.runner("list", "--all")
@@ -109,7 +110,7 @@ def test_a_daemon_killed_in_the_middle_of_a_change_has_made_it_once_and_whole(
     changed = shared.counting(moment.id, workload=hotter, allow=["changed_training"])
     caught = moment.trap(shared_proxy)
     with shared.typing("apply", str(changed)):
-        assert caught(PATIENCE_S)
+        assert caught(patience())
         shared.kill()
         shared.runner("list")
     ended = shared.ends(job_id)
@@ -128,7 +129,7 @@ def test_a_daemon_killed_while_the_image_is_prepared_prepares_it_again(
 ) -> None:
     caught = proxy.stop_after("/images/")
     job_id = behind_proxy.submit(behind_proxy.training("train", 4))
-    assert caught.wait(PATIENCE_S)
+    assert caught.wait(patience())
     assert behind_proxy.state_of(job_id) == "preparing"
     behind_proxy.kill()
     behind_proxy.start()
@@ -164,8 +165,8 @@ def test_whoever_follows_a_job_sees_every_line_once_and_its_end_whatever_happens
             daemon.kill()
             daemon.client.version()  # both commands have brought it back, and it answers
         daemon.runner("kill", "--signal", "USR1", job_id)
-        seen, noted = follows.communicate(timeout=PATIENCE_S)
-        end, complaints = waits.communicate(timeout=PATIENCE_S)
+        seen, noted = follows.communicate(timeout=patience())
+        end, complaints = waits.communicate(timeout=patience())
     assert (follows.returncode, waits.returncode) == (0, 0), (noted, complaints)
     assert seen == daemon.log(job_id)
     assert "count: succeeded" in end
@@ -179,7 +180,7 @@ def test_a_job_cancelled_while_its_launch_hangs_never_starts(
 ) -> None:
     caught = proxy.stop_before("/containers/create")
     job_id = behind_proxy.submit(behind_proxy.counting("count", 30), end="cancelled")
-    assert caught.wait(PATIENCE_S)
+    assert caught.wait(patience())
     behind_proxy.runner("cancel", job_id)
     assert behind_proxy.state_of(job_id) == "stopping"
     behind_proxy.kill()

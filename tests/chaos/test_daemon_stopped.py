@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from runner.client.autostart import answers
-from tests.fakes.daemon.service import PATIENCE_S, Service, service, until
+from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +41,7 @@ def test_who_waits_or_follows_survives_a_daemon_that_is_stopped_and_does_not_bri
         assert "the daemon was stopped" in complaint(follows)
         assert quiet.pid() is None
         quiet.runner("cancel", job_id)
-        _, complaints = waits.communicate(timeout=PATIENCE_S)
+        _, complaints = waits.communicate(timeout=patience())
         assert "cancelled" in complaints
         assert any("cancel" in told(follows) for _ in range(3))
 
@@ -68,7 +69,7 @@ def test_a_restore_succeeds_while_others_wait_and_they_go_on_with_the_next_daemo
         quiet.runner("restore", copy)
         assert quiet.pid() is None
         quiet.runner("cancel", job_id)
-        _, complaints = waits.communicate(timeout=PATIENCE_S)
+        _, complaints = waits.communicate(timeout=patience())
         assert "cancelled" in complaints
 
 
@@ -92,6 +93,6 @@ def test_who_waits_or_follows_survives_more_kills_than_a_question_is_tried(quiet
             quiet.await_end(pid)
         quiet.client.version()
         quiet.runner("cancel", job_id)
-        end, complaints = waits.communicate(timeout=PATIENCE_S)
+        end, complaints = waits.communicate(timeout=patience())
         assert "cancelled" in end, complaints
         assert any("cancel" in told(follows) for _ in range(3))

@@ -12,8 +12,9 @@ from typing import Any, Final
 import pytest
 
 from tests.chaos.test_daemon_killed import Moment
-from tests.fakes.daemon.service import PATIENCE_S, Service, assert_consecutive, service, until
+from tests.fakes.daemon.service import Service, assert_consecutive, service, until
 from tests.fakes.engine.engine_proxy import EngineProxy
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.engine
 
@@ -69,7 +70,7 @@ def test_a_daemon_killed_at_any_moment_of_a_switch_loses_nobody_and_runs_nobody_
     long = running_long(shared)
     caught = moment.trap(proxy)
     other = short(shared)
-    assert caught(PATIENCE_S), shared.told(long)
+    assert caught(patience()), shared.told(long)
     shared.kill()
     shared.start()
     assert shared.ends(other)["outcome"] == "succeeded"
@@ -100,7 +101,7 @@ def test_a_daemon_killed_around_the_relaunch_of_the_victim_goes_on_with_it(
     assert shared.state_of(long) == "queued"
     caught = moment.trap(proxy)
     shared.runner("kill", "--signal", "USR1", other)
-    assert caught(PATIENCE_S), shared.told(long)
+    assert caught(patience()), shared.told(long)
     shared.kill()
     shared.start()
     assert shared.ends(other)["outcome"] == "succeeded"
@@ -168,7 +169,7 @@ def test_a_job_goes_on_untold_if_the_one_that_it_was_to_give_way_to_is_cancelled
         daemon.prints(quick, "step 10")
         caught = proxy.stop_before("DELETE ")
         daemon.runner("kill", "--signal", "USR1", quick)
-        assert caught.wait(PATIENCE_S)
+        assert caught.wait(patience())
         # the only thread that talks to the engine removes a container now: nobody can be told anything
         resources = {"cpus": 2, "memory": "256MiB"}
         other = daemon.submit(daemon.counting("other", 3, resources=resources), end="cancelled")

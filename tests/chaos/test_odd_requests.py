@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.daemon.service import PATIENCE_S, Json, Service, service
+from tests.fakes.daemon.service import Json, Service, service
 from tests.fakes.engine.engine_proxy import EngineProxy
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.engine
 
@@ -35,7 +36,7 @@ def test_cancelling_while_the_image_is_prepared_is_at_once_and_nothing_starts_la
     del trainer_image
     building = proxy.stop_after("/images/")
     job_id = behind_proxy.submit(behind_proxy.training("train", 4), end="cancelled")
-    assert building.wait(PATIENCE_S)
+    assert building.wait(patience())
     behind_proxy.runner("cancel", job_id)
     assert behind_proxy.ends(job_id)["attempts"] == []
     proxy.shut()  # the build fails now, which nobody waits for

@@ -17,6 +17,7 @@ import pytest
 
 from runner.adapters.host.clock import boot_id
 from tests.fakes.daemon.service import Json, Service, service, until
+from tests.fakes.patience import patience
 
 pytestmark = [
     pytest.mark.engine,
@@ -43,7 +44,7 @@ def daemon() -> Iterator[Service]:
                 yield made.start()
             finally:
                 let_go(made, "6")
-                running.wait(timeout=60)
+                running.wait(timeout=patience())
 
 
 def restore(made: Service) -> None:

@@ -29,7 +29,7 @@ def weights(daemon: Service, job_id: str) -> object:
 
 
 def trains(daemon: Service, job_id: str, step: int) -> None:
-    until(lambda: (daemon.job(job_id).get("progress") or {}).get("step", 0) >= step, f"step {step}", 60)
+    until(lambda: (daemon.job(job_id).get("progress") or {}).get("step", 0) >= step, f"step {step}")
 
 
 def test_a_long_training_gives_way_to_short_ones_and_its_weights_are_the_same(shared: Service) -> None:
@@ -38,7 +38,7 @@ def test_a_long_training_gives_way_to_short_ones_and_its_weights_are_the_same(sh
         trains(shared, long, step)
         short = shared.submit(shared.training(f"short{number}", 3))
         if number == 1:  # the daemon is killed while they change places
-            until(lambda: "gave way" in shared.told(long), "the long one was told", 60)
+            until(lambda: "gave way" in shared.told(long), "the long one was told")
             shared.kill()
             shared.runner("list")
         assert shared.ends(short)["outcome"] == "succeeded"

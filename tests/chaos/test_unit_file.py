@@ -14,6 +14,7 @@ from runner.adapters.helper.unprivileged import capabilities
 from runner.cli.daemon import unit
 from tests.fakes.daemon.service import RUNNER, Service, service, until
 from tests.fakes.host.users import with_uid
+from tests.fakes.patience import patience
 
 pytestmark = [
     pytest.mark.engine,
@@ -43,7 +44,7 @@ def confined(request: pytest.FixtureRequest, counter: str) -> Iterator[Service]:
             yield made
             child.terminate()
             try:
-                child.wait(60)
+                child.wait(patience())
             except subprocess.TimeoutExpired:  # its stop is what test_split is about, not this file
                 child.kill()
                 child.wait()

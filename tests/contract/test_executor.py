@@ -18,7 +18,6 @@ from runner.core.ports.executor import Alive, Gone, Key, LaunchRefused, LaunchRe
 from runner.core.ports.users import Owner
 from tests.contract.worlds import (
     OWNER,
-    PATIENCE_S,
     Place,
     begun,
     docker_place,
@@ -31,6 +30,7 @@ from tests.contract.worlds import (
     slurm_place,
 )
 from tests.fakes.engine.executor import FOREVER, Program
+from tests.fakes.patience import patience
 
 DOCKER = pytest.param("docker", marks=pytest.mark.engine)
 SLURM_CRUN = pytest.param("slurm-crun", marks=pytest.mark.engine)
@@ -213,7 +213,7 @@ def test_a_watch_wakes_when_an_attempt_ends_and_can_be_stopped(place: Place, job
         executor.signal(request.key, SIGTERM)
 
         def ended() -> bool:
-            assert woken.wait(PATIENCE_S)
+            assert woken.wait(patience())
             woken.clear()
             return isinstance(seen(executor, request.key), Gone)
 
@@ -332,7 +332,7 @@ def pipe_of(request: LaunchRequest) -> Iterator[int]:
 
 def heard(pipe: int) -> bytes:
     """Return what comes next through a pipe; nothing at its end."""
-    assert select.select([pipe], [], [], PATIENCE_S / 4)[0], "somebody still holds it open"
+    assert select.select([pipe], [], [], patience())[0], "somebody still holds it open"
     return os.read(pipe, 100)
 
 

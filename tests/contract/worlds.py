@@ -8,7 +8,6 @@ import pwd
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -39,6 +38,7 @@ from runner.core.ports.executor import (
 )
 from runner.core.ports.users import Owner
 from runner.files.settings.model import SHIPPED_SECCOMP
+from tests.fakes.daemon.service import until
 from tests.fakes.engine.executor import FakeExecutor, Program
 from tests.fakes.engine.executor import World as FakeWorld
 from tests.fakes.engine.slurm import used
@@ -54,18 +54,11 @@ HOSTILE: Final = 'it\'s a "run"; echo $(id) `id`\n\\ # dir, rw'
 OWNER: Final = Owner(os.getuid() or 12345, os.getgid() or 12345, "ada")
 NOBODY: Final = Owner(pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("nobody").pw_gid, "ada")
 LIMITS: Final = Limits(cpus=1.0, memory_bytes=256 * 1024**2, pids=64, tmp_bytes=16 * 1024**2)
-PATIENCE_S: Final = 60
 
 
 def eventually(look: Callable[[], T | None]) -> T:
     """Return the first true answer, for things that happen soon but in another process."""
-    pause = threading.Event()
-    for _ in range(PATIENCE_S * 50):
-        answer = look()
-        if answer:
-            return answer
-        pause.wait(0.02)
-    raise AssertionError(f"did not happen within {PATIENCE_S} s")
+    return until(look, "it happens")
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from bench.__main__ import BENCHES, main
 from bench.support import result_files
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(2400)]  # every case, one by one
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]  # every case, one by one
 
 
 def test_a_quick_measurement_fills_every_bench_and_keeps_what_it_found(

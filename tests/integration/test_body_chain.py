@@ -48,7 +48,6 @@ def ended(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[lis
         yield [{**daemon.ends(job_id), "log": daemon.log(job_id)} for job_id in ids]
 
 
-@pytest.mark.timeout(600)
 def test_the_last_of_the_chain_holds_four_networks_that_beat_a_statue(ended: list[Json]) -> None:
     for job, primary in zip(ended, PRIMARY, strict=True):
         assert job["outcome"] == "succeeded", job["log"]

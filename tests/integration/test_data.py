@@ -7,12 +7,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from tests.fakes.patience import patience
+
 
 def runner(state: Path, *args: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-P", "-m", "runner.cli.main", "data", *args],
         env={**os.environ, "RUNNER_STATE_DIR": str(state)},
-        capture_output=True, text=True, check=False, timeout=240,
+        capture_output=True, text=True, check=False, timeout=patience(240),
     )  # fmt: skip
 
 

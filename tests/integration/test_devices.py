@@ -100,7 +100,7 @@ def test_a_gpu_is_divided_while_the_daemon_runs_and_its_slices_are_lent(tmp_path
         host[0].said.pop("mig", None)
         host[0].say(error=15)  # the whole one is not there any more, which makes the daemon count anew
         here.say()
-        until(lambda: "GPU-0:1" in here.gpus(), "the slices are there", 40, more=here.daemon.log_tail)
+        until(lambda: "GPU-0:1" in here.gpus(), "the slices are there", more=here.daemon.log_tail)
         host[0].say(error=None)
         here.say()
         assert set(here.gpus()) == {"GPU-0:0", "GPU-0:1", "GPU-1"}

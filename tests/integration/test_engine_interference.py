@@ -18,8 +18,9 @@ from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import Alive, Gone, LaunchRefused, LaunchRequest, Unknown
-from tests.contract.worlds import PATIENCE_S, Place, begun, docker_place, end, eventually, printed, seen
+from tests.contract.worlds import Place, begun, docker_place, end, eventually, printed, seen
 from tests.fakes.engine.engine_proxy import EngineProxy
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.engine
 
@@ -187,16 +188,16 @@ def test_half_an_event_does_not_end_the_watch(
     woken = threading.Event()
     stop = executor.watch(woken.set)
     try:
-        assert woken.wait(PATIENCE_S)  # connected
+        assert woken.wait(patience())  # connected
         executor.launch(place.request(*ONCE, job="half"))
-        assert cut.wait(PATIENCE_S)
+        assert cut.wait(patience())
         woken.clear()
-        assert woken.wait(PATIENCE_S)  # connected again
+        assert woken.wait(patience())  # connected again
         request = place.request(*ONCE, job="after-half")
         executor.launch(request)
 
         def ended() -> bool:
-            assert woken.wait(PATIENCE_S)
+            assert woken.wait(patience())
             woken.clear()
             return isinstance(seen(executor, request.key), Gone)
 

@@ -12,8 +12,9 @@ from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.host.clock import boot_id
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import Alive, Gone
-from tests.contract.worlds import PATIENCE_S, Place, begun, docker_place, end, eventually, printed, seen
+from tests.contract.worlds import Place, begun, docker_place, end, eventually, printed, seen
 from tests.fakes.engine.engine_proxy import EngineProxy
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.engine
 
@@ -90,11 +91,11 @@ def test_a_watch_listens_again_after_an_outage_and_wakes_at_once(
 ) -> None:
     woken = threading.Event()
     stop = executor.watch(woken.set)
-    assert woken.wait(PATIENCE_S)  # connected
+    assert woken.wait(patience())  # connected
     proxy.shut()
     woken.clear()
     proxy.resume()
-    assert woken.wait(PATIENCE_S)  # something may have happened meanwhile
+    assert woken.wait(patience())  # something may have happened meanwhile
     request = place.request(*ONCE, job="watched")
     executor.launch(request)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.patience import patience
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "engine"
 
 DOCKERD = f"""#!{sys.executable}
@@ -58,7 +60,7 @@ class Machine:
             executable=shutil.which("unshare"),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(),
             check=False,
         )
 
@@ -152,5 +154,5 @@ def test_a_stale_socket_is_no_engine(machine: Machine) -> None:
 
 @pytest.mark.engine
 def test_a_running_engine_is_found_at_once(engine: str) -> None:
-    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=patience(), check=False)
     assert (done.returncode, done.stdout.strip()) == (0, engine)

@@ -15,6 +15,7 @@ from scripts.gpu_report.exact import PROMISED, finding_of
 from scripts.gpu_report.forked_jobs import Job
 from scripts.gpu_report.report import Part, markdown, not_run, read
 from scripts.gpu_report.run_part import ORDER
+from tests.fakes.patience import patience
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "scripts" / "gpu-report"
@@ -86,7 +87,7 @@ def test_a_training_that_ended_before_it_could_be_killed_is_repeated(
 
     kill_at = Job.kill_at
     monkeypatch.setattr(Job, "kill_at", seen_late_at_first)
-    context = Context(rehearsal=True, directory=tmp_path, deadline=time.monotonic() + 240)
+    context = Context(rehearsal=True, directory=tmp_path, deadline=time.monotonic() + patience(240))
     found = finding_of(context, PROMISED[1], [40])
     assert found.status == "passed", found.summary
     assert asked[:2] == [40, 20]
@@ -106,7 +107,7 @@ def test_without_a_device_the_report_measures_nothing(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "scripts.gpu_report", "--only", "several", "--results", str(tmp_path)]
     hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        argv, env=hidden, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        argv, env=hidden, cwd=ROOT, capture_output=True, text=True, check=False, timeout=patience()
     )
     [part] = read(tmp_path, ORDER)
     assert done.returncode == 0, done.stderr
@@ -124,7 +125,7 @@ def checkout(tmp_path: Path) -> Path:
 def typed(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Start the launcher with a Python that has no packages."""
     command = [sys.executable, "-I", "-S", str(checkout / "scripts" / LAUNCHER.name), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience())
 
 
 def test_a_python_without_torch_takes_that_of_the_checkout(checkout: Path) -> None:

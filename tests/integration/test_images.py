@@ -7,7 +7,6 @@ import shutil
 import signal
 import tempfile
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -272,11 +271,9 @@ def test_an_engine_that_is_not_there_is_no_failed_build(tmp_path: Path) -> None:
         store.ensure("cpu", tmp_path / "log.txt")
 
 
-def test_a_registry_that_is_not_there_is_noticed_soon() -> None:
-    began = time.monotonic()
+def test_a_registry_that_is_not_there_is_a_failed_build() -> None:
     with pytest.raises(BuildFailed, match=r"pull registry\.invalid/nothing:1"):
         DockerEngine().pull("registry.invalid/nothing:1")
-    assert time.monotonic() - began < 300  # and not the hour of a build
 
 
 def test_a_step_leaves_behind_what_it_wrote_and_nothing_of_the_host(

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import engine_url
-from tests.fakes.daemon.service import PATIENCE_S, until
+from tests.fakes.daemon.service import until
 from tests.fakes.gpu.engine import CDI
 from tests.fakes.gpu.floor import IDLE_BYTES, Floor, floor
 from tests.fakes.gpu.site import stranger
+from tests.fakes.patience import patience
 from tests.fakes.workloads.counter_image import counter_image, docker_client
 
 pytestmark = [
@@ -210,7 +211,7 @@ def test_a_daemon_killed_around_the_lending_lends_nothing_twice_and_loses_nothin
         for uuid in here.runs(first):
             here.linger(uuid)
         here.cancel(first)
-    assert caught.wait(PATIENCE_S)
+    assert caught.wait(patience())
     assert (first in here.booked()) is not ends
     here.daemon.kill()
     here.daemon.start()

@@ -167,7 +167,7 @@ def test_a_batch_that_does_not_fit_the_device_is_halved_until_it_does(daemon: Se
         environment={"FITS": "2"},
     )
     job_id = submit(daemon, file)
-    ended = daemon.ends(job_id, 240)
+    ended = daemon.ends(job_id)
     assert ended["outcome"] == "succeeded", daemon.log(job_id)
     assert verdicts(daemon, job_id) == [("restart", "oom-train")] * 2 + [("finish", "done")]
     assert [spec_of(daemon, job_id, n).profile.micro_batch for n in (1, 2, 3)] == [8, 4, 2]

@@ -100,8 +100,8 @@ def test_loader_processes_have_room_by_default_and_a_full_shared_memory_is_told(
     job["resources"]["shm"] = "16MiB"
     tight.write_text(json.dumps(job))
     narrow = daemon.submit(tight, end="failed")
-    assert daemon.ends(roomy, 240)["outcome"] == "succeeded", daemon.log(roomy)
-    (attempt,) = daemon.ends(narrow, 240)["attempts"]
+    assert daemon.ends(roomy)["outcome"] == "succeeded", daemon.log(roomy)
+    (attempt,) = daemon.ends(narrow)["attempts"]
     assert attempt["cause"] == "shared_memory", daemon.log(narrow)
     assert attempt["message"] == "shared memory (/dev/shm) is full; raise resources.shm (16MiB)"
 
@@ -123,12 +123,12 @@ def test_a_script_with_attach_that_was_killed_ends_with_the_bits_of_one_that_was
         for name in ("killed", "quiet")
     )
     lineage = daemon.paths(killed).lineage_dir
-    until(lambda: next(checkpoints(lineage), None), "a checkpoint", 120, more=lambda: daemon.log(killed))
+    until(lambda: next(checkpoints(lineage), None), "a checkpoint", more=lambda: daemon.log(killed))
     daemon.signal_container(killed, signal.SIGKILL)
-    ended = daemon.ends(killed, 240)
+    ended = daemon.ends(killed)
     assert [attempt["cause"] for attempt in ended["attempts"]] == ["killed", "completed"]
     assert ended["attempts"][1]["resumed_from"] == ended["attempts"][0]["checkpoint_step"]
-    daemon.ends(quiet, 240)
+    daemon.ends(quiet)
     states = [
         verify(daemon.paths(job_id).lineage_dir / "step-00000900").files["state.pt"].sha256
         for job_id in (killed, quiet)
@@ -168,7 +168,7 @@ def test_a_script_that_saves_on_its_own_resumes_from_its_last_whole_checkpoint(d
     file = program(daemon, "own", "python", "own.py", image="auto", checkpoint=own)
     (daemon.root / "code of own" / "own.py").write_text(OWN)
     job_id = daemon.submit(file)
-    ended = daemon.ends(job_id, 240)
+    ended = daemon.ends(job_id)
     assert ended["outcome"] == "succeeded"
     assert [attempt["checkpoint_step"] for attempt in ended["attempts"]] == [6, 9]
     total = 0

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -13,10 +12,11 @@ import pytest
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, Result, RunPaths, Status, checkpoints, verify
 from runner.agent.attempts.program import variables
 from tests.fakes.daemon.preloaded import Forked, Preloaded, preloaded
+from tests.fakes.daemon.service import until
+from tests.fakes.patience import patience
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "examples" / "programs"
-PATIENCE_S = 240
 FILE = "lightning.ckpt"
 LIBRARIES = {
     "plain.py": ("torch",),
@@ -56,7 +56,7 @@ class Job:
         return self.parent.start(PROGRAMS / name, *arguments, environ=environ, log=self.paths.log)
 
     def end(self, process: Forked) -> int:
-        code = process.wait(PATIENCE_S)
+        code = process.wait(patience())
         assert code in {0, 75, -signal.SIGKILL}, self.paths.log.read_text()
         return code
 
@@ -65,10 +65,7 @@ class Job:
 
     def wait_for(self, process: Forked, step: int) -> None:
         """Return when a checkpoint of ``step`` or later is there."""
-        for _ in range(PATIENCE_S * 100):
-            if self.newest() >= step or process.poll() is not None:
-                break
-            threading.Event().wait(0.01)
+        until(lambda: self.newest() >= step or process.poll() is not None, f"a checkpoint of step {step}")
         assert process.poll() is None, f"it ended before step {step}:\n{self.paths.log.read_text()}"
 
     def result(self) -> Result:

@@ -27,7 +27,6 @@ from tests.fakes.days.script import KINDS, Kind, seen
 from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, running, waiting
 
 SEED = int(os.environ.get("RUNNER_DAY_SEED", "1"))
-PATIENCE_S = 240.0
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -46,7 +45,7 @@ def place() -> Iterator[Path]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_day_with_ten_users_breaks_no_rule(place: Path, kind: Kind) -> None:
     machine = Machine(place, kind, SEED)
-    machine.live(PATIENCE_S)
+    machine.live()
     log, counts = (place / "daemon.log").read_text(), counted(place)
     print(f"seed {SEED}, {kind.name}: {machine.hours():.1f} h, {json.dumps(counts, sort_keys=True)}")  # noqa: T201
     broken = place / "broken"

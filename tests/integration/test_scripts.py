@@ -23,12 +23,12 @@ from images.store import ImageStore
 from tests.fakes.daemon.ports import fetch, forwarding
 from tests.fakes.daemon.service import Service, service, until
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
 SCRIPTS: Final = Path(__file__).parents[2] / "examples" / "scripts"
 
 
-LONGEST_S: Final = 900.0
+LONGEST_S: Final = 300.0
 """For packages, an image and a training, on a machine with much else to do; usually it takes seconds."""
 
 

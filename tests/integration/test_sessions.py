@@ -8,6 +8,7 @@ import pytest
 from tests.fakes.daemon.ports import SERVER, fetch, forwarding, sockets
 from tests.fakes.daemon.service import RUNNER, Service, service, until
 from tests.fakes.daemon.terminals import code_of, show_two, typing
+from tests.fakes.patience import patience
 from tests.fakes.workloads.counter_image import counter_image
 
 pytestmark = pytest.mark.engine
@@ -47,7 +48,12 @@ def job(daemon: Service) -> Iterator[str]:
 def typed(daemon: Service, *arguments: str, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:  # noqa: A002
     """Type a command with bytes for its standard input."""
     return subprocess.run(
-        [*RUNNER, *arguments], input=input, capture_output=True, check=False, env=daemon.environ, timeout=60
+        [*RUNNER, *arguments],
+        input=input,
+        capture_output=True,
+        check=False,
+        env=daemon.environ,
+        timeout=patience(),
     )
 
 
@@ -106,7 +112,7 @@ def test_a_session_dies_with_its_container(daemon: Service) -> None:
         assert command.stdout is not None
         assert command.stdout.readline() == "ready\n"
         daemon.runner("cancel", job_id)
-        assert command.wait(60) == 137
+        assert command.wait(patience()) == 137
         assert command.stderr is not None
         told = command.stderr.read()
     assert told == "job brief ended (cancelled by root); the command ended with it\n"

@@ -15,6 +15,7 @@ import pytest
 
 from tests.fakes.daemon.service import RUNNER, until
 from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 USER = pwd.getpwnam("games")
@@ -47,7 +48,7 @@ class Person:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=patience(),
         )
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout

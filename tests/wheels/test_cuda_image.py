@@ -64,7 +64,7 @@ def _may_be_missing(file: str, name: str) -> bool:
     )
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1200)
 def test_the_wheels_are_those_of_cuda_and_torch_is_imported(client: docker.DockerClient, image: str) -> None:
     first, architectures = inside(client, image, "python3", "-c", KNOWS).splitlines()
     assert first == "2.13.0+cu130 13.0 False True"

@@ -12,6 +12,7 @@ from urllib.request import urlopen
 from jobs.contract import RunPaths
 from tests.fakes.daemon.ports import free_port
 from tests.fakes.daemon.service import until
+from tests.fakes.patience import patience
 from tests.integration.process.jobs.test_tracking import TRAIN, environment, read
 
 SERVER = Path(__file__).parents[2] / ".make/tools/mlflow/bin/python"
@@ -35,7 +36,7 @@ def serving(directory: Path, port: int) -> Iterator[None]:
         start_new_session=True,
     ) as process:
         try:
-            until(lambda: is_up(port) or process.poll() is not None, "MLflow serves", patience_s=120)
+            until(lambda: is_up(port) or process.poll() is not None, "MLflow serves")
             assert process.poll() is None
             yield
         finally:
@@ -45,7 +46,7 @@ def serving(directory: Path, port: int) -> Iterator[None]:
 def is_up(port: int) -> bool:
     """Return whether the server answers."""
     try:
-        with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/health", timeout=patience()) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
@@ -71,7 +72,7 @@ def test_a_killed_training_and_a_killed_server_leave_no_doubled_and_no_missing_s
     with subprocess.Popen([*argv, "20", "-1"], env=environment(second, uri), cwd=tmp_path) as process:
         until((second.attempt_dir / "metrics.jsonl").exists, "the second attempt trains without a server")
         with serving(tmp_path, port):
-            assert process.wait(120) == 0
+            assert process.wait(patience()) == 0
             [(about, steps)] = read(uri)
     assert steps == {"loss": list(range(1, 21))}
     assert about == {"status": "FINISHED", "name": "fit", "params": {"seed": "0"}}

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.fakes.daemon.service import RUNNER, Service
+from tests.fakes.patience import patience
 
 SERVER = """
 import http.server, sys
@@ -47,7 +48,7 @@ def forwarding(daemon: Service, job: str, ports: str) -> Iterator[tuple[subproce
 
 def fetch(port: int, path: str) -> bytes:
     """Return what an HTTP server answers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience())
     try:
         connection.request("GET", path)
         return connection.getresponse().read()

@@ -29,6 +29,7 @@ from runner.adapters.host.firewall import Firewall
 from runner.client.autostart import Endpoint, answers
 from runner.client.client import Client
 from tests.fakes.daemon import fork_server as nursery
+from tests.fakes.patience import patience
 from tests.fakes.workloads.counter_image import docker_client
 from tests.fakes.workloads.job_files import JobFiles
 
@@ -37,7 +38,6 @@ Json = dict[str, Any]
 Arguments: TypeAlias = tuple[str, ...]
 Typed: TypeAlias = tuple[int, str, str]
 
-PATIENCE_S: Final = 60.0
 POLL_S: Final = (0.02, 0.1)  # at first, and after some looks: to ask a daemon costs it 5 ms
 RUNNER: Final = (sys.executable, "-P", "-m", "runner.cli.main")
 PATIENT: Final = ("starting the daemon of ", "waiting for the daemon of ")
@@ -46,10 +46,13 @@ LENDABLE_BYTES: Final = 64 * 1024**3  # more than this host may have: containers
 
 
 def until(
-    look: Callable[[], T | None], what: str, patience_s: float = PATIENCE_S, *, more: Callable[[], str] = str
+    look: Callable[[], T | None], what: str, seconds: float = 60.0, *, more: Callable[[], str] = str
 ) -> T:
-    """Return the first true answer; ``what`` names it when none comes in time, and ``more`` explains."""
-    pause, deadline = threading.Event(), time.monotonic() + patience_s
+    """Return the first true answer; ``what`` names it when none comes in time, and ``more`` explains.
+
+    It comes within so many seconds on a quiet machine, and is waited for with ``patience``.
+    """
+    pause, deadline = threading.Event(), time.monotonic() + patience(seconds)
     poll_s, longest_s = POLL_S
     while time.monotonic() < deadline:
         answer = look()
@@ -57,7 +60,7 @@ def until(
             return answer
         pause.wait(poll_s)
         poll_s = min(poll_s * 1.2, longest_s)
-    raise AssertionError(f"not within {patience_s:g} s: {what}\n{more()}")
+    raise AssertionError(f"not within {patience(seconds):.0f} s: {what}\n{more()}")
 
 
 def _program(arguments: Arguments, where: Path, environ: Mapping[str, str], *, apart: bool) -> Typed:
@@ -71,7 +74,7 @@ def _program(arguments: Arguments, where: Path, environ: Mapping[str, str], *, a
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE if apart else subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S * 2,
+        timeout=patience(),
     )
     return done.returncode, done.stdout, done.stderr or ""
 
@@ -83,7 +86,7 @@ def _forked(arguments: Arguments, where: Path, environ: Mapping[str, str], *, ap
         child = nursery.born(
             RUNNER[-1], *arguments, environ=environ, log=out, errors=err if apart else out, where=where
         )
-        child.join(PATIENCE_S * 2)
+        child.join(patience())
         if child.exitcode is None:
             child.kill()
             raise AssertionError(f"runner {' '.join(arguments)}: still runs: {out.read_text()}")
@@ -196,7 +199,7 @@ class Service(JobFiles):
 
     def _reap(self) -> None:
         if self._child is not None:
-            self._child.join(PATIENCE_S)
+            self._child.join(patience())
             self._child.close()
             self._child = None
 
@@ -267,18 +270,18 @@ class Service(JobFiles):
     def state_of(self, reference: str) -> str:
         return str(self.job(reference)["state"])
 
-    def reaches(self, reference: str, state: str, patience_s: float = PATIENCE_S) -> Json:
+    def reaches(self, reference: str, state: str, seconds: float = 60.0) -> Json:
         """Return the job once it is in this state."""
 
         def look() -> Json | None:
             found = self.job(reference)
             return found if found["state"] == state else None
 
-        return until(look, f"job {reference} is {state}", patience_s, more=self.log_tail)
+        return until(look, f"job {reference} is {state}", seconds, more=self.log_tail)
 
-    def ends(self, reference: str, patience_s: float = PATIENCE_S * 2) -> Json:
+    def ends(self, reference: str, seconds: float = 120.0) -> Json:
         """Return the job once nothing more will happen to it by itself."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + patience(seconds)
         while time.monotonic() < deadline:
             done, job = self.client.wait(reference, 5.0)
             if done:
@@ -303,13 +306,13 @@ class Service(JobFiles):
         except FileNotFoundError:
             return ""
 
-    def prints(self, job_id: str, line: str, attempt: int = 1, patience_s: float = PATIENCE_S) -> None:
+    def prints(self, job_id: str, line: str, attempt: int = 1) -> None:
         """Return when an attempt has printed a line."""
 
         def look() -> bool:
             return line in self.log(job_id, attempt).splitlines()
 
-        until(look, f"job {job_id} prints {line!r}", patience_s, more=lambda: self._story(job_id, attempt))
+        until(look, f"job {job_id} prints {line!r}", more=lambda: self._story(job_id, attempt))
 
     def _story(self, job_id: str, attempt: int) -> str:
         return f"{self.log(job_id, attempt)[-2000:]}\n{self.log_tail()}"
@@ -461,7 +464,7 @@ def _inspected(client: docker.DockerClient, container: str) -> Json | None:
 def speak(path: Path, question: bytes) -> bytes:
     """Return what a socket answers to raw bytes."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(patience())
         connection.connect(str(path))
         connection.sendall(question)
         return connection.recv(65536)

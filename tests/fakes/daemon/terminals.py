@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pexpect
 
 from tests.fakes.daemon.service import RUNNER, Service
+from tests.fakes.patience import patience
 
 ROWS, COLUMNS = 31, 101
 LEAVE = "\x10\x11"
@@ -22,7 +23,7 @@ def typing(daemon: Service, *arguments: str) -> Iterator[pexpect.spawn]:
         [*options, *arguments],
         env={**os.environ, **daemon.environ, "TERM": "xterm", "PS1": "$ "},
         dimensions=(ROWS, COLUMNS),
-        timeout=60,
+        timeout=patience(),
         encoding="utf-8",
         cwd=str(daemon.root),
         echo=False,

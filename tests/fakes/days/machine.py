@@ -21,6 +21,7 @@ from tests.fakes.daemon import fork_server as nursery
 from tests.fakes.daemon.fast_clock import FastClock, start
 from tests.fakes.days.script import CALM, HOUR_S, NIGHT_S, SPEED, Fate, Kind, fates
 from tests.fakes.gpu.hosts import GIB, compile_nvml
+from tests.fakes.patience import patience
 
 HOLD_S: Final = 12.0
 """In real time: for so long something goes on after its end, until the daemon has seen it."""
@@ -71,9 +72,9 @@ class Machine:
 
     # --- the day
 
-    def live(self, patience_s: float) -> None:
+    def live(self) -> None:
         """Return when the day is over, or the daemon has left by itself."""
-        pause, deadline = Flag(), time.monotonic() + patience_s
+        pause, deadline = Flag(), time.monotonic() + patience(240)
         self._start()
         try:
             while self._daemon is not None and self._daemon.exitcode is None and time.monotonic() < deadline:

@@ -13,6 +13,7 @@ from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineUnavailable
 from images.ports import BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
+from tests.fakes.patience import patience
 
 FACTS = {
     "python": "3.11",
@@ -137,7 +138,7 @@ class FakeEngine:
         if self.endless:
             yield "a long step"
             self.building.set()
-            assert self.broken_off.wait(10)
+            assert self.broken_off.wait(patience())
             raise EngineUnavailable("the connection was closed")
 
     def used(self) -> frozenset[str]:

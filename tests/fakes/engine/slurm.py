@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.fakes.daemon.service import until
+from tests.fakes.patience import patience
 
 SCRIPT: Final = Path(__file__).parents[3] / "scripts" / "slurm"
 SPARE: Final = "node4"
@@ -44,7 +45,7 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=patience(),
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout.strip()
@@ -87,7 +88,7 @@ class Cluster:
             yield forget
         finally:
             shutil.rmtree(kept)
-        until(lambda: keepers() <= before, "no node keeps a job whose number is given again", 120)
+        until(lambda: keepers() <= before, "no node keeps a job whose number is given again")
 
     def mend(self) -> None:
         """Bring back whatever a test has broken that had the cluster alone.
@@ -103,7 +104,7 @@ class Cluster:
         A node refuses a job whose number it has seen already.
         """
         numbers = [self.ask("sbatch", "--parsable", *SPENT, "--wrap=true") for _ in range(FORGOTTEN)]
-        until(self.write_down(numbers[-1]), "slurmctld has written down its jobs", 60)
+        until(self.write_down(numbers[-1]), "slurmctld has written down its jobs")
         self.ask("scancel", "--name=spent")
 
 

@@ -57,7 +57,6 @@ def _end_jobs(cluster: Cluster, prefix: str) -> None:
     until(
         lambda: prefix not in cluster.ask("squeue", "--noheader", "--states=PD,R,CG", "--format=%j"),
         "no job of the daemon is in Slurm",
-        60,
     )
 
 
@@ -80,7 +79,6 @@ def reaches_step(daemon: Service, job_id: str, attempt: int, step: int) -> None:
     until(
         lambda: any(line in daemon.log(job_id, attempt) for line in lines),
         f"attempt {attempt} of job {job_id} is at step {step}",
-        240,
         more=lambda: daemon.log(job_id, attempt)[-2000:] + daemon.told(job_id) + daemon.log_tail(),
     )
 
@@ -103,7 +101,7 @@ def kill_rank(daemon: Service, job_id: str, rank: int) -> None:
 
 def weights(daemon: Service, job_id: str) -> str:
     """Return the sha256 of the weights of a job that has succeeded."""
-    found = daemon.ends(job_id, 600)
+    found = daemon.ends(job_id, 240)
     assert found["outcome"] == "succeeded", daemon.told(job_id) + daemon.log_tail()
     return str(found["result"]["weights_sha256"])
 

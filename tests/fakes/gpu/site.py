@@ -39,7 +39,7 @@ class Site:
         def look() -> bool:
             return self.gpus().get(name, {}).get("state") == state
 
-        until(look, f"{name} is {state}", 30, more=lambda: f"{self.listed}\n{self.daemon.log_tail()}")
+        until(look, f"{name} is {state}", more=lambda: f"{self.listed}\n{self.daemon.log_tail()}")
         return self.listed[name]
 
     def sleeper(self, name: str, gpus: int = 1, **fields: str) -> str:

@@ -15,6 +15,7 @@ from images.cancellation import CancellationToken
 from images.docker_engine import DockerEngine
 from images.errors import BuildCancelled, EngineForbidden, EngineUnavailable
 from images.ports import BuildRequest
+from tests.fakes.patience import patience
 
 REQUEST = BuildRequest("runner-test:1", {}, {})
 
@@ -82,7 +83,7 @@ def test_the_engine_is_hung_up_on_when_nobody_waits_any_more(engine: Builder) ->
     token.cancel()
     with pytest.raises(EngineUnavailable):
         list(lines)
-    assert engine.hung_up.wait(10)
+    assert engine.hung_up.wait(patience())
 
 
 def test_no_context_is_sent_for_nobody(engine: Builder) -> None:

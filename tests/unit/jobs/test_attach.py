@@ -24,6 +24,7 @@ from jobs.attach import Attempt, Told
 from jobs.contract import Cause, ExitCode, Manifest, Result, RunPaths, Status, verify
 from jobs.training import randomness
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.patience import patience
 
 STEPS = 12
 
@@ -621,7 +622,7 @@ def draws(script: str, directory: Path, **more: str) -> str:
         **more,
     }
     return subprocess.check_output(
-        [sys.executable, "-c", script], env=environ, cwd=directory, text=True, timeout=120
+        [sys.executable, "-c", script], env=environ, cwd=directory, text=True, timeout=patience()
     )
 
 

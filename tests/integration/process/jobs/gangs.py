@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 
 from jobs.contract import Manifest, RunPaths, verify
+from tests.fakes.patience import patience
 from tests.unit.jobs.conftest import JobDir
 
 REPOSITORY = Path(__file__).parents[4]
 LAUNCHER = REPOSITORY / "jobs" / "inside" / "gang.py"
-PATIENCE_S = 300.0
 
 PLAN = {"steps": 40, "batch_size": 8, "eval_every": 20, "dropout": 0.2, "log_every": 5}
 
@@ -70,7 +70,7 @@ class Gang:
 
     def wait_for(self, words: str) -> None:
         """Wait until the log of the attempt has these words."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience()
         while words not in self.output:
             ended = self.launcher.poll()
             assert ended is None or words in self.output, f"{ended}: {self.output}"
@@ -97,19 +97,19 @@ class Gang:
         self._wait_until(lambda: not _lives(pid))
 
     def _wait_until(self, look: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience()
         while not look():
             assert time.monotonic() < deadline, self.output
             threading.Event().wait(0.02)
 
     def end(self) -> int:
         """Return the exit code of the attempt."""
-        return self.launcher.wait(PATIENCE_S)
+        return self.launcher.wait(patience())
 
     def kill(self) -> None:
         """End all processes at once, as the loss of a machine does."""
         os.killpg(self.launcher.pid, signal.SIGKILL)
-        self.launcher.wait(PATIENCE_S)
+        self.launcher.wait(patience())
 
     def close(self) -> None:
         if self.launcher.poll() is None:

@@ -11,6 +11,7 @@ import pytest
 from jobs import attach
 from jobs.attach import Told
 from jobs.contract import Cause, ExitCode, Result, RunPaths, Status
+from tests.fakes.patience import patience
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +68,9 @@ with attach() as job:
 def test_a_forked_process_is_ended_by_the_signal_as_usual(tmp_path: Path) -> None:
     root = str(Path(attach.__file__).parents[1])
     script = [sys.executable, "-c", SCRIPT]
-    said = subprocess.check_output(script, env={"PYTHONPATH": root}, cwd=tmp_path, text=True, timeout=60)
+    said = subprocess.check_output(
+        script, env={"PYTHONPATH": root}, cwd=tmp_path, text=True, timeout=patience()
+    )
     assert "child ended by 15 stopping False\n" in said
 
 
@@ -81,7 +84,7 @@ with attach(lambda d: (d / "x").write_text("x")) as job:
         job.report(loss=0.5)
 assert not {"torch", "numpy", "pydantic", "jobs"} & set(sys.modules)
 """)
-    subprocess.run([sys.executable, "-S", "train.py"], cwd=tmp_path, env={}, check=True, timeout=60)
+    subprocess.run([sys.executable, "-S", "train.py"], cwd=tmp_path, env={}, check=True, timeout=patience())
     assert (tmp_path / "checkpoints" / "step-00000003" / "x").exists()
 
 
@@ -102,7 +105,7 @@ def draws(script: str, directory: Path, **more: str) -> str:
         **more,
     }
     return subprocess.check_output(
-        [sys.executable, "-c", script], env=environ, cwd=directory, text=True, timeout=120
+        [sys.executable, "-c", script], env=environ, cwd=directory, text=True, timeout=patience()
     )
 
 
@@ -139,7 +142,7 @@ def test_a_second_training_in_one_script_is_refused_and_not_resumed_from_the_fir
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
     )
     assert ended.returncode == ExitCode.INVALID_SPEC
     assert "attach() was called twice" in ended.stderr

@@ -12,9 +12,9 @@ from typing import Final
 import jobs.inside.terminal as module
 from jobs.inside.terminal import HEAD, HELLO
 from tests.fakes.daemon.service import until
+from tests.fakes.patience import patience
 
 HOLDER: Final = str(module.__file__)
-LONGEST_S: Final = 60
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def shown(directory: Path) -> tuple[bytes, int]:
     """Return what a terminal shows to somebody who connects now, and the exit code of its program."""
     output = b""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(LONGEST_S)
+        connection.settimeout(patience())
         connection.connect(str(directory / "t"))
         hello = HELLO.pack(24, 80, True)  # noqa: FBT003  (its field)
         connection.sendall(HEAD.pack(b"h", len(hello)) + hello)
@@ -59,7 +59,7 @@ def test_the_first_who_connects_is_told_how_a_program_ended_before(
     with holding(tmp_path, "no-such-command") as holder:
         until(lambda: has_ended(holder), "the program has ended")
         assert shown(tmp_path) == (b"no-such-command: No such file or directory\r\r\n", 127)
-        assert holder.wait(LONGEST_S) == 127
+        assert holder.wait(patience()) == 127
 
 
 def test_nobody_is_waited_for_once_the_holder_is_told_to_end(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from jobs.contract import RunPaths
 from jobs.tracking import Place, Trackers
 from tests.fakes.daemon.ports import free_port
 from tests.fakes.daemon.service import until
+from tests.fakes.patience import patience
 
 TRAIN = """
 import os, sys, time
@@ -47,7 +48,7 @@ print(json.dumps(found))
 """
     argv = [sys.executable, "-c", script, store if isinstance(store, str) else store.as_uri()]
     environ = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    found = subprocess.check_output(argv, env=environ, text=True, timeout=120)
+    found = subprocess.check_output(argv, env=environ, text=True, timeout=patience())
     return [(about, steps) for about, steps in json.loads(found.splitlines()[-1])]
 
 
@@ -101,7 +102,9 @@ def test_a_killed_training_leaves_no_doubled_and_no_missing_step(tmp_path: Path)
         os.killpg(process.pid, signal.SIGKILL)
     assert shown(first) == list(range(1, 11))
     second = RunPaths(tmp_path, 2, 1)
-    subprocess.run([*argv, "20", "-1"], env=environment(second, store), cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(
+        [*argv, "20", "-1"], env=environment(second, store), cwd=tmp_path, check=True, timeout=patience()
+    )
     assert shown(second) == list(range(1, 21))
     [(about, steps)] = read(store)
     assert steps == {"loss": list(range(1, 21))}

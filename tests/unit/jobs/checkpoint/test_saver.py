@@ -15,6 +15,7 @@ from jobs.checkpoint.saver import Checkpoints
 from jobs.contract import CheckpointPlan, RunPaths, verify
 from jobs.training.report import Reporter
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.patience import patience
 
 PROVENANCE = Provenance("j1", 1, 1, 1, {"model": "m"}, {"torch": "t"})
 
@@ -47,7 +48,7 @@ def test_what_happens_after_a_save_does_not_reach_the_checkpoint(
     go, publish = threading.Event(), lineage.publish
 
     def slow(where: Path, snapshot: Snapshot, provenance: Provenance) -> None:
-        go.wait(10)
+        go.wait(patience())
         publish(where, snapshot, provenance)
 
     monkeypatch.setattr(lineage, "publish", slow)
@@ -202,7 +203,7 @@ def test_writing_in_the_background_holds_nobody_up(
     publish, clock, go = lineage.publish, FakeClock(), threading.Event()
 
     def slow(where: Path, snapshot: Snapshot, provenance: Provenance) -> None:
-        go.wait(10)
+        go.wait(patience())
         clock.forward(60)
         publish(where, snapshot, provenance)
 

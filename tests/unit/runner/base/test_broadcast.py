@@ -2,6 +2,7 @@ import asyncio
 from threading import Thread
 
 from runner.base.broadcast import ChangeBroadcast
+from tests.fakes.patience import patience
 
 
 def test_a_coroutine_is_woken_when_the_daemon_stops_and_none_waits_after_that() -> None:
@@ -14,7 +15,7 @@ def test_a_coroutine_is_woken_when_the_daemon_stops_and_none_waits_after_that() 
         await first
         await broadcast.wait(60)
 
-    asyncio.run(asyncio.wait_for(waits_twice(), 10))
+    asyncio.run(asyncio.wait_for(waits_twice(), patience()))
     assert broadcast.leaving
 
 
@@ -32,7 +33,7 @@ def test_who_follows_one_job_is_woken_by_that_job_alone() -> None:
         broadcast.announce()
         await other
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scene(), patience()))
     assert broadcast._waiting == {}
 
 
@@ -52,7 +53,7 @@ def test_a_change_between_two_waits_of_a_listener_is_heard() -> None:
                 await asyncio.sleep(0)
                 await listener.wait(60)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scene(), patience()))
     assert broadcast._waiting == {}
 
 
@@ -65,5 +66,5 @@ def test_a_listener_waits_for_nothing_when_the_daemon_leaves() -> None:
             await listener.wait(60)
             await listener.wait(60)
 
-    asyncio.run(asyncio.wait_for(scene(), 10))
+    asyncio.run(asyncio.wait_for(scene(), patience()))
     assert broadcast._waiting == {}

@@ -4,12 +4,11 @@ from functools import partial
 from threading import Barrier, Event, current_thread
 
 from runner.base.fair_executor import FairExecutor
-
-LIMIT_S = 30
+from tests.fakes.patience import patience
 
 
 def _wait(what: Event | Barrier) -> None:
-    what.wait(LIMIT_S)
+    what.wait(patience())
 
 
 def _fail() -> None:
@@ -21,7 +20,7 @@ def test_work_of_one_user_never_takes_the_threads_of_another() -> None:
     for _ in range(10):
         pool.put("ann", partial(_wait, stuck))
     pool.put("bob", done.set)
-    assert done.wait(LIMIT_S)
+    assert done.wait(patience())
     stuck.set()
 
 
@@ -36,8 +35,8 @@ def test_users_take_turns() -> None:
     pool.put("cid", lambda: order.append("cid"))
     pool.put("end", lambda: None)
     pool.put("ann", end.set)
-    begin.wait(LIMIT_S)
-    assert end.wait(LIMIT_S)
+    begin.wait(patience())
+    assert end.wait(patience())
     assert order == ["ann", "bob", "cid", "ann", "bob", "ann"]
 
 
@@ -45,7 +44,7 @@ def test_work_that_raises_takes_no_thread_with_it() -> None:
     pool, done = FairExecutor("test", threads=1), Event()
     pool.put("ann", _fail)
     pool.put("ann", done.set)
-    assert done.wait(LIMIT_S)
+    assert done.wait(patience())
 
 
 def test_no_work_begins_after_the_end_and_no_thread_keeps_the_process() -> None:
@@ -54,11 +53,11 @@ def test_no_work_begins_after_the_end_and_no_thread_keeps_the_process() -> None:
     def work() -> None:
         threads.append(current_thread().daemon)
         begun.set()
-        stuck.wait(LIMIT_S)
+        stuck.wait(patience())
 
     pool.put("ann", work)
     pool.put("ann", lambda: threads.append(False))
-    assert begun.wait(LIMIT_S)
+    assert begun.wait(patience())
     pool.close()
     pool.put("bob", lambda: threads.append(False))
     stuck.set()

@@ -5,6 +5,7 @@ import pytest
 
 from runner.base import keyed_executor
 from runner.base.keyed_executor import IN_A_ROW, KeyedExecutor
+from tests.fakes.patience import patience
 
 
 def test_work_of_one_key_is_done_in_order() -> None:
@@ -13,15 +14,15 @@ def test_work_of_one_key_is_done_in_order() -> None:
     for number in range(50):
         work_queue.put("a", partial(order.append, number))
     work_queue.put("a", done.set)
-    assert done.wait(10)
+    assert done.wait(patience())
     assert order == list(range(50))
 
 
 def test_two_keys_work_concurrently() -> None:
-    work_queue, meeting, met = KeyedExecutor(2), Barrier(2, timeout=10), [Event(), Event()]
+    work_queue, meeting, met = KeyedExecutor(2), Barrier(2, timeout=patience()), [Event(), Event()]
     for name, event in zip("ab", met, strict=True):
         work_queue.put(name, partial(meet, meeting, event))
-    assert all(event.wait(10) for event in met)
+    assert all(event.wait(patience()) for event in met)
 
 
 def test_a_key_without_work_is_not_busy() -> None:
@@ -29,14 +30,14 @@ def test_a_key_without_work_is_not_busy() -> None:
 
     def work() -> None:
         begun.set()
-        go.wait(10)
+        go.wait(patience())
 
     work_queue.put("a", work)
-    assert begun.wait(10)
+    assert begun.wait(patience())
     assert work_queue.busy("a")
     go.set()
     work_queue.put("a", over.set)
-    assert over.wait(10)
+    assert over.wait(patience())
     work_queue.close()
 
 
@@ -54,7 +55,7 @@ def test_a_key_with_much_work_does_not_keep_a_thread_for_itself() -> None:
     work_queue.put("b", partial(done.append, "b"))
     work_queue.put("a", over.set)
     filled.set()
-    assert over.wait(10)
+    assert over.wait(patience())
     assert done.index("b") < IN_A_ROW
     assert done.count("a") == 3 * IN_A_ROW
     work_queue.close()
@@ -73,7 +74,7 @@ def test_quick_work_is_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> No
         for number in range(20):
             work_queue.put(f"job {number}", work)
         work_queue.put("last", over.set)
-    assert over.wait(10)
+    assert over.wait(patience())
     assert crowds == [False] * 20
     work_queue.close()
 
@@ -83,14 +84,14 @@ def test_work_begins_at_once_while_a_thread_only_stands_by(
 ) -> None:
     work_queue, go, first, over = KeyedExecutor(2), Event(), Event(), Event()
     work_queue.put("a", partial(hold, first, go))
-    assert first.wait(10)
+    assert first.wait(patience())
     monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
     work_queue.put("b", first.clear)  # a thread stands by for it
     go.set()
     while work_queue.busy("a") or work_queue.busy("b"):
         Event().wait(0.001)
     work_queue.put("c", over.set)
-    assert over.wait(10)
+    assert over.wait(patience())
     work_queue.close()
 
 
@@ -98,7 +99,7 @@ def test_a_thread_that_stands_by_ends_when_the_executor_is_closed(monkeypatch: p
     monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
     work_queue, go, begun, other = KeyedExecutor(2), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
-    assert begun.wait(10)
+    assert begun.wait(patience())
     work_queue.put("b", other.set)
     work_queue.close()
     go.set()
@@ -110,14 +111,14 @@ def test_more_threads_join_in_where_one_waits() -> None:
     begun = [Event() for _ in range(3)]
     for number, event in enumerate(begun):
         work_queue.put(f"job {number}", partial(hold, event, go))
-    assert all(event.wait(10) for event in begun)
+    assert all(event.wait(patience()) for event in begun)
     go.set()
     work_queue.close()
 
 
 def hold(begun: Event, go: Event) -> None:
     begun.set()
-    assert go.wait(10)
+    assert go.wait(patience())
 
 
 def test_the_work_of_a_batch_begins_at_its_end() -> None:
@@ -126,11 +127,11 @@ def test_the_work_of_a_batch_begins_at_its_end() -> None:
         work_queue.put("a", done.set)
         assert work_queue.busy("a")
         assert not done.wait(0.05)
-    assert done.wait(10)
+    assert done.wait(patience())
     done.clear()
     with pytest.raises(ValueError, match="a mistake"):
         fail_after(work_queue, done)
-    assert done.wait(10)
+    assert done.wait(patience())
     work_queue.close()
 
 
@@ -144,17 +145,17 @@ def test_earlier_work_does_not_wait_for_a_batch() -> None:
     work_queue, begun, go, other = KeyedExecutor(1), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
     work_queue.put("b", other.set)
-    assert begun.wait(10)
+    assert begun.wait(patience())
     with work_queue.batch():
         go.set()
-        assert other.wait(10)
+        assert other.wait(patience())
     work_queue.close()
 
 
 def test_no_work_begins_once_the_executor_is_closed() -> None:
     work_queue, begun, go, other = KeyedExecutor(2), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
-    assert begun.wait(10)
+    assert begun.wait(patience())
     with work_queue.batch():
         work_queue.put("b", other.set)
         work_queue.close()
@@ -170,9 +171,9 @@ def test_work_that_raises_costs_no_thread() -> None:
 
     work_queue.put("a", fail)
     work_queue.put("b", over.set)
-    assert over.wait(10)
+    assert over.wait(patience())
     work_queue.close()
 
 
 def wait(event: Event) -> None:
-    assert event.wait(10)
+    assert event.wait(patience())

@@ -7,6 +7,7 @@ import pytest
 
 from runner.base.errors import Unavailable
 from runner.base.locks import is_locked, lock, open_lock, try_lock
+from tests.fakes.patience import patience
 
 
 @pytest.fixture
@@ -66,8 +67,8 @@ def test_a_lock_that_is_held_is_waited_for(path: Path) -> None:
     waiter.start()
     assert not taken.is_set()
     os.close(first)
-    assert taken.wait(10)
-    waiter.join(10)
+    assert taken.wait(patience())
+    waiter.join(patience())
     os.close(second)
 
 

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 import runner
 from runner.base.threads import PeriodicThread, run_guarded, run_to_future
+from tests.fakes.patience import patience
 
 LONG_S = 600.0
 
@@ -26,9 +27,9 @@ def test_a_failed_round_is_logged_and_the_next_round_runs() -> None:
     thread = PeriodicThread("tester", 0.0, work, retry_s=lambda _failures: 0.0)
     with capture_logs() as lines:
         thread.start()
-        assert [rounds.get(timeout=10) for _ in range(3)] == [0, 1, 2]
+        assert [rounds.get(timeout=patience()) for _ in range(3)] == [0, 1, 2]
         thread.stop()
-        thread.join(10)
+        thread.join(patience())
     failed = [(line["event"], line["thread"], line["failures"], line["exc_info"]) for line in lines[:2]]
     assert failed == [("thread.failed", "tester", 1, True), ("thread.failed", "tester", 2, True)]
 
@@ -81,14 +82,14 @@ def resting(request: pytest.FixtureRequest) -> Iterator[PeriodicThread]:
 
     thread = PeriodicThread("tester", LONG_S, work, begin_at_once=True, retry_s=lambda _failures: LONG_S)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(patience())
     yield thread
     thread.stop()
 
 
 def test_stop_ends_a_wait_at_once(resting: PeriodicThread) -> None:
     resting.stop()
-    resting.join(10)
+    resting.join(patience())
     assert not resting._thread.is_alive()
 
 
@@ -102,9 +103,9 @@ def test_stop_ends_a_pause_inside_a_round() -> None:
 
     thread = PeriodicThread("tester", LONG_S, work, begin_at_once=True)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(patience())
     thread.stop()
-    assert stopped.wait(10)
+    assert stopped.wait(patience())
 
 
 def test_a_wake_up_ends_the_wait() -> None:
@@ -113,9 +114,9 @@ def test_a_wake_up_ends_the_wait() -> None:
     thread.start()
     assert rounds.empty()
     thread.wake()
-    rounds.get(timeout=10)
+    rounds.get(timeout=patience())
     thread.wake()
-    rounds.get(timeout=10)
+    rounds.get(timeout=patience())
     thread.stop()
 
 
@@ -159,7 +160,7 @@ def test_a_thread_that_is_stopped_before_its_first_round_does_none() -> None:
     thread = PeriodicThread("tester", LONG_S, lambda: rounds.append(1), begin_at_once=True)
     thread.stop()
     thread.start()
-    thread.join(10)
+    thread.join(patience())
     assert not rounds
 
 
@@ -167,7 +168,7 @@ def test_a_thread_that_was_never_started_is_not_waited_for(monkeypatch: pytest.M
     waited: list[float | None] = []
     thread = PeriodicThread("tester", LONG_S, lambda: None)
     monkeypatch.setattr(thread._thread, "join", waited.append)
-    thread.join(10)
+    thread.join(patience())
     assert waited == []
 
 
@@ -181,7 +182,7 @@ def test_a_thread_does_not_wait_for_itself() -> None:
 
     thread = PeriodicThread("tester", 0.0, work)
     thread.start()
-    assert joined.wait(10)
+    assert joined.wait(patience())
 
 
 def test_what_guarded_work_raises_is_logged_and_handed_on() -> None:

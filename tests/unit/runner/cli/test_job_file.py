@@ -92,7 +92,6 @@ def test_a_policy_that_many_jobs_of_a_matrix_name_is_told_once_and_each_value_at
 NO_FILE = "is not a regular file; pipes and devices are not read"
 
 
-@pytest.mark.timeout(10)
 def test_a_pipe_in_place_of_a_job_file_is_refused_in_one_line_and_nobody_waits_for_its_other_end() -> None:
     os.mkfifo("job.yaml")
     result = call("validate", "job.yaml")
@@ -107,7 +106,6 @@ def test_what_is_no_file_at_all_is_refused_in_the_same_words(kind: str) -> None:
         assert call("validate", kind).stderr == f"{kind}: {NO_FILE}\n"
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     ("text", "fact"),
     [
@@ -132,7 +130,6 @@ def test_a_pipe_that_a_job_file_names_is_refused_in_one_line(text: str, fact: st
     assert fact in result.stderr
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize("command", ["check", "show", "test policy.yaml"])
 def test_a_pipe_in_place_of_a_policy_is_refused(command: str) -> None:
     os.mkfifo("policy.yaml")
@@ -140,7 +137,6 @@ def test_a_pipe_in_place_of_a_policy_is_refused(command: str) -> None:
     assert (result.exit_code, result.stderr) == (2, f"policy.yaml: {NO_FILE}\n")
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     "command",
     [
@@ -155,7 +151,6 @@ def test_a_pipe_in_place_of_a_journal_or_a_trace_is_refused(command: str) -> Non
     assert (result.exit_code, result.stderr) == (2, f"pipe: {NO_FILE}\n")
 
 
-@pytest.mark.timeout(10)
 def test_a_pipe_in_the_way_of_a_trace_that_is_saved_is_told() -> None:
     os.mkfifo("pipe")
     result = call("simulate", "--synthetic", "1", "--jobs", "1", "--save", "pipe")
@@ -225,7 +220,6 @@ def test_init_does_not_write_through_a_link() -> None:
     assert not Path("elsewhere.yaml").exists()
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize("reader", [False, True], ids=["without-a-reader", "with-a-reader"])
 def test_a_pipe_is_not_written_over_even_where_that_is_forced(reader: bool) -> None:  # noqa: FBT001
     os.mkfifo("job.yaml")

@@ -56,7 +56,6 @@ def test_every_line_of_a_bad_file_is_printed_with_the_daemons_exit_code(
     assert result.stderr == "j.yaml:1:1: a: unknown field\nj.yaml:2:1: b: \\x1b unknown\n"
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize("command", ["submit", "apply"])
 def test_a_pipe_is_refused_and_nothing_is_sent(
     command: str, api: FakeApi, invoke: Invoke, tmp_path: Path

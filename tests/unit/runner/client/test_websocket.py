@@ -12,6 +12,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from runner.client.websocket import BINARY, TEXT, Rejected, WebSocket
+from tests.fakes.patience import patience
 
 SIZES = (0, 1, 125, 126, 65535, 65536, 300_000)
 
@@ -50,7 +51,7 @@ class Server(Thread):
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.settimeout(30)
+        ours.settimeout(patience())
         yield ours, theirs
         ours.shutdown(socket.SHUT_RDWR)
 

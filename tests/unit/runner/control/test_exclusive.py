@@ -11,8 +11,7 @@ from runner.control.exclusive import ExclusiveSection
 from runner.control.inbox import Inbox
 from runner.control.messages import Call
 from tests.fakes.engine.keyed_executor import ManualLanes
-
-LIMIT_S = 10.0
+from tests.fakes.patience import patience
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def exclusive(box: Inbox) -> ExclusiveSection:
 
 def work_of_the_loop(box: Inbox) -> None:
     """Do what has been asked for, as the loop does."""
-    for message in box.receive(LIMIT_S):
+    for message in box.receive(patience()):
         assert isinstance(message, Call)
         message.work()
 
@@ -47,7 +46,7 @@ def test_while_the_loop_works_a_call_runs_on_the_loops_thread(
     with ThreadPoolExecutor(1) as others, exclusive.hold():
         answer = others.submit(lambda: exclusive.run(current_thread))
         work_of_the_loop(box)
-        assert answer.result(LIMIT_S) is current_thread()
+        assert answer.result(patience()) is current_thread()
     assert box.empty()
 
 
@@ -67,19 +66,19 @@ def test_a_question_that_comes_while_another_is_answered_is_left_to_the_loop(
 
     def slowly() -> None:
         begun.set()
-        assert go_on.wait(LIMIT_S)
+        assert go_on.wait(patience())
         said.append("first")
 
     with ThreadPoolExecutor(2) as others:
         others.submit(lambda: exclusive.run(slowly))
-        assert begun.wait(LIMIT_S)
+        assert begun.wait(patience())
         second = others.submit(lambda: exclusive.run(lambda: said.append("second")))
-        (message,) = box.receive(LIMIT_S)
+        (message,) = box.receive(patience())
         go_on.set()
         with exclusive.hold():
             assert isinstance(message, Call)
             message.work()
-        second.result(LIMIT_S)
+        second.result(patience())
     assert said == ["first", "second"]
 
 
@@ -95,7 +94,7 @@ def test_a_look_gives_up_where_the_loop_hangs(
     with ThreadPoolExecutor(1) as others, exclusive.hold():
         looks = others.submit(lambda: exclusive.read(lambda: None))
         with pytest.raises(Unavailable, match="try again"):
-            looks.result(LIMIT_S)
+            looks.result(patience())
 
 
 def test_a_call_that_the_loop_does_not_answer_is_refused_and_never_done(
@@ -106,6 +105,6 @@ def test_a_call_that_the_loop_does_not_answer_is_refused_and_never_done(
     with ThreadPoolExecutor(1) as others, exclusive.hold():
         call = others.submit(lambda: exclusive.run(lambda: done.append("too late")))
         with pytest.raises(Unavailable, match="try again"):
-            call.result(LIMIT_S)
+            call.result(patience())
         work_of_the_loop(box)
     assert done == []

@@ -1,6 +1,5 @@
 """The loop is woken for what cannot wait; news that come while lanes work are taken together."""
 
-import time
 from datetime import UTC, datetime
 from threading import Thread
 
@@ -11,9 +10,10 @@ from runner.control.inbox import Inbox
 from runner.control.messages import Call, EventReceived, Message, Observed
 from runner.control.transitions import batches
 from runner.core.job.events import ImageReady
+from tests.fakes.patience import patience
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-LONG_S = 10.0
+LONG_S = 2 * patience()
 
 
 def news(job_id: str) -> EventReceived:
@@ -107,9 +107,7 @@ def test_a_lane_that_fails_is_not_waited_for(box: Inbox) -> None:
 def test_nobody_who_has_something_to_do_soon_gathers_for_longer(box: Inbox) -> None:
     box.track(nothing)
     box.put(news("1"))
-    began = time.monotonic()
-    assert box.receive(0.01) == [news("1")]
-    assert time.monotonic() - began < LONG_S / 2
+    assert box.receive(0.01) == [news("1")]  # otherwise it gathers for longer than a test may take
 
 
 def test_a_look_waits_until_the_lanes_are_done(box: Inbox) -> None:

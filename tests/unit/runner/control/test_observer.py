@@ -17,6 +17,7 @@ from runner.core.job.states import Preparing, Running, State
 from runner.core.ports.executor import Alive, Created, Gone, Observation, Unknown
 from runner.core.ports.store import JobRow
 from tests.fakes.host.machine import ANN, Host, fresh_host
+from tests.fakes.patience import patience
 
 
 @dataclass
@@ -158,6 +159,6 @@ def test_workers_may_finish_before_an_observation(site: Site) -> None:
     observer = Observer(context, entries, entries.keys(), seen, lambda: order.append("calm"))
     observer.hint()
     observer.start()
-    assert done.wait(10)
-    observer.join(10)
+    assert done.wait(patience())
+    observer.join(patience())
     assert order == ["calm", "look"]

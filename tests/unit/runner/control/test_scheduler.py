@@ -56,6 +56,7 @@ from runner.core.scheduler.snapshot import (
 from tests.fakes.engine.executor import Program
 from tests.fakes.host.disk import examples
 from tests.fakes.host.machine import ANN, Host
+from tests.fakes.patience import patience
 
 BOB = Owner(1002, 1002, "bob")
 EVE = Owner(1003, 1003, "eve")
@@ -1113,13 +1114,13 @@ def test_reasons_of_a_newer_plan_are_not_worked_out_while_those_of_another_are()
 
     def reason(_: str) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(patience())
 
     made = cast("Plan", SimpleNamespace(pending_reasons=SimpleNamespace(get=reason)))
     explanation = Explanation(made)
     reader = threading.Thread(target=explanation.reason, args=("1",))
     reader.start()
-    assert begun.wait(30)
+    assert begun.wait(patience())
     assert not explanation.is_outdated()
     go_on.set()
     reader.join()

@@ -16,6 +16,7 @@ from runner.server import listen
 from runner.server.api.peer import PeerProtocol
 from runner.server.leaving import StopDeadline
 from runner.server.listen import Server, bound
+from tests.fakes.patience import patience
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -43,13 +44,13 @@ def answer_to(
     with ours, theirs, ThreadPoolExecutor(1) as thread:
         theirs.bind("")  # the kernel chooses a name
         theirs.listen()
-        ours.settimeout(20)
+        ours.settimeout(patience())
         ours.connect(theirs.getsockname())
         ours.sendall(b"GET / HTTP/1.1\r\nHost: runner\r\nConnection: close\r\n\r\n")
         config = uvicorn.Config(application, http=PeerProtocol, lifespan="off", log_config=None)
         server = Server(config, leaving, lambda: False, lambda: None, StopDeadline(60))
         served = thread.submit(lambda: asyncio.run(server.serve(sockets=[theirs])))
-        assert begun.wait(20)
+        assert begun.wait(patience())
         server.should_exit = True
         answer = ours.makefile("rb").read()
         served.result(20)

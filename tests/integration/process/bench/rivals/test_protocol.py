@@ -9,6 +9,7 @@ import pytest
 from bench.cases import latency
 from bench.rivals.protocol import BlockingJob, run_command
 from bench.support.result import CannotMeasure
+from tests.fakes.patience import patience
 
 
 def test_the_program_at_the_gate_ends_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_the_program_at_the_gate_ends_when_it_is_let_go_and_not_before(tmp_path:
         gate.await_start()
         assert program.poll() is None
         gate.release()
-        assert program.wait(10) == 0
+        assert program.wait(patience()) == 0
 
 
 def test_a_program_tells_when_it_was_started(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from jobs.training.device import Device
 from jobs.training.failures import NoBatch
 from jobs.training.feed import Feed, outlive_signals
 from jobs.training.switches import Switches
+from tests.fakes.patience import patience
 from tests.unit.jobs.conftest import JobDir
 
 CPU = Device(torch.device("cpu"), "a CPU", 1)
@@ -92,7 +93,7 @@ def test_a_loader_process_is_ahead_by_as_many_batches_as_the_profile_says(ahead:
     for step in range(3):
         assert values(made.take(step))[0] == step
         expected = before + step + 1 + ahead
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience()
         while source.count.value < expected and time.monotonic() < deadline:
             select.select([], [], [], 0.01)
         assert source.count.value == expected

@@ -13,6 +13,7 @@ from runner.base.errors import Refused, UsageError
 from runner.client.http import ErrorResponse
 from runner.client.sessions import finished, open_session
 from tests.fakes.daemon.service import RUNNER, Service, service, until
+from tests.fakes.patience import patience
 
 MANY = 100
 
@@ -40,7 +41,7 @@ def typed(daemon: Service, here: Path, *words: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=patience(),
     )
 
 

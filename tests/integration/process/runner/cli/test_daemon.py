@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.patience import patience
 from tests.unit.runner.cli.conftest import Invoke
 
 
@@ -42,7 +43,7 @@ def test_a_port_that_somebody_else_has_keeps_no_daemon_from_starting(
 ) -> None:
     def runner(*args: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "runner.cli.main", *args]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=50)
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=patience())
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         log = listens(f"127.0.0.1:{taken.getsockname()[1]}")

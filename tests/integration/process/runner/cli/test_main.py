@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.daemon.api import FakeApi, ended
+from tests.fakes.patience import patience
 
 USE = {
     "who": "ada", "device_s": 0.0, "cpu_s": 3600.0, "share": 1.0, "efficiency": 1.0, "utilisation": None,
@@ -97,7 +98,7 @@ def test_a_reader_that_leaves_ends_a_command_that_waits_for_news(api: FakeApi, c
     patient = threading.Event()
 
     def nothing_new() -> None:
-        patient.wait(20)
+        patient.wait(patience())
 
     kind = "log" if command[0] == "logs" else "events"
     api.happen(kind, lambda: None, *[nothing_new] * 3)
@@ -105,7 +106,7 @@ def test_a_reader_that_leaves_ends_a_command_that_waits_for_news(api: FakeApi, c
         assert following.stdout is not None
         assert following.stdout.readline()
         following.stdout.close()
-        assert following.wait(15) == 141
+        assert following.wait(patience()) == 141
     patient.set()
 
 

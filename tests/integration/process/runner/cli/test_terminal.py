@@ -136,7 +136,6 @@ class Typist:
 CTRL_C = "\x03"
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("keys", "code", "state"),
     [("c\n", 11, "finished"), ("d\n", 130, "running"), ("\n", 130, "running"), (CTRL_C, 130, "running")],
@@ -154,7 +153,6 @@ def test_ctrl_c_asks_whether_to_detach_or_to_cancel(api: FakeApi, keys: str, cod
     assert ("goes on" in person.text) == (state == "running")
 
 
-@pytest.mark.timeout(60)
 def test_a_terminal_that_goes_away_leaves_the_job(api: FakeApi) -> None:
     api.logs["000001", 1] = b"step 1\n"
     person = Typist("run", "true")

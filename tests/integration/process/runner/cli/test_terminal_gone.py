@@ -10,6 +10,7 @@ import pytest
 
 from runner.cli.console import TERMINAL_GONE
 from tests.fakes.daemon.service import RUNNER, Service, service, until
+from tests.fakes.patience import patience
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_who_follows_a_silent_job_ends_when_the_terminal_has_gone(daemon: Servic
             daemon.reaches(job_id, "running")
             assert follower.poll() is None
             os.close(ours)
-            assert follower.wait(60) == TERMINAL_GONE
+            assert follower.wait(patience()) == TERMINAL_GONE
         finally:
             follower.kill()
     assert daemon.state_of(job_id) == "running"

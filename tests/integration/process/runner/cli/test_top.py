@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import pytest
 
 from tests.fakes.daemon.api import FakeApi
+from tests.fakes.patience import patience
 from tests.unit.runner.cli.test_top_screen import a_job, an_overview
 
 RUNNER = (sys.executable, "-m", "runner.cli.main")
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ class Terminal:
 
     def until(self, look: Callable[[bytes], bool], what: str) -> bytes:
         """Read until what was written since the last time is as wanted, and return it."""
-        deadline, fresh = time.monotonic() + PATIENCE_S, b""
+        deadline, fresh = time.monotonic() + patience(), b""
         while not look(fresh):
             ready, _, _ = select.select([self.ours], [], [], 0.1)
             fresh += os.read(self.ours, 65536) if ready else b""
@@ -57,7 +57,7 @@ class Terminal:
 
     def left(self) -> int:
         """Return the exit code, and take in the last that was written."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience()
         ended = False
         while not ended:  # somebody must read, or it waits for room on the terminal
             ended = self.command.poll() is not None

@@ -9,6 +9,7 @@ import pytest
 
 from runner.client.relay import serve
 from tests.fakes.daemon.service import until
+from tests.fakes.patience import patience
 
 UPPER = (
     "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line.upper()); sys.stdout.flush()"
@@ -26,7 +27,7 @@ def relay(tmp_path: Path) -> tuple[Path, threading.Thread]:
 
 def connected(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(30)
+    connection.settimeout(patience())
     connection.connect(str(path))
     return connection
 
@@ -53,6 +54,6 @@ def test_the_end_of_one_side_ends_the_other(relay: tuple[Path, threading.Thread]
 def test_it_ends_when_nobody_has_come_for_a_while(relay: tuple[Path, threading.Thread]) -> None:
     path, thread = relay
     assert path.stat().st_mode & 0o777 == 0o600
-    thread.join(30)
+    thread.join(patience())
     assert not thread.is_alive()
     assert not path.exists()

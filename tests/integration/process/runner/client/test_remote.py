@@ -23,6 +23,7 @@ from runner.client.client import Client
 from runner.client.http import ErrorResponse
 from tests.fakes.daemon.ports import free_port
 from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.patience import patience
 
 ROOT = Path(__file__).parents[5]
 
@@ -98,7 +99,7 @@ class Laptop:
             stdin=subprocess.DEVNULL,
             text=True,
             check=False,
-            timeout=120,
+            timeout=patience(),
         )
         assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
         return done.stdout + done.stderr
@@ -392,7 +393,7 @@ def test_version_and_stop_start_no_daemon_there_and_a_follower_says_that_it_is_g
         with suppress(AssertionError):
             daemon.start()
         laptop.run("cancel", job)
-        assert logs.wait(60) == 0
+        assert logs.wait(patience()) == 0
     daemon.ends(job)
 
 
@@ -408,12 +409,12 @@ def test_a_connection_that_drops_in_a_submission_leaves_one_job_or_none(
         command, env=laptop.environ, cwd=project, stderr=subprocess.PIPE, text=True
     ) as submission:
         files = laptop.place / "cache/runner/received/files"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience()
         while submission.poll() is None and not list(files.glob(".draft-*")) and time.monotonic() < deadline:
             pass
         for pid in laptop.masters():
             os.kill(pid, signal.SIGKILL)
-        _, said = submission.communicate(timeout=120)
+        _, said = submission.communicate(timeout=patience())
     made = len(daemon.client.jobs(everything=True)) - before
     assert made == (1 if submission.returncode == 0 else 0), said
     if submission.returncode:
@@ -441,7 +442,7 @@ def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
         return ["unshare", "--mount", *root, "sh", "-c", mount, "sh", *words]
 
     def typed(*words: str) -> str:
-        return subprocess.check_output(apart(*words), env=laptop.environ, text=True, timeout=120)
+        return subprocess.check_output(apart(*words), env=laptop.environ, text=True, timeout=patience())
 
     typed(*runner, "submit", "job.yaml")
     assert (
@@ -459,7 +460,7 @@ def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
         copied = typed("sh", "-c", copy)
         assert copied.endswith("made there")
         words = [*apart(*runner, "exec", "-it", job, "--", "/bin/sh")]
-        shell = pexpect.spawn(words[0], words[1:], env=laptop.environ, encoding="utf-8", timeout=60)
+        shell = pexpect.spawn(words[0], words[1:], env=laptop.environ, encoding="utf-8", timeout=patience())
         shell.sendline("echo $((40 + 2)) there")
         shell.expect("42 there")
         shell.sendline("exit 7")
@@ -467,7 +468,7 @@ def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
         shell.close()
         assert shell.exitstatus == 7
         words = apart(*runner, "shell", "-c", "0.1", "-m", "64M")
-        shell = pexpect.spawn(words[0], words[1:], env=laptop.environ, encoding="utf-8", timeout=60)
+        shell = pexpect.spawn(words[0], words[1:], env=laptop.environ, encoding="utf-8", timeout=patience())
         shell.sendline("cat helper.py; kept=$((50 + 2)); echo $((kept + 1)) there")
         shell.expect("WORDS = 'from the laptop'")
         shell.expect("53 there")
@@ -483,7 +484,7 @@ def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
         assert daemon.client.job(job)["state"] == "running"
         typed(*runner, "exec", job, "--", "touch", "go")
         assert logs.stdout.readline() == b"after the cut\n"  # the follower has connected again by itself
-        assert logs.wait(60) == 0
+        assert logs.wait(patience()) == 0
     assert daemon.client.job(job)["outcome"] == "succeeded"
     assert list(place.iterdir()) == []
 
@@ -492,7 +493,7 @@ def end(ssh: subprocess.Popen[bytes]) -> None:
     """End a client of ssh, which can miss a signal that comes just before it waits for traffic."""
     ssh.terminate()
     try:
-        ssh.wait(10)
+        ssh.wait(patience())
     except subprocess.TimeoutExpired:
         ssh.kill()
 
@@ -547,7 +548,7 @@ def test_two_users_come_by_ssh_each_as_the_one_that_sshd_says(
         runner = [sys.executable, "-m", "runner.cli.entry", "--host", urls[who], *words]
         done = subprocess.run(
             ["unshare", "--mount", "sh", "-c", mount, "sh", *runner],
-            env=laptop.environ, capture_output=True, text=True, timeout=120, check=False,
+            env=laptop.environ, capture_output=True, text=True, timeout=patience(), check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.patience import patience
 
 PROGRAM = """
 import pathlib, time
@@ -181,7 +182,7 @@ class Watched:
         return self.page
 
     def shows(self, words: str) -> None:
-        self.page.get_by_text(words).first.wait_for(timeout=30_000)
+        self.page.get_by_text(words).first.wait_for(timeout=1000 * patience())
 
 
 @pytest.fixture
@@ -318,11 +319,13 @@ def test_a_sweep_with_one_parameter_is_drawn_as_points(points: Sweep, watched: W
 def test_a_sweep_is_live_and_its_jobs_are_compared(daemon: Service, watched: Watched) -> None:
     made = sweep(daemon, "going", {"RATE": ["0.4", "0.7"]}, order="stays")
     page = watched.open(made.page)
-    page.locator("svg.sweep circle").nth(1).wait_for(timeout=60_000)
+    page.locator("svg.sweep circle").nth(1).wait_for(timeout=1000 * patience())
     page.evaluate("window.sameDocument = true")
     made.go.touch()
-    page.locator("tr", has_text="going-1").get_by_text("succeeded").wait_for(timeout=60_000)
-    page.locator("svg.sweep .best title", has_text="loss 0.4;").wait_for(state="attached", timeout=60_000)
+    page.locator("tr", has_text="going-1").get_by_text("succeeded").wait_for(timeout=1000 * patience())
+    page.locator("svg.sweep .best title", has_text="loss 0.4;").wait_for(
+        state="attached", timeout=1000 * patience()
+    )
     assert page.evaluate("window.sameDocument") is True
     for job in made.jobs:
         page.locator(f"input[value='{job}']").check()
@@ -420,12 +423,12 @@ def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, l
     page.get_by_text("Live", exact=True).wait_for()
     for _ in range(3):
         daemon.kill()
-        page.get_by_text("The daemon does not answer.").wait_for(timeout=30_000)
+        page.get_by_text("The daemon does not answer.").wait_for(timeout=1000 * patience())
         with suppress(AssertionError):
             daemon.start()
-        page.get_by_text("Live", exact=True).wait_for(timeout=30_000)
+        page.get_by_text("Live", exact=True).wait_for(timeout=1000 * patience())
     job = training(daemon, "afterwards")
-    page.get_by_role("link", name="afterwards").wait_for(timeout=30_000)
+    page.get_by_role("link", name="afterwards").wait_for(timeout=1000 * patience())
     assert page.get_by_role("link", name="afterwards").get_attribute("href") == f"/jobs/{job}"
     daemon.runner("cancel", job)
     daemon.ends(job)

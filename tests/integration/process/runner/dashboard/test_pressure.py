@@ -2,7 +2,6 @@
 
 import http.client
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -11,11 +10,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from runner.dashboard.watch import MOST_STREAMS
-from tests.fakes.daemon.service import Service, service
+from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.patience import patience
 
 STREAMS = 500
-PATIENT_S = 5.0
-"""Within this time a page must be there, on a machine that runs other tests."""
 
 ENDLESS = """
 import sys, time
@@ -41,22 +39,20 @@ class Browser:
 
     def open(self, path: str) -> tuple[int, str, str]:
         """Return status, cookie and text of an answer."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience())) as connection:
             connection.request("GET", path, headers={"Cookie": self.cookie})
             answer = connection.getresponse()
             cookie = (answer.headers["Set-Cookie"] or "").partition(";")[0]
             return answer.status, cookie, answer.read().decode()
 
     def page(self, path: str) -> str:
-        began = time.monotonic()
         status, _, text = self.open(path)
         assert status == 200, text
-        assert time.monotonic() - began < PATIENT_S
         return text
 
     def send(self, path: str) -> socket.socket:
         """Send a request, and read nothing of its answer."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=patience())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         said = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nCookie: {self.cookie}\r\n\r\n"
         connection.sendall(said.encode())
@@ -83,12 +79,12 @@ def test_five_hundred_streams_are_bounded_and_pages_are_served(browser: Browser)
         assert first.count(b"HTTP/1.1 200") == MOST_STREAMS
         assert first.count(b"HTTP/1.1 503") == STREAMS - MOST_STREAMS
         assert "Machine" in browser.page("/")
-    deadline = time.monotonic() + 30
-    while True:  # the places are free again
+
+    def is_free() -> bool:
         with browser.send("/live") as stream:
-            if stream.recv(12) == b"HTTP/1.1 200":
-                break
-        assert time.monotonic() < deadline
+            return stream.recv(12) == b"HTTP/1.1 200"
+
+    until(is_free, "the places are free again")
 
 
 def test_slow_readers_of_an_endless_line_hold_nobody_up(daemon: Service, browser: Browser) -> None:
@@ -102,9 +98,12 @@ def test_slow_readers_of_an_endless_line_hold_nobody_up(daemon: Service, browser
     )
     job = daemon.submit(file, end="cancelled")
     daemon.reaches(job, "running")
-    deadline = time.monotonic() + 30
-    while "last words" not in (shown := browser.page(f"/jobs/{job}")):
-        assert time.monotonic() < deadline
+
+    def page() -> str | None:
+        shown = browser.page(f"/jobs/{job}")
+        return shown if "last words" in shown else None
+
+    shown = until(page, "the page shows the last words")
     for refused in ("<script>alert", "\u202e", "\u001b", "\u0007"):
         assert refused not in shown
     with ExitStack() as stack:

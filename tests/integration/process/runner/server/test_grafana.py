@@ -18,6 +18,7 @@ import pytest
 from tests.fakes.daemon.service import until
 from tests.fakes.gpu.hosts import h100s
 from tests.fakes.gpu.site import Site, site
+from tests.fakes.patience import patience
 
 ROOT: Final = Path(__file__).parents[5]
 BOARD: Final = json.loads((ROOT / "examples/monitoring/grafana.json").read_text())
@@ -78,7 +79,9 @@ def prometheus(program: str, here: Site, tmp_path_factory: pytest.TempPathFactor
 def ask(address: str, query: str) -> list[Any] | None:
     """Return the series of a query, None if Prometheus does not answer yet."""
     try:
-        with urlopen(f"http://{address}/api/v1/query?{urlencode({'query': query})}", timeout=10) as answer:
+        with urlopen(
+            f"http://{address}/api/v1/query?{urlencode({'query': query})}", timeout=patience()
+        ) as answer:
             said = json.load(answer)
     except URLError:
         return None

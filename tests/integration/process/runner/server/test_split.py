@@ -20,8 +20,9 @@ from runner.base.errors import Unavailable, UsageError
 from runner.files.settings.model import Settings
 from runner.server import split as module
 from runner.server.split import daemon_user
-from tests.fakes.daemon.service import PATIENCE_S, Service, service, until
+from tests.fakes.daemon.service import Service, service, until
 from tests.fakes.host.users import with_uid
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
 
@@ -154,7 +155,7 @@ def test_a_daemon_whose_helper_is_killed_ends_and_the_next_one_goes_on(daemon: S
 def test_a_helper_ends_with_the_part_that_answers_and_says_so(daemon: Service) -> None:
     os.kill(part(daemon), signal.SIGKILL)
     assert daemon._child is not None
-    daemon._child.join(PATIENCE_S)
+    daemon._child.join(patience())
     assert daemon._child.exitcode == 128 + signal.SIGKILL
     assert "daemon.killed" in daemon.daemon_log()
     daemon._reap()
@@ -163,7 +164,7 @@ def test_a_helper_ends_with_the_part_that_answers_and_says_so(daemon: Service) -
 def test_a_signal_to_stop_reaches_the_part_that_answers(daemon: Service) -> None:
     os.kill(daemon.daemon_pid(), signal.SIGTERM)
     assert daemon._child is not None
-    daemon._child.join(PATIENCE_S)
+    daemon._child.join(patience())
     assert daemon._child.exitcode == 0
     assert "daemon.stopped" in daemon.daemon_log()
     assert not daemon.socket.exists()
@@ -187,7 +188,7 @@ def test_a_part_that_cannot_stop_because_its_helper_does_not_answer_ends_in_time
     finally:
         os.kill(helper, signal.SIGCONT)
     assert impatient._child is not None
-    impatient._child.join(PATIENCE_S)
+    impatient._child.join(patience())
     assert impatient._child.exitcode == 1
     log = impatient.daemon_log()
     assert "Timeout (0:00:01)!" in log
@@ -202,7 +203,7 @@ def test_a_part_that_hears_nothing_is_killed_by_its_helper_after_it_should_have_
     os.kill(part(impatient), signal.SIGSTOP)
     os.kill(impatient.daemon_pid(), signal.SIGTERM)
     assert impatient._child is not None
-    impatient._child.join(PATIENCE_S)
+    impatient._child.join(patience())
     assert impatient._child.exitcode == 128 + signal.SIGKILL
     assert "daemon.stop_overdue" in impatient.daemon_log()
     impatient._reap()

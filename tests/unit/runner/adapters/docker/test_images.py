@@ -18,9 +18,9 @@ from runner.adapters.docker.images import DockerImages
 from runner.base.errors import Unavailable
 from runner.core.ports.images import BuildFailed
 from tests.fakes.engine.image_engine import FakeEngine
+from tests.fakes.patience import patience
 
 LOCKS = Path(wheels.__file__).with_name("locks")
-PATIENCE_S = 10
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Site:
 
         thread = threading.Thread(target=wish)
         thread.start()
-        return lambda: thread.join(PATIENCE_S)
+        return lambda: thread.join(patience())
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def site(tmp_path: Path) -> Site:
 
 def test_a_build_that_no_job_waits_for_is_broken_off(site: Site) -> None:
     ended = site.begin("1")
-    assert site.engine.building.wait(PATIENCE_S)
+    assert site.engine.building.wait(patience())
     site.images.leave("1")
     ended()
     assert site.said == {
@@ -77,9 +77,9 @@ def test_a_build_that_no_job_waits_for_is_broken_off(site: Site) -> None:
 
 def test_a_build_goes_on_for_the_last_job_that_waits_for_it(site: Site) -> None:
     ended = [site.begin("1")]
-    assert site.engine.building.wait(PATIENCE_S)
+    assert site.engine.building.wait(patience())
     ended.append(site.begin("2"))
-    assert site.queued.wait(PATIENCE_S)
+    assert site.queued.wait(patience())
     site.images.leave("1")
     assert not site.engine.broken_off.is_set()
     site.images.leave("2")
@@ -91,7 +91,7 @@ def test_a_build_goes_on_for_the_last_job_that_waits_for_it(site: Site) -> None:
 
 def test_whoever_comes_after_a_build_was_broken_off_begins_anew(site: Site) -> None:
     ended = site.begin("1")
-    assert site.engine.building.wait(PATIENCE_S)
+    assert site.engine.building.wait(patience())
     site.images.leave("1")
     ended()
     site.engine.endless = False
@@ -100,7 +100,7 @@ def test_whoever_comes_after_a_build_was_broken_off_begins_anew(site: Site) -> N
 
 def test_a_daemon_that_leaves_does_not_wait_for_a_build(site: Site) -> None:
     ended = site.begin("1")
-    assert site.engine.building.wait(PATIENCE_S)
+    assert site.engine.building.wait(patience())
     site.images.close()
     ended()
     assert "the daemon stops" in (site.directory / "1.log").read_text()

@@ -16,6 +16,7 @@ from runner.adapters.slurm.records import SlurmRecord
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import Gone, Key, LaunchRequest, Limits, Unknown, Waiting
 from runner.core.ports.users import Owner
+from tests.fakes.patience import patience
 
 UID = 1000
 DEAD = Unavailable("squeue: Unable to contact slurm controller (connect failure)")
@@ -36,7 +37,7 @@ class FakeSlurm(SlurmCommands):
     def ask(self, program: str, *arguments: str, given: str | None = None) -> str:
         del arguments, given
         self.asked.append(program)
-        assert self.answers.wait(60)
+        assert self.answers.wait(patience())
         if self.dead:
             raise self.dead[0]
         return "5\n" if program == "sbatch" else "".join(f"{row}\n" for row in self.rows)
@@ -58,7 +59,7 @@ def working(work: Callable[[], object]) -> Iterator[threading.Thread]:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     yield thread
-    thread.join(60)
+    thread.join(patience())
     assert not thread.is_alive()
 
 

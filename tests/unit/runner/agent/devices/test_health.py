@@ -15,6 +15,7 @@ from runner.core.policy.facts import DecisionPoint
 from runner.core.ports.devices import Device
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.gpu.vitals import FakeHealth
+from tests.fakes.patience import patience
 
 BOTH = ("GPU-a", "GPU-b")
 DEVICES = tuple(Device(uuid, "nvidia", "H100") for uuid in BOTH)
@@ -398,9 +399,9 @@ def test_a_hint_makes_the_next_look_come_at_once(site: Site) -> None:
     )
     watch.start()
     try:
-        assert looked.wait(10)
+        assert looked.wait(patience())
         looked.clear()
         watch.hint()
-        assert looked.wait(10)
+        assert looked.wait(patience())
     finally:
         watch.stop()

@@ -25,6 +25,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import DeviceKind, DeviceState
 from tests.fakes.daemon.clock import FakeClock
+from tests.fakes.patience import patience
 
 GIB = 1024**3
 IDLE = Health(lost=False, recovery="none", used_bytes=GIB // 2, processes=())
@@ -432,7 +433,7 @@ def test_the_thread_takes_looks_in_when_it_is_woken(site: Site) -> None:
     site.watch.look()
     site.inventory.thread.start()
     site.inventory.thread.wake()
-    assert woken.wait(10)
+    assert woken.wait(patience())
     site.inventory.thread.stop()
 
 

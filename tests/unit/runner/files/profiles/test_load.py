@@ -36,7 +36,6 @@ def profile(text: str) -> Profile:
     return resolve_profile(parse_job((WORKLOAD + text).encode(), Path("job.yaml")), "cpu")
 
 
-@pytest.mark.timeout(10)
 def test_a_pipe_in_place_of_a_profile_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine.yaml")
     with pytest.raises(UsageError, match=r"mine\.yaml: is not a regular file"):

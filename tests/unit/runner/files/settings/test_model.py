@@ -24,7 +24,6 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert load_settings(path) == Settings()
 
 
-@pytest.mark.timeout(10)
 def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match=r"pipe: is not a regular file$"):

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +30,7 @@ from runner.control.controller import Controller
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import LaunchRequest
 from runner.files.settings.model import Settings
+from runner.server.api import jobs as jobs_api
 from runner.server.api.application import MAX_BODY_BYTES, application
 from runner.server.api.peer import Peer, peer_of
 from tests.fakes.daemon.services import attempt_config, job_service
@@ -36,6 +38,7 @@ from tests.fakes.engine.executor import FakeExecutor, Program, World
 from tests.fakes.engine.images import FakeImages
 from tests.fakes.engine.packages import FakePackages
 from tests.fakes.gpu.vitals import FakeInventory
+from tests.fakes.patience import patience
 
 JOB = "workload: {kind: causal_lm, data: stdlib}\nretry: {backoff: 0s}\n"
 ME = os.getuid()
@@ -86,7 +89,7 @@ class Site:
         async def exchange() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, client=(f"{uid}:{uid}", 4711))
             async with httpx.AsyncClient(transport=transport, base_url="http://runner") as client:
-                return await client.request(method, f"/v1{path}", json=body, timeout=30)
+                return await client.request(method, f"/v1{path}", json=body, timeout=patience())
 
         return asyncio.run(exchange())
 
@@ -120,7 +123,7 @@ T = TypeVar("T")
 
 
 def wait_until(look: Callable[[], T | None]) -> T:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patience()
     while time.monotonic() < deadline:
         if (found := look()) is not None:
             return found
@@ -477,17 +480,17 @@ def test_waiting_ends_when_the_job_does(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "question", ["/jobs/1/wait?timeout=60", "/jobs/1/log?wait=60", "/events?after=99&wait=60"]
+    "question", ["/jobs/1/wait?timeout=1e6", "/jobs/1/log?wait=1e6", "/events?after=99&wait=1e6"]
 )
 def test_a_question_that_waits_is_answered_with_what_there_is_when_the_daemon_leaves(
-    site: Site, question: str
+    site: Site, question: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(jobs_api, "LONGEST_WAIT_S", inf)
     site.submit()
     site.until("running")
     site.service.broadcast.leave()
-    began = time.monotonic()
     answer = site.ask("GET", question)
-    assert (answer.status_code, time.monotonic() - began < 50) == (200, True)
+    assert answer.status_code == 200
     assert answer.text == "" or answer.json().get("done", False) is False
 
 

@@ -11,6 +11,7 @@ import uvicorn
 
 from runner.server.api import peer
 from runner.server.api.peer import PeerProtocol
+from tests.fakes.patience import patience
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -36,7 +37,7 @@ def told(request: bytes) -> tuple[bytes, int]:
         await loop.connect_accepted_socket(lambda: PeerProtocol(config, state, {}), theirs)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         writer.write(request)
-        answer = await asyncio.wait_for(reader.read(), 20)
+        answer = await asyncio.wait_for(reader.read(), patience())
         writer.close()
         return answer
 
@@ -157,7 +158,7 @@ def test_who_does_not_read_an_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch)
         state = uvicorn.server.ServerState()
         await asyncio.get_running_loop().connect_accepted_socket(lambda: Watched(config, state, {}), theirs)
         ours.send(b"GET / HTTP/1.1\r\nHost: runner\r\n\r\n")
-        await asyncio.wait_for(lost.wait(), 20)
+        await asyncio.wait_for(lost.wait(), patience())
         received, size = b"begun", 0
         while received:
             received = ours.recv(2**20)

@@ -27,8 +27,7 @@ from runner.server.api.threads import (
     run_in_share,
     run_rollout,
 )
-
-LIMIT_S = 20.0
+from tests.fakes.patience import patience
 
 
 class Work:
@@ -43,7 +42,7 @@ class Work:
             self.now += 1
             self.most = max(self.most, self.now)
         self.begun.release()
-        assert self.go_on.wait(LIMIT_S)
+        assert self.go_on.wait(patience())
         with self.lock:
             self.now -= 1
 
@@ -87,7 +86,7 @@ async def many(app: FastAPI, path: str, uid: int, count: int) -> list[asyncio.Ta
     async def one() -> int:
         transport = ASGITransport(app, client=(f"{uid}:{uid}", 1))
         async with AsyncClient(transport=transport, base_url="http://runner") as client:
-            return (await client.get(path, timeout=LIMIT_S)).status_code
+            return (await client.get(path, timeout=patience())).status_code
 
     tasks = [asyncio.create_task(one()) for _ in range(count)]
     for _ in range(50):
@@ -112,7 +111,7 @@ def test_a_person_with_a_hundred_slow_requests_keeps_nobody_else_waiting(path: s
     async def scene() -> None:
         slow = await many(app, path, 1001, 100)
         [others] = await many(app, "/quick", 1002, 1)
-        assert await asyncio.wait_for(others, LIMIT_S) == 200
+        assert await asyncio.wait_for(others, patience()) == 200
         assert work.most <= most
         work.go_on.set()
         assert set(await asyncio.gather(*slow)) == {200}
@@ -128,7 +127,7 @@ def test_a_list_gets_past_the_checks_of_the_same_person() -> None:
     async def scene() -> None:
         slow = await many(app, "/check", 1001, 50)
         [own] = await many(app, "/quick", 1001, 1)
-        assert await asyncio.wait_for(own, LIMIT_S) == 200
+        assert await asyncio.wait_for(own, patience()) == 200
         work.go_on.set()
         await asyncio.gather(*slow)
 
@@ -157,8 +156,8 @@ def test_however_many_people_send_slow_requests_another_may_list_and_cancel(path
         slow = [task for uid in people for task in await many(app, path, uid, 10)]
         [other] = await many(app, "/control", 2000, 1)
         [own] = await many(app, "/control", 1001, 1)
-        assert await asyncio.wait_for(other, LIMIT_S) == 200
-        assert await asyncio.wait_for(own, LIMIT_S) == 200
+        assert await asyncio.wait_for(other, patience()) == 200
+        assert await asyncio.wait_for(own, patience()) == 200
         work.go_on.set()
         await asyncio.gather(*slow)
 
@@ -176,11 +175,11 @@ def test_people_whose_checks_took_long_keep_no_other_check_waiting() -> None:
         slow = [task for uid in people for task in await many(app, "/check", uid, 5)]
         others = await many(app, "/check", 2000, 1)
         for _ in range(threads.LONG_CHECKS + 1):  # the other one's check has begun beside theirs
-            assert await asyncio.to_thread(work.begun.acquire, timeout=LIMIT_S)
+            assert await asyncio.to_thread(work.begun.acquire, timeout=patience())
         work.go_on.set()
         await asyncio.gather(*slow, *others)
 
-    asyncio.run(asyncio.wait_for(scene(), LIMIT_S))
+    asyncio.run(asyncio.wait_for(scene(), patience()))
 
 
 def test_checks_that_took_long_are_forgotten() -> None:

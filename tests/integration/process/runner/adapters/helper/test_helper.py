@@ -46,6 +46,7 @@ from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import Owner, User
 from tests.fakes.engine.executor import FakeExecutor, World
+from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
 
@@ -250,7 +251,7 @@ def test_an_executor_is_asked_through_the_helper(two: Two) -> None:
     assert executor.plan(request)
     executor.launch(request)
     assert executor.observe() == (Alive(request.key),)
-    assert woken.wait(20)
+    assert woken.wait(patience())
     executor.signal(request.key, SIGKILL)
     executor.remove(request.key)
     assert executor.observe() == ()

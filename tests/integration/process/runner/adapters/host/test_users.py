@@ -104,7 +104,6 @@ def test_a_secret_that_is_too_large_is_refused(tmp_path: Path) -> None:
         USERS.read_as_user(ME, tmp_path / "big")
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     "who", [pytest.param(ME, id="me"), pytest.param(NOBODY, id="nobody", marks=needs_root)]
 )

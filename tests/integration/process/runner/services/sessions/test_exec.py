@@ -14,6 +14,7 @@ from runner.base.errors import Refused
 from runner.client.http import ErrorResponse
 from runner.client.sessions import finished, open_session
 from tests.fakes.daemon.service import RUNNER, Service, service, until
+from tests.fakes.patience import patience
 
 ENTRY = (*RUNNER[:-1], "runner.cli.entry")
 """The program ``runner`` as it is installed, which runs the plain form of the command on its own."""
@@ -48,7 +49,12 @@ def job(daemon: Service) -> Iterator[str]:
 def typed(daemon: Service, *arguments: str, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:  # noqa: A002
     """Type a command with bytes for its standard input."""
     return subprocess.run(
-        [*ENTRY, *arguments], input=input, capture_output=True, check=False, env=daemon.environ, timeout=60
+        [*ENTRY, *arguments],
+        input=input,
+        capture_output=True,
+        check=False,
+        env=daemon.environ,
+        timeout=patience(),
     )
 
 
@@ -89,7 +95,7 @@ def test_a_signal_reaches_the_command(daemon: Service, job: str) -> None:
         assert command.stdout.readline() == "ready\n"
         command.send_signal(signal.SIGINT)
         assert command.stdout.readline() == "told\n"
-        assert command.wait(60) == 5
+        assert command.wait(patience()) == 5
 
 
 def test_a_command_whose_client_is_gone_gets_a_hangup(daemon: Service, job: str, tmp_path: Path) -> None:
@@ -132,7 +138,7 @@ def test_a_session_dies_with_its_job(daemon: Service) -> None:
         assert command.stdout is not None
         assert command.stdout.readline() == "ready\n"
         daemon.runner("cancel", job_id)
-        assert command.wait(60) in {128 + signal.SIGKILL, 128 + signal.SIGHUP}
+        assert command.wait(patience()) in {128 + signal.SIGKILL, 128 + signal.SIGHUP}
         assert command.stderr is not None
         told = command.stderr.read()
     assert told == "job brief ended (cancelled by root); the command ended with it\n"

@@ -12,6 +12,7 @@ import pytest
 from runner.base.errors import Refused, UsageError
 from tests.fakes.daemon.ports import SERVER, fetch, forwarding, free_port, sockets
 from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.patience import patience
 
 PORT, CLOSED = free_port(), free_port()
 
@@ -19,7 +20,7 @@ FETCH_AS_ANOTHER = """
 import os, socket, sys
 os.setgid(65532); os.setuid(65532)
 connection = socket.socket()
-connection.settimeout(30)
+connection.settimeout(300)
 connection.connect(("127.0.0.1", int(sys.argv[1])))
 try:
     connection.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
@@ -61,7 +62,9 @@ def test_a_server_inside_answers_on_the_loopback(daemon: Service, job: str) -> N
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_process_of_another_user_is_turned_away(daemon: Service, job: str) -> None:
     with forwarding(daemon, job, f"{PORT}:0") as (command, port):
-        other = subprocess.run([sys.executable, "-c", FETCH_AS_ANOTHER, str(port)], check=False, timeout=60)
+        other = subprocess.run(
+            [sys.executable, "-c", FETCH_AS_ANOTHER, str(port)], check=False, timeout=patience()
+        )
         assert other.returncode == 0
         assert command.stderr is not None
         assert command.stderr.readline() == "a process of another user was turned away\n"
@@ -103,7 +106,7 @@ def test_it_ends_with_its_job(daemon: Service) -> None:
     daemon.reaches(job_id, "running")
     with forwarding(daemon, job_id, "6006:0") as (command, _):
         daemon.runner("cancel", job_id)
-        assert command.wait(60) == 11
+        assert command.wait(patience()) == 11
         assert command.stderr is not None
         assert command.stderr.read() == "job brief ended (cancelled by root); the forwarding ended with it\n"
 

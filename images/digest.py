@@ -18,6 +18,9 @@ SCHEMA: Final = 1
 LABEL: Final = "runner.digest"
 """The label with the whole digest, which every image has; its tag has the first 16 digits."""
 
+VERSION_LABELS: Final = ("runner.cuda", "runner.rocm")
+"""Labels with the versions that launches compare with the driver; an empty one says nothing."""
+
 
 def digest(recipe: Recipe) -> str:
     """Return the sha256 of a recipe, in hex."""

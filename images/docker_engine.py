@@ -68,11 +68,6 @@ class DockerEngine:
                 raise BuildFailed(f"image {reference}: is not in the engine") from error
         return found
 
-    def load(self, archive: Iterable[bytes], token: CancellationToken) -> None:
-        for record in self._post("images/load", {"quiet": "1"}, archive, token):
-            if "error" in record:
-                raise BuildFailed(f"load: {record['error']}")
-
     def images(self, label: str) -> tuple[Image, ...]:
         with self._client("list images") as api:
             return tuple(_image(row) for row in api.images(filters={"label": label}))

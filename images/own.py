@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event, Timer
-from typing import IO, Final
+from typing import IO, Final, Literal
 
+from images.added_layer import tag_of
 from images.cancellation import CancellationToken
 from images.digest import LABEL, tag
 from images.dockerfile import BASE, MAX_BYTES, read_dockerfile
@@ -28,7 +29,7 @@ from images.log import BuildLog
 from images.packages.values import Limits
 from images.ports import BuildRequest, Engine
 from images.records import record
-from images.settings import Accelerator
+from images.settings import Accelerator, BuilderKind
 
 SCHEMA: Final = 2
 """Increment it when the same context gives a different image."""
@@ -46,6 +47,7 @@ class DockerfileRules:
     network: bool = False
     cache: bool = True
     """Whether the steps of earlier builds are used again, also of other users."""
+    builder: Literal["auto"] | BuilderKind = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class DockerfileImages:
     def _request(self, name: str, below: str, labels: Mapping[str, str]) -> BuildRequest:
         return BuildRequest(
             name,
-            {BASE: self._tag_of(below)},
+            {BASE: tag_of(self.engine(), below)},
             labels,
             dockerfile=CANONICAL,
             network=self.rules.network,
@@ -115,25 +117,10 @@ class DockerfileImages:
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def _tag_of(self, below: str) -> str:
-        """Return a tag of an image: builders cannot build from an id.
-
-        Raises:
-            BuildFailed: the engine has no such image.
-        """
-        image = self.engine().image(below)
-        if image is None:
-            raise BuildFailed(f"image {below}: is not in the engine")
-        if image.tags:
-            return min(image.tags, key=lambda each: (":h-" not in each, each))  # those of digests do not move
-        made = f"runner-base:id-{below.removeprefix('sha256:')[:16]}"
-        self.engine().tag(below, made)
-        return made
-
     def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> str:
         self._write_canonical(context, path)
         engine = self.engine()
-        kind = next(engine.builders())
+        kind = next(engine.builders()) if self.rules.builder == "auto" else self.rules.builder
         log.line(f"dockerfile: building {path} with {kind}")
         context.seek(0)
         with _limited(log, self.limits.seconds) as token:

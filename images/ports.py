@@ -4,7 +4,7 @@
 dictionary.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -72,13 +72,6 @@ class Engine(Protocol):
 
         Raises:
             BuildFailed: the engine has none.
-        """
-
-    def load(self, archive: Iterable[bytes], token: CancellationToken) -> None:
-        """Load the parts of an archive of ``docker save``; layers that the engine holds may be missing.
-
-        Raises:
-            BuildFailed: the engine refuses it.
         """
 
     def images(self, label: str) -> tuple[Image, ...]:

@@ -1,9 +1,10 @@
-"""Runs inside of a container: installs Debian packages, and writes what that has changed as a layer.
+"""Runs inside of a container: installs Debian packages, and writes what that has changed and removed.
 
 ``python3 -I -c THIS PACKAGES OUT UID:GID``; it stands alone, for the image has nothing of the runner that it
 could import.  What differs between two installations is left out: logs, caches, byte code, old copies.
 """
 
+import json
 import os
 import stat
 import subprocess
@@ -63,13 +64,6 @@ def add(tar: tarfile.TarFile, path: str) -> None:
             tar.addfile(member, file)
 
 
-def add_removal(tar: tarfile.TarFile, path: str) -> None:
-    directory, name = os.path.split(path)
-    member = tarfile.TarInfo(os.path.join(directory, f".wh.{name}").lstrip("/"))
-    member.mtime = TIME
-    tar.addfile(member)
-
-
 def main(packages: str, out: str, owner: str) -> None:
     before = look()
     debs = sorted(os.path.join(packages, name) for name in os.listdir(packages))
@@ -81,13 +75,15 @@ def main(packages: str, out: str, owner: str) -> None:
     after = look()
     with tarfile.open(os.path.join(out, "layer.tar"), "w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted({*before, *after}):
-            if path not in after:
-                if os.path.dirname(path) in after or os.path.dirname(path) == "/":
-                    add_removal(tar, path)
-            elif after[path] != before.get(path):
+            if path in after and after[path] != before.get(path):
                 add(tar, path)
+    kept = {*after, "/"}
+    removed = [path for path in sorted(before) if path not in after and os.path.dirname(path) in kept]
+    with open(os.path.join(out, "removed.json"), "w", encoding="utf-8") as file:
+        json.dump(removed, file)
     uid, gid = map(int, owner.split(":"))
-    os.chown(os.path.join(out, "layer.tar"), uid, gid)
+    for name in ("layer.tar", "removed.json"):
+        os.chown(os.path.join(out, name), uid, gid)
 
 
 if __name__ == "__main__":

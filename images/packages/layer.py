@@ -1,81 +1,23 @@
-"""Packages as a layer, and an image of that layer on another image.
+"""Packages as a layer of an image.
 
 The layer depends on the files alone: they are sorted, belong to root, and have one time.  So the same lock
-gives the same layer on every machine.  The engine gets the archive while it is made: what a file contributes
-to it is known before it is read.
+gives the same layer on every machine.  Its size is known before a file is read.
 """
 
-import hashlib
-import json
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISLNK, S_ISREG
-from typing import IO, Any, Final, Protocol
+from typing import Final
 
+from images.added_layer import PART_BYTES
 from images.errors import BuildFailed
 from images.packages.values import PythonFacts
 
-CREATED: Final = "1980-01-01T00:00:00Z"
-"""The time of every image and file; wheels cannot have an older one."""
-
 _CREATED_S: Final = 315532800
-VERSION_LABELS: Final = ("runner.cuda", "runner.rocm")
-LAYER_PATH: Final = "packages/layer.tar"
-
-PART_BYTES: Final = 512 * 1024
-"""Small files are put together to parts of this size: each is hashed, and sent, by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageBelow:
-    """The image that a layer is put on."""
-
-    layers: tuple[str, ...]  # digests, the lowest first
-    config: Mapping[str, Any]
-    architecture: str
-    os: str
-    labels: Mapping[str, str]  # of the image that is made
-
-
-def image_below(found: Mapping[str, Any], labels: Mapping[str, str]) -> ImageBelow:
-    """Return an image as the engine describes it; ``labels`` are those of the image that is made on it.
-
-    The versions of CUDA and ROCm below it stay among them: launches compare them with the driver.
-    """
-    layers = tuple(found["RootFS"]["Layers"])
-    below = found["Config"].get("Labels") or {}
-    kept = {name: below[name] for name in VERSION_LABELS if name in below}
-    return ImageBelow(layers, found["Config"], found["Architecture"], found["Os"], {**kept, **labels})
-
-
-class Layer(Protocol):
-    """A tar whose size is known before it is read."""
-
-    @property
-    def size(self) -> int: ...
-
-    def parts(self) -> Iterator[bytes]:
-        """Yield the content.
-
-        Raises:
-            BuildFailed: it has changed since.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class LayerFile:
-    """A layer that is a file already."""
-
-    file: IO[bytes]
-    size: int
-
-    def parts(self) -> Iterator[bytes]:
-        """Yield the content."""
-        while part := self.file.read(PART_BYTES):
-            yield part
+"""The time of every file, 1980: wheels cannot have an older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,56 +158,10 @@ def _file(path: str, source: Path | bytes, size: int, *, executable: bool = Fals
     return _Entry(_header(member), source, size)
 
 
-def with_environment(base: ImageBelow, facts: PythonFacts) -> ImageBelow:
-    """Return an image whose programs see the virtual environment of the packages."""
-    config = dict(base.config)
-    variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
-    variables["PATH"] = f"{facts.prefix}/bin:{variables.get('PATH', os.defpath)}"
-    variables["VIRTUAL_ENV"] = facts.prefix
-    config["Env"] = [f"{name}={value}" for name, value in variables.items()]
-    return replace(base, config=config)
+def variables(facts: PythonFacts, inherited: Iterable[str]) -> Mapping[str, str]:
+    """Return the variables of an image whose programs see the virtual environment of the packages.
 
-
-def image_config(base: ImageBelow, layer: str) -> bytes:
-    """Return the configuration of an image of one layer on another one; its sha256 is the id of the image."""
-    config = dict(base.config)
-    config["Labels"] = dict(base.labels)
-    content = {
-        "architecture": base.architecture,
-        "os": base.os,
-        "created": CREATED,
-        "config": config,
-        "rootfs": {"type": "layers", "diff_ids": [*base.layers, f"sha256:{layer}"]},
-        "history": [{"created": CREATED, "created_by": "runner packages"}],
-    }
-    return json.dumps(content, sort_keys=True).encode()
-
-
-def archive_parts(layer: Layer, base: ImageBelow, tag: str) -> Iterator[bytes]:
-    """Yield the archive of an image that is one layer on an image that the engine holds.
-
-    The archive names the layers below and does not contain them.  The layer comes first: what names it needs
-    its digest.
-
-    Raises:
-        BuildFailed: a file has changed while it was read.
+    ``inherited`` are those of the image below, as ``NAME=VALUE``.
     """
-    digest = hashlib.sha256()
-    yield _outer_header(LAYER_PATH, layer.size)
-    for part in layer.parts():
-        digest.update(part)
-        yield part
-    yield bytes(_padded(layer.size) - layer.size)
-    config = image_config(base, digest.hexdigest())
-    name = f"{hashlib.sha256(config).hexdigest()}.json"
-    held = [f"held-{number}/layer.tar" for number in range(len(base.layers))]
-    manifest = json.dumps([{"Config": name, "RepoTags": [tag], "Layers": [*held, LAYER_PATH]}]).encode()
-    for path, body in (("manifest.json", manifest), (name, config)):
-        yield _outer_header(path, len(body)) + body + bytes(_padded(len(body)) - len(body))
-    yield bytes(2 * tarfile.BLOCKSIZE)
-
-
-def _outer_header(path: str, size: int) -> bytes:
-    member = _member(path, 0o644)
-    member.size = size
-    return member.tobuf(tarfile.GNU_FORMAT)
+    below = dict(each.partition("=")[::2] for each in inherited)
+    return {"PATH": f"{facts.prefix}/bin:{below.get('PATH', os.defpath)}", "VIRTUAL_ENV": facts.prefix}

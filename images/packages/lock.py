@@ -75,6 +75,14 @@ class Lock:
         return "\n".join(_lines(self)) + "\n"
 
     @property
+    def for_installer(self) -> str:
+        """The lock for ``uv``, without its Python: ``uv`` compares that with the interpreter that runs it.
+
+        The packages are for the Python of an image, which ``--python-version`` tells.
+        """
+        return "".join(f"{line}\n" for line in _lines(self) if not line.startswith("requires-python"))
+
+    @property
     def digest(self) -> str:
         """The sha256 of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from images.digest import LABEL, tag
+from images.added_layer import Addition, LayerBuilder
+from images.digest import LABEL, VERSION_LABELS, tag
 from images.errors import BuildFailed
 from images.file_lock import locked
 from images.log import BuildLog
-from images.packages.layer import PackageLayer, archive_parts, image_below, with_environment
+from images.packages.layer import PackageLayer, variables
 from images.packages.lock import Lock, parse_lock
 from images.packages.mistakes import resolve_telling_all
 from images.packages.probe import probe_image
@@ -25,7 +26,7 @@ from images.packages.values import Account, Indexes, Limits, PythonFacts, Requir
 from images.ports import Engine
 from images.prune import evict
 from images.records import record
-from images.settings import Accelerator
+from images.settings import Accelerator, BuilderKind
 
 SCHEMA: Final = 1
 """Increment it when the same lock gives a different layer."""
@@ -40,6 +41,7 @@ class PackageSettings:
     account: Account | None = None
     """Who unpacks wheels; ``None``: this process."""
     limits: Limits = field(default_factory=Limits)
+    builder: Literal["auto"] | BuilderKind = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,13 @@ class PackageStore:
         return resolve_telling_all(partial(builder.resolve, log=log), again, wanted)
 
     @property
+    def _layers(self) -> LayerBuilder:
+        return LayerBuilder(self.engine(), self.settings.cache_dir, self.settings.builder)
+
+    @property
     def _system(self) -> SystemStore:
-        settings = self.settings
-        return SystemStore(settings.cache_dir, self.engine, settings.limits, settings.indexes.ca_file)
+        settings, certificates = self.settings, self.settings.indexes.ca_file
+        return SystemStore(settings.cache_dir, self.engine, settings.limits, settings.builder, certificates)
 
     def _unpacker(self) -> Unpacker:
         settings = self.settings
@@ -166,13 +172,13 @@ class PackageStore:
             "runner.below": below,
             **({} if lock.owner is None else {"runner.owner": str(lock.owner)}),
         }
+        if lock.isolated:  # a torch of its own, with another CUDA or none
+            labels |= dict.fromkeys(VERSION_LABELS, "")
+        inherited = self.engine().inspect(below)["Config"].get("Env") or ()
         with self._unpacker().unpacked(lock, facts, log) as root:
-            base = image_below(self.engine().inspect(below), labels)
-            if lock.isolated:  # a torch of its own, with another CUDA or none
-                base = replace(base, labels=labels)
             layer = PackageLayer(root, facts, isolated=lock.isolated)
-            parts = archive_parts(layer, with_environment(base, facts), name)
-            self.engine().load(log.counted(parts, layer.size, "packages: layer"), log.token)
+            addition = Addition(name, below, labels, variables(facts, inherited))
+            self._layers.build(addition, layer, log, "packages: layer")
         image = self._find(name, address)
         if image is None:
             raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")

@@ -17,21 +17,21 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote
 
+from images.added_layer import Addition, LayerBuilder, LayerFile
 from images.bases import CERTIFICATE, OPTIONS, apt_options
 from images.digest import LABEL, tag
 from images.errors import BuildFailed
 from images.file_lock import locked
 from images.log import BuildLog
-from images.packages.layer import LayerFile, archive_parts, image_below
 from images.packages.lock import SystemPackage
 from images.packages.resolve import IndexUnavailable, Unresolvable
 from images.packages.values import Limits
 from images.ports import Engine, Step, StepEnd
 from images.records import record
-from images.settings import Accelerator
+from images.settings import Accelerator, BuilderKind
 
 SCHEMA: Final = 1
 """Increment it when the same packages give a different layer."""
@@ -63,6 +63,7 @@ class SystemStore:
     cache_dir: Path
     engine: Callable[[], Engine]
     limits: Limits
+    builder: Literal["auto"] | BuilderKind = "auto"
     ca_file: Path | None = None
 
     def resolve(self, wanted: Iterable[str], below: str, log: BuildLog) -> tuple[SystemPackage, ...]:
@@ -162,13 +163,12 @@ class SystemStore:
                 "runner.kind": "system",
                 "runner.below": below,
             }
-            base = image_below(self.engine().inspect(below), labels)
+            removed = tuple(json.loads((out / "removed.json").read_text()))
             with (out / "layer.tar").open("rb") as file:
                 layer = LayerFile(file, os.fstat(file.fileno()).st_size)
-                sent = log.counted(
-                    archive_parts(layer, base, name), layer.size, "system packages: image layer"
-                )
-                self.engine().load(sent, log.token)
+                addition = Addition(name, below, labels, removed=removed)
+                builder = LayerBuilder(self.engine(), self.cache_dir, self.builder)
+                builder.build(addition, layer, log, "system packages: image layer")
         image = self._find(name, address)
         if image is None:
             raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")

@@ -56,7 +56,7 @@ class Unpacker:
         home = own_directory(self.cache_dir / "wheels", self.account)
         with _removed_later(Path(tempfile.mkdtemp(dir=home, prefix="unpack-"))) as work:
             target = work / "environment"
-            (work / "pylock.toml").write_text(lock.text)
+            (work / "pylock.toml").write_text(lock.for_installer)
             hand_over(work, self.account)
             argv = [find_uv(), "pip", "install", *self._arguments(work, home, facts)]
             environment = uv_environment(home, self.indexes, self.account)

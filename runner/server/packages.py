@@ -49,7 +49,7 @@ def dockerfile_rules(settings: Settings) -> DockerfileRules:
     """Return what the Dockerfiles of users may do."""
     shared = settings.serves_all_users
     offered = frozenset(settings.allowed_images.values()) if shared else None
-    return DockerfileRules(offered, settings.dockerfile_network, cache=not shared)
+    return DockerfileRules(offered, settings.dockerfile_network, cache=not shared, builder=settings.builder)
 
 
 def needed_images(store: JobStore) -> frozenset[str]:
@@ -80,6 +80,7 @@ def package_settings(directory: Path, settings: Settings) -> PackageSettings:
         ),
         account=Account(UNPACKS, UNPACKS) if os.geteuid() == 0 else None,
         limits=Limits(asked.time_limit_s, asked.memory_bytes),
+        builder=settings.builder,
     )
 
 

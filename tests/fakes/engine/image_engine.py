@@ -4,7 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import IO, Any
@@ -77,18 +77,6 @@ class FakeEngine:
         layers = {"Type": "layers", "Layers": self.layers.get(found.id, [f"sha256:{'0' * 64}"])}
         return {"Id": found.id, "Config": config, "RootFS": layers, "Architecture": "amd64", "Os": "linux"}
 
-    def load(self, archive: Iterable[bytes], token: CancellationToken) -> None:
-        token.check()
-        with tarfile.open(fileobj=io.BytesIO(b"".join(archive))) as tar:
-            [manifest] = json.loads(_content(tar, "manifest.json"))
-            body = _content(tar, manifest["Config"])
-            self.loaded[manifest["RepoTags"][0]] = _content(tar, manifest["Layers"][-1])
-        config = json.loads(body)
-        image = Image(f"sha256:{hashlib.sha256(body).hexdigest()}", (), config["config"]["Labels"], 1)
-        self.store[image.id] = image
-        self.layers[image.id] = config["rootfs"]["diff_ids"]
-        self.tagged[manifest["RepoTags"][0]] = image.id
-
     def images(self, label: str) -> tuple[Image, ...]:
         return tuple(self._with_tags(image) for image in self.store.values() if label in image.labels)
 
@@ -127,12 +115,17 @@ class FakeEngine:
             dockerfile = tar.extractfile(request.dockerfile)
             assert dockerfile is not None
             self.builds.append(Built(kind, request, dockerfile.read().decode(), frozenset(tar.getnames())))
+            added = _content(tar, "layer.tar") if "layer.tar" in tar.getnames() else None
         with token.on_cancel(self.broken_off.set):
             yield from self._building()
         yield from self.failing
         if self.failing:
             raise BuildFailed("executor failed running [/bin/sh -c pip]: exit code: 1")
-        self.add(request.tag, dict(request.labels))
+        made = self.add(request.tag, dict(request.labels))
+        if added is not None:
+            below = self.layers.get(self.tagged[request.arguments["BASE"]], [f"sha256:{'0' * 64}"])
+            self.layers[made.id] = [*below, f"sha256:{hashlib.sha256(added).hexdigest()}"]
+            self.loaded[request.tag] = added
 
     def _building(self) -> Iterator[str]:
         if self.endless:

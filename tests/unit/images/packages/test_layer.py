@@ -2,33 +2,17 @@
 
 import hashlib
 import io
-import json
 import os
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from images.errors import BuildFailed
-from images.packages.layer import (
-    LAYER_PATH,
-    ImageBelow,
-    PackageLayer,
-    archive_parts,
-    image_below,
-    image_config,
-    with_environment,
-)
+from images.packages.layer import PackageLayer, variables
 from images.packages.values import PythonFacts
 
 FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", ("/opt/venv/lib/site-packages",), ())
-CONFIG = {
-    "Env": ["PATH=/opt/venv/bin:/usr/bin", "LANG=C.UTF-8"],
-    "User": "65532:65532",
-    "Labels": {"old": "1"},
-}
-BELOW = ImageBelow(("sha256:1", "sha256:2"), CONFIG, "amd64", "linux", {"runner.digest": "d"})
 
 
 def files(root: Path, order: int = 1) -> Path:
@@ -115,34 +99,10 @@ def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
         b"".join(made.parts())
 
 
-def test_an_image_keeps_what_the_one_below_says_and_finds_the_packages_first() -> None:
-    found: dict[str, Any] = json.loads(image_config(with_environment(BELOW, FACTS), "ab"))
-    assert found["config"]["Env"][0] == "PATH=/opt/packages/bin:/opt/venv/bin:/usr/bin"
-    assert "VIRTUAL_ENV=/opt/packages" in found["config"]["Env"]
-    assert found["config"]["User"] == "65532:65532"
-    assert found["config"]["Labels"] == {"runner.digest": "d"}
-    assert found["rootfs"]["diff_ids"] == ["sha256:1", "sha256:2", "sha256:ab"]
+def test_an_image_finds_the_packages_before_what_the_one_below_has() -> None:
+    found = variables(FACTS, ("PATH=/opt/venv/bin:/usr/bin", "LANG=C.UTF-8"))
+    assert found == {"PATH": "/opt/packages/bin:/opt/venv/bin:/usr/bin", "VIRTUAL_ENV": "/opt/packages"}
 
 
-def test_an_archive_holds_the_layer_and_names_those_below(tmp_path: Path) -> None:
-    root = files(tmp_path / "1")
-    (root / "lib" / "large").write_bytes(bytes(range(256)) * 5000)
-    made = PackageLayer(root, FACTS, isolated=False)
-    archive = b"".join(archive_parts(made, BELOW, "runner-cpu-packages:h-1"))
-    digest, body = layer(root)
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        [manifest] = json.loads((tar.extractfile("manifest.json") or io.BytesIO()).read())
-        config = (tar.extractfile(manifest["Config"]) or io.BytesIO()).read()
-        assert (tar.extractfile(LAYER_PATH) or io.BytesIO()).read() == body
-    assert manifest["RepoTags"] == ["runner-cpu-packages:h-1"]
-    assert manifest["Layers"] == ["held-0/layer.tar", "held-1/layer.tar", LAYER_PATH]
-    assert manifest["Config"] == f"{hashlib.sha256(config).hexdigest()}.json"
-    assert json.loads(config)["rootfs"]["diff_ids"][-1] == f"sha256:{digest}"
-
-
-def test_an_image_says_the_cuda_of_the_one_below() -> None:
-    below = {"runner.cuda": "13.0", "runner.digest": "old", "theirs": "1"}
-    found = {"RootFS": {"Layers": []}, "Config": {"Labels": below}, "Architecture": "amd64", "Os": "linux"}
-    assert image_below(found, {"runner.digest": "d"}).labels == {"runner.cuda": "13.0", "runner.digest": "d"}
-    found["Config"] = {"Labels": None}
-    assert image_below(found, {"runner.digest": "d"}).labels == {"runner.digest": "d"}
+def test_an_image_without_a_path_gets_the_usual_one() -> None:
+    assert variables(FACTS, ())["PATH"] == f"/opt/packages/bin:{os.defpath}"

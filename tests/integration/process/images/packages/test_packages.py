@@ -3,9 +3,10 @@
 import hashlib
 import io
 import json
+import sys
 import tarfile
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,6 @@ from urllib.parse import quote
 
 import pytest
 
-from images.cancellation import CancellationToken
 from images.errors import BuildCancelled, BuildFailed
 from images.log import BuildLog
 from images.packages.family import own_family
@@ -103,7 +103,7 @@ def test_a_lock_becomes_one_layer_on_the_image(site: Site) -> None:
     assert len(site.engine.layers[made]) == 2
 
 
-def test_the_same_lock_gives_the_same_image_and_is_built_once(site: Site, tmp_path: Path) -> None:
+def test_the_same_lock_gives_the_same_layers_and_is_built_once(site: Site, tmp_path: Path) -> None:
     lock = site.lock("bar")
     made = site.ensure(lock)
     site.engine.loaded.clear()
@@ -111,7 +111,19 @@ def test_the_same_lock_gives_the_same_image_and_is_built_once(site: Site, tmp_pa
     assert site.engine.loaded == {}
     elsewhere = Site(tmp_path / "elsewhere")
     with elsewhere.log:
-        assert elsewhere.ensure(lock.replace(str(site.wheels), str(elsewhere.wheels))) == made
+        again = elsewhere.ensure(lock.replace(str(site.wheels), str(elsewhere.wheels)))
+    assert elsewhere.engine.layers[again] == site.engine.layers[made]
+
+
+def test_a_lock_for_another_python_than_this_one_is_unpacked(site: Site) -> None:
+    """The Python of the daemon's host and that of an image have nothing to do with each other."""
+    other = "3.14" if sys.version_info[:2] != (3, 14) else "3.13"
+    site.engine.facts = {**FACTS, "python": other}
+    other_image = site.engine.add("theirs:1").id
+    lock = site.store.resolve(Requirements(("bar",)), other_image, None, site.log).text
+    assert f'requires-python = "=={other}.*"' in lock
+    site.store.ensure(lock, other_image, "cpu", site.log)
+    assert f"opt/packages/lib/python{other}/site-packages/bar/__init__.py" in site.layer()
 
 
 def test_a_script_starts_the_python_of_the_environment(site: Site) -> None:
@@ -354,16 +366,8 @@ def test_the_password_of_an_index_is_in_no_lock_layer_or_log(site: Site, tmp_pat
     assert not any(b"secret" in each for each in (text.encode(), layer, log))
 
 
-def test_jobs_that_come_together_build_the_same_packages_once(
-    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    lock, loads, load = site.lock("bar"), list[int](), site.engine.load
-
-    def counting(archive: Iterable[bytes], token: CancellationToken) -> None:
-        loads.append(1)
-        load(archive, token)
-
-    monkeypatch.setattr(site.engine, "load", counting)
+def test_jobs_that_come_together_build_the_same_packages_once(site: Site, tmp_path: Path) -> None:
+    lock = site.lock("bar")
 
     def ensure(number: int) -> str:
         with BuildLog(tmp_path / f"log-{number}.txt") as log:
@@ -372,4 +376,4 @@ def test_jobs_that_come_together_build_the_same_packages_once(
     with ThreadPoolExecutor(4) as pool:
         made = set(pool.map(ensure, range(4)))
     assert len(made) == 1
-    assert len(loads) == 1
+    assert len(site.engine.builds) == 1

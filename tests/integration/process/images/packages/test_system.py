@@ -1,6 +1,7 @@
 """Debian packages become a lock and a layer; the containers are played by a script."""
 
 import io
+import json
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ class DebianEngine(FakeEngine):
     archive: dict[str, bytes]
     failing_install = False
     answers = True
+    removed: tuple[str, ...] = ()
 
     def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
         if "/out" not in step.writable:
@@ -53,6 +55,7 @@ class DebianEngine(FakeEngine):
                 member = tarfile.TarInfo(f"usr/lib/{path.name}")
                 member.size = path.stat().st_size
                 tar.addfile(member, io.BytesIO(path.read_bytes()))
+        (out / "removed.json").write_text(json.dumps(self.removed))
         return StepEnd(0, "Setting up\n")
 
 
@@ -105,6 +108,12 @@ def test_debian_packages_become_a_lock_and_a_layer_of_their_own(site: Site) -> N
         assert tar.getnames() == ["usr/lib/libneeded_3_all.deb", "usr/lib/libx1_1%3a2.0_amd64.deb"]
     environment = site.engine.inspect(made)["Config"]["Env"]
     assert environment == site.engine.inspect(site.image)["Config"]["Env"]
+
+
+def test_what_the_installation_has_removed_is_removed_from_the_image(site: Site) -> None:
+    site.engine.removed = ("/etc/old.conf",)
+    site.ensure(site.lock("libx1"))
+    assert 'RUN ["rm", "-rf", "--", "/etc/old.conf"]' in site.engine.builds[-1].dockerfile
 
 
 def test_python_packages_are_a_layer_above_them(site: Site) -> None:

@@ -87,7 +87,7 @@ class LayerBuilder:
         """
         found = self.engine.inspect(addition.below)
         text = _dockerfile(addition, str(found["Config"].get("User") or "0:0"))
-        request = BuildRequest(addition.tag, {_BASE: tag_of(self.engine, addition.below)}, addition.labels)
+        request = BuildRequest(addition.tag, {_BASE: tag_of(self.engine, addition.below)}, {})
         kind: BuilderKind = "classic" if self.kind == "auto" else self.kind
         with tempfile.TemporaryFile(dir=self.scratch) as context:
             for part in log.counted(_context(text, layer), layer.size, told):
@@ -117,8 +117,10 @@ def _dockerfile(addition: Addition, user: str) -> str:
     lines = [f"ARG {_BASE}", f"FROM ${{{_BASE}}}"]
     if addition.removed:
         lines += ["USER 0:0", f"RUN {json.dumps(['rm', '-rf', '--', *addition.removed])}", f"USER {user}"]
-    lines += [f"ADD {_LAYER} /"]
-    lines += [f"ENV {name}={_quoted(value)}" for name, value in addition.environment.items()]
+    for instruction, values in (("LABEL", addition.labels), ("ENV", addition.environment)):
+        if values:  # in one line: the classic builder makes an image of each
+            lines.append(" ".join((instruction, *(f"{name}={_quoted(values[name])}" for name in values))))
+    lines.append(f"ADD {_LAYER} /")
     return "".join(f"{line}\n" for line in lines)
 
 

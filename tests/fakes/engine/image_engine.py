@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import shlex
 import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,12 @@ def _content(tar: tarfile.TarFile, name: str) -> bytes:
     file = tar.extractfile(name)
     assert file is not None
     return file.read()
+
+
+def _labels(dockerfile: str) -> dict[str, str]:
+    """Return what the LABEL instructions of a Dockerfile say."""
+    words = (shlex.split(line)[1:] for line in dockerfile.splitlines() if line.startswith("LABEL "))
+    return dict(word.partition("=")[::2] for line in words for word in line)
 
 
 @dataclass
@@ -121,7 +128,7 @@ class FakeEngine:
         yield from self.failing
         if self.failing:
             raise BuildFailed("executor failed running [/bin/sh -c pip]: exit code: 1")
-        made = self.add(request.tag, dict(request.labels))
+        made = self.add(request.tag, {**_labels(self.builds[-1].dockerfile), **request.labels})
         if added is not None:
             below = self.layers.get(self.tagged[request.arguments["BASE"]], [f"sha256:{'0' * 64}"])
             self.layers[made.id] = [*below, f"sha256:{hashlib.sha256(added).hexdigest()}"]

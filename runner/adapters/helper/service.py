@@ -29,13 +29,13 @@ from runner.adapters.helper.checks import Walls
 from runner.adapters.helper.giving import Gift, give_tree
 from runner.adapters.helper.opening import RunFileOpener
 from runner.adapters.helper.sessions import serve_session
-from runner.adapters.helper.wire import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
 from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.log_times import LogTimes
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
+from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.threads import run_to_future
 from runner.core.ports.disk_use import DiskUse

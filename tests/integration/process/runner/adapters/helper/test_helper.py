@@ -31,10 +31,10 @@ from runner.adapters.helper.remote import (
     RemoteRunDirectory,
 )
 from runner.adapters.helper.service import Helper
-from runner.adapters.helper.wire import MAX_ANSWER_BYTES, receive, send
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.users import HostUsers
+from runner.adapters.rpc.frames import MAX_ANSWER_BYTES, receive, send
 from runner.agent.attempts.checkpoints import keep_program_start, known_program_start, read_program_start
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError

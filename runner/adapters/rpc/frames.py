@@ -1,4 +1,4 @@
-"""Frames of the connection between a daemon and its helper: a length, JSON, and descriptors beside it."""
+"""Frames of calls between processes: a length, JSON, and descriptors beside it."""
 
 import os
 import socket

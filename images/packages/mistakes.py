@@ -17,6 +17,9 @@ from images.packages.values import Requirements
 MOST: Final = 9
 """Further mistakes that are looked for; each takes a resolution."""
 
+MAX_REASON: Final = 10_000
+"""Characters of a reason that are searched."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -64,9 +67,10 @@ def _further_reasons(
 def without_blamed(wanted: Requirements, reason: str) -> Requirements | None:
     """Return requirements without the package that a reason blames, None if it names none of them."""
     names = [*dict.fromkeys(filter(None, map(_name, wanted.lines)))]
-    said = reason.lower().replace("_", "-")
+    said = reason[:MAX_REASON].lower().replace("_", "-")
     required = [_normal(each) for each in re.findall(r"you require ([A-Za-z0-9][A-Za-z0-9._-]*)", reason)]
-    mentioned = [name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", said)]
+    words = {word.rstrip(".") for word in re.findall(r"[a-z0-9.-]+", said)}
+    mentioned = [name for name in names if name in words]
     blamed = next((name for name in (*required, *mentioned) if name in names), None)
     if blamed is None:
         return None

@@ -6,7 +6,7 @@ line, and the options, which are not for a job to choose.
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,13 +15,18 @@ from packaging.specifiers import SpecifierSet
 
 MAX_LINES: Final = 10_000
 
-_COMMENT: Final = re.compile(r"(^|\s+)#.*$")
+MAX_REQUIREMENT: Final = 4096
+"""Characters of one requirement without its hashes; what parses a longer one might take long."""
+
 _NAME: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
-_INCLUDE: Final = re.compile(r"^(-r|--requirement|-c|--constraint)(?:\s+|=)(.+)$")
+_INCLUDE: Final = re.compile(r"(-r|--requirement|-c|--constraint)[\s=]")
 _PLACE: Final = re.compile(
     r"(git|hg|svn|bzr)\+|[a-z]+://|file:|\.{0,2}/|~/|\S+\.(whl|zip|tar\.gz)$", re.IGNORECASE
 )
-_HASH: Final = re.compile(r"\s+--hash[= ]sha256:([0-9a-f]{64})")
+_HASH: Final = re.compile(r"(?<=\s)--hash[= ]sha256:([0-9a-f]{64})")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_LOCKED_NAME: Final = re.compile(r'name = "([^"]*)"')
+_QUOTED: Final = re.compile(r'"([^"\\]*)"|\'([^\']*)\'')
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +60,33 @@ class RequirementLine:
     def include(self) -> tuple[bool, str] | None:
         """Whether the line includes constraints, and the path of what it includes; None if it does not."""
         found = _INCLUDE.match(self.text)
-        return None if found is None else (found[1] in {"-c", "--constraint"}, found[2].strip())
+        path = "" if found is None else self.text[found.end() :].strip()
+        return (found[1] in {"-c", "--constraint"}, path) if found is not None and path else None
 
 
 def parse_lines(text: str) -> Iterator[RequirementLine]:
     """Yield the logical lines of a file, without comments and empty lines."""
-    joined, first = "", 0
+    parts: list[str] = []
+    first = 0
     for number, line in enumerate(text.splitlines(), start=1):
         first = first or number
-        joined += line[:-1] if (goes_on := line.endswith("\\")) else line
+        goes_on = line.endswith("\\")
+        parts.append(line[:-1] if goes_on else line)
         if goes_on:
             continue
-        if stripped := _COMMENT.sub("", joined).strip():
+        if stripped := _without_comment("".join(parts)).strip():
             yield RequirementLine(stripped, first)
-        joined, first = "", 0
-    if stripped := _COMMENT.sub("", joined).strip():
+        parts, first = [], 0
+    if stripped := _without_comment("".join(parts)).strip():
         yield RequirementLine(stripped, first)
+
+
+def _without_comment(line: str) -> str:
+    """Return a line up to the first ``#`` that begins it, or that follows a blank."""
+    start = line.find("#")
+    while start > 0 and not line[start - 1].isspace():
+        start = line.find("#", start + 1)
+    return line if start < 0 else line[:start]
 
 
 def find_mistake(line: RequirementLine) -> str | None:
@@ -78,10 +94,14 @@ def find_mistake(line: RequirementLine) -> str | None:
     if line.is_option:
         return _option_mistake(line)
     text = line.requirement
+    if len(text) > MAX_REQUIREMENT:
+        return f"is longer than {MAX_REQUIREMENT} characters"
     if _PLACE.match(text):
         return _place_mistake(text)
     try:
         wanted = Requirement(text)
+    except RecursionError:
+        return "is not a requirement such as tqdm>=4: has too many brackets"
     except InvalidRequirement as error:
         reason = str(error).partition("\n")[0].rstrip(".:")
         return f"is not a requirement such as tqdm>=4: {reason[:1].lower()}{reason[1:]}"
@@ -109,43 +129,60 @@ def parse_pyproject(text: str) -> Iterator[RequirementLine]:
     Raises:
         ValueError: it is not TOML, or has no list of dependencies.
     """
-    project = tomllib.loads(text).get("project")
+    project = _load(text).get("project")
     wanted = project.get("dependencies", []) if isinstance(project, dict) else None
     if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
         raise ValueError("has no list project.dependencies")
-    lines = text.splitlines()
+    places = _places(text, _QUOTED)
     for each in wanted:
-        yield RequirementLine(each, _line_with(lines, each))
+        yield RequirementLine(each, places.get(each, 1))
 
 
-def parse_locked(text: str) -> Iterator[RequirementLine]:
-    """Yield the packages of a ``pylock.toml`` or ``uv.lock`` in their versions, with the hashes of wheels.
+@dataclass(frozen=True, slots=True)
+class LockedPackages:
+    """What a ``pylock.toml`` or ``uv.lock`` says."""
+
+    lines: tuple[RequirementLine, ...]
+    """The packages in their versions, with the hashes of wheels."""
+    python: str | None
+    """Which Python it is for, as a specifier; None if it does not say."""
+
+
+def parse_locked(text: str) -> LockedPackages:
+    """Return the packages of a ``pylock.toml`` or ``uv.lock``.
 
     Raises:
         ValueError: it is not TOML, or not a lock.
     """
-    found = tomllib.loads(text)
+    found = _load(text)
     packages = found.get("packages", found.get("package"))
     if not isinstance(packages, list):
         raise ValueError("is not a lock: it has no packages")  # noqa: TRY004  (of the text)
-    lines = text.splitlines()
+    python = found.get("requires-python")
+    lines = tuple(_locked_lines(packages, _places(text, _LOCKED_NAME)))
+    return LockedPackages(lines, str(SpecifierSet(python)) if isinstance(python, str) else None)
+
+
+def _locked_lines(packages: list[Any], places: Mapping[str, int]) -> Iterator[RequirementLine]:
     for each in packages:
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             raise ValueError("is not a lock: a package has no name")  # noqa: TRY004  (likewise)
         if isinstance(version := each.get("version"), str) and not _is_local(each):
             hashes = "".join(f" --hash=sha256:{digest}" for digest in _hashes(each))
-            place = _line_with(lines, f'name = "{each["name"]}"')
+            place = places.get(each["name"], 1)
             yield RequirementLine(f"{each['name']}=={version.partition('+')[0]}{hashes}", place)
 
 
-def required_python(text: str) -> str | None:
-    """Return which Python a ``pylock.toml`` or ``uv.lock`` is for, as a specifier; None if it does not say.
+def _load(text: str) -> dict[str, Any]:
+    """Return a TOML document.
 
     Raises:
-        ValueError: it is not TOML, or its specifier is none.
+        ValueError: it is none.
     """
-    found = tomllib.loads(text).get("requires-python")
-    return str(SpecifierSet(found)) if isinstance(found, str) else None
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("has too many brackets within brackets") from error
 
 
 def _is_local(package: dict[str, Any]) -> bool:
@@ -155,12 +192,21 @@ def _is_local(package: dict[str, Any]) -> bool:
 
 
 def _hashes(package: dict[str, Any]) -> Iterator[str]:
-    for wheel in package.get("wheels", ()):
-        found = wheel.get("hashes", {}).get("sha256") if isinstance(wheel.get("hashes"), dict) else None
-        found = found or str(wheel.get("hash", "")).removeprefix("sha256:")
-        if found:
-            yield found
+    wheels = package.get("wheels", [])
+    if not isinstance(wheels, list) or not all(isinstance(each, dict) for each in wheels):
+        raise ValueError(f"is not a lock: the wheels of {package['name'][:60]} are no list of tables")
+    for wheel in wheels:
+        hashes = wheel.get("hashes")
+        found = hashes.get("sha256") if isinstance(hashes, dict) else wheel.get("hash")
+        digest = found.removeprefix("sha256:") if isinstance(found, str) else ""
+        if _DIGEST.fullmatch(digest):
+            yield digest
 
 
-def _line_with(lines: list[str], text: str) -> int:
-    return next((number for number, line in enumerate(lines, start=1) if text in line), 1)
+def _places(text: str, pattern: re.Pattern[str]) -> Mapping[str, int]:
+    """Return the first lines of the texts that a pattern finds."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        for match in pattern.finditer(line):
+            found.setdefault(match[match.lastindex or 0], number)
+    return found

@@ -28,12 +28,14 @@ from runner.files.requirements import (
     parse_lines,
     parse_locked,
     parse_pyproject,
-    required_python,
 )
 
 MAX_FILES: Final = 20
 """Files that one file of requirements may include."""
 
+
+MAX_REASON: Final = 10_000
+"""Characters of a reason that are searched for what it blames."""
 
 ADDED: Final = frozenset({"system", "python"})
 """Fields that older requests lack: empty, they change no digest."""
@@ -235,9 +237,10 @@ class RequirementReader:
                 self._add_uv_lock(path.with_name("uv.lock"), collected)
                 return tuple(parse_pyproject(text))
             if path.suffix == ".toml":
-                if (python := required_python(text)) is not None:
-                    collected.pythons.append((shown, python))
-                return tuple(parse_locked(text))
+                locked = parse_locked(text)
+                if locked.python is not None:
+                    collected.pythons.append((shown, locked.python))
+                return locked.lines
         except ValueError as error:
             raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
         return parse_lines(text)
@@ -248,8 +251,16 @@ class RequirementReader:
             text = self.read_file(path).decode()
         except UsageError:  # there is none, or it is not for this user
             return
+        except UnicodeDecodeError as error:
+            raise FileError(self._shown(path), [Problem(None, "", "is not UTF-8 text")]) from error
         shown = self._shown(path)
-        collected.constraints += [PlacedLine(line, shown) for line in parse_locked(text)]
+        try:
+            lines = parse_locked(text).lines
+        except ValueError as error:
+            raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
+        if len(lines) > MAX_LINES:
+            raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
+        collected.constraints += [PlacedLine(line, shown) for line in lines]
 
     def _text(self, path: Path, shown: Path) -> str:
         try:
@@ -378,6 +389,7 @@ def _blamed(collected: Collected, reason: str) -> Iterator[PlacedLine]:
 
     Of several lines about one package, the one comes first whose version the reason names.
     """
+    reason = reason[:MAX_REASON]
     every = [*collected.lines, *collected.constraints]
     lines = sorted(every, key=lambda each: _is_named(each.line, reason), reverse=True)
     required = [
@@ -386,16 +398,21 @@ def _blamed(collected: Collected, reason: str) -> Iterator[PlacedLine]:
     ]
     for name in required:
         yield from (each for each in lines if each.line.name == name)
-    named = reason.lower().replace("_", "-")
-    for each in lines:
-        if each.line.name and re.search(rf"(?<![\w-]){re.escape(each.line.name)}(?![\w-])", named):
-            yield each
+    named = {_word(each) for each in re.findall(r"[A-Za-z0-9._-]+", reason)}
+    yield from (each for each in lines if each.line.name in named)
     for each in lines:
         if each.line.text in reason:
             yield each
 
 
+def _word(text: str) -> str:
+    """Return a word of a reason as the name of a package; what ends a sentence is not part of it."""
+    return re.sub(r"[-_.]+", "-", text.rstrip(".")).lower()
+
+
 def _is_named(line: RequirementLine, reason: str) -> bool:
     """Return whether a reason has a requirement with its version, written as the resolver writes it."""
     text = "".join(line.requirement.partition(";")[0].split())
-    return re.search(rf"(?<![\w-]){re.escape(text)}(?![\w,=<>~!-]|\.\w)", reason) is not None
+    return text in reason and (
+        re.search(rf"(?<![\w-]){re.escape(text)}(?![\w,=<>~!-]|\.\w)", reason) is not None
+    )

@@ -1,8 +1,18 @@
 """The logical lines of a file of requirements, with their places."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
-from runner.files.requirements import RequirementLine, parse_lines
+from runner.files.requirements import (
+    RequirementLine,
+    find_mistake,
+    parse_lines,
+    parse_locked,
+    parse_pyproject,
+)
 
 
 def found(text: str) -> list[tuple[int, str]]:
@@ -43,3 +53,98 @@ def test_includes_are_known(text: str, include: tuple[bool, str] | None) -> None
 )
 def test_the_name_is_the_one_that_indexes_compare(text: str, name: str | None) -> None:
     assert RequirementLine(text, 1).name == name
+
+
+@contextmanager
+def few_seconds() -> Iterator[None]:
+    """Raise if the processor works for longer than anything linear could, however slow the machine is."""
+
+    def give_up(_signal: int, _frame: object) -> None:
+        raise AssertionError("takes more than linear time")
+
+    before = signal.signal(signal.SIGPROF, give_up)
+    signal.setitimer(signal.ITIMER_PROF, 60)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+MANY = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " " * MANY + "x",
+        "tqdm" + " " * MANY + "x",
+        "tqdm" + "\t " * MANY + "--hash=sha256:0",
+        "tqdm\\\n" * (MANY // 10) + " " * MANY + "x",
+        "tqdm" + " #" * MANY,
+        "tqdm" + "#" * MANY,
+        "-r" + " " * MANY,
+        "-r " + " \x1d" * MANY + "x",
+        "a" * MANY + ".whl x",
+        "a." * MANY,
+        "-" * MANY,
+        "tqdm; (" + "(" * MANY,
+        "tqdm" + ">=1," * MANY,
+        "tqdm[" + "a," * MANY,
+        "a @ " + "/" * MANY,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_file_of_any_text_is_read_in_linear_time(text: str) -> None:
+    with few_seconds():
+        for line in parse_lines(text):
+            find_mistake(line)
+            assert line.hashes == frozenset()
+            assert line.include is None or line.include[1]
+            assert line.name != ""
+
+
+@pytest.mark.parametrize("text", ["-r  " + " " * MANY + "\nx\ny", "tqdm" + " " * MANY + "\n", "\n" * MANY])
+def test_an_entry_of_a_list_is_read_in_linear_time(text: str) -> None:
+    line = RequirementLine(text, 0)
+    with few_seconds():
+        assert line.hashes == frozenset()
+        assert line.include is None or line.include[0] is False
+        assert line.requirement == text.strip()
+
+
+def test_the_places_of_many_packages_are_found_in_one_pass() -> None:
+    packages = "".join(f'[[packages]]\nname = "p{n}"\nversion = "1"\n' for n in range(20_000))
+    with few_seconds():
+        lines = parse_locked(packages + "#\n" * 20_000).lines
+    assert [each.number for each in (lines[0], lines[-1])] == [2, 59_999]
+    wanted = "".join(f'  "q{n}==1",\n' for n in range(20_000))
+    with few_seconds():
+        found = [*parse_pyproject(f"[project]\ndependencies = [\n{wanted}]\n")]
+    assert [each.number for each in (found[0], found[-1])] == [3, 20_002]
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("packages = " + "[" * 100_000, "too many brackets within brackets"),
+        ("packages = 5", "is not a lock: it has no packages"),
+        ("packages = [5]", "is not a lock: a package has no name"),
+        ('[[packages]]\nname = "a"\nversion = "1"\nwheels = 5', "the wheels of a are no list of tables"),
+        ('[[packages]]\nname = "a"\nversion = "1"\nwheels = [5]', "the wheels of a are no list of tables"),
+    ],
+)
+def test_what_is_no_lock_is_told(text: str, fact: str) -> None:
+    with pytest.raises(ValueError, match=fact):
+        parse_locked(text)
+
+
+def test_hashes_of_a_lock_that_are_none_are_left_out() -> None:
+    wheels = '[{hash = 5}, {hashes = {sha256 = ["x"]}}, {hash = "sha256:x y"}]'
+    [line] = parse_locked(f'[[packages]]\nname = "a"\nversion = "1"\nwheels = {wheels}').lines
+    assert line.text == "a==1"
+
+
+def test_a_pyproject_of_brackets_is_told() -> None:
+    with pytest.raises(ValueError, match="too many brackets within brackets"):
+        list(parse_pyproject("x = " + "[" * 100_000))

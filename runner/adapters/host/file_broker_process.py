@@ -20,7 +20,6 @@ and opens what root asks for as this user.  So nothing is ever opened as root.
 """
 
 import codecs
-import ctypes
 import grp
 import json
 import os
@@ -39,6 +38,7 @@ from runner.adapters.host.code_snapshot.update import apply_changes
 from runner.adapters.host.code_snapshot.walk import WalkLimits, send_tree
 from runner.adapters.host.file_formats import find_first_damage
 from runner.adapters.host.paths import PathRefusedError, open_beneath, open_path
+from runner.base.identity import become
 from runner.base.textfile import one_line
 
 MAX_CHILDREN_PER_USER: Final = 16
@@ -54,8 +54,6 @@ MAX_KEPT: Final = 20
 MAX_PATH_SHOWN: Final = 100
 MAX_DESCRIPTORS: Final = 4
 NOBODY: Final = 65534
-_PR_SET_NO_NEW_PRIVS: Final = 38
-_PR_SET_DUMPABLE: Final = 4
 
 
 def main() -> None:
@@ -129,6 +127,7 @@ def _begin(
 
 def _answer_as_user(request: dict[str, Any], directory: list[int], answers: socket.socket) -> None:
     become(int(request["uid"]), int(request["gid"]), [int(group) for group in request["groups"]])
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, ARCHIVE_CPU_S))
     if request["kind"] == "code":
         _answer(answers, {"problem": _send_code(request, *directory)})
         return
@@ -224,22 +223,6 @@ def _archive(request: dict[str, Any], stream: int, directory: int) -> str | None
     except OSError as error:
         return f"{one_line(error.filename or request['path'])}: {error.strerror or error}"
     return None
-
-
-def become(uid: int, gid: int, groups: list[int]) -> None:
-    """Take on all ids of a user, for good; for anybody but root that gives up every capability.
-
-    Raises:
-        OSError: the process is not root's, or has used up what its container allows.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if uid != os.geteuid():
-        os.setgroups(groups)
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody of the same uid reads what it holds
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, ARCHIVE_CPU_S))
 
 
 def _answer(answers: socket.socket, message: dict[str, Any], *descriptors: int) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 from socket import socket
 from typing import Literal, Protocol, TypeAlias
 
+from runner.base.identity import check_ids
+
 PathKind: TypeAlias = Literal["directory", "file", "secret", "either", "writable"]
 """What a path is needed as."""
 
@@ -21,6 +23,10 @@ class Owner:
     gid: int
     name: str
 
+    def __post_init__(self) -> None:
+        """Refuse ids that a change of rights or of owners would pass over."""
+        check_ids(self.uid, self.gid)
+
 
 @dataclass(frozen=True, slots=True)
 class User:
@@ -30,6 +36,10 @@ class User:
     gid: int
     groups: tuple[int, ...]
     name: str
+
+    def __post_init__(self) -> None:
+        """Refuse ids that a change of rights would pass over."""
+        check_ids(self.uid, self.gid, self.groups)
 
 
 class Archive(Protocol):

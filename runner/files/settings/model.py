@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from jobs.contract import profiles_dir
 from runner.base import privileges, yaml
 from runner.base.errors import UsageError
+from runner.base.identity import MAX_ID
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
 from runner.files.profiles.load import profile_names
 from runner.files.settings.dashboard import DashboardSettings
@@ -69,8 +70,8 @@ class RunAs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    uid: int = Field(65532, ge=0)
-    gid: int = Field(65532, ge=0)
+    uid: int = Field(65532, ge=0, le=MAX_ID)
+    gid: int = Field(65532, ge=0, le=MAX_ID)
 
 
 class Alarm(BaseModel):

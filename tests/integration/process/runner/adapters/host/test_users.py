@@ -1,8 +1,10 @@
 """Looking at files as somebody else: what they may not see, the daemon must not see for them."""
 
+import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -297,3 +299,59 @@ def test_nothing_leads_out_of_an_open_directory(lineage: int, who: User, name: s
 def test_a_hard_link_to_a_file_of_another_user_stays_shut(lineage: int) -> None:
     with pytest.raises(UsageError, match="you do not have permission"):
         USERS.open_beneath_as_user(NOBODY, lineage, "step/hard")
+
+
+# --- Attacks: ids that a change of rights passes over
+
+
+@needs_root
+@pytest.mark.parametrize("field", ["uid", "gid", "groups"])
+@pytest.mark.parametrize("number", [-1, 2**32 - 1, 2**32, 2**33])
+@pytest.mark.parametrize("kind", ["file", "code", "archive", "update", "damage"])
+def test_a_process_that_would_stay_root_opens_nothing(
+    closed: tuple[Path, int], field: str, number: int, kind: str
+) -> None:
+    users = HostUsers()
+    secret = closed[0] / "secret"
+    request = {"uid": 65534, "gid": 65534, "groups": [65534], "path": str(secret), "kind": kind}
+    request |= {field: [number] if field == "groups" else number}
+    request |= {"max_bytes": 1, "max_files": 1, "skip": [], "read_only": False, "paths": ["secret"]}
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    place = os.open(closed[0], os.O_RDONLY)
+    more = {"file": [], "damage": [place], "code": [far.fileno()]}.get(kind, [far.fileno(), place])
+    with mine, theirs, near, far:
+        users._send(json.dumps(request).encode(), theirs.fileno(), *more)
+        theirs.close()
+        far.close()
+        os.close(place)
+        assert mine.recv(1) == b""  # no answer, and no descriptor
+        assert near.recv(1) == b""
+    users.close()
+
+
+@needs_root
+def test_a_child_proves_that_it_is_its_user() -> None:
+    """All ids, all sets of capabilities and the wall against new rights, as the kernel says them."""
+    child = (
+        "import sys; from pathlib import Path; from runner.base.identity import become\n"
+        "become(64123, 64124, [64124, 64125]); print(Path('/proc/self/status').read_text())"
+    )
+    said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in said.splitlines())}
+    assert status["Uid"] == ["64123"] * 4
+    assert status["Gid"] == ["64124"] * 4
+    assert status["Groups"] == ["64124", "64125"]
+    assert [int(status[name][0], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")] == [0] * 4
+    assert status["NoNewPrivs"] == ["1"]
+
+
+@needs_root
+def test_a_change_that_the_kernel_does_not_make_is_noticed() -> None:
+    child = (
+        "import os; from runner.base.identity import become\n"
+        "os.setresuid = lambda *ids: None\n"
+        "try:\n    become(64123, 64123, [])\nexcept PermissionError as error:\n    print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout
+    assert said.startswith("this process cannot become a user: ")

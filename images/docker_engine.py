@@ -8,24 +8,25 @@ builder.  Builds have no network, because everything that they need is in the co
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
+from threading import Event, Timer
 from typing import IO, Any, Final, TypeAlias
 
 import docker
 import requests
 from docker.constants import DEFAULT_TIMEOUT_SECONDS, DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.types import CancellableStream, Mount
+from docker.types import CancellableStream, LogConfig, Mount
 
 from images import buildx
 from images.buildkit_progress import ProgressDecoder
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineForbidden, EngineUnavailable
-from images.ports import BuildRequest, Image, Step, StepEnd
+from images.ports import MAX_OUTPUT_BYTES, BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
 
 _STEP_NAME: Final = "runner-step-"
@@ -107,7 +108,7 @@ class DockerEngine:
                 raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
             try:
                 with token.on_cancel(partial(self._kill, container)):
-                    end = _finish_step(api, container, step)
+                    end = _finish_step(api, container, step, partial(self._kill, container))
                 token.check()
                 return end
             finally:
@@ -225,24 +226,80 @@ def _disconnect(answer: "CancellableStream[bytes]") -> None:
         answer.close()
 
 
-def _finish_step(api: docker.APIClient, container: str, step: Step) -> StepEnd:
+def _finish_step(api: docker.APIClient, container: str, step: Step, kill: Callable[[], None]) -> StepEnd:
+    taken = step.result is not None
+    stream = api.attach(container, stdout=True, stderr=True, stream=True, demux=True) if taken else None
     try:
         api.start(container)
     except APIError as error:
         raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
-    try:
-        code = api.wait(container, timeout=None if step.seconds is None else int(step.seconds))["StatusCode"]
-    except requests.RequestException as error:
-        if step.seconds is None:
-            raise
-        raise BuildFailed(f"{step.argv[0]}: took longer than {step.seconds:g} s and was ended") from error
-    output = api.logs(container).decode(errors="replace")
+    with _deadline(step.seconds, kill) as late:
+        said = None
+        if stream is not None and step.result is not None:
+            said = _take_result(step, step.result, stream, kill)
+        code = api.wait(container, timeout=None)["StatusCode"]
+    if late.is_set():
+        raise BuildFailed(f"{step.argv[0]}: took longer than {step.seconds:g} s and was ended")
+    if said is None:
+        said = _end_of(api.logs(container, stream=True))
+    output = said.decode(errors="replace")
     if step.commit is None or code != 0:
         return StepEnd(code, output)
     repository, tag = step.commit.rsplit(":", 1)
     # Otherwise the command of this step would become the command of the image.
     made = api.commit(container, repository, tag, changes=['CMD ["sh"]'])
     return StepEnd(code, output, made["Id"])
+
+
+@contextmanager
+def _deadline(seconds: float | None, kill: Callable[[], None]) -> Iterator[Event]:
+    """Yield an event that is set when a command was killed because it took too long."""
+    late = Event()
+
+    def expire() -> None:
+        late.set()
+        kill()
+
+    timer = None if seconds is None else Timer(seconds, expire)
+    if timer is not None:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield late
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _take_result(
+    step: Step,
+    result: IO[bytes],
+    stream: Iterable[tuple[bytes | None, bytes | None]],
+    kill: Callable[[], None],
+) -> bytes:
+    """Write the standard output of a command to where its result goes; return the end of its standard error.
+
+    Raises:
+        BuildFailed: the result is larger than it may be.
+    """
+    said, size = bytearray(), 0
+    for out, error in stream:
+        size += len(out or b"")
+        if size > step.most_bytes:
+            kill()
+            raise BuildFailed(f"{step.argv[0]}: its result is larger than {step.most_bytes} bytes")
+        result.write(out or b"")
+        said += error or b""
+        del said[:-MAX_OUTPUT_BYTES]
+    return bytes(said)
+
+
+def _end_of(parts: Iterable[bytes]) -> bytes:
+    said = bytearray()
+    for part in parts:
+        said += part
+        del said[:-MAX_OUTPUT_BYTES]
+    return bytes(said)
 
 
 @contextmanager
@@ -321,6 +378,7 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         pids_limit=1024 if build else None,
         cap_drop=None if step.root else ["ALL"],
         security_opt=["no-new-privileges:true"],
+        log_config=_log_config(step),
     )
     return {
         "name": f"{_STEP_NAME}{os.getpid()}-{secrets.token_hex(4)}",
@@ -332,6 +390,15 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         "environment": {"HOME": "/tmp"} if build else None,  # noqa: S108
         "host_config": host,
     }
+
+
+def _log_config(step: Step) -> LogConfig | None:
+    """Return where the engine keeps what a command says: nowhere if it is read as it comes."""
+    if step.result is not None:
+        return LogConfig(type="none")
+    if step.user is None and not step.root:
+        return LogConfig(type="json-file", config={"max-size": f"{2 * MAX_OUTPUT_BYTES}", "max-file": "2"})
+    return None
 
 
 def _step_user(step: Step) -> str:

@@ -16,6 +16,7 @@ from typing import Final
 from images.errors import BuildFailed
 from images.lock_files import NAME, SHIPPED, LockFile, index_of
 from images.packages.program import find_uv, index_arguments, uv_environment
+from images.packages.scratch import Scratch
 from images.packages.values import Indexes
 from images.settings import ImageSettings
 
@@ -58,7 +59,7 @@ def make_lock(name: str, settings: ImageSettings, indexes: Indexes) -> LockFile:
         done = subprocess.run(
             [find_uv(), *_arguments(), *index_arguments(known)],
             cwd=scratch,
-            env=uv_environment(Path(scratch), known, None),
+            env=uv_environment(Path(scratch), known, Scratch(Path(scratch), None)),
             input=requirements(build),
             capture_output=True,
             text=True,

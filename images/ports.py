@@ -7,10 +7,13 @@ dictionary.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Final, Protocol
 
 from images.cancellation import CancellationToken
 from images.settings import BuilderKind
+
+MAX_OUTPUT_BYTES: Final = 4 * 1024**2
+"""Of what a command says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Step:
     memory_bytes: int | None = None
     seconds: float | None = None  # after which it is killed
     commit: str | None = None  # tag of the image that the container is committed to if the command succeeds
+    result: IO[bytes] | None = None  # gets the standard output, which is then in no log
+    most_bytes: int = 0  # of the result; with more the command is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class StepEnd:
     """How a step ended."""
 
     exit_code: int
-    output: str
+    output: str  # its end, at most ``MAX_OUTPUT_BYTES``
     committed: str | None = None  # image id
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +35,11 @@ print(json.dumps({
 """.replace("PREFIX", repr(PREFIX))
 
 
+MOST_INSTALLED: Final = 5000
+MOST_SITES: Final = 50
+_PATH: Final = r"/[^\x00-\x1f\x7f]{1,1000}"
+
+
 def probe_image(engine: Engine, image: str, cache_dir: Path) -> PythonFacts:
     """Return the Python and the packages of an image, which must be in the engine.
 
@@ -45,7 +52,10 @@ def probe_image(engine: Engine, image: str, cache_dir: Path) -> PythonFacts:
     end = engine.step(Step(image, ("python3", "-c", SCRIPT)))
     if end.exit_code != 0:
         raise BuildFailed(f"image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
-    found = parse_facts(json.loads(end.output))
+    try:
+        found = parse_facts(json.loads(end.output))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BuildFailed(f"image {image[:19]}: python3 does not say what it is") from error
     cached.parent.mkdir(parents=True, exist_ok=True)
     partial = cached.with_suffix(f".{os.getpid()}")
     partial.write_text(end.output)
@@ -54,17 +64,34 @@ def probe_image(engine: Engine, image: str, cache_dir: Path) -> PythonFacts:
 
 
 def parse_facts(found: dict[str, Any]) -> PythonFacts:
-    """Return the facts that the script printed."""
+    """Return the facts that the script printed, or whatever else a python3 of the user's own image printed.
+
+    Distributions whose names or versions are none are left out: they become names of files.
+
+    Raises:
+        ValueError: something is not what the script prints.
+    """
     major, minor = (int(part) for part in (found["glibc"] or "2.17").split(".")[:2])
     return PythonFacts(
-        python=found["python"],
-        machine=found["machine"],
+        python=_matching(r"[0-9]{1,2}\.[0-9]{1,3}", found["python"]),
+        machine=_matching(r"[A-Za-z0-9_]{1,40}", found["machine"]),
         glibc=(major, minor),
-        executable=found["executable"],
-        site_dirs=tuple(found["site_dirs"]),
-        installed=tuple(
-            Installed(name, version, tuple(requires))
-            for name, (version, requires) in sorted(found["installed"].items())
-        ),
-        prefix=found["prefix"],
+        executable=_matching(_PATH, found["executable"]),
+        site_dirs=tuple(_matching(_PATH, each) for each in found["site_dirs"][:MOST_SITES]),
+        installed=tuple(_installed(found["installed"].items())),
+        prefix=_matching(rf"{re.escape(PREFIX)}[0-9]{{0,4}}", found["prefix"]),
     )
+
+
+def _installed(found: Iterable[tuple[str, Any]]) -> Iterator[Installed]:
+    for name, (version, requires) in sorted(found)[:MOST_INSTALLED]:
+        named = re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,198}[a-z0-9])?", name)
+        if named and isinstance(version, str) and re.fullmatch(r"[A-Za-z0-9.!+_-]{1,100}", version):
+            needs = tuple(each for each in requires if isinstance(each, str) and each.isprintable())
+            yield Installed(name, version, needs)
+
+
+def _matching(pattern: str, text: str) -> str:
+    if re.fullmatch(pattern, text) is None:
+        raise ValueError(f"{text[:40]!r} is not what was asked for")
+    return text

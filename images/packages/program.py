@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Final
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed
+from images.packages.scratch import Scratch
 from images.packages.values import Account, Indexes, Limits
 
 SYSTEM_CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -29,6 +29,13 @@ _PASSED: Final = (
 
 MAX_OUTPUT: Final = 256 * 1024
 """Characters of the output that are kept, from its end."""
+
+
+MAX_LINE: Final = 16 * 1024
+"""Characters of one line; a longer one is taken in parts."""
+
+MAX_FILE_BYTES: Final = 16 * 1024**3
+"""Of one file that a program writes: wheels, and what is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,10 @@ def find_python(account: Account | None) -> str:
     raise BuildFailed("no python3 that every user may start; install the runner, or Python, outside of /root")
 
 
-def uv_environment(directory: Path, indexes: Indexes, account: Account | None) -> dict[str, str]:
+def uv_environment(home: Path, indexes: Indexes, work: Scratch) -> dict[str, str]:
     """Return the environment of ``uv``: nothing of the daemon's own but its way to the network.
 
-    The credentials are copied into the directory, which only the account can enter: the file of the operator
-    may be readable for this process alone.
+    The credentials are copied for the account: the operator's file may be readable for this process alone.
 
     Raises:
         BuildFailed: the credentials cannot be read.
@@ -82,22 +88,15 @@ def uv_environment(directory: Path, indexes: Indexes, account: Account | None) -
         trust = {
             "SSL_CERT_FILE": str(SYSTEM_CERTIFICATES)
         }  # uv brings certificates of its own, and no proxy's
-    secret = {} if indexes.netrc is None else {"NETRC": str(_copy_secret(indexes.netrc, directory, account))}
-    return {"PATH": os.defpath, **passed, **trust, **secret, "HOME": str(directory), "TMPDIR": str(directory)}
+    secret = {} if indexes.netrc is None else {"NETRC": str(_copy_secret(indexes.netrc, work))}
+    return {"PATH": os.defpath, **passed, **trust, **secret, "HOME": str(home), "TMPDIR": str(home)}
 
 
-def _copy_secret(source: Path, directory: Path, account: Account | None) -> Path:
-    target = directory / "netrc"
+def _copy_secret(source: Path, work: Scratch) -> Path:
     try:
-        content = source.read_bytes()
+        return work.write("netrc", source.read_bytes())
     except OSError as error:
         raise BuildFailed(f"packages.credentials: {source}: {error.strerror}") from error
-    with tempfile.NamedTemporaryFile(dir=directory, delete=False) as partial:  # made with mode 0600
-        partial.write(content)
-    if account is not None:
-        os.chown(partial.name, account.uid, account.gid)
-    Path(partial.name).replace(target)
-    return target
 
 
 def index_arguments(indexes: Indexes) -> list[str]:
@@ -167,7 +166,8 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
 def _read(process: subprocess.Popen[str], tell: Callable[[str], None] | None) -> str:
     """Return the end of what a program says until it ends."""
     kept, size = deque[str](), 0
-    for line in process.stdout or ():
+    lines = iter(lambda: process.stdout.readline(MAX_LINE) if process.stdout is not None else "", "")
+    for line in lines:
         if tell is not None:
             tell(line.rstrip("\n"))
         kept.append(line)
@@ -178,7 +178,10 @@ def _read(process: subprocess.Popen[str], tell: Callable[[str], None] | None) ->
 
 
 def _limited(limits: Limits) -> list[str]:
-    return ["prlimit", f"--as={limits.memory_bytes}", f"--cpu={int(limits.seconds) + 1}", "--core=0", "--"]
+    return [
+        *["prlimit", f"--as={limits.memory_bytes}", f"--cpu={int(limits.seconds) + 1}", "--core=0"],
+        *[f"--fsize={MAX_FILE_BYTES}", "--"],
+    ]
 
 
 def _as(account: Account | None) -> list[str]:
@@ -194,5 +197,6 @@ def _as(account: Account | None) -> list[str]:
         *groups,
         "--no-new-privs",
         "--bounding-set=-all",
+        "--inh-caps=-all",
         "--",
     ]

@@ -6,10 +6,8 @@ A local part of their version tells them from the packages of the index.
 """
 
 import json
-import os
 import re
 import shutil
-import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -23,6 +21,7 @@ from images.errors import BuildFailed
 from images.lock_files import PYTORCH_INDEX
 from images.packages.lock import Lock, Package, Wheel
 from images.packages.program import find_uv, index_arguments, run, uv_environment
+from images.packages.scratch import Scratch, own_directory, scratch
 from images.packages.values import (
     FAMILY,
     Account,
@@ -43,6 +42,12 @@ LOCAL: Final = "image"
 
 _MANYLINUX: Final = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 """Minor versions of glibc 2 for which ``uv`` has a platform."""
+
+MAX_ANSWER_BYTES: Final = 16 * 1024**2
+"""Of a lock: that of a thousand packages with fifty wheels each."""
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}")
+_PACKAGE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 _UNSATISFIABLE: Final = 1
 """The exit code of ``uv`` for requirements without a solution; other failures have 2."""
@@ -130,24 +135,21 @@ class Resolver:
         if self.indexes.netrc is not None and account is not None:
             account = self.trusted
         home = own_directory(self.cache_dir / "uv", account)
-        with tempfile.TemporaryDirectory(dir=home, prefix="resolve-", ignore_cleanup_errors=True) as made:
-            work = Path(made)
-            _write_inputs(work, wanted, facts)
+        with scratch(self.cache_dir / "resolving", "resolve-", account) as work:
+            _write_inputs(work, wanted, facts, built)
             index = torch_index(self.indexes, wanted, facts)
+            source = work.path / ("requirements.txt" if index is None else "pyproject.toml")
             if index is not None:
-                (work / "pyproject.toml").write_text(_project(wanted, index))
-            for each in built:
-                shutil.copyfile(each.wheel, work / "held" / each.wheel.name)
+                work.write("pyproject.toml", _project(wanted, index))
             static = (f'[[dependency-metadata]]\nname = "{name}"\nrequires-dist = []\n' for name in unbuilt)
-            (work / "sources.toml").write_text("".join(static))
-            hand_over(work, account)
-            source = work / ("requirements.txt" if index is None else "pyproject.toml")
-            argv = [find_uv(), "pip", "compile", *options, *self._arguments(work, home, facts), str(source)]
-            environment = uv_environment(home, self.indexes, account)
-            outcome = run(argv, work, environment, account, self.limits, token)
+            work.write("sources.toml", "".join(static))
+            paths = self._arguments(work.path, home, facts)
+            environment = uv_environment(home, self.indexes, work)
+            argv = [find_uv(), "pip", "compile", *options, *paths, str(source)]
+            outcome = run(argv, work.path, environment, account, self.limits, token)
             if outcome.exit_code != 0:
                 raise _failure(outcome.exit_code, outcome.output, facts)
-            return tomllib.loads((work / "pylock.toml").read_text())
+            return _parse_answer(work.read("out", "pylock.toml", MAX_ANSWER_BYTES))
 
     def _arguments(self, work: Path, home: Path, facts: PythonFacts) -> list[str]:
         return [
@@ -156,37 +158,8 @@ class Resolver:
             *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
             *index_arguments(self.indexes),
             *[f"--find-links={work / 'held'}", f"--constraints={work / 'constraints.txt'}"],
-            f"--output-file={work / 'pylock.toml'}",
+            f"--output-file={work / 'out' / 'pylock.toml'}",
         ]
-
-
-def own_directory(parent: Path, account: Account | None) -> Path:
-    """Return the directory of an account below a directory, and make it."""
-    parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    home = parent / ("own" if account is None else str(account.uid))
-    home.mkdir(mode=0o700, exist_ok=True)
-    if account is not None:
-        _give(home, account)
-    return home
-
-
-def make_private(directory: Path, account: Account | None) -> None:
-    """Make a directory that only an account can enter, and root."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory.chmod(0o700)
-    if account is not None:
-        _give(directory, account)
-
-
-def hand_over(directory: Path, account: Account | None) -> None:
-    """Give a directory, with all that is in it, to an account."""
-    if account is not None:
-        for path in (directory, *directory.rglob("*")):
-            _give(path, account)
-
-
-def _give(path: Path, account: Account) -> None:
-    os.chown(path, account.uid, account.gid, follow_symlinks=False)
 
 
 def platform(facts: PythonFacts) -> str:
@@ -230,16 +203,22 @@ def _unasked_family(found: dict[str, Any], wanted: Requirements) -> tuple[str, .
     return tuple(name for name in names if name in FAMILY and name not in named)
 
 
-def _write_inputs(work: Path, wanted: Requirements, facts: PythonFacts) -> None:
-    (work / "requirements.txt").write_text("".join(f"{line}\n" for line in wanted.lines))
+def _write_inputs(
+    work: Scratch, wanted: Requirements, facts: PythonFacts, built: Iterable[Built] = ()
+) -> None:
+    work.write("requirements.txt", "".join(f"{line}\n" for line in wanted.lines))
     held = () if wanted.own_family else facts.installed
     fixed = [f"{each.name}=={_version(each)}" for each in held if each.name in FAMILY]
-    (work / "constraints.txt").write_text("".join(f"{line}\n" for line in (*wanted.constraints, *fixed)))
+    work.write("constraints.txt", "".join(f"{line}\n" for line in (*wanted.constraints, *fixed)))
+    out, offered = work.directory("out"), work.directory("held")
     if held:
-        (work / "pylock.toml").write_text("".join(_preferences(held, facts)))
-    (work / "held").mkdir()
-    for each in held:
-        _write_stub(work / "held", each)
+        (out / "pylock.toml").write_text("".join(_preferences(held, facts)))
+    for package in held:
+        _write_stub(offered, package)
+    for made in built:
+        shutil.copyfile(made.wheel, offered / made.wheel.name)
+    work.give("held")
+    work.give("out")
 
 
 def _version(package: Installed) -> str:
@@ -269,6 +248,50 @@ def _write_stub(directory: Path, package: Installed) -> None:
 # --- what the resolver answers
 
 
+def _parse_answer(text: bytes) -> dict[str, Any]:
+    """Return the lock that the resolver has written, where its user could have written anything.
+
+    Raises:
+        BuildFailed: it is not a lock.
+    """
+    try:
+        found = tomllib.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise BuildFailed("the answer of the resolver cannot be read") from error
+    packages = found.get("packages", [])
+    if not isinstance(packages, list) or not all(map(_is_package, packages)):
+        raise BuildFailed("the answer of the resolver is no list of packages")
+    return {"packages": packages}
+
+
+def _is_package(found: object) -> bool:
+    """Return whether a package of a lock has a name, a version and files, each of its type."""
+    if not isinstance(found, dict):
+        return False
+    wheels, source = found.get("wheels", []), found.get("sdist", {})
+    named = isinstance(found.get("name"), str) and _PACKAGE_NAME.fullmatch(found["name"]) is not None
+    return (
+        named
+        and isinstance(found.get("version"), str)
+        and isinstance(wheels, list)
+        and all(map(_is_file, [*wheels, source]))
+    )
+
+
+def _is_file(found: object) -> bool:
+    if not isinstance(found, dict):
+        return False
+    hashes, name = found.get("hashes", {}), found.get("name", "")
+    return (
+        isinstance(name, str)
+        and isinstance(found.get("url", ""), str)
+        and _FILE_NAME.fullmatch(name or _name_in(found.get("url", "")) or "none") is not None
+        and isinstance(found.get("size", 0), int)
+        and isinstance(hashes, dict)
+        and all(isinstance(each, str) for each in hashes.values())
+    )
+
+
 def _read_lock(
     found: dict[str, Any], wanted: Requirements, facts: PythonFacts, built: tuple[Built, ...] = ()
 ) -> Lock:
@@ -290,10 +313,15 @@ def _read_lock(
     return Lock(facts.python, facts.machine, tuple(packages), base, sources, isolated=isolated)
 
 
+def _name_in(url: str) -> str:
+    """Return the name of the file at an address."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])
+
+
 def _source(package: dict[str, Any]) -> Source:
     try:
         found = package["sdist"]
-        name = found.get("name") or unquote(urlsplit(found["url"]).path.rpartition("/")[2])
+        name = found.get("name") or _name_in(found["url"])
         hashes, size = found["hashes"], found.get("size")
         return Source(package["name"], package["version"], name, found["url"], hashes["sha256"], size)
     except KeyError as error:
@@ -305,7 +333,7 @@ def _wheel(package: dict[str, Any]) -> Wheel:
     try:
         found = package["wheels"][0]
         url = found["url"]
-        name = found.get("name") or unquote(urlsplit(url).path.rpartition("/")[2])
+        name = found.get("name") or _name_in(url)
         return Wheel(name, url, found["hashes"]["sha256"], found.get("size"))
     except (KeyError, IndexError) as error:
         raise BuildFailed(f"{package['name']}: the index has no sha256 of its wheel") from error

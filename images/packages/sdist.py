@@ -6,48 +6,54 @@ sources and those packages.  The wheel that it makes is kept for this user alone
 """
 
 import hashlib
-import json
 import netrc
 import os
+import re
 import shutil
 import ssl
-import tarfile
 import tempfile
-import tomllib
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Final
 from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import Request, url2pathname, urlopen
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages.lock import Lock
-from images.packages.resolve import IndexUnavailable, Resolver, Unresolvable, hand_over, make_private
+from images.packages.resolve import IndexUnavailable, Resolver, Unresolvable
+from images.packages.scratch import MAX_NAME, lend, lent_directory, parse_names
 from images.packages.unpack import Unpacker
-from images.packages.values import Account, Built, Limits, PythonFacts, Requirements, Source
-from images.ports import Engine, Step
+from images.packages.values import Account, Built, Indexes, Limits, PythonFacts, Requirements, Source
+from images.ports import Engine, Step, StepEnd
 
 MOST: Final = 20
 """Packages of one job that may have to be built."""
 
 MAX_SOURCE_BYTES: Final = 256 * 1024**2
 MAX_WHEEL_BYTES: Final = 2 * 1024**3
-DEFAULT_REQUIRES: Final = ("setuptools>=40.8", "wheel")
-"""What a source distribution without ``pyproject.toml`` needs, as PEP 517 says."""
+MAX_REQUIRES: Final = 200
+"""Packages that one build may ask for."""
 
+MAX_REQUIRES_BYTES: Final = 256 * 1024
+
+NOBODY: Final = 65532
+"""Who builds for a root that builds for itself."""
+
+_WHEEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}\.whl")
+_PACKAGES: Final = "/run/build/packages"
 _BLOCK: Final = 1024**2
 
 SCRIPT: Final = """
-import importlib, json, os, sys, tarfile, tomllib, zipfile
-mode, source, packages, out = sys.argv[1:]
-sys.path.insert(0, packages)
-os.environ["PYTHONPATH"] = packages
+import importlib, json, os, shutil, sys, tarfile, tomllib, zipfile
+mode, source, packages = sys.argv[1:]
+result = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
 os.makedirs("/tmp/source")
+os.makedirs("/tmp/out")
 if zipfile.is_zipfile(source):
     zipfile.ZipFile(source).extractall("/tmp/source")
 else:
@@ -59,19 +65,30 @@ about = {}
 if os.path.exists("pyproject.toml"):
     with open("pyproject.toml", "rb") as file:
         about = tomllib.load(file).get("build-system", {})
-sys.path[:0] = [os.path.abspath(path) for path in about.get("backend-path", ())]
-name, _, inner = about.get("build-backend", "setuptools.build_meta:__legacy__").partition(":")
-backend = importlib.import_module(name)
-for part in filter(None, inner.split(".")):
-    backend = getattr(backend, part)
-if mode == "requires":
-    ask = getattr(backend, "get_requires_for_build_wheel", lambda settings: [])
-    with open(out + "/requires.json", "w") as file:
-        json.dump(list(ask({})), file)
+if mode == "declared":
+    result.write(json.dumps(about.get("requires", ["setuptools>=40.8", "wheel"])).encode())
 else:
-    backend.build_wheel(out, {})
+    sys.path.insert(0, packages)
+    os.environ["PYTHONPATH"] = packages
+    sys.path[:0] = [os.path.abspath(path) for path in about.get("backend-path", ())]
+    name, _, inner = about.get("build-backend", "setuptools.build_meta:__legacy__").partition(":")
+    backend = importlib.import_module(name)
+    for part in filter(None, inner.split(".")):
+        backend = getattr(backend, part)
+    if mode == "requires":
+        ask = getattr(backend, "get_requires_for_build_wheel", lambda settings: [])
+        result.write(json.dumps(list(ask({}))).encode())
+    else:
+        made = os.path.basename(backend.build_wheel("/tmp/out", {}))
+        result.write(made.encode() + b"\\n")
+        with open("/tmp/out/" + made, "rb") as wheel:
+            shutil.copyfileobj(wheel, result)
+result.close()
 """
-"""A front end of PEP 517: it asks a build backend what it needs, or lets it build the wheel."""
+"""A front end of PEP 517: it says what an archive names for its build, asks its backend what else that needs,
+or lets it build the wheel.  The answer is the standard output; a container that has no other way out cannot
+fill the disk of this host, nor leave a link for this process to follow.  What PEP 517 says an archive without
+``pyproject.toml`` needs is in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,125 +155,101 @@ class SourceBuilder:
     def _built(self, source: Source, log: BuildLog) -> Built:
         """Return the wheel of a source distribution, which is built if this user has not built it before."""
         key = hashlib.sha256(f"{source.sha256} {self.image}".encode()).hexdigest()[:32]
-        kept = self.directory / key
+        lent = lent_directory(self.directory.parent, self.directory.name, self.unpacker.account)
+        kept = lent / key
         if not kept.is_dir():
-            make_private(self.directory, self.unpacker.account)
-            with tempfile.TemporaryDirectory(dir=self.directory, prefix=".build-") as made:
-                wheel = self._build(source, Path(made), log)
-                result = Path(made) / "result"
-                result.mkdir(mode=0o755)
-                shutil.move(wheel, result / wheel.name)
-                hand_over(result, self.unpacker.account)
+            with tempfile.TemporaryDirectory(dir=lent, prefix=".build-") as made:
+                result = lent_directory(Path(made), "result", self.unpacker.account)
+                self._build(source, Path(made), result, log)
                 result.rename(kept)
         [wheel] = kept.iterdir()
         return Built(source, wheel)
 
-    def _build(self, source: Source, work: Path, log: BuildLog) -> Path:
-        archive = work / source.name
+    def _build(self, source: Source, work: Path, result: Path, log: BuildLog) -> None:
+        """Put the wheel of a source distribution into a directory."""
+        archive = work / "source"
         log.line(f"packages: {source.name}: downloading {source.size or 0:,} bytes")
         download(source, archive, self.resolver.indexes, log.token)
-        needs = build_requirements(archive)
-        self._run("requires", archive, needs, work, log)
-        more = json.loads((work / "out" / "requires.json").read_text())
-        needs = tuple(dict.fromkeys((*needs, *(str(each) for each in more))))
-        self._run("build", archive, needs, work, log)
-        found = [path for path in (work / "out").iterdir() if path.suffix == ".whl"]
-        if len(found) != 1 or found[0].is_symlink() or not found[0].is_file():
-            raise Unresolvable(f"{source.package}: its build makes no wheel", "")
-        if found[0].stat().st_size > MAX_WHEEL_BYTES:
-            raise Unresolvable(f"{source.package}: its wheel is larger than {MAX_WHEEL_BYTES} bytes", "")
-        taken = work / found[0].name
-        shutil.copyfile(found[0], taken, follow_symlinks=False)
-        return taken
+        needs = self._ask("declared", source, archive, (), log)
+        needs = tuple(dict.fromkeys((*needs, *self._ask("requires", source, archive, needs, log))))
+        with tempfile.TemporaryFile(dir=work) as answer:
+            self._run("build", source, archive, needs, answer, MAX_WHEEL_BYTES, log)
+            answer.seek(0)
+            name = answer.readline(MAX_NAME).decode(errors="replace").removesuffix("\n")
+            if _WHEEL.fullmatch(name) is None:
+                raise Unresolvable(f"{source.package}: its build makes no wheel", "")
+            with (result / name).open("xb") as wheel:
+                shutil.copyfileobj(answer, wheel)
+                lend(wheel.fileno(), self.unpacker.account)
 
-    def _run(self, mode: str, archive: Path, needs: tuple[str, ...], work: Path, log: BuildLog) -> None:
-        """Run the build backend in a container.
+    def _ask(
+        self, mode: str, source: Source, archive: Path, needs: tuple[str, ...], log: BuildLog
+    ) -> tuple[str, ...]:
+        """Return the packages that a build names; what its code answers may be anything.
+
+        Raises:
+            Unresolvable: it is no list of requirements.
+        """
+        with tempfile.TemporaryFile(dir=archive.parent) as answer:
+            self._run(mode, source, archive, needs, answer, MAX_REQUIRES_BYTES, log)
+            answer.seek(0)
+            try:
+                return parse_names(answer.read(), f"{source.name}: its build", MAX_REQUIRES)
+            except BuildFailed as error:
+                raise Unresolvable(str(error), "") from error
+
+    def _run(  # noqa: PLR0913, PLR0917  (one value per part of a run)
+        self,
+        mode: str,
+        source: Source,
+        archive: Path,
+        needs: tuple[str, ...],
+        answer: IO[bytes],
+        most_bytes: int,
+        log: BuildLog,
+    ) -> None:
+        """Run the front end in a container, with the packages that it needs.
 
         Raises:
             Unresolvable: it fails; the reason is the last line of its output.
         """
-        bare = replace(self.facts, installed=())
-        lock = self.resolver.resolve(Requirements(needs), bare, self.account, log.token)
-        out = work / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(mode=0o700)
-        owner = self.account or Account(os.getuid(), os.getgid())
-        os.chown(out, owner.uid, owner.gid)
-        os.chmod(work, 0o755)  # noqa: PTH101, S103  (the directory above is private)
-        with self.unpacker.unpacked(lock, bare, log) as root:
-            packages = root / "lib" / f"python{bare.python}" / "site-packages"
-            packages.mkdir(parents=True, exist_ok=True)
-            step = Step(
-                self.image,
-                (
-                    "python3",
-                    "-I",
-                    "-c",
-                    SCRIPT,
-                    mode,
-                    f"/run/build/{archive.name}",
-                    "/run/build/packages",
-                    "/out",
-                ),
-                files={f"/run/build/{archive.name}": archive, "/run/build/packages": packages},
-                writable={"/out": out},
-                user=(owner.uid, owner.gid),
-                memory_bytes=self.limits.memory_bytes,
-                seconds=self.limits.seconds,
-            )
-            end = self.engine().step(step, log.token)
+        owner = self.account or Account(os.getuid() or NOBODY, os.getgid() or NOBODY)
+        step = Step(
+            self.image,
+            ("python3", "-I", "-c", SCRIPT, mode, "/run/build/source", _PACKAGES),
+            files={"/run/build/source": archive},
+            user=(owner.uid, owner.gid),
+            memory_bytes=self.limits.memory_bytes,
+            seconds=self.limits.seconds,
+            result=answer,
+            most_bytes=most_bytes,
+        )
+        end = self._step(step, needs, log)
         lines = [line for line in end.output.splitlines() if line.strip()]
         log.lines(lines)
         if end.exit_code != 0:
             why = lines[-1].strip() if lines else f"it ends with {end.exit_code}"
-            raise Unresolvable(f"{archive.name}: its build fails: {why}", end.output)
+            raise Unresolvable(f"{source.name}: its build fails: {why}", end.output)
+
+    def _step(self, step: Step, needs: tuple[str, ...], log: BuildLog) -> StepEnd:
+        if not needs:
+            return self.engine().step(step, log.token)
+        bare = replace(self.facts, installed=())
+        lock = self.resolver.resolve(Requirements(needs), bare, self.account, log.token)
+        with self.unpacker.unpacked(lock, bare, log) as root:
+            packages = root / "lib" / f"python{bare.python}" / "site-packages"
+            return self.engine().step(replace(step, files={**step.files, _PACKAGES: packages}), log.token)
 
 
-def build_requirements(archive: Path) -> tuple[str, ...]:
-    """Return the packages that a source distribution names for its build; nothing of it is executed.
-
-    Raises:
-        Unresolvable: it is no archive, or its ``pyproject.toml`` cannot be read.
-    """
-    try:
-        text = _pyproject(archive)
-        about = tomllib.loads(text.decode()).get("build-system", {}) if text is not None else {}
-        return tuple(str(each) for each in about.get("requires", DEFAULT_REQUIRES))
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        tomllib.TOMLDecodeError,
-        UnicodeDecodeError,
-        OSError,
-    ) as error:
-        raise Unresolvable(f"{archive.name}: cannot be read: {error}", "") from error
-
-
-def _pyproject(archive: Path) -> bytes | None:
-    """Return ``pyproject.toml`` in the one top directory of an archive."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as zipped:
-            names = [name for name in zipped.namelist() if _is_pyproject(name)]
-            return zipped.read(names[0])[:_BLOCK] if names else None
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            if _is_pyproject(member.name) and (file := tar.extractfile(member)) is not None:
-                return file.read(_BLOCK)
-    return None
-
-
-def _is_pyproject(name: str) -> bool:
-    parts = name.removeprefix("./").split("/")
-    return len(parts) == 2 and parts[1] == "pyproject.toml"
-
-
-def download(source: Source, target: Path, indexes: Any, token: CancellationToken) -> None:  # noqa: ANN401
+def download(source: Source, target: Path, indexes: Indexes, token: CancellationToken) -> None:
     """Download a source distribution and check its hash.
 
     Raises:
         IndexUnavailable: it cannot be downloaded.
-        Unresolvable: it is too large, or has another hash.
+        Unresolvable: it is too large, has another hash, or is no file of an index.
     """
+    if urlsplit(source.url).scheme not in {"http", "https"} and not _is_offered(source.url, indexes):
+        raise Unresolvable(f"{source.name}: is at no address of an index", "")
     trust = ssl.create_default_context(cafile=indexes.ca_file)
     hashing, size = hashlib.sha256(), 0
     request = Request(source.url, headers=_credentials(source.url, indexes.netrc))  # noqa: S310  (of an index)
@@ -274,6 +267,13 @@ def download(source: Source, target: Path, indexes: Any, token: CancellationToke
     if hashing.hexdigest() != source.sha256:
         raise Unresolvable(f"{source.name}: has another sha256 than the index says", "")
     target.chmod(0o644)
+
+
+def _is_offered(url: str, indexes: Indexes) -> bool:
+    """Return whether a local file lies in a folder of the operator's: this process may read others, too."""
+    path = Path(os.path.normpath(url2pathname(urlsplit(url).path)))
+    folders = (url2pathname(urlsplit(each).path) if "://" in each else each for each in indexes.find_links)
+    return url.startswith("file:///") and any(path.is_relative_to(each) for each in folders)
 
 
 def _credentials(url: str, file: Path | None) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +13,8 @@ from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages.lock import Lock
 from images.packages.program import find_python, find_uv, index_arguments, run, uv_environment
-from images.packages.resolve import IndexUnavailable, hand_over, own_directory, platform
+from images.packages.resolve import IndexUnavailable, platform
+from images.packages.scratch import Scratch, make_scratch, own_directory, remove_tree
 from images.packages.values import Account, Indexes, Limits, PythonFacts
 
 MAX_SCRIPT_BYTES: Final = 1024**2
@@ -54,14 +53,14 @@ class Unpacker:
             BuildCancelled: the token of the log was cancelled.
         """
         home = own_directory(self.cache_dir / "wheels", self.account)
-        with _removed_later(Path(tempfile.mkdtemp(dir=home, prefix="unpack-"))) as work:
-            target = work / "environment"
-            (work / "pylock.toml").write_text(lock.for_installer)
-            hand_over(work, self.account)
-            argv = [find_uv(), "pip", "install", *self._arguments(work, home, facts)]
-            environment = uv_environment(home, self.indexes, self.account)
+        with _removed_later(make_scratch(self.cache_dir / "unpacking", "unpack-", self.account)) as work:
+            target = work.directory("environment")
+            work.give("environment")
+            work.write("pylock.toml", lock.for_installer)
+            argv = [find_uv(), "pip", "install", *self._arguments(work.path, home, facts)]
+            environment = uv_environment(home, self.indexes, work)
             told = Downloads(lock, log)
-            outcome = run(argv, work, environment, self.account, self.limits, log.token, told.line)
+            outcome = run(argv, work.path, environment, self.account, self.limits, log.token, told.line)
             if outcome.exit_code != 0:
                 raise _failure(outcome.output)
             arrange(target, facts)
@@ -102,12 +101,12 @@ class Downloads:
 
 
 @contextmanager
-def _removed_later(directory: Path) -> Iterator[Path]:
+def _removed_later(made: Scratch) -> Iterator[Scratch]:
     """Yield a directory, and begin to remove it when the block has ended; the process ends after that."""
     try:
-        yield directory
+        yield made
     finally:
-        Thread(target=shutil.rmtree, args=(directory, True), name="removal").start()
+        Thread(target=remove_tree, args=(made.path,), name="removal").start()
 
 
 def _failure(output: str) -> BuildFailed:

@@ -10,6 +10,9 @@ from images.settings import Accelerator
 FAMILY: Final = ("torch", "torchvision", "torchaudio", "triton", "pytorch-triton", "pytorch-triton-rocm")
 """The packages that are built for one accelerator, and therefore come from the base."""
 
+MAX_ID: Final = 2**32 - 2
+"""The largest uid or gid."""
+
 PREFIX: Final = "/opt/packages"
 """Where a layer puts its virtual environment."""
 
@@ -109,3 +112,8 @@ class Account:
     uid: int
     gid: int
     groups: tuple[int, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Refuse ids that a change of rights would pass over: -1 means to the kernel that nothing changes."""
+        if not 0 < self.uid <= MAX_ID or not all(0 <= each <= MAX_ID for each in (self.gid, *self.groups)):
+            raise ValueError(f"uid {self.uid}, gid {self.gid}: not the ids of a user")

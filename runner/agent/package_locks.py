@@ -13,6 +13,7 @@ from typing import Final
 
 from runner.agent.ports import VerificationQueue
 from runner.base.errors import RunnerError, Unavailable
+from runner.base.textfile import one_line
 from runner.base.waiting import check_wanted
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import PackageRequest, Packages, Unresolvable
@@ -117,6 +118,10 @@ class PackageLocks:
             pending.text = self._packages.resolve(request, who, pending.log, pending.job_id)
         except (RunnerError, Unresolvable, BuildFailed) as error:
             pending.error = error
+        except BaseException as error:
+            fact = one_line(f"{type(error).__name__}: {error}")
+            pending.error = Unavailable(f"the packages could not be resolved: {fact}")
+            raise  # to the log of the daemon
         finally:
             pending.log.unlink(missing_ok=True)
             with self._lock:

@@ -9,6 +9,7 @@ from images.errors import BuildFailed
 from images.packages import resolve
 from images.packages.family import own_family
 from images.packages.resolve import IndexUnavailable, Unresolvable, platform
+from images.packages.scratch import Scratch
 from images.packages.sdist import require_no_builds
 from images.packages.values import Installed, PythonFacts, Requirements
 
@@ -26,17 +27,19 @@ def test_the_platform_is_the_newest_that_the_c_library_has(glibc: tuple[int, int
 
 
 def test_packages_of_the_image_are_offered_with_their_own_requirements(tmp_path: Path) -> None:
-    resolve._write_inputs(tmp_path, Requirements(("tqdm",), ("idna<4",)), FACTS)
+    resolve._write_inputs(Scratch(tmp_path, None), Requirements(("tqdm",), ("idna<4",)), FACTS)
     assert (tmp_path / "requirements.txt").read_text() == "tqdm\n"
     assert (tmp_path / "constraints.txt").read_text() == "idna<4\ntorch==2.13.0+cpu\n"
-    assert 'version = "2.4.6+image"' in (tmp_path / "pylock.toml").read_text()
+    assert 'version = "2.4.6+image"' in (tmp_path / "out" / "pylock.toml").read_text()
     with zipfile.ZipFile(tmp_path / "held" / "torch-2.13.0+cpu-py3-none-any.whl") as wheel:
         about = wheel.read("torch-2.13.0+cpu.dist-info/METADATA").decode()
     assert about.endswith("Requires-Dist: numpy\nRequires-Dist: sympy>=1.13\n")
 
 
 def test_another_torch_takes_nothing_from_the_image(tmp_path: Path) -> None:
-    resolve._write_inputs(tmp_path, Requirements(("torch==2.4.0",), own_family=frozenset({"torch"})), FACTS)
+    resolve._write_inputs(
+        Scratch(tmp_path, None), Requirements(("torch==2.4.0",), own_family=frozenset({"torch"})), FACTS
+    )
     assert (tmp_path / "constraints.txt").read_text() == ""
     assert list((tmp_path / "held").iterdir()) == []
 

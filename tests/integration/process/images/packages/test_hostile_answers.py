@@ -1,0 +1,265 @@
+"""What resolvers, builds and images answer is somebody else's: none of it is trusted, or followed."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from images.cancellation import CancellationToken
+from images.docker_engine import _take_result
+from images.errors import BuildFailed
+from images.log import BuildLog
+from images.packages import program, resolve
+from images.packages.lock import Lock
+from images.packages.probe import parse_facts
+from images.packages.resolve import Resolver, Unresolvable
+from images.packages.scratch import Scratch, own_directory, parse_names, remove_tree, scratch
+from images.packages.sdist import SourceBuilder, download
+from images.packages.unpack import Unpacker
+from images.packages.values import Account, Indexes, Installed, Limits, PythonFacts, Requirements, Source
+from images.ports import Step, StepEnd
+from tests.fakes.engine.image_engine import FakeEngine
+
+FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", (), ())
+PERSON = Account(64123, 64123)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+
+
+@as_root
+def test_a_directory_that_a_user_swaps_for_a_link_gives_away_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    secret = tmp_path / "roots"
+    secret.mkdir()
+    (secret / "shadow").write_text("secret")
+    home = own_directory(tmp_path / "uv", PERSON)
+    seen = []
+
+    def swap(_argv: list[str], directory: Path, *_: object) -> program.Outcome:
+        seen.append(sorted(home.iterdir()))
+        for each in ("out", "held"):  # what a user may do within what is theirs
+            assert (directory / each).stat().st_uid == PERSON.uid
+        assert directory.stat().st_uid == 0
+        (directory / "out" / "pylock.toml").unlink(missing_ok=True)
+        (directory / "out" / "pylock.toml").symlink_to(secret / "shadow")
+        return program.Outcome(0, "")
+
+    monkeypatch.setattr(resolve, "run", swap)
+    with pytest.raises(BuildFailed, match=r"pylock.toml: cannot be read: Too many"):
+        Resolver(tmp_path, Indexes()).resolve(Requirements(("tqdm",)), FACTS, PERSON, CancellationToken())
+    assert seen == [[]]  # this process puts nothing into the directory of a user
+    assert (secret / "shadow").stat().st_uid == 0
+    assert list((tmp_path / "resolving").iterdir()) == []
+
+
+@as_root
+def test_what_is_given_away_is_given_by_descriptor(tmp_path: Path) -> None:
+    roots = tmp_path / "roots"
+    roots.write_text("secret")
+    with scratch(tmp_path / "work", "x-", PERSON) as work:
+        (work.directory("out") / "link").symlink_to(roots)
+        with pytest.raises(OSError, match="symbolic links"):
+            work.give("out")
+    assert roots.stat().st_uid == 0
+
+
+def make_sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(400 * 1024**2)
+
+
+def answer_of(work: Path, fill: Callable[[Path], object]) -> Scratch:
+    made = Scratch(work, None)
+    fill(made.directory("out") / "answer")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("fill", "fact"),
+    [
+        (make_sparse, "is larger than 1000 bytes"),
+        (lambda path: path.symlink_to("/etc/shadow"), "cannot be read"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.mkdir(), "is not a regular file"),
+        (lambda _path: None, "cannot be read: No such file"),
+    ],
+    ids=["sparse", "link", "fifo", "directory", "none"],
+)
+def test_what_a_program_leaves_is_read_only_if_it_is_a_small_file(
+    tmp_path: Path, fill: Callable[[Path], object], fact: str
+) -> None:
+    with pytest.raises(BuildFailed, match=fact):
+        answer_of(tmp_path, fill).read("out", "answer", 1000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 100_000,
+        b"packages = " + b"[" * 100_000,
+        b"packages = 5",
+        b"[[packages]]\nname = '../../etc/x'\nversion = '1'",
+        b"[[packages]]\nname = 'x'\nversion = '1'\nwheels = 5",
+        b"[[packages]]\nname = 'x'\nversion = '1'\nwheels = [{url = 5}]",
+        b"[[packages]]\nname = 'x'\nversion = '1'\nsdist = {url = 'https://i/..%2F..%2Fetc%2Fcron.d%2Fx'}",
+        b"\xff",
+    ],
+)
+def test_a_lock_that_is_none_is_a_failure(text: bytes) -> None:
+    with pytest.raises(BuildFailed, match="the answer of the resolver"):
+        resolve._parse_answer(text)
+
+
+@pytest.mark.parametrize("text", [b"5", b"{}", b"[5]", b"[" * 100_000, b"", b'["' + b"x" * 2000 + b'"]'])
+def test_an_answer_of_another_shape_is_a_failure(text: bytes) -> None:
+    with pytest.raises(BuildFailed, match=r"x-1\.tar\.gz: its answer"):
+        parse_names(text, "x-1.tar.gz", 10)
+
+
+@dataclass
+class PlayedEngine(FakeEngine):
+    """Answers each step with what was given for its mode."""
+
+    answers: dict[str, bytes] = field(default_factory=dict)
+
+    def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
+        del token
+        self.steps.append(step)
+        assert step.result is not None
+        step.result.write(self.answers[step.argv[4]])
+        return StepEnd(0, "")
+
+
+class NoPackages(Unpacker):
+    """Has no packages, which a build here does not need."""
+
+
+class PlayedResolver(Resolver):
+    """Resolves everything into an empty lock."""
+
+    def resolve(self, *_: object) -> Lock:
+        return Lock("3.11", "x86_64", ())
+
+
+def build(tmp_path: Path, **answers: bytes) -> Path:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    source = folder / "x-1.tar.gz"
+    source.write_bytes(b"an archive")
+    digest = hashlib.sha256(b"an archive").hexdigest()
+    indexes = Indexes(find_links=(str(folder),))
+    engine = PlayedEngine(answers={"declared": b"[]", "requires": b"[]", "build": b"", **answers})
+    builder = SourceBuilder(
+        engine=lambda: engine,
+        resolver=PlayedResolver(tmp_path, indexes),
+        unpacker=NoPackages(tmp_path, indexes),
+        image="image",
+        facts=FACTS,
+        account=None,
+        directory=tmp_path / "built" / "own",
+        limits=Limits(),
+    )
+    with BuildLog(tmp_path / "log") as log:
+        return builder._built(Source("x", "1", "x-1.tar.gz", source.as_uri(), digest), log).wheel
+
+
+def test_a_build_gives_its_wheel_by_its_output_alone(tmp_path: Path) -> None:
+    wheel = build(tmp_path, build=b"x-1-py3-none-any.whl\nPK content")
+    assert wheel.name == "x-1-py3-none-any.whl"
+    assert wheel.read_bytes() == b"PK content"
+
+
+@pytest.mark.parametrize(
+    ("answers", "fact"),
+    [
+        ({"requires": b"5"}, "x-1.tar.gz: its build: its answer is not a list of requirements"),
+        ({"declared": b"{"}, "x-1.tar.gz: its build: its answer is not JSON"),
+        ({"build": b"5"}, "x: its build makes no wheel"),
+        ({"build": b"../../../etc/x.whl\nPK"}, "x: its build makes no wheel"),
+        ({"build": b""}, "x: its build makes no wheel"),
+    ],
+)
+def test_a_build_that_answers_anything_else_fails(
+    tmp_path: Path, answers: dict[str, bytes], fact: str
+) -> None:
+    with pytest.raises(Unresolvable, match=fact):
+        build(tmp_path, **answers)
+    assert not any(path.suffix == ".whl" for path in (tmp_path / "built").rglob("*"))
+
+
+def test_a_result_that_is_too_large_ends_its_command(tmp_path: Path) -> None:
+    killed: list[bool] = []
+    stream = ((b"x" * 600, None) for _ in range(1000))
+    with (tmp_path / "result").open("wb") as file:
+        step = Step("image", ("python3",), result=file, most_bytes=1000)
+        with pytest.raises(BuildFailed, match="larger than 1000 bytes"):
+            _take_result(step, file, stream, lambda: killed.append(True))
+    assert killed == [True]
+    assert (tmp_path / "result").stat().st_size == 600
+
+
+def test_a_source_is_taken_from_an_index_and_not_from_this_host(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "secret").write_text("x")
+    token = CancellationToken()
+    for url in ((tmp_path / "secret").as_uri(), f"file://{tmp_path}/links/../secret", "ftp://host/x"):
+        source = Source("x", "1", "x.tar.gz", url, "0")
+        with pytest.raises(Unresolvable, match="is at no address of an index"):
+            download(source, tmp_path / "to", Indexes(find_links=(str(tmp_path / "links"),)), token)
+    assert not (tmp_path / "to").exists()
+
+
+def facts_of(**changed: object) -> dict[str, object]:
+    known = {"python": "3.11", "machine": "x86_64", "glibc": "2.36", "executable": "/usr/bin/python3"}
+    return {**known, "site_dirs": ["/usr/lib"], "installed": {}, "prefix": "/opt/packages", **changed}
+
+
+def test_names_of_packages_of_an_image_never_become_other_paths() -> None:
+    held = {"../../etc/x": ["1", []], "tqdm": ["../1", []], "idna": ["3.7", ["a\nb", 5, "c>1"]]}
+    found = parse_facts(facts_of(installed=held))
+    assert found.installed == (Installed("idna", "3.7", ("c>1",)),)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"python": "3.11/../.."}, {"machine": "x/y"}, {"prefix": "/etc"}, {"executable": "/a\nb"}],
+    ids=str,
+)
+def test_an_image_that_says_something_else_has_no_python(changed: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="is not what was asked for"):
+        parse_facts(facts_of(**changed))
+
+
+@pytest.mark.parametrize(
+    ("uid", "gid"), [(-1, 5), (2**32 - 1, 5), (5, -1), (5, 2**32 - 1), (0, 5), (2**32, 5)]
+)
+def test_ids_that_change_nothing_are_no_account(uid: int, gid: int) -> None:
+    with pytest.raises(ValueError, match="not the ids of a user"):
+        Account(uid, gid)
+
+
+def test_a_line_without_an_end_is_told_in_parts(tmp_path: Path) -> None:
+    told: list[str] = []
+    argv = ["sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"]
+    run = program.run(argv, tmp_path, dict(os.environ), None, Limits(), CancellationToken(), told.append)
+    assert len(run.output) <= program.MAX_OUTPUT
+    assert max(map(len, told)) <= program.MAX_LINE
+
+
+def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:
+    place = os.open(tmp_path, os.O_RDONLY)
+    os.mkdir("deep", dir_fd=place)
+    deeper = os.open("deep", os.O_RDONLY, dir_fd=place)
+    for _ in range(5000):
+        os.close(place)
+        place = deeper
+        os.mkdir("d", dir_fd=place)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=place)
+    os.close(place)
+    os.close(deeper)
+    remove_tree(tmp_path / "deep")
+    assert not (tmp_path / "deep").exists()

@@ -76,7 +76,10 @@ class DockerEngine:
     def tag(self, image: str, tag: str) -> None:
         with self._client(f"tag {tag}") as api:
             repository, name = tag.rsplit(":", 1)
-            api.tag(image, repository, name)
+            try:
+                api.tag(image, repository, name)
+            except APIError:  # the containerd store refuses one of two that move a tag at the same time
+                api.tag(image, repository, name)
 
     def pull(self, reference: str) -> None:
         with self._client(f"pull {reference}", _PULL_SILENCE_S) as api:

@@ -252,8 +252,8 @@ def test_a_dockerfile_that_reaches_for_more_is_refused_at_its_line(daemon: Servi
     assert "c-add/Dockerfile:2:1: ADD http://x/y /y: ADD downloads with the network of the engine" in said
 
 
-def remove_system_image(daemon: Service, image: str) -> tuple[str, str]:
-    """Remove the image with Debian packages that an image has or is; return its id and its digest."""
+def remove_system_image(daemon: Service, image: str) -> tuple[list[str], str]:
+    """Remove the image with Debian packages that an image has or is; return its layers and its digest."""
     with docker_client(daemon.engine) as client:
         found = client.images.get(image)
         if found.labels["runner.kind"] == "packages":
@@ -261,7 +261,7 @@ def remove_system_image(daemon: Service, image: str) -> tuple[str, str]:
         assert found.labels["runner.kind"] == "system"
         for tag in found.tags:
             client.images.remove(tag, force=True)  # a container that has ended may still be there
-        return str(found.id), str(found.labels["runner.digest"])
+        return list(found.attrs["RootFS"]["Layers"]), str(found.labels["runner.digest"])
 
 
 def test_debian_packages_that_cannot_be_had_are_refused(daemon: Service) -> None:

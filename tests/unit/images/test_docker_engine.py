@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
+from typing import ClassVar
 
 import pytest
 
@@ -107,3 +108,39 @@ def test_an_engine_that_one_may_not_use_is_not_said_to_be_down(engine: Builder) 
     finally:
         os.seteuid(0)
     assert str(caught.value) == f"{path}: you may not use the container engine"
+
+
+class Tagging(BaseHTTPRequestHandler):
+    """Refuses the first request to tag an image, as the containerd store does when two tag at a time."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self._answer(200, {"ApiVersion": "1.51"})
+
+    def do_POST(self) -> None:
+        self.asked.append(self.path)
+        refused = len(self.asked) == 1
+        self._answer(500 if refused else 201, {"message": "AlreadyExists: already exists"} if refused else {})
+
+    def _answer(self, status: int, content: dict[str, str]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+def test_a_tag_that_two_move_at_the_same_time_is_moved_by_both(tmp_path: Path) -> None:
+    with ThreadingUnixStreamServer(str(tmp_path / "engine.sock"), Tagging) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        DockerEngine(f"unix://{server.server_address!s}").tag("sha256:1", "runner-cpu:current")
+        server.shutdown()
+        thread.join()
+    assert len(Tagging.asked) == 2

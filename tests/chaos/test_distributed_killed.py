@@ -1,14 +1,13 @@
 """Trainings of several processes, killed at random and resumed on another number of them: the same bits."""
 
-import os
 import random
-import signal
 import sys
+from signal import SIGKILL
 
 import pytest
 
 from jobs.contract import ExitCode
-from tests.integration.process.jobs.gangs import training, weights
+from tests.integration.process.jobs.gangs import Fate, training, weights
 from tests.unit.jobs.conftest import JobDir, corpus, job  # noqa: F401  found by name
 
 WORLDS = (1, 2, 4)
@@ -22,14 +21,12 @@ def test_ten_random_trials_end_with_the_weights_of_an_undisturbed_training(job: 
     expected = weights(job, 100)
     for trial in range(1, TRIALS + 1):
         dice = random.Random(trial)  # noqa: S311  (not for cryptography)
-        world, step = dice.choice(WORLDS[1:]), dice.choice((5, 10, 15, 20, 25, 30))
+        world, step = dice.choice(WORLDS[1:]), dice.choice(range(2, 40))
         rank, after = dice.randrange(world), dice.choice(WORLDS)
         about = f"seed {trial}: rank {rank} of {world} is killed at step {step}, then {after} processes"
         sys.stdout.write(f"{about}\n")
-        with training(job, world, lineage=trial) as gang:
-            gang.wait_for(f"step {step}/40")
-            os.kill(gang.rank(rank), signal.SIGKILL)
-            gang.end()
+        with training(job, world, lineage=trial, fate=Fate(step, SIGKILL, rank)) as gang:
+            assert gang.end() == 128 + SIGKILL, f"{about}: {gang.output}"
         with training(job, after, lineage=trial) as gang:
             assert gang.end() == ExitCode.FINISHED, f"{about}: {gang.output}"
         assert weights(job, trial) == expected, about

@@ -6,6 +6,7 @@ it also shows that a program of one's own may speak the contract.  What it is to
     workload.steps, checkpoint.every_steps, resume_step     by its spec
     PERIOD_S     seconds of one step; a signal ends it early
     STAY_AT      wait after this step for a signal, SIGTERM or SIGUSR1; only when it began at 0
+    STAY_RESUMED_AT    the same for what began later
     CRASH_AT     leave with exit code 1 after this step, every time
     ON_TERM      "ignore": SIGTERM means nothing to it; "leave": it goes without saving
 
@@ -111,8 +112,8 @@ def main() -> int:
 
 def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
     period, crash_at = float(os.environ.get("PERIOD_S", "0.05")), int(os.environ.get("CRASH_AT", "0"))
-    stay_at = int(os.environ.get("STAY_AT", "0"))
     step = began = newest(lineage) if spec["resume_step"] is None else spec["resume_step"]
+    stay_at = int(os.environ.get("STAY_RESUMED_AT" if began else "STAY_AT", "0"))
     last, every = spec["workload"]["steps"], spec["checkpoint"]["every_steps"] or 10**9
     say(f"begin at {step}")
     for path in sorted(Path("/data").glob("*/*")):
@@ -134,7 +135,7 @@ def count(spec: dict[str, Any], here: Path, lineage: Path) -> int:
             asked_to_save.clear()
         status = {"phase": "train", "time": time.time(), "step": step, "total_steps": last}
         publish(here / "status.json", {**status, "resumed_from": began or None})
-        while step == stay_at and not began and not asked():
+        while step == stay_at and not asked():
             rest()
         if step == crash_at:
             say("crash")

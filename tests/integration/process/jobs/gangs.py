@@ -7,8 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -20,6 +22,36 @@ REPOSITORY = Path(__file__).parents[4]
 LAUNCHER = REPOSITORY / "jobs" / "inside" / "gang.py"
 
 PLAN = {"steps": 40, "batch_size": 8, "eval_every": 20, "dropout": 0.2, "log_every": 5}
+
+
+DISTURBED = """\
+import os, signal, sys
+from jobs.training.step import Training
+step, rank, number, whom = sys.argv.pop(1).split(",")
+update = Training.update
+def disturbed(self, now):
+    if (now, os.environ["RANK"]) == (int(step), rank):
+        if whom == "all":
+            os.killpg(os.getpgid(os.getppid()), int(number))
+        os.kill(os.getppid() if whom == "launcher" else os.getpid(), int(number))
+    return update(self, now)
+Training.update = disturbed
+from jobs.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """A signal that a process of a training sends as it begins a step, so that no busy machine misses it."""
+
+    step: int
+    number: signal.Signals
+    rank: int = 0
+    whom: Literal["itself", "launcher", "all"] = "itself"
+
+    def __str__(self) -> str:
+        return f"{self.step},{self.rank},{self.number.value},{self.whom}"
 
 
 class Gang:
@@ -59,8 +91,9 @@ class Gang:
         """Return the pids of the processes that are there by their ranks."""
         found: dict[int, int] = {}
         for pid in self._children():
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            found |= {int(each[5:]): pid for each in environment if each.startswith(b"RANK=")}
+            with suppress(OSError):  # it has ended
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                found |= {int(each[5:]): pid for each in environment if each.startswith(b"RANK=")}
         return found
 
     def _children(self) -> list[int]:
@@ -92,6 +125,12 @@ class Gang:
 
         self._wait_until(is_there)
 
+    def wait_until_stopped(self, rank: int) -> int:
+        """Return the pid of a process once it has been stopped (SIGSTOP)."""
+        pid = self.rank(rank)
+        self.wait_while_running(lambda: _state(pid) == "T")
+        return pid
+
     def wait_until_dead(self, pid: int) -> None:
         """Wait until a process has ended."""
         self._wait_until(lambda: not _lives(pid))
@@ -118,11 +157,16 @@ class Gang:
 
 
 def _lives(pid: int) -> bool:
+    return _state(pid) not in {"Z", "X"}
+
+
+def _state(pid: int) -> str:
+    """Return the letter of the state of a process; X if there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+        return "X"
+    return stat.rpartition(")")[2].split()[0]
 
 
 @contextmanager
@@ -149,17 +193,20 @@ def first_of_nodes(paths: RunPaths, nodes: int, processes: int, *argv: str) -> I
 
 
 @contextmanager
-def training(job: JobDir, processes: int, shards: int | None = 4, **changes: object) -> Iterator[Gang]:
+def training(
+    job: JobDir, processes: int, shards: int | None = 4, fate: Fate | None = None, **changes: object
+) -> Iterator[Gang]:
     """Yield the next attempt of a training, running."""
     given = changes.pop("parallel", {})
     assert isinstance(given, dict)
-    parallel = {"processes": processes, "shards": shards, "timeout_s": 60.0, **given}
+    parallel = {"processes": processes, "shards": shards, "timeout_s": patience(), **given}
     plan = changes.pop("workload", {})
     assert isinstance(plan, dict)
     checkpoint = {"every_steps": 5, "keep": 100}
     paths = job.attempt(workload={**PLAN, **plan}, checkpoint=checkpoint, parallel=parallel, **changes)
     numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
-    argv = (sys.executable, "-P", "-m", "jobs", "--root", str(job.root), *numbers)
+    code = ("-m", "jobs") if fate is None else ("-c", DISTURBED, str(fate))
+    argv = (sys.executable, "-P", *code, "--root", str(job.root), *numbers)
     with program(paths, processes, *argv) as gang:
         yield gang
 

@@ -1,17 +1,17 @@
 """Trainings of several processes: the same bits, however many there are, and however they end."""
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from signal import SIGKILL, SIGSTOP, SIGTERM
 
 import pytest
 import torch
 
 from jobs.contract import Cause, ExitCode, RunPaths
-from tests.integration.process.jobs.gangs import PLAN, Gang, program, state, training, weights
+from tests.fakes.patience import slowness
+from tests.integration.process.jobs.gangs import PLAN, Fate, Gang, program, state, training, weights
 from tests.unit.jobs.conftest import JobDir
 
 
@@ -36,16 +36,12 @@ def test_the_bits_do_not_depend_on_the_number_of_processes(
 def test_a_killed_process_ends_the_attempt_by_name_and_others_go_on_with_the_same_bits(
     job: JobDir, undisturbed: str
 ) -> None:
-    with training(job, 2) as gang:
-        gang.wait_for("step 10/40")
-        os.kill(gang.rank(1), signal.SIGKILL)
-        assert gang.end() == 128 + signal.SIGKILL
+    with training(job, 2, fate=Fate(11, SIGKILL, rank=1)) as gang:
+        assert gang.end() == 128 + SIGKILL
         assert "rank 1 of 2 decides the end: SIGKILL" in gang.output
     assert (job.result().rank, job.result().processes) == (1, 2)
-    with training(job, 4) as gang:
-        gang.wait_for("step 20/40")
-        os.kill(gang.rank(0), signal.SIGKILL)
-        assert gang.end() == 128 + signal.SIGKILL
+    with training(job, 4, fate=Fate(21, SIGKILL)) as gang:
+        assert gang.end() == 128 + SIGKILL
     assert job.result().rank == 0
     with training(job, 1) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
@@ -54,9 +50,7 @@ def test_a_killed_process_ends_the_attempt_by_name_and_others_go_on_with_the_sam
 
 
 def test_all_processes_stop_at_one_step_whose_checkpoint_is_saved_once(job: JobDir, undisturbed: str) -> None:
-    with training(job, 4) as gang:
-        gang.wait_for("step 5/40")
-        gang.launcher.send_signal(signal.SIGTERM)
+    with training(job, 4, fate=Fate(6, SIGTERM, whom="launcher")) as gang:
         assert gang.end() == ExitCode.STOPPED, gang.output
         step = job.result().step
         assert f"saved at step {step}" in gang.output
@@ -69,10 +63,8 @@ def test_all_processes_stop_at_one_step_whose_checkpoint_is_saved_once(job: JobD
 
 
 def test_fast_reduction_computes_the_same_rows_and_is_no_other_training(job: JobDir) -> None:
-    with training(job, 2, parallel={"reduction": "fast"}) as gang:
-        gang.wait_for("step 10/40")
-        os.kill(gang.rank(1), signal.SIGKILL)
-        assert gang.end() == 128 + signal.SIGKILL, gang.output
+    with training(job, 2, parallel={"reduction": "fast"}, fate=Fate(11, SIGKILL, rank=1)) as gang:
+        assert gang.end() == 128 + SIGKILL, gang.output
     with training(job, 2, parallel={"reduction": "fast"}) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
         assert "the bits will differ" not in gang.output
@@ -93,9 +85,8 @@ def test_the_signature_says_how_gradients_are_added(job: JobDir) -> None:
 
 
 def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobDir) -> None:
-    with training(job, 2, parallel={"timeout_s": 3.0}, workload={"steps": 10**6}) as gang:
-        gang.wait_for("step 5/")
-        os.kill(gang.rank(1), signal.SIGSTOP)
+    given = {"timeout_s": 3 * slowness()}
+    with training(job, 2, parallel=given, fate=Fate(6, SIGSTOP, rank=1)) as gang:
         assert gang.end() == ExitCode.RANK_LOST, gang.output
     result = job.result()
     assert (result.cause, result.rank) == (Cause.RANK_LOST, 1)

@@ -251,7 +251,7 @@ def test_the_earliest_end_of_all_nodes_decides(paths: RunPaths) -> None:
     paths.rank_log(3).write_text("why rank 3 failed\n")
     ends = paths.attempt_dir / ".ends"
     with first_of_nodes(
-        paths, 2, 2, "/bin/sh", "-c", "echo ready; trap 'exit 7' TERM; while :; do sleep 0.1; done"
+        paths, 2, 2, "/bin/sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done"
     ) as gang:
         gang.wait_for("ready")
         earlier = now() - 10

@@ -1,15 +1,15 @@
 """Trainings whose model is cut into parts: resumed by other numbers of processes, and without parts."""
 
-import os
-import signal
 from pathlib import Path
+from signal import SIGKILL, SIGSTOP, SIGTERM
 from typing import Final
 
 import pytest
 import torch
 
 from jobs.contract import AttemptSpec, Cause, ExitCode, verify
-from tests.integration.process.jobs.gangs import state, training, weights
+from tests.fakes.patience import slowness
+from tests.integration.process.jobs.gangs import Fate, state, training, weights
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.workloads.resident_transformer.test_candles import table
 from tests.unit.jobs.workloads.resident_transformer.test_workload import TINY as CANDLES
@@ -43,6 +43,9 @@ def either(request: pytest.FixtureRequest) -> JobDir:
     return found
 
 
+MACHINE_LOST = Fate(16, SIGKILL, whom="all")
+
+
 def assert_close(job: JobDir, one: int, other: int) -> None:
     mine, theirs = state(job, one), state(job, other)
     assert mine.keys() == theirs.keys()
@@ -54,13 +57,9 @@ def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(either: JobDir
     job = either
     with training(job, 2, lineage=9, parallel=SHARDED) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
-    with training(job, 2, parallel=SHARDED) as gang:
-        gang.wait_for("step 10/40")
-        os.kill(gang.rank(1), signal.SIGKILL)
-        assert gang.end() == 128 + signal.SIGKILL, gang.output
-    with training(job, 2, parallel=SHARDED) as gang:
-        gang.wait_for("step 25/40")
-        gang.launcher.send_signal(signal.SIGTERM)
+    with training(job, 2, parallel=SHARDED, fate=Fate(11, SIGKILL, rank=1)) as gang:
+        assert gang.end() == 128 + SIGKILL, gang.output
+    with training(job, 2, parallel=SHARDED, fate=Fate(26, SIGTERM, whom="launcher")) as gang:
         assert gang.end() == ExitCode.STOPPED, gang.output
     with training(job, 2, parallel=SHARDED) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
@@ -73,9 +72,8 @@ def test_it_goes_on_with_another_number_of_processes_and_says_that_it_rounds_dif
     either: JobDir, before: int, after: int
 ) -> None:
     job = either
-    with training(job, before, parallel=SHARDED) as gang:
-        gang.wait_for("step 15/40")
-        gang.kill()
+    with training(job, before, parallel=SHARDED, fate=MACHINE_LOST) as gang:
+        assert gang.end() == -SIGKILL, gang.output
     with training(job, after, parallel=SHARDED) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
         assert "numerics than when step" in gang.output
@@ -85,9 +83,8 @@ def test_it_goes_on_with_another_number_of_processes_and_says_that_it_rounds_dif
 
 
 def test_a_checkpoint_has_whole_tensors_that_a_training_without_parts_resumes_from(job: JobDir) -> None:
-    with training(job, 2, parallel=SHARDED) as gang:
-        gang.wait_for("step 15/40")
-        gang.kill()
+    with training(job, 2, parallel=SHARDED, fate=MACHINE_LOST) as gang:
+        assert gang.end() == -SIGKILL, gang.output
     newest = max(name for name in job.names() if name.startswith("step-"))
     assert set(verify(job.lineage() / newest).files) == {"state.pt"}
     with training(job, 2) as gang:
@@ -99,10 +96,8 @@ def test_a_checkpoint_has_whole_tensors_that_a_training_without_parts_resumes_fr
 
 
 def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobDir) -> None:
-    given = {**SHARDED, "timeout_s": 3.0}
-    with training(job, 2, parallel=given, workload={"steps": 10**6, "eval_every": None}) as gang:
-        gang.wait_for("step 5/")
-        os.kill(gang.rank(1), signal.SIGSTOP)
+    given = {**SHARDED, "timeout_s": 3 * slowness()}
+    with training(job, 2, parallel=given, fate=Fate(6, SIGSTOP, rank=1)) as gang:
         assert gang.end() == ExitCode.RANK_LOST, gang.output
     result = job.result()
     assert (result.cause, result.rank) == (Cause.RANK_LOST, 1)

@@ -20,7 +20,7 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-cuda-image test-mlflow check fix unit bench examples docs docs-reference graph venv engine slurm clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -35,6 +35,7 @@ help:
 	@echo "make test-cuda-image  the CUDA image from its wheels (2.7 GB, 15 GB of disk): import torch, missing libraries"
 	@echo "make check         the static checks, in seconds"
 	@echo "make unit          the unit tests"
+	@echo "make soak          what is drawn at random, with new seeds for MINUTES=60"
 	@echo "make docs          the documentation as a site, in build/docs"
 	@echo "make graph         the imports between the packages, drawn into docs/images/import-graph.svg"
 	@echo "make bench         this runner beside its alternatives, as ratios"
@@ -131,6 +132,10 @@ fix: venv
 # The inner loop: no test here starts a process or needs an engine.
 unit: venv
 	$(PYTEST) -q $(BY_FILE) -n auto --maxprocesses 8 tests/unit
+
+# The long forms of what make test does a few times, one after the other until the time is over.
+soak: venv engine
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
 
 bench: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m bench

@@ -6,7 +6,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -94,6 +95,35 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Let pytest remove what tests have nested thousands of directories deep: it fails there otherwise."""
+    sys.setrecursionlimit(100_000)
+
+
+NOT_TO_BE_INSTALLED: Final = (
+    "only root",
+    "there is a real driver",
+    "this machine has a driver",
+    "this engine can",
+    "no device that torch can use",
+    "cgroup v2",
+    "address",  # of the newer protocol
+)
+"""Words of the reasons for which a test may be skipped under CI, too: no command of ours could help it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under CI, fail a test that is skipped because a part is not installed."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(words in reason for words in NOT_TO_BE_INSTALLED):
+            report.outcome, report.longrepr = "failed", f"under CI nothing is missing. {reason}"
+    return report
 
 
 def engine_url() -> str:

@@ -160,5 +160,5 @@ class Host(RuleBasedStateMachine):
 
 TestHost = Host.TestCase
 TestHost.settings = settings(
-    max_examples=examples(150), stateful_step_count=30, suppress_health_check=NEEDLESS
+    max_examples=examples(40), stateful_step_count=30, suppress_health_check=NEEDLESS
 )

@@ -335,7 +335,7 @@ def ask(host: Host, action: str, row: JobRow) -> None:
         assert isinstance(row.job.state, Finished | Stopping | Preparing | Queued)
 
 
-@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTIONS, min_size=10, max_size=70))
 def test_whatever_happens_nothing_is_lost_leaked_or_run_twice(actions: list[tuple[str, int]]) -> None:
     with fresh_host() as host:

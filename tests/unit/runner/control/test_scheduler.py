@@ -1003,7 +1003,7 @@ class Turns:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@settings(max_examples=examples(120), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=40) | st.lists(CROWDED, min_size=6, max_size=40))
 def test_whatever_happens_no_device_is_lent_twice_and_every_wait_is_explained(
     order: SchedulingOrder, actions: list[tuple[str, object]]

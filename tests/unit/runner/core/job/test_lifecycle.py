@@ -631,7 +631,7 @@ def coming(job: Job, event: Event, pick: int) -> Event:
     return replace(chosen, attempt=job.attempts) if isinstance(chosen, Exited | LivenessFailed) else chosen
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(JOB_EVENTS, st.integers(0, 15)), min_size=10, max_size=60))
 def test_no_order_of_events_leaks_a_device_or_starts_an_attempt_twice(steps: list[tuple[Event, int]]) -> None:
     """Devices are held in exactly three states; every launch has a number of its own; no job is lost."""

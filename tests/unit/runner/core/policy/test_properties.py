@@ -28,7 +28,7 @@ from runner.core.policy.model import (
 from tests.fakes.host.disk import examples
 from tests.unit.runner.core.policy.strategies import CEILINGS, conditions, facts, gathered, policies
 
-EXAMPLES = examples(30)
+EXAMPLES = examples(15)
 """Enough for every build; thousands were tried when these were written."""
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -32,6 +32,7 @@ from runner.core.scheduler.simulator import Arrival, SimulatedJob, Site, simulat
 from runner.core.scheduler.simulator_report import make_report, slowdown
 from runner.core.scheduler.snapshot import EstimateSource, PendingJob, RunningJob, Snapshot
 from tests.fakes.host.directories import HOUR_S, NOW_S, devices, gpus, host, planned, running, starts, waiting
+from tests.fakes.host.disk import examples
 
 RULES = SchedulerConfig(order=SchedulingOrder.ATTAINED, cpu_weight=0.0)
 LEVELS = RULES.switching.levels_device_s
@@ -507,7 +508,7 @@ jobs = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20))
 @given(jobs, st.sampled_from([0.01, 0.03, 0.1]))
 def test_whatever_arrives_budget_quantum_and_devices_hold_and_everything_ends(
     drafts: list[tuple[float, float, int, str, float, float, bool]], budget: float

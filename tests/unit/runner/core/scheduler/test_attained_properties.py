@@ -19,6 +19,7 @@ from runner.core.scheduler.priority import EligibleJobs
 from runner.core.scheduler.simulator import Arrival, Site, simulate
 from runner.core.scheduler.snapshot import JobArray, Snapshot
 from tests.fakes.host.directories import gpus, host
+from tests.fakes.host.disk import examples
 
 DEVICES = 4
 BOUND_S = 7200.0
@@ -53,7 +54,7 @@ arrivals = st.builds(
 traces = st.lists(arrivals, min_size=2, max_size=25).map(
     lambda drafts: [replace(each, job_id=str(number)) for number, each in enumerate(drafts)]
 )
-PLENTY = settings(max_examples=50, deadline=None)
+PLENTY = settings(max_examples=examples(15))
 
 
 @PLENTY
@@ -154,7 +155,7 @@ def test_a_job_that_waits_longer_than_its_bound_starts_within_a_turn_of_each_oth
         assert max(waits_s) <= BOUND_S + 2 * len(alike) * turn_s
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(10))
 @given(traces, st.sampled_from(list(SchedulingOrder)))
 def test_hosts_that_are_kept_from_plan_to_plan_change_no_plan(
     trace: list[Arrival], order: SchedulingOrder

@@ -31,7 +31,7 @@ from runner.core.scheduler.timeline import Span
 from tests.fakes.days.invariants import nobody_is_passed_over
 from tests.fakes.host.disk import examples
 
-FEW = settings(max_examples=examples(60))
+FEW = settings(max_examples=examples(20))
 OWNERS = st.sampled_from(("ada", "bob", "eve"))
 GROUPS = st.sampled_from(("", "lab", "guests"))
 CLASSES = st.sampled_from(("idle", "normal", "urgent"))

@@ -1,16 +1,17 @@
 """A store with many ended jobs, each with the complete history that the daemon would have recorded.
 
 The store and the state machine of the runner create it, so that its content is exactly what a daemon would
-have written: five events and one attempt for every job, spread over a month.
+have written: five events, one attempt with its usage and one decision for every job, spread over a month.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from bench.support.jobfile import job_text
+from bench.support.jobfile import CPUS, job_text
 from runner.adapters.sqlite.store import SqliteStore
 from runner.core.job.attempt import Allocation, AttemptEnd, ExitDecision
 from runner.core.job.events import Event, Exited, ImageReady, Launched, Placed
@@ -21,7 +22,7 @@ from runner.core.job.states import Preparing
 from runner.core.policy.decision import Action
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
-from runner.core.ports.store import JobRow, RecordedTransition
+from runner.core.ports.store import DecisionRow, JobRow, RecordedTransition, UsageRecord
 from runner.core.ports.users import Owner
 from runner.files.job.load import parse_job
 from runner.files.revision import Revision
@@ -57,8 +58,24 @@ def _record_job(store: SqliteStore, number: int, began: datetime, revision: str)
     store.add(row, f"submitted by {OWNER.name}: job.yaml")
     for event in job_events(began):
         after, _ = advance(job, event)
-        store.record(RecordedTransition(job, after, event))
+        store.record(RecordedTransition(job, after, event, _decision(job, event), _usage(job, event)))
         job = after
+
+
+def _usage(job: Job, event: Event) -> UsageRecord | None:
+    """Return what an attempt is given when it is placed."""
+    if not isinstance(event, Placed):
+        return None
+    return UsageRecord(job.id, 1, OWNER.name, "", 0, CPUS, (), event.at)
+
+
+def _decision(job: Job, event: Event) -> DecisionRow | None:
+    """Return the decision about the end of an attempt, with what usage reports read of it."""
+    if not isinstance(event, Exited):
+        return None
+    facts = {"progress.advanced": True, "checkpoint.age_s": 0.0, "killed_by": "nobody"}
+    body = json.dumps({"job": job.id, "attempt": 1, "facts": facts, "verdict": {"rule": "completed"}})
+    return DecisionRow(job.id, 1, "exit", event.at, body)
 
 
 def _revision(path: Path) -> str:

@@ -20,7 +20,7 @@ from runner.cli.list_options import (
     with_labels,
 )
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job, time_ago
-from runner.client.client import find_or_start
+from runner.client.client import UNREADABLE, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,6 +145,8 @@ def show(job: str, *, as_json: bool) -> None:
     """
     client = find_or_start(complain)
     detail = client.job(job)
+    for row in detail.get("unreadable", ()):
+        complain(f"{UNREADABLE}{row}")
     if as_json:
         say_json(detail)
     elif on_terminal():

@@ -56,6 +56,7 @@ AWAY: Final = (
     "{}: its daemon does not answer; jobs go on, and this command waits until one does (runner list starts"
     " yours there); Ctrl-C ends the wait"
 )
+UNREADABLE: Final = "the store has a row that cannot be read, and is left out: "
 STOPPED: Final = (
     "the daemon was stopped; jobs go on, and this command waits until another one starts it"
     " (runner list does); Ctrl-C ends the wait"
@@ -267,9 +268,11 @@ class Client:
         return answer
 
     def decisions(self, ref: str, attempt: int | None = None) -> list[dict[str, Any]]:
-        """Return the records of the policy's decisions about a job, the oldest first."""
-        path = f"/v1/jobs/{quote_path(ref)}/decisions"
-        found: list[dict[str, Any]] = self.get(path, {"attempt": attempt})["decisions"]
+        """Return the records of the decisions about a job, the oldest first; tell what is damaged."""
+        answer = self.get(f"/v1/jobs/{quote_path(ref)}/decisions", {"attempt": attempt})
+        for row in answer.get("unreadable", ()):
+            self.tell(f"{UNREADABLE}{row}")
+        found: list[dict[str, Any]] = answer["decisions"]
         return found
 
     def log(  # noqa: PLR0913  one per part of the query

@@ -122,6 +122,7 @@ class JobDetail(JobSummary):
     advice: list[str]
     revision: dict[str, Any] | None
     result: dict[str, Any] | None
+    unreadable: NotRequired[list[str]]  # rows of the store; absent in the answers of older daemons
 
 
 class JobEvent(TypedDict):

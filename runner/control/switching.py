@@ -89,4 +89,5 @@ class SwitchingCosts:
 
 def _was_charged(decision: Mapping[str, Any]) -> bool:
     """Return whether an attempt was charged for giving way: that is so only if it had to be killed."""
-    return decision["facts"].get("killed_by") == "preemption" and bool(decision["verdict"]["charged"])
+    facts, verdict = decision.get("facts", {}), decision.get("verdict", {})
+    return facts.get("killed_by") == "preemption" and bool(verdict.get("charged"))

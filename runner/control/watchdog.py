@@ -198,8 +198,9 @@ def _advised(context: Context, tracked: TrackedJob, attempt: int) -> frozenset[s
     """Return the rules whose advice about an attempt was given before, by an earlier daemon too."""
     if tracked.advised is None or tracked.advised[0] != attempt:
         bodies = (json.loads(row.body) for row in context.store.decisions(tracked.row.job.id, attempt))
-        watched = (body for body in bodies if body["moment"] == DecisionPoint.WATCH)
-        tracked.advised = attempt, frozenset(each["rule"] for body in watched for each in body["advice"])
+        watched = (body for body in bodies if body.get("moment") == DecisionPoint.WATCH)
+        advice = (each for body in watched for each in body.get("advice", ()))
+        tracked.advised = attempt, frozenset(each["rule"] for each in advice)
     return tracked.advised[1]
 
 

@@ -14,7 +14,7 @@ from runner.base.textfile import one_line
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.describe import ADVISED, attempt_prefix
 from runner.core.job.states import Finished, Held, Running, Stopping
-from runner.core.ports.store import AttemptRow, DecisionRow, JobRow
+from runner.core.ports.store import AttemptRow, JobRow
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.submission import dependencies
@@ -199,11 +199,6 @@ class JobQueries:
             if (found := directory.trace(directory.paths(each.number, each.lineage))) is not None:
                 return each.number, found
         return None
-
-    def decisions(self, caller: Caller, reference: str, attempt: int | None) -> tuple[DecisionRow, ...]:
-        """Return the policy decisions about a job, or about one of its attempts, the oldest first."""
-        row = self.readable(caller, reference)
-        return self.context.store.decisions(row.job.id, attempt)
 
     def advice(self, row: JobRow) -> list[str]:
         """Return the advice about the newest attempt of a job: of the policy, and of the training itself."""

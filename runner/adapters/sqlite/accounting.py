@@ -6,6 +6,7 @@ The store itself writes the rows of ``lendings``, with the events that they foll
 import json
 import sqlite3
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -29,7 +30,7 @@ class SqliteAccounting:
 
     def since(self, at: datetime) -> Iterator[UsageRecord]:
         """Yield the usage records that end after ``at`` or have no end yet, the earliest first."""
-        return map(_usage_record, self._store.rows("lendings_since", begins=at.isoformat()))
+        return iter(self._store.read("lendings_since", _usage_record, begins=at.isoformat()))
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
         """Return how long the latest similar jobs that succeeded held their allocations."""
@@ -43,11 +44,7 @@ class SqliteAccounting:
 
     def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
         """Return the attempts that have given way and left their devices after ``at``, the earliest first."""
-        rows = self._store.rows("switches_since", since=at.isoformat())
-        moments = [[datetime.fromisoformat(row[name]) for name in ("told_at", "ended_at")] for row in rows]
-        return tuple(
-            SwitchRecord(row["gpus"], row["cpus"], *times) for row, times in zip(rows, moments, strict=True)
-        )
+        return self._store.read("switches_since", _switch_record, since=at.isoformat())
 
     def starts_s(self) -> dict[str, tuple[int, float]]:
         """Return of each unfinished job its latest attempt with a first step, and the seconds to that."""
@@ -63,11 +60,12 @@ class SqliteAccounting:
 
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
         """Return the usage records of attempts between two times."""
-        rows = self._store.rows("used_between", since=since.isoformat(), until=until.isoformat())
-        found = {(row["job_id"], row["attempt"]): row for row in rows}
+        span = {"since": since.isoformat(), "until": until.isoformat()}
+        read = self._store.read("used_between", lambda row: (row, _usage_span(row)), **span)
+        found = {(row["job_id"], row["attempt"]): row for row, _ in read}
         return tuple(
-            _usage_span(row, self._switch(row, found.get((job_id, attempt + 1))))
-            for (job_id, attempt), row in found.items()
+            replace(used, switch=self._switch(row, found.get((row["job_id"], row["attempt"] + 1))))
+            for row, used in read
         )
 
     def _switch(self, row: sqlite3.Row, following: sqlite3.Row | None) -> Switch | None:
@@ -101,6 +99,23 @@ class SqliteAccounting:
                 connection.execute(SQL["add_utilisation"], values)
 
 
+def _texts(text: str) -> tuple[str, ...]:
+    """Return the texts in a JSON array.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError("is no JSON array")  # noqa: TRY004  as for a text that is no JSON
+    return tuple(map(str, found))
+
+
+def _switch_record(row: sqlite3.Row) -> SwitchRecord:
+    told_at, ended_at = (datetime.fromisoformat(row[name]) for name in ("told_at", "ended_at"))
+    return SwitchRecord(row["gpus"], row["cpus"], told_at, ended_at)
+
+
 def _usage_record(row: sqlite3.Row) -> UsageRecord:
     ended = row["ended_at"]
     return UsageRecord(
@@ -110,13 +125,13 @@ def _usage_record(row: sqlite3.Row) -> UsageRecord:
         team=row["team"],
         gpus=row["gpus"],
         cpus=row["cpus"],
-        devices=tuple(json.loads(row["devices"])),
+        devices=_texts(row["devices"]),
         placed_at=datetime.fromisoformat(row["placed_at"]),
         ended_at=None if ended is None else datetime.fromisoformat(ended),
     )
 
 
-def _usage_span(row: sqlite3.Row, switch: Switch | None = None) -> UsageSpan:
+def _usage_span(row: sqlite3.Row) -> UsageSpan:
     ended_s, ran_s = _seconds(row["ended_at"]), _seconds(row["launched_at"])
     return UsageSpan(
         job=f"{row['job_id']} {row['name']}",
@@ -129,7 +144,6 @@ def _usage_span(row: sqlite3.Row, switch: Switch | None = None) -> UsageSpan:
         started_s=_worked_from_s(row),
         lost_s=_lost_s(row, ran_s, ended_s),
         util=row["busy_s"] / row["device_s"] if row["device_s"] else None,
-        switch=switch,
     )
 
 

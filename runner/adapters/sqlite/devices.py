@@ -5,11 +5,13 @@ memory in use on a clean device, and the jobs that may still use one, are kept u
 """
 
 import json
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
+from runner.adapters.sqlite.rows import json_object
 from runner.adapters.sqlite.store import SQL, SqliteStore
 from runner.core.devices.state import AdminMark, Remembered
 from runner.core.scheduler.snapshot import DeviceState
@@ -27,12 +29,7 @@ class SqliteDeviceMarks:
 
     def all(self) -> Mapping[str, AdminMark]:
         """Return the admin mark of each device that has one, by UUID."""
-        return {
-            str(row["uuid"]): AdminMark(
-                DeviceState(row["state"]), row["reason"], row["by"], datetime.fromisoformat(row["since"])
-            )
-            for row in self.store.rows("device_marks")
-        }
+        return dict(self.store.read("device_marks", _admin_mark))
 
     def say(self, uuid: str, mark: AdminMark) -> None:
         """Write the admin mark of a device, in place of an earlier one."""
@@ -53,9 +50,8 @@ class SqliteDeviceMarks:
 
     def kept(self) -> Mapping[str, Remembered]:
         """Return what is remembered of each device since the host was booted, by UUID."""
-        rows = self.store.rows("devices_remembered")
-        found = {str(row["key"]).removeprefix(KEY_PREFIX): json.loads(row["value"]) for row in rows}
-        return {uuid: _remembered(each) for uuid, each in found.items() if each["boot"] == self.boot}
+        found = self.store.read("devices_remembered", _remembered)
+        return {uuid: known for uuid, boot, known in found if boot == self.boot}
 
     def keep(self, kept: Mapping[str, Remembered]) -> None:
         """Write what is remembered of some devices, in place of earlier values."""
@@ -76,5 +72,13 @@ class SqliteDeviceMarks:
         self.store.note(job_id, at, kind, text)
 
 
-def _remembered(values: Mapping[str, Any]) -> Remembered:
-    return Remembered(values["baseline"], frozenset(values["left"]), values["returned"])
+def _admin_mark(row: sqlite3.Row) -> tuple[str, AdminMark]:
+    since = datetime.fromisoformat(row["since"])
+    return row["uuid"], AdminMark(DeviceState(row["state"]), row["reason"], row["by"], since)
+
+
+def _remembered(row: sqlite3.Row) -> tuple[str, str, Remembered]:
+    """Return a device, the boot in which it was looked at, and what is remembered of it."""
+    values = json_object(row["value"])
+    known = Remembered(values["baseline"], frozenset(values["left"]), values["returned"])
+    return str(row["key"]).removeprefix(KEY_PREFIX), values["boot"], known

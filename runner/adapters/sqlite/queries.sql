@@ -211,7 +211,7 @@ SELECT * FROM decisions WHERE job_id = :job_id AND (:attempt IS NULL OR attempt 
 INSERT OR REPLACE INTO meta (key, value) VALUES (:key, :value);
 
 -- name: get_meta
-SELECT value FROM meta WHERE key = :key;
+SELECT value, key FROM meta WHERE key = :key;
 
 -- name: drop_meta
 DELETE FROM meta WHERE key = :key;
@@ -300,9 +300,9 @@ SELECT coalesce(sum(ran_s), 0.0) AS ran, coalesce(sum(taken), 0) AS taken FROM (
     SELECT max((julianday(ended_at) - julianday(launched_at)) * 86400.0, 0.0) AS ran_s,
         (SELECT count(*) > 0 FROM decisions
          WHERE decisions.job_id = attempts.job_id AND attempt = number AND moment = 'exit'
-           AND json_extract(decisions.body, '$.facts.killed_by') IN ('nobody', 'preemption')
+           AND json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts.killed_by') IN ('nobody', 'preemption')
            AND (cause IN ('killed', 'terminated', 'vanished', 'stopped')
-                OR json_extract(decisions.body, '$.facts."device.lost"'))) AS taken
+                OR json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts."device.lost"'))) AS taken
     FROM attempts WHERE ended_at IS NOT NULL AND launched_at IS NOT NULL
     ORDER BY ended_at DESC LIMIT 1000
 );
@@ -349,7 +349,7 @@ SELECT revisions.job_id AS job_id, jobs.state AS state, revisions.text_id AS tex
 FROM revisions JOIN jobs ON jobs.id = revisions.job_id;
 
 -- name: revision_text
-SELECT text_id, edits FROM revisions WHERE job_id = :job_id AND number = :number;
+SELECT job_id, number, text_id, edits FROM revisions WHERE job_id = :job_id AND number = :number;
 
 -- name: job_by_owner
 SELECT * FROM whole_jobs WHERE name = :name AND owner = :owner ORDER BY id DESC LIMIT 1;
@@ -360,7 +360,7 @@ SELECT * FROM whole_jobs WHERE id >= :first AND id < :first + :count ORDER BY id
 -- name: labelled
 SELECT * FROM whole_jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
     AND (:before IS NULL OR id < :before)
-    AND EXISTS (SELECT 1 FROM json_each(whole_jobs.labels) AS label
+    AND EXISTS (SELECT 1 FROM json_each(iif(json_valid(labels), labels, '{}')) AS label
                 WHERE label.key = :key AND (:value IS NULL OR label.value = :value))
 ORDER BY id DESC LIMIT :limit;
 
@@ -432,7 +432,7 @@ ORDER BY placed_at, job_id, attempt;
 -- name: lasted_by_name
 -- Only a few rows are read, however many jobs have the name.
 SELECT lasted FROM (
-    SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
+    SELECT owner, json_extract(iif(json_valid(job), job, '{}'), '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
          WHERE lendings.job_id = jobs.id) AS lasted
     FROM jobs WHERE name = :which AND state = 'finished' ORDER BY id DESC LIMIT 20
@@ -441,7 +441,7 @@ SELECT lasted FROM (
 -- name: lasted_by_matrix
 -- The jobs of an array have consecutive ids, and names that differ in the number at the end.
 SELECT lasted FROM (
-    SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
+    SELECT owner, json_extract(iif(json_valid(job), job, '{}'), '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
          WHERE lendings.job_id = jobs.id) AS lasted
     FROM jobs WHERE id >= CAST(:which AS INTEGER) AND id < CAST(:which AS INTEGER) + 1000 AND state = 'finished'
@@ -453,7 +453,7 @@ SELECT lasted FROM (
 -- name: lasted_by_schedule
 -- The latest firings of a schedule whose jobs have ended.
 SELECT lasted FROM (
-    SELECT owner, json_extract(job, '$.state.outcome') AS outcome,
+    SELECT owner, json_extract(iif(json_valid(job), job, '{}'), '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
          WHERE lendings.job_id = jobs.id) AS lasted
     FROM jobs WHERE state = 'finished' AND id IN (
@@ -465,7 +465,7 @@ SELECT lasted FROM (
 -- name: lasted_by_user
 -- The latest two of a user, among the jobs of all users that have ended lately: so few rows are read.
 SELECT lasted FROM (
-    SELECT owner, ended_at, json_extract(job, '$.state.outcome') AS outcome,
+    SELECT owner, ended_at, json_extract(iif(json_valid(job), job, '{}'), '$.state.outcome') AS outcome,
         (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
          WHERE lendings.job_id = latest.id) AS lasted
     FROM (SELECT id, owner, ended_at, job FROM jobs WHERE ended_at IS NOT NULL
@@ -488,9 +488,9 @@ SELECT lendings.gpus, lendings.cpus, lendings.ended_at,
      WHERE events.job_id = lendings.job_id AND events.kind = 'preempt_requested'
          AND events.at >= lendings.placed_at AND events.at <= lendings.ended_at) AS told_at
 FROM jobs JOIN lendings ON lendings.job_id = jobs.id
-WHERE (jobs.ended_at IS NULL OR jobs.ended_at > :since) AND json_extract(jobs.job, '$.preempted') > 0
+WHERE (jobs.ended_at IS NULL OR jobs.ended_at > :since) AND json_extract(iif(json_valid(jobs.job), jobs.job, '{}'), '$.preempted') > 0
     AND lendings.ended_at > :since AND told_at IS NOT NULL
-    AND (SELECT json_extract(decisions.body, '$.facts.killed_by') FROM decisions
+    AND (SELECT json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts.killed_by') FROM decisions
          WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
          ORDER BY seq DESC LIMIT 1) = 'preemption'
 ORDER BY lendings.ended_at;
@@ -499,7 +499,7 @@ ORDER BY lendings.ended_at;
 -- What each attempt held within a span, when its program started, and what of its work was saved.
 SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,
     utilisation.device_s AS device_s, utilisation.busy_s AS busy_s, starts.start_s AS start_s,
-    (SELECT json_extract(decisions.body, '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"',
+    (SELECT json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"',
          '$.facts.killed_by')
      FROM decisions
      WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
@@ -513,11 +513,11 @@ WHERE lendings.placed_at < :until AND (lendings.ended_at IS NULL OR lendings.end
 
 -- name: switch_of
 -- To which job an attempt gave way that was allocated for a while, and what the queue said of it.
-SELECT events.at AS told_at, json_extract(events.body, '$.spared_s') AS spared_s,
+SELECT events.at AS told_at, json_extract(iif(json_valid(events.body), events.body, '{}'), '$.spared_s') AS spared_s,
     other.id AS other_id, other.name AS other_name, other.owner AS other_owner,
     (SELECT team FROM lendings WHERE lendings.job_id = other.id LIMIT 1) AS other_team,
     EXISTS (SELECT 1 FROM lendings WHERE lendings.job_id = other.id AND lendings.placed_at >= events.at) AS other_ran
-FROM events JOIN jobs AS other ON other.id = CAST(json_extract(events.body, '$.for_job') AS INTEGER)
+FROM events JOIN jobs AS other ON other.id = CAST(json_extract(iif(json_valid(events.body), events.body, '{}'), '$.for_job') AS INTEGER)
 WHERE events.job_id = :job_id AND events.kind = 'preempt_requested'
     AND events.at >= :placed_at AND events.at <= :ended_at
 ORDER BY events.seq DESC LIMIT 1;
@@ -535,11 +535,11 @@ SELECT job_id, max(attempt) AS attempt, start_s FROM starts
 WHERE job_id IN (SELECT id FROM jobs WHERE ended_at IS NULL) GROUP BY job_id;
 
 -- name: attempts_ended_after
-SELECT seq, kind, json_extract(body, '$.ended.cause') AS cause FROM events
+SELECT seq, kind, json_extract(iif(json_valid(body), body, '{}'), '$.ended.cause') AS cause FROM events
 WHERE seq > :after ORDER BY seq LIMIT :limit;
 
 -- name: rulings_after
-SELECT seq, moment, json_extract(body, '$.verdict.rule') AS rule, json_extract(body, '$.policy.name') AS policy
+SELECT seq, moment, json_extract(iif(json_valid(body), body, '{}'), '$.verdict.rule') AS rule, json_extract(iif(json_valid(body), body, '{}'), '$.policy.name') AS policy
 FROM decisions WHERE seq > :after ORDER BY seq LIMIT :limit;
 
 -- name: last_ruling

@@ -246,6 +246,8 @@ def attempt_row(row: sqlite3.Row) -> AttemptRow:
 
 def revision_text(shared: SharedTextById, row: sqlite3.Row) -> RevisionText:
     """Return the text of a revision; ``shared`` returns a text of the store by its number."""
+    if row["edits"] != NO_EDITS and not isinstance(json.loads(row["edits"]), list):
+        raise ValueError("has edits that are no JSON array")
     return RevisionText(shared(row["text_id"]), row["edits"])
 
 
@@ -270,8 +272,21 @@ def decision_values(decision: DecisionRow) -> dict[str, object]:
     }
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Return the object that a text is as JSON.
+
+    Raises:
+        ValueError: it is no JSON, or something else than an object.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("is no JSON object")  # noqa: TRY004  as for a text that is no JSON
+    return found
+
+
 def decision_row(row: sqlite3.Row) -> DecisionRow:
     at = datetime.fromisoformat(row["at"])
+    json_object(row["body"])
     return DecisionRow(str(row["job_id"]), row["attempt"], row["moment"], at, row["body"])
 
 

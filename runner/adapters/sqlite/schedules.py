@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
+from runner.adapters.sqlite.rows import json_object
 from runner.adapters.sqlite.store import SQL, SqliteStore
 from runner.core.ports.schedules import FiringRow, FiringState, ScheduleRow, ScheduleState
 
@@ -109,11 +110,11 @@ class SqliteSchedules:
 
     def firings(self, number: int, limit: int = SHOWN) -> tuple[FiringRow, ...]:
         """Return the last firings of a schedule, the newest first."""
-        return tuple(map(_firing, self._store.rows("occasions_of", schedule=number, limit=limit)))
+        return self._store.read("occasions_of", _firing, schedule=number, limit=limit)
 
     def due(self) -> tuple[FiringRow, ...]:
         """Return the firings whose job has not been submitted yet."""
-        return tuple(map(_firing, self._store.rows("occasions_due")))
+        return self._store.read("occasions_due", _firing)
 
     def unfinished(self, number: int) -> tuple[str, ...]:
         """Return the ids of a schedule's jobs that have not ended."""
@@ -121,7 +122,7 @@ class SqliteSchedules:
         return tuple(str(row["job_id"]) for row in rows)
 
     def _rows(self, statement: str, **values: object) -> tuple[ScheduleRow, ...]:
-        return tuple(map(_schedule, self._store.rows(statement, **values)))
+        return self._store.read(statement, _schedule, **values)
 
 
 _PLAIN: Final = ("name", "uid", "gid", "owner", "path", "text", "state", "note")
@@ -131,7 +132,7 @@ def _schedule(row: sqlite3.Row) -> ScheduleRow:
     return ScheduleRow(
         id=row["id"],
         **{name: row[name] for name in _PLAIN},
-        terms=json.loads(row["terms"]),
+        terms=json_object(row["terms"]),
         made_at=datetime.fromisoformat(row["made_at"]),
         looked_at=datetime.fromisoformat(row["looked_at"]),
     )

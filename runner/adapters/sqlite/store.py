@@ -11,7 +11,7 @@ import secrets
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache, partial
@@ -31,6 +31,7 @@ from runner.adapters.sqlite.rows import (
     event_values,
     first_revision,
     job_row,
+    json_object,
     migrate_version_1,
     new_job_values,
     revision_row,
@@ -174,7 +175,7 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.connections = Connections(path)
-        self._set_aside: set[str] = set()
+        self._unreadable: dict[str, tuple[str | None, str]] = {}  # by row: its job, and what is wrong with it
         self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # by job, as they were read
         self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
         self._used = 0
@@ -435,7 +436,7 @@ class SqliteStore:
         return found[0]
 
     def _jobs(self, rows: Sequence[sqlite3.Row]) -> tuple[JobRow, ...]:
-        return self._readable(self._kept_row, rows)
+        return tuple(found for row in rows for found in self._converted("jobs", self._kept_row, row))
 
     def _kept_row(self, row: sqlite3.Row) -> JobRow:
         """Return a row as a job; an unchanged one is not parsed again, for a list shows the same jobs."""
@@ -462,24 +463,31 @@ class SqliteStore:
         text = self._value("text_by_id", id=text_id)
         if text is None:
             raise ValueError(f"there is no text {text_id}")
+        json_object(str(text))
         return self._shared_texts.setdefault(text_id, SharedText(str(text)))
 
-    def _readable(self, convert: Callable[[sqlite3.Row], R], rows: Iterable[sqlite3.Row]) -> tuple[R, ...]:
-        """Return the converted rows without those that cannot be read, which are logged once each.
+    def read(self, name: str, convert: Callable[[sqlite3.Row], R], /, **values: object) -> tuple[R, ...]:
+        """Return the converted rows that a named statement selects, without those that cannot be read.
 
-        One damaged row must not keep the others from being served.
+        One damaged row must not keep the others from being served.  Each is logged once, and remembered.
         """
-        return tuple(found for row in rows for found in self._converted(convert, row))
+        found = self.rows(name, **values)
+        return tuple(each for row in found for each in self._converted(_table(name), convert, row))
 
-    def _converted(self, convert: Callable[[sqlite3.Row], R], row: sqlite3.Row) -> tuple[R, ...]:
+    def unreadable(self, job_id: str) -> tuple[str, ...]:
+        """Return which rows of a job could not be read, each with what is wrong with it."""
+        return tuple(f"{row}: {problem}" for row, (job, problem) in self._unreadable.items() if job == job_id)
+
+    def _converted(self, table: str, convert: Callable[[sqlite3.Row], R], row: sqlite3.Row) -> tuple[R, ...]:
         try:
             return (convert(row),)
         except (ValueError, TypeError, KeyError) as error:
-            what = {name: row[name] for name in ("id", "job_id", "seq", "number") if name in row.keys()}  # noqa: SIM118  a Row is no mapping
-            where = ", ".join(f"{name}={value}" for name, value in what.items())
-            if where not in self._set_aside:
-                self._set_aside.add(where)
-                problem = str(error).partition("\n")[0]
+            what = {name: row[name] for name in _IDENTITY if name in row.keys()}  # noqa: SIM118  a Row is no mapping
+            where = f"{table}: {', '.join(f'{name}={value}' for name, value in what.items())}"
+            if where not in self._unreadable:
+                problem = one_line(str(error).partition("\n")[0])
+                job = what.get("job_id", what.get("id") if table == "jobs" else None)
+                self._unreadable[where] = None if job is None else str(job), problem
                 log.error("store.row_unreadable", path=str(self._path), row=where, problem=problem)  # noqa: TRY400  a traceback says no more
             return ()
 
@@ -547,28 +555,25 @@ class SqliteStore:
         return self._jobs(rows)
 
     def attempts(self, job_id: str) -> tuple[AttemptRow, ...]:
-        return self._readable(attempt_row, self.rows("attempts_of", job_id=int(job_id)))
+        return self.read("attempts_of", attempt_row, job_id=int(job_id))
 
     def events(self, after: int, job_id: str | None, limit: int) -> tuple[tuple[EventRow, str], ...]:
         """Return the events after ``after``, each with the name of its job, in order of ``seq``."""
         number = None if job_id is None else int(job_id)
-        rows = self.rows("events_after", after=after, job_id=number, limit=limit)
-        return self._readable(lambda row: (event_row(row), str(row["name"])), rows)
+        return self.read("events_after", _named_event, after=after, job_id=number, limit=limit)
 
     def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
         """Return the decisions about a job, or about one of its attempts, the oldest first."""
-        rows = self.rows("decisions_of", job_id=int(job_id), attempt=attempt)
-        return self._readable(decision_row, rows)
+        return self.read("decisions_of", decision_row, job_id=int(job_id), attempt=attempt)
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
         """Return every revision of a job file, the first one first."""
-        rows = self.rows("revisions_of", job_id=int(job_id))
-        return self._readable(partial(revision_row, self._shared_text), rows)
+        return self.read("revisions_of", partial(revision_row, self._shared_text), job_id=int(job_id))
 
     def revision(self, job_id: str, number: int) -> RevisionText | None:
         """Return one revision of a job file."""
-        rows = self.rows("revision_text", job_id=int(job_id), number=number)
-        return revision_text(self._shared_text, rows[0]) if rows else None
+        convert = partial(revision_text, self._shared_text)
+        return next(iter(self.read("revision_text", convert, job_id=int(job_id), number=number)), None)
 
     def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
         """Return the texts of a job's events of one kind, the oldest first."""
@@ -592,8 +597,11 @@ class SqliteStore:
 
     def cleaned_up_to(self) -> int:
         """Return the ``seq`` up to which all clean-ups are known to be done."""
-        known = self._value("get_meta", key=CLEANED_UP)
-        return 0 if known is None else int(str(known))
+        return self.noted_number(CLEANED_UP) or 0
+
+    def noted_number(self, key: str) -> int | None:
+        """Return a number that was noted under a key; None if there is none that can be read."""
+        return next(iter(self.read("get_meta", lambda row: int(row["value"]), key=key)), None)
 
     def record_cleaned_up(self, seq: int) -> None:
         """Write that all clean-ups up to an event are done."""
@@ -616,6 +624,20 @@ class SqliteStore:
 
     def count_states(self) -> dict[str, int]:
         return {str(row[0]): int(row[1]) for row in self.rows("count_states")}
+
+
+_IDENTITY: Final = ("job_id", "id", "number", "attempt", "seq", "schedule", "at", "uuid", "key")
+"""Columns that tell which row of a table is meant."""
+
+
+def _table(name: str) -> str:
+    """Return the table that a named statement reads rows of."""
+    found = re.search(r"\bFROM (\w+)", SQL[name])
+    return "rows" if found is None else found[1].replace("whole_jobs", "jobs")
+
+
+def _named_event(row: sqlite3.Row) -> tuple[EventRow, str]:
+    return event_row(row), str(row["name"])
 
 
 def _write(connection: sqlite3.Connection, name: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -259,6 +259,9 @@ class JobStore(Store, Protocol):
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
         """Return every version of a job's file, the first one first."""
 
+    def unreadable(self, job_id: str) -> tuple[str, ...]:
+        """Return which rows of a job could not be read, each with what is wrong with it."""
+
     def interruptions(self) -> tuple[float, int]:
         """Return for how many seconds the latest attempts ran, and how many of them were interrupted."""
 

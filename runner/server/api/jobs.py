@@ -140,6 +140,7 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
         "revision": json.loads(row.revision) if service.queries.has_permission(caller, row) else None,
         **reported(service, row, None if not attempts else attempts[-1][2]),
         "result": None if result is None else result.model_dump(mode="json"),
+        "unreadable": service.store.unreadable(row.job.id),
     }
 
 
@@ -378,9 +379,10 @@ async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any
 def list_decisions(
     reference: str, service: ServiceDep, caller: CallerDep, attempt: Number | None = None
 ) -> Any:  # noqa: ANN401
-    """Answer with the decisions of the policy, the oldest first."""
-    found = service.queries.decisions(caller, reference, attempt)
-    return JSONResponse({"decisions": [json.loads(row.body) for row in found]})
+    """Answer with the decisions of the policy, the oldest first, and the rows that cannot be read."""
+    row = service.queries.readable(caller, reference)
+    found = [json.loads(each.body) for each in service.store.decisions(row.job.id, attempt)]
+    return JSONResponse({"decisions": found, "unreadable": service.store.unreadable(row.job.id)})
 
 
 @router.get("/jobs/{reference}/log")

@@ -50,6 +50,7 @@ class FakeApi:
         self.cuts: dict[tuple[str, int], tuple[int, int]] = {}
         self.events: list[Json] = []
         self.decisions: dict[str, list[Json]] = {}
+        self.unreadable: list[str] = []  # rows of the store
         self.secret: set[str] = set()  # jobs whose decisions are for others
         self.curves: dict[str, Json] = {}  # by job
         self.whys: dict[str, Json] = {}
@@ -221,7 +222,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 if self.api.find(ref)["id"] in self.api.secret:
                     raise Problem(403, "forbidden", 3, f"job {ref} is somebody else's")
                 kept = self.api.decisions.get(self.api.find(ref)["id"], [])
-                self._json({"decisions": [r for r in kept if attempt in {None, str(r["attempt"])}]})
+                found = [r for r in kept if attempt in {None, str(r["attempt"])}]
+                self._json({"decisions": found, "unreadable": self.api.unreadable})
             case "POST", ["jobs", ref, "signal" | "restart" | "hold" | "release" as verb]:
                 self.api.take_turn(verb)
                 begins = {"begins": f"from {body['from']}"} if verb == "restart" else {}

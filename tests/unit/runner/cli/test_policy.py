@@ -171,6 +171,18 @@ def test_the_daemon_is_asked_for_decisions(decided: list[dict[str, object]]) -> 
     )
 
 
+def test_a_decision_that_cannot_be_read_is_told_beside_the_others(
+    api: FakeApi, decided: list[dict[str, object]]
+) -> None:
+    row = "decisions: job_id=1, seq=2: is no JSON object"
+    api.unreadable = [row]
+    said = f"the store has a row that cannot be read, and is left out: {row}\n"
+    told = call("journal", "train")
+    assert (told.stderr, len(told.stdout.splitlines())) == (said, len(decided))
+    told = call("explain", "train", "1")
+    assert (told.exit_code, told.stderr) == (0, said)
+
+
 def test_without_an_end_nothing_has_been_decided(api: FakeApi) -> None:
     api.add("train")
     result = call("explain", "train")

@@ -1,6 +1,7 @@
 """A damaged store: what is sound is served, what is not is named, and a start never goes wrong silently."""
 
 import random
+import re
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -8,17 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.backup import back_up, restore
+from runner.adapters.sqlite.code_use import needed_snapshots
+from runner.adapters.sqlite.devices import SqliteDeviceMarks
+from runner.adapters.sqlite.notifications import SqliteNotificationFeed
+from runner.adapters.sqlite.schedules import SqliteSchedules
 from runner.adapters.sqlite.session import session_file
-from runner.adapters.sqlite.store import VERSION, SqliteStore, refuse_lost
+from runner.adapters.sqlite.store import SQL, VERSION, SqliteStore, refuse_lost
 from runner.base.errors import Refused, Unavailable
-from runner.core.job.events import ImageReady
+from runner.core.devices.state import AdminMark, Remembered
+from runner.core.job.attempt import Allocation, AttemptEnd
+from runner.core.job.events import Exited, ImageReady, Launched, Placed
 from runner.core.job.lifecycle import advance
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
-from runner.core.ports.store import JobRow, RecordedTransition
+from runner.core.ports.schedules import ScheduleRow
+from runner.core.ports.store import DecisionRow, JobRow, RecordedTransition, UsageRecord
 from runner.core.ports.users import Owner
+from runner.core.scheduler.snapshot import DeviceState
+from tests.fakes.daemon.decisions import AGAIN
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ANN = Owner(1001, 1002, "ann")
@@ -186,3 +197,108 @@ def test_a_restore_keeps_the_earlier_store_and_refuses_what_is_newer_or_damaged(
     with pytest.raises(Refused, match="is damaged"):
         restore(copy, path, NOW)
     assert len(names(SqliteStore(path))) == 30
+
+
+@pytest.fixture
+def lively(path: Path) -> Path:
+    """The store of thirty jobs of which the eighth has run, with a row in every table; closed."""
+    with closing(SqliteStore(path)) as store:
+        job = store.unfinished()[7].job
+        usage = UsageRecord(job.id, 1, "ann", "", 1, 1.0, ("GPU-a",), NOW)
+        placed = Placed(NOW, Allocation(("GPU-a",)))
+        for event in (placed, Launched(NOW), Exited(NOW, 1, AttemptEnd(1, "killed"), AGAIN)):
+            decision = DecisionRow(job.id, 1, "exit", NOW, '{"facts": {}}')
+            before = job
+            job, _ = advance(before, event)
+            used, decided = (usage, None) if event is placed else (None, decision)
+            store.record(RecordedTransition(before, job, event, decided, used))
+        marks, schedules = SqliteDeviceMarks(store, "boot"), SqliteSchedules(store)
+        for uuid in ("GPU-a", "GPU-b"):
+            marks.say(uuid, AdminMark(DeviceState.DRAINED, "", "ann", NOW))
+            marks.keep({uuid: Remembered(None, frozenset(), 0.0)})
+        for name in ("nightly", "weekly"):
+            row = ScheduleRow(0, name, 1, 1, "ann", "/job.yaml", "", {}, NOW, NOW, "active", "")
+            made = schedules.add(row, None)
+            for hour in range(2):
+                schedules.record_firing(made, NOW.replace(hour=hour), NOW, "due", "")
+    return path
+
+
+TABLES = {
+    "jobs": "labels", "attempts": "placed_at", "events": "at", "decisions": "body", "revisions": "edits",
+    "lendings": "devices", "devices": "since", "schedules": "terms", "occasions": "at", "texts": "text",
+    "meta": "value",
+}  # fmt: skip
+
+
+def read_all(store: SqliteStore) -> dict[str, int]:
+    """Return how many rows every question about the store gives."""
+    marks, schedules, accounting = (
+        SqliteDeviceMarks(store, "boot"),
+        SqliteSchedules(store),
+        SqliteAccounting(store),
+    )
+    early, late = NOW.replace(year=2000), NOW.replace(year=2100)
+    feed = SqliteNotificationFeed(store)
+    feed.told("notify")
+    store.interruptions()
+    needed_snapshots(store, lambda _: True)
+    jobs = [str(number) for number in range(1, 31)]
+    return {
+        "jobs": len(store.recent(early, None, 1000)),
+        "unfinished": len(store.unfinished()),
+        "labelled": len(store.labelled(early, None, 1000, "team", None)),
+        "attempts": sum(len(store.attempts(job)) for job in jobs),
+        "events": len(store.events(0, None, 1000)),
+        "notifications": len(feed.after(0, 1000)),
+        "counted": len(store.attempt_ends(0, 1000)) + len(store.rule_uses(0, 1000)),
+        "decisions": sum(len(store.decisions(job)) for job in jobs),
+        "revisions": sum(len(store.revisions(job)) for job in jobs),
+        "texts": sum(store.revision(job, 1) is not None for job in jobs),
+        "usage": len(tuple(accounting.since(early))),
+        "switches": len(accounting.switches_since(early)),
+        "spans": len(accounting.between(early, late)),
+        "lasted": len(accounting.lasted_s("ann", "name", "job-7")),
+        "marks": len(marks.all()) + len(marks.kept()),
+        "schedules": len(schedules.listed(None, every=True)) + len(schedules.active()),
+        "firings": len(schedules.due()) + len(schedules.firings(1)) + len(schedules.firings(2)),
+        "done": store.cleaned_up_to(),
+    }
+
+
+WHERE = {
+    "attempts": "job_id = 8", "revisions": "job_id = 8", "lendings": "job_id = 8", "decisions": "seq = 1",
+    "devices": "uuid = 'GPU-b'", "meta": "key = 'device:GPU-b'",
+    "occasions": "schedule = 2 AND at = (SELECT max(at) FROM occasions)",
+}  # fmt: skip
+"""The row of a table; else its last."""
+
+
+@pytest.mark.parametrize("garbage", ["no", "7", "{", "null"])
+@pytest.mark.parametrize("table", TABLES)
+def test_one_bad_row_of_any_table_is_told_and_takes_no_other_away(
+    lively: Path, table: str, garbage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(SqliteStore(lively)) as store:
+        before = read_all(store)
+    with closing(sqlite3.connect(lively)) as file:
+        where = WHERE.get(table, f"rowid = (SELECT max(rowid) FROM {table})")  # noqa: S608  a key of TABLES
+        file.execute(f"UPDATE {table} SET {TABLES[table]} = ? WHERE {where}", (garbage,))  # noqa: S608
+        file.commit()
+    capsys.readouterr()
+    with closing(SqliteStore(lively)) as store:
+        after = read_all(store)
+        told, of_8 = capsys.readouterr().out, store.unreadable("8")
+    lost = {name: before[name] - count for name, count in after.items() if before[name] != count}
+    assert lost
+    assert table == "texts" or max(lost.values()) <= 2  # all thirty jobs share one text
+    assert f'"row": "{table.replace("texts", "jobs")}: ' in told
+    if table in {"attempts", "revisions", "decisions", "lendings"}:
+        assert any(each.startswith(f"{table}: job_id=8") for each in of_8)
+
+
+def test_every_question_reads_json_that_may_be_damaged() -> None:
+    """SQLite refuses a whole question because of one text that is no JSON."""
+    for name, text in SQL.items():
+        for taken in re.findall(r"\bjson_(?:extract|each)\(([^,)]*)", text):
+            assert taken.startswith("iif(json_valid("), name

@@ -29,6 +29,7 @@ from runner.control.context import Context as Parts
 from runner.control.controller import Controller
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import LaunchRequest
+from runner.core.ports.store import DecisionRow
 from runner.files.settings.model import Settings
 from runner.server.api import jobs as jobs_api
 from runner.server.api.application import MAX_BODY_BYTES, application
@@ -430,10 +431,22 @@ def test_a_program_that_exits_with_0_when_it_is_told_to_stop_has_not_succeeded(
     assert len(found["attempts"]) == (2 if verb == "restart" else 1)
 
 
+def test_a_decision_that_cannot_be_read_is_named_beside_the_others(site: Site) -> None:
+    site.submit()
+    for body in ('{"n": 1}', "torn", "[]", '{"n": 2}'):
+        site.store.decided(DecisionRow("1", 1, "watch", site.service.clock.now(), body))
+    answer = site.ask("GET", "/jobs/1/decisions").json()
+    assert answer["decisions"] == [{"n": 1}, {"n": 2}]
+    torn, listed = answer["unreadable"]
+    assert torn.startswith("decisions: job_id=1, attempt=1, seq=2")
+    assert listed.endswith("is no JSON object")
+    assert site.ask("GET", "/jobs/1").json()["unreadable"] == answer["unreadable"]
+
+
 def test_decisions_are_told_with_all_that_led_to_them(site: Site) -> None:
     site.submit()
     site.until("running")
-    assert site.ask("GET", "/jobs/1/decisions").json() == {"decisions": []}
+    assert site.ask("GET", "/jobs/1/decisions").json() == {"decisions": [], "unreadable": []}
     site.end(137)
     wait_until(lambda: len(site.context.launches) == 2 or None)
     site.until("running")
@@ -441,7 +454,7 @@ def test_decisions_are_told_with_all_that_led_to_them(site: Site) -> None:
     assert (kept["attempt"], kept["moment"], kept["facts"]["exit.code"]) == (1, "exit", 137)
     assert (kept["verdict"]["do"], kept["verdict"]["limit"]) == ("restart", "no_checkpoint")
     assert kept["policy"]["name"] == "default"
-    assert site.ask("GET", "/jobs/1/decisions?attempt=2").json() == {"decisions": []}
+    assert site.ask("GET", "/jobs/1/decisions?attempt=2").json() == {"decisions": [], "unreadable": []}
     beside = site.attempt_dir().with_name("1.exit.json")
     assert wait_until(lambda: json.loads(beside.read_text()) if beside.exists() else None) == kept
 

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import takewhile
 from pathlib import Path
@@ -72,6 +72,8 @@ def owners(jobs: Path) -> dict[str, int | None]:
 MOST_FILES: Final = 1000
 """Files of a checkpoint whose sizes are added up."""
 
+WHAT_TO_DO: Final = "put it back, or begin anew with: runner restart"
+
 SECTOR_BYTES: Final = 512
 """The unit of ``st_blocks``, whatever the file system's is."""
 
@@ -127,6 +129,8 @@ class HostRunDirectory:
     def create(self) -> None:
         """Make the directory of the job, unless it exists.
 
+        It is on the disk before the job is placed, for no launch makes it again.
+
         Raises:
             Refused: it belongs to another user.
             Unavailable: the file system refuses it.
@@ -134,7 +138,8 @@ class HostRunDirectory:
         try:
             for name in ("attempts", "lineages", "homes"):
                 self.root.joinpath(name).mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._leaf(self.root / "cache", {})
+            if self._leaf(self.root / "cache", {}):
+                _sync(self.root, self.root.parent)
         except OSError as error:
             raise Unavailable(f"{self.root}: {error.strerror}") from error
 
@@ -142,22 +147,38 @@ class HostRunDirectory:
         """Make the leaves of one attempt with its spec; idempotent.  ``said`` is what its log begins with.
 
         Raises:
-            Refused: a leaf exists and belongs to another user.
+            Refused: a leaf exists and belongs to another user, or the directory of the job is lost.
             Unavailable: the file system refuses it, for instance because it is full.
         """
         paths = self.paths(spec.attempt, spec.lineage)
-        try:
+        files = {paths.spec.name: dump(spec).encode(), paths.log.name: said.encode()}
+        with self._changing():
             self._leaf(paths.cache, {})
             self._select_home(spec.lineage)
             self._leaf(paths.lineage_dir, {})
-            self._leaf(
-                paths.attempt_dir, {paths.spec.name: dump(spec).encode(), paths.log.name: said.encode()}
-            )
+            if self._leaf(paths.attempt_dir, files):
+                parents = (paths.attempt_dir.parent, paths.lineage_dir.parent, self.root / "homes", self.root)
+                _sync(paths.spec, paths.attempt_dir, *parents)
             for name, content in secrets.items():
                 self._secret(self.secret(name), content)
-        except OSError as error:
-            raise Unavailable(f"{error.filename or self.root}: {error.strerror}") from error
         return paths
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Translate the errors of a change.
+
+        Raises:
+            Refused: a directory that was made before is lost: no other try will find it.
+            Unavailable: the file system refuses it.
+        """
+        try:
+            yield
+        except OSError as error:
+            for place in (self.root, self.root / "attempts", self.root / "lineages"):
+                if not place.is_dir():
+                    fact = "is lost, with what the job has kept there"
+                    raise Refused(f"{place}: {fact}; {WHAT_TO_DO}") from error
+            raise Unavailable(f"{error.filename or self.root}: {error.strerror}") from error
 
     def _select_home(self, lineage: int) -> None:
         """Make the home directory of a lineage, and ``home`` a link to it.
@@ -183,12 +204,12 @@ class HostRunDirectory:
         names = os.listdir(self.root / "lineages")  # noqa: PTH208
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
-    def _leaf(self, path: Path, files: Mapping[str, bytes]) -> None:
-        """Make a directory of the job with files, atomically."""
+    def _leaf(self, path: Path, files: Mapping[str, bytes]) -> bool:
+        """Make a directory of the job with files, atomically; return whether it was not there."""
         place = str(path)  # str for speed: this runs twice for each attempt, with several files
         if os.path.isdir(place):  # noqa: PTH112
             self._check_owner(place)
-            return
+            return False
         parent, _, name = place.rpartition("/")
         draft = f"{parent}/.{name}.draft"
         _make_empty(draft)
@@ -197,6 +218,7 @@ class HostRunDirectory:
         if os.geteuid() == 0:
             os.chown(draft, self.owner.uid, self.owner.gid, follow_symlinks=False)
         os.rename(draft, place)  # noqa: PTH104
+        return True
 
     def _check_owner(self, place: str) -> None:
         """Raise ``Refused`` if a leaf belongs to another user; no job gets it, whatever the store says."""
@@ -221,15 +243,15 @@ class HostRunDirectory:
         directory was made of; what it returns is the answer: the paths that the program keeps.
 
         Raises:
-            Refused: there is no such code, or the directory belongs to another user.
+            Refused: there is no such code, the directory belongs to another user, or that of the job is lost.
             Unavailable: the file system refuses it, for instance because it is full.
         """
         draft = self.work_draft(lineage)
         place = draft.with_name(str(lineage))
-        try:
-            before = self.begin_work(lineage)
-            if before == wanted.snapshot:
-                return ()
+        before = self.begin_work(lineage)
+        if before == wanted.snapshot:
+            return ()
+        with self._changing():
             if before is not None:
                 kept = update(before, place)
                 self.note_work(lineage, wanted.snapshot)
@@ -237,8 +259,6 @@ class HostRunDirectory:
             fill(draft)
             self._give(draft, 0o700)
             self.publish_work(lineage, wanted.snapshot)
-        except OSError as error:
-            raise Unavailable(f"{error.filename or place}: {error.strerror}") from error
         return ()
 
     def work_draft(self, lineage: int) -> Path:
@@ -249,18 +269,19 @@ class HostRunDirectory:
         """Return the snapshot of a working directory that is there; else make a draft for ``writer``, a uid.
 
         Raises:
-            Refused: the directory belongs to another user.
-            OSError: the file system refuses it.
+            Refused: the directory belongs to another user, or that of the job is lost.
+            Unavailable: the file system refuses it.
         """
         draft = self.work_draft(lineage)
-        draft.parent.mkdir(mode=0o755, exist_ok=True)
-        place = draft.with_name(str(lineage))
-        if place.is_dir():
-            self._check_owner(str(place))
-            return self._noted_work(lineage)
-        _make_empty(draft)
-        if writer is not None:
-            os.chown(draft, writer, 0, follow_symlinks=False)
+        with self._changing():
+            draft.parent.mkdir(mode=0o755, exist_ok=True)
+            place = draft.with_name(str(lineage))
+            if place.is_dir():
+                self._check_owner(str(place))
+                return self._noted_work(lineage)
+            _make_empty(draft)
+            if writer is not None:
+                os.chown(draft, writer, 0, follow_symlinks=False)
         return None
 
     def publish_work(self, lineage: int, snapshot: str) -> None:
@@ -268,17 +289,22 @@ class HostRunDirectory:
         self.note_work(lineage, snapshot)
         draft = self.work_draft(lineage)
         draft.rename(draft.with_name(str(lineage)))
+        _sync(draft.parent, self.root)
 
     def _noted_work(self, lineage: int) -> str:
         """Return the snapshot that a working directory was made of."""
-        found = json.loads((self.root / "work" / f"{lineage}.json").read_bytes())
-        return str(found["snapshot"])
+        note = self.root / "work" / f"{lineage}.json"
+        try:
+            return str(json.loads(note.read_bytes())["snapshot"])
+        except (FileNotFoundError, ValueError, TypeError, KeyError) as error:
+            raise Refused(f"{note}: is lost or damaged; {WHAT_TO_DO}") from error
 
     def note_work(self, lineage: int, snapshot: str) -> None:
         """Write beside a working directory which snapshot it was made of."""
         note, draft = self.root / "work" / f"{lineage}.json", self.root / "work" / f".{lineage}.json.draft"
         draft.unlink(missing_ok=True)
         _write_new(draft, json.dumps({"snapshot": snapshot}).encode(), 0o644, os.geteuid(), os.getegid())
+        _sync(draft)
         draft.rename(note)
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
@@ -556,8 +582,20 @@ class HostRunDirectory:
                 os.unlink(draft)  # noqa: PTH108  of a daemon that was killed over it
             _write_new(draft, text.encode(), 0o640, 0, self.owner.gid)
             os.rename(draft, path)  # noqa: PTH104
+        except FileNotFoundError:
+            return  # the directory of the job is lost; its next launch says so
         except OSError as error:
             raise Unavailable(f"{path}: {error.strerror}") from error
+
+
+def _sync(*places: Path) -> None:
+    """Write files and directories to the disk: a power cut takes the newest entries of others."""
+    for place in places:
+        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _make_empty(draft: str | Path) -> None:

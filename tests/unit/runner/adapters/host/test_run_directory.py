@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -293,3 +294,50 @@ def test_the_weights_that_others_begin_with_are_those_of_the_newest_lineage_that
             (place / name).mkdir(parents=True)
     assert directory.weights("best") == directory.root / "lineages/2/best-00000006"
     assert directory.weights("final") == directory.root / "lineages/1/final"
+
+
+@pytest.mark.parametrize("lost", [".", "attempts", "lineages"])
+def test_a_lost_directory_is_no_passing_trouble(directory: HostRunDirectory, lost: str) -> None:
+    directory.prepare(SPEC, {})
+    shutil.rmtree(directory.root / lost)
+    with pytest.raises(Refused, match="is lost, with what the job has kept there; put it back, or begin"):
+        directory.prepare(spec(2, 2), {})
+    directory.keep(1, "exit.json", "{}")
+    directory.create()
+    assert directory.prepare(spec(2, 2), {}).spec.exists()
+
+
+def test_a_lost_directory_is_told_before_the_code_is_written(directory: HostRunDirectory) -> None:
+    shutil.rmtree(directory.root)
+    with pytest.raises(Refused, match="is lost"):
+        directory.begin_work(1)
+
+
+@pytest.mark.parametrize("note", [None, b"", b"[]", b"{}"])
+def test_the_note_of_a_working_directory_that_a_power_cut_took_is_told(
+    directory: HostRunDirectory, note: bytes | None
+) -> None:
+    directory.begin_work(1, OWNER.uid)
+    directory.publish_work(1, "abc")
+    assert directory.begin_work(1) == "abc"
+    path = directory.root / "work" / "1.json"
+    path.unlink() if note is None else path.write_bytes(note)
+    with pytest.raises(Refused, match=r"1\.json: is lost or damaged; put it back"):
+        directory.begin_work(1)
+
+
+def test_what_a_launch_needs_is_on_the_disk_before_it_is_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut takes the entries that no ``fsync`` of their directory has followed."""
+    synced: set[Path] = set()
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.add(Path(f"/proc/self/fd/{fd}").readlink()))
+    directory = HostRunDirectory(tmp_path / "jobs" / "1", OWNER)
+    directory.create()
+    assert synced == {directory.root, directory.root.parent}
+    paths = directory.prepare(SPEC, {})
+    parents = {directory.root / name for name in ("attempts", "lineages", "homes")}
+    assert synced >= {paths.spec, paths.attempt_dir, *parents}
+    directory.begin_work(1)
+    directory.publish_work(1, "abc")
+    assert directory.root / "work" in synced

@@ -17,7 +17,7 @@ from runner.adapters.host.clock import boot_id
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
 from runner.core.ports.devices import Device
-from runner.core.ports.executor import Alive, Gone, LaunchRefused, LaunchRequest, Unknown
+from runner.core.ports.executor import Alive, Gone, LaunchRefused, LaunchRequest, Mount, Unknown
 from tests.contract.worlds import Place, begun, docker_place, end, eventually, printed, seen
 from tests.fakes.engine.engine_proxy import EngineProxy
 from tests.fakes.patience import patience
@@ -76,6 +76,25 @@ def test_a_container_that_is_restarted_from_outside_runs_its_program_once(
     assert "started again" in gone.error
     assert gone.started is not None
     assert f"{gone.started:%Y-%m-%dT%H:%M:%S.%f}" > first.removesuffix("Z")
+
+
+def test_a_container_that_cannot_be_restarted_from_outside_has_no_exit_code(
+    place: Place, client: docker.DockerClient
+) -> None:
+    """Its mount sources are unpinned after the launch, so a restart finds none."""
+    pinned = place.root / "pinned"
+    pinned.mkdir()
+    request = place.request(*SLEEP, job="unpinned")
+    request = replace(request, mounts=(Mount(pinned, Path("/data")),))
+    executor = place.executor()
+    executor.launch(request)
+    begun(request)
+    pinned.rmdir()
+    with pytest.raises(docker.errors.APIError, match="pinned"):
+        _container(client, request).restart(timeout=1)
+    gone = end(executor, request.key)
+    assert gone.exit_code is None
+    assert "somebody started its container again, which the engine could not" in gone.error
 
 
 def test_an_ended_container_that_is_started_from_outside_ends_again_and_can_be_removed(

@@ -414,14 +414,19 @@ def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float)
     """Return the observation of an ended container from its inspection.
 
     An engine that finds a container dead after a reset of the host invents an exit code: 255 in most
-    versions, 0 in some.  Such an exit code is reported as unknown.
+    versions, 0 in some.  It also does when somebody starts a container again that has run, and cannot: the
+    mount sources of a launch are unpinned then.  Such an exit code is reported as unknown.
     """
     state = inspected["State"]
     at, started = datetime.fromisoformat(state["FinishedAt"]), datetime.fromisoformat(state["StartedAt"])
     boot = (inspected["Config"]["Labels"] or {}).get(LABEL_BOOT, "")
     if boot != boot_id and boot_id and at.timestamp() > boot_time_s:
         return Gone(key, None, bool(state["OOMKilled"]), "the machine was restarted while it ran", at)
-    return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), shortened(state["Error"]), at, started)
+    error = shortened(state["Error"])
+    if error and started.year > 1:  # it had started before: a first start that fails is refused by ``launch``
+        why = f"somebody started its container again, which the engine could not: {error}"
+        return Gone(key, None, bool(state["OOMKilled"]), why, at, started)
+    return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), error, at, started)
 
 
 def _name_taken(name: str) -> LaunchRefused:

@@ -64,7 +64,20 @@ def test_the_exit_code_and_the_kernels_word_are_kept_apart() -> None:
 
 
 def test_the_engines_words_are_one_line() -> None:
-    assert _gone(_inspected(127, error="a\n  b")).error == "a b"
+    assert _gone(_inspected(127, error="a\n  b")).error.endswith(": a b")
+
+
+@pytest.mark.parametrize("code", [0, 125, 126, 127, 128])
+def test_the_code_of_a_start_that_somebody_tried_again_is_not_the_programs(code: int) -> None:
+    seen = _gone(_inspected(code, error="error mounting pins/1"))
+    assert seen.exit_code is None
+    assert (
+        seen.error
+        == "somebody started its container again, which the engine could not: error mounting pins/1"
+    )
+    never = _inspected(code, error="no such program")
+    never["State"]["StartedAt"] = "0001-01-01T00:00:00Z"
+    assert _gone(never).exit_code == code
 
 
 def test_an_exit_before_the_machine_was_restarted_is_believed() -> None:

@@ -46,6 +46,7 @@ class ExitFindings:
     effective: str = ""  # digest of the spec as it really ran
     poisoned_at: int | None = None  # the step after which loss or gradient was not finite
     saves_when_asked: bool = False  # the program has reported that it does
+    last_sign: datetime | None = None  # of its program; None: there is none
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from runner.control.messages import Examined, LaunchRefusal
 from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, Start, StartFrom
 from runner.core.job.describe import SIGNALLED, attempt_prefix
 from runner.core.job.events import Exited, LaunchFailed
+from runner.core.job.lifecycle import state_at_end
 from runner.core.job.model import Job
 from runner.core.job.states import Allocated, Running, Stopping, StopReason
 from runner.core.policy import explain as records
@@ -92,6 +93,8 @@ def decide_exit(
     if not isinstance(state, Allocated) or state.attempt.number != message.attempt:
         return None
     findings = message.findings if isinstance(message, Examined) else _launch_refused(message)
+    unasked = isinstance(message, Examined) and message.unasked
+    state = state_at_end(state, findings.ended, unasked=unasked)
     cause = findings.ended.cause
     started = context.started_at(state, message.at, getattr(message, "monotonic", None))
     situation = Situation({}, message.at, started, findings.effective, row.job.id)
@@ -119,7 +122,7 @@ def decide_exit(
     )
     if isinstance(message, LaunchRefusal):
         return LaunchFailed(message.at, message.why, exit_decision), record
-    return Exited(message.at, message.attempt, findings.ended, exit_decision), record
+    return Exited(message.at, message.attempt, findings.ended, exit_decision, unasked), record
 
 
 def decision_row(  # noqa: PLR0913, PLR0917  (a record is about all of these)

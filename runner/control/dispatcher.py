@@ -6,7 +6,9 @@ loop as messages.  A command that failed is given again from the state of its jo
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -23,11 +25,39 @@ from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, PrepareImage, Terminate
 from runner.core.job.events import SwitchCalledOff
 from runner.core.job.lifecycle import implied_commands
-from runner.core.job.states import Queued, Running, Starting, Stopping, StopReason
+from runner.core.job.states import Allocated, Queued, Running, Starting, State, Stopping, StopReason
+from runner.core.ports.attempts import ExitFindings
+from runner.core.ports.clock import Instant
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import JobRow
 
 log = structlog.get_logger()
+
+
+def _end(state: State, gone: Gone, findings: ExitFindings, context: Context) -> Instant:
+    """Return when an attempt ended: by the engine's clock, not when somebody found out.
+
+    What an engine says of an attempt without an exit code is when it noticed; the program's last sign of life
+    is nearer.  An engine with nodes has other clocks, so there an attempt never ends before its last request.
+    """
+    now = context.moment()
+    signs = (gone.at, findings.last_sign if gone.exit_code is None else None)
+    at = min((each for each in signs if each is not None), default=now.at)
+    begun = getattr(state, "started", None) if not context.executor.queues else None
+    at = min(max(at, begun or state.since), now.at)
+    return Instant(at, now.monotonic - (now.at - at).total_seconds())
+
+
+def ended_unasked(tracked: TrackedJob, message: Examined) -> bool:
+    """Return whether an attempt ended before it was told to stop, by both clocks: one of them may be set."""
+    state = tracked.row.job.state
+    if not isinstance(state, Stopping) or state.started is None or state.killed or message.monotonic is None:
+        return False
+    return message.at + CLOCK_GRAIN < state.since and message.monotonic < tracked.since.monotonic
+
+
+CLOCK_GRAIN: Final = timedelta(milliseconds=20)
+"""Times of files, as which some executors know an end, are behind the clock by up to this."""
 
 Work = Callable[[], object]
 
@@ -79,11 +109,16 @@ class CommandDispatcher:
                 findings = examine_exit(self.context, row, attempt, gone)
             finally:
                 self._examined.discard(key)
-            now = self.context.moment()
-            self.inbox.put(Examined(row.job.id, attempt.number, now.at, findings, now.monotonic))
+            ended = _end(row.job.state, gone, findings, self.context)
+            self.inbox.put(Examined(row.job.id, attempt.number, ended.at, findings, ended.monotonic))
 
         tracked_work = self.inbox.track(partial(self._run, row.job.id, work))
         self.context.verification_queue.put(f"uid {row.owner.uid}", tracked_work)
+
+    def is_examining(self, tracked: TrackedJob) -> bool:
+        """Return whether the attempt of a job has ended, and is being examined."""
+        state = tracked.row.job.state
+        return isinstance(state, Allocated) and tracked.examined >= state.attempt.number
 
     def put(self, job_id: str, work: Work) -> None:
         """Queue work for a job, behind its earlier work; the loop waits a moment for what it reports."""

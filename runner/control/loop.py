@@ -20,7 +20,7 @@ from runner.base.instant import Instant
 from runner.base.threads import PeriodicThread, run_guarded
 from runner.control.context import Context, TrackedJob
 from runner.control.decisions import decide_exit
-from runner.control.dispatcher import CommandDispatcher
+from runner.control.dispatcher import CommandDispatcher, ended_unasked
 from runner.control.exclusive import ExclusiveSection
 from runner.control.inbox import Inbox
 from runner.control.messages import (
@@ -74,6 +74,7 @@ class ControlLoop:
     _thread: PeriodicThread = field(init=False)
     _unrecorded: list[JobMessage] = field(default_factory=list)
     _plan_by_s: float = 0.0
+    _has_observed: bool = False  # an attempt that ended before this daemon began is not due for a stop
 
     def __post_init__(self) -> None:
         context, tracked, inbox = self.context, self.tracked_jobs, self.inbox
@@ -188,6 +189,9 @@ class ControlLoop:
                 self.scheduler.jobs.record_probe(message)
                 of_queue = self.scheduler.jobs.queue_facts(message.job_id, message.at)
                 known = replace(message, facts={**message.facts, **of_queue})
+                tracked = self.tracked_jobs.get(message.job_id)
+                if not self._has_observed or (tracked and self.dispatcher.is_examining(tracked)):
+                    return  # its silence may be that of its end
                 act_on_findings(self.context, self.tracked_jobs, known, self._apply)
             case Call(work):
                 work()
@@ -197,7 +201,10 @@ class ControlLoop:
         unrecorded, self._unrecorded = self._unrecorded, []
         for message in unrecorded:
             self._advance_and_record(message)
-        for tracked in [self.tracked_jobs[job_id] for job_id in self.scheduler.jobs.running]:
+        running = self.scheduler.jobs.running if self._has_observed else ()
+        for tracked in [self.tracked_jobs[job_id] for job_id in running]:
+            if self.dispatcher.is_examining(tracked):
+                continue
             event = due_event(tracked.row.job, tracked.since.later(now.monotonic))
             if event is not None:
                 self._apply(tracked, replace(event, at=now.at))
@@ -215,7 +222,7 @@ class ControlLoop:
 
     def _observe(self, observed: Observed) -> None:
         """Compare what the executor shows with what is expected, and follow up the differences."""
-        now = self.context.clock.monotonic()
+        now, self._has_observed = self.context.clock.monotonic(), True
         for finding in self.observer.compare(observed):
             if self.dispatcher.retries.is_waiting(finding.job_id, now):
                 self.observer.request_round()  # it has to be found again
@@ -253,6 +260,8 @@ class ControlLoop:
         try:
             if isinstance(message, EventReceived):
                 return transition(tracked, message.event)
+            if isinstance(message, Examined):
+                message = replace(message, unasked=ended_unasked(tracked, message))
             of_queue = self.scheduler.jobs.queue_facts(message.job_id, message.at)
             decided = decide_exit(self.context, tracked.row, message, of_queue)
             if decided is not None:

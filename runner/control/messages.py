@@ -35,6 +35,7 @@ class Examined:
     at: datetime
     findings: ExitFindings
     monotonic: float | None = None  # the same moment by the clock that nobody sets
+    unasked: bool = False  # that was before the attempt was told to stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from runner.control.context import Context, TrackedJob
 from runner.control.messages import Observed
 from runner.core.job.attempt import Attempt
 from runner.core.job.states import Allocated, Running, Starting, Stopping
-from runner.core.ports.executor import Alive, Created, Gone, Key, Observation, Unknown, Waiting
+from runner.core.ports.executor import Alive, Created, EndReason, Gone, Key, Observation, Unknown, Waiting
 
 log = structlog.get_logger()
 
@@ -285,4 +285,4 @@ def _of_this_start(state: Allocated, gone: Gone) -> Gone:
     if launched is None or gone.started is None or gone.started <= launched:
         return gone
     why = f"its container was started again from outside ({gone.started:%H:%M:%S} UTC); its exit code is lost"
-    return replace(gone, exit_code=None, oom_seen=False, error=why)
+    return replace(gone, exit_code=None, oom_seen=False, error=why, reason=EndReason.STARTED_TWICE)

@@ -45,6 +45,7 @@ from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
     Created,
+    EndReason,
     Gone,
     ImageGone,
     Key,
@@ -425,7 +426,8 @@ def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float)
     error = shortened(state["Error"])
     if error and started.year > 1:  # it had started before: a first start that fails is refused by ``launch``
         why = f"somebody started its container again, which the engine could not: {error}"
-        return Gone(key, None, bool(state["OOMKilled"]), why, at, started)
+        oom = bool(state["OOMKilled"])
+        return Gone(key, None, oom, why, at, started, reason=EndReason.STARTED_TWICE)
     return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), error, at, started)
 
 

@@ -7,7 +7,7 @@ that cannot be read, for whatever reason, leaves its facts unknown: the end of a
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
@@ -134,7 +134,16 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         attempt_facts.digest_settings(run.spec, effective),
         reports.result.step if reports.result and end.cause == "non_finite" else None,
         saves_when_asked=_saves_when_asked(run, reports),
+        last_sign=_last_sign(reports),
     )
+
+
+def _last_sign(reports: attempt_facts.AttemptReports) -> datetime | None:
+    """Return when the program of an attempt has reported last, by its own clock."""
+    try:
+        return None if reports.status is None else datetime.fromtimestamp(reports.status.time, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _saves_when_asked(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> bool:

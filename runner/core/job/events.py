@@ -180,6 +180,7 @@ class Exited:
     attempt: int
     ended: AttemptEnd
     ruling: ExitDecision
+    unasked: bool = False  # it ended before it was told to stop
     kind: Literal["exited"] = "exited"
 
 

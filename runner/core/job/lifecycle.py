@@ -108,7 +108,10 @@ def advance(job: Job, event: Event) -> Step:
         case (Starting() | Running()) as state, Exited(attempt=number) if number == state.attempt.number:
             return _after_exit(job, state, event.at, event.ended, event.ruling)
         case Stopping() as state, Exited(attempt=number) if number == state.attempt.number:
-            return _after_asked_exit(job, state, event.at, event.ended, event.ruling)
+            ended_in = state_at_end(state, event.ended, unasked=event.unasked)
+            if isinstance(ended_in, Stopping):
+                return _after_asked_exit(job, ended_in, event.at, event.ended, event.ruling)
+            return _after_exit(job, ended_in, event.at, event.ended, event.ruling)
         case ((Preparing() | Queued() | Held()), CancelRequested(at, by)):
             return _to(job, Finished(at, Outcome.CANCELLED, f"cancelled by {by}")), ()
         case (Starting() | Running()) as state, CancelRequested(at, by):
@@ -141,6 +144,16 @@ def advance(job: Job, event: Event) -> Step:
             return _released(job, at) if asked else _pardoned(job, at)
         case _:
             raise IllegalTransition(job, event)
+
+
+def state_at_end(state: Allocated, ended: AttemptEnd, *, unasked: bool) -> Allocated:
+    """Return the state in which an attempt ended; ``unasked``: before it was told to stop.
+
+    A person who has asked for something else than a completed job gets it all the same.
+    """
+    if unasked and isinstance(state, Stopping) and (ended.completed or state.reason not in _REQUESTS):
+        return Running(state.started or state.since, state.image, state.attempt, state.allocation)
+    return state
 
 
 def implied_commands(job: Job) -> tuple[Command, ...]:
@@ -272,6 +285,9 @@ def _after_asked_exit(
 
 _SETTLED: Final = frozenset({StopReason.CANCELLED, StopReason.RESTART, StopReason.CHANGE})
 """Requests that decide what follows, without the policy."""
+
+_REQUESTS: Final = _SETTLED | {StopReason.HOLD}
+"""Requests by people."""
 
 
 def _as_asked(job: Job, state: Stopping, at: datetime) -> Step:

@@ -143,7 +143,9 @@ class EndReason(StrEnum):
     NODE_FAILED = "node_failed"  # its node was lost, or never booted
     OUT_OF_TIME = "out_of_time"  # a time limit of the engine
     CANCELLED_ELSEWHERE = "cancelled_elsewhere"  # by a person, with the engine's own commands
-    STARTED_TWICE = "started_twice"  # the engine has begun it again; the second start has run nothing
+    STARTED_TWICE = (
+        "started_twice"  # it was begun again, from outside or by the engine, and not by the runner
+    )
 
 
 @dataclass(frozen=True, slots=True)

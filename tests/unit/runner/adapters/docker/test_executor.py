@@ -27,6 +27,7 @@ from runner.core.doctor import EngineFacts
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
+    EndReason,
     Gone,
     Key,
     LaunchRefused,
@@ -70,7 +71,7 @@ def test_the_engines_words_are_one_line() -> None:
 @pytest.mark.parametrize("code", [0, 125, 126, 127, 128])
 def test_the_code_of_a_start_that_somebody_tried_again_is_not_the_programs(code: int) -> None:
     seen = _gone(_inspected(code, error="error mounting pins/1"))
-    assert seen.exit_code is None
+    assert (seen.exit_code, seen.reason) == (None, EndReason.STARTED_TWICE)  # which is not charged
     assert (
         seen.error
         == "somebody started its container again, which the engine could not: error mounting pins/1"

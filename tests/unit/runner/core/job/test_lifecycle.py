@@ -688,3 +688,25 @@ def test_the_start_of_a_program_names_its_checkpoint_and_what_was_set_aside() ->
     assert story.describe_event(Launched(NOW, resumed=start), job) == (
         f"{told}; set aside in lineages/1/set-aside/2: c-0, c-1, c-2, c-3, c-4 and 2 more"
     )
+
+
+@pytest.mark.parametrize("reason", [StopReason.PREEMPTION, StopReason.TIME_LIMIT, StopReason.WATCH])
+def test_what_ended_before_the_runner_stopped_it_ended_by_itself(reason: StopReason) -> None:
+    stopping = Stopping(LATER, "img", FIRST, GPUS, reason, kill_at=LATER, by="9", started=NOW)
+    died = Exited(NOW, 1, DIED, ENOUGH, unasked=True)
+    job, _ = advance(replace(JOB, state=stopping), died)
+    assert job == advance(replace(JOB, state=Running(NOW, "img", FIRST, GPUS)), died)[0]
+    assert job.preempted == 0
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
+def test_what_completed_before_it_was_asked_has_completed(reason: StopReason) -> None:
+    stopping = Stopping(LATER, "img", FIRST, GPUS, reason, kill_at=LATER, by="ann", started=NOW)
+    job, _ = advance(replace(JOB, state=stopping), Exited(NOW, 1, DONE, FINISH, unasked=True))
+    assert job.state == Finished(NOW, Outcome.SUCCEEDED, "completed")
+
+
+def test_a_person_who_cancels_what_had_failed_gets_it() -> None:
+    stopping = Stopping(LATER, "img", FIRST, GPUS, StopReason.CANCELLED, kill_at=LATER, by="ann", started=NOW)
+    job, _ = advance(replace(JOB, state=stopping), Exited(NOW, 1, DIED, AGAIN, unasked=True))
+    assert job.state == Finished(NOW, Outcome.CANCELLED, "cancelled by ann")

@@ -12,7 +12,9 @@ from typing import Final
 
 import structlog
 
+from runner.agent.interface import ExitFindings
 from runner.base.errors import Unavailable
+from runner.base.instant import Instant
 from runner.base.retry import RetryTable, delay_s, describe_error
 from runner.base.threads import run_guarded
 from runner.control.commands import execute
@@ -26,8 +28,6 @@ from runner.core.job.commands import Command, PrepareImage, Terminate
 from runner.core.job.events import SwitchCalledOff
 from runner.core.job.lifecycle import implied_commands
 from runner.core.job.states import Allocated, Queued, Running, Starting, State, Stopping, StopReason
-from runner.core.ports.attempts import ExitFindings
-from runner.core.ports.clock import Instant
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import JobRow
 

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from runner.agent.interface import ExitFindings
 from runner.core.job.events import CancelRequested
 from runner.core.job.states import Finished
-from runner.core.ports.attempts import ExitFindings
 from runner.core.ports.executor import Gone
 from tests.fakes.host.machine import Host
 

@@ -27,9 +27,11 @@ def share_state(directory: Path, user: pwd.struct_passwd) -> None:
     try:
         for name in ROOT_DIRECTORIES:
             _make_root_directory(directory / name)
-        _share_code(directory / "code", user)
         for entry in os.scandir(directory):
-            _share(Path(entry.path), user)
+            if entry.is_dir(follow_symlinks=False):
+                _share_directory(Path(entry.path), user)
+            else:
+                _share(Path(entry.path), user)
         os.chown(directory, 0, user.pw_gid)
         directory.chmod(_MODE)
     except OSError as error:
@@ -49,14 +51,14 @@ def _make_root_directory(path: Path) -> None:
         raise Unavailable(f"{fact}; move it away, or chown root {path}")
 
 
-def _share_code(code: Path, user: pwd.struct_passwd) -> None:
-    """Give the snapshots of code that a daemon of root has taken to the daemon's user, once.
+def _share_directory(directory: Path, user: pwd.struct_passwd) -> None:
+    """Give what a daemon of root has kept in a directory of its own to the daemon's user, once.
 
     A directory that is not root's has been the user's already, who may have put anything into it.
     """
-    if not os.path.lexists(code) or code.is_symlink() or code.lstat().st_uid != 0:
+    if directory.name in ROOT_DIRECTORIES or directory.lstat().st_uid != 0:
         return
-    for place, _, files, descriptor in os.fwalk(code, topdown=False):
+    for place, _, files, descriptor in os.fwalk(directory, topdown=False):
         for name in files:
             os.chown(name, user.pw_uid, user.pw_gid, dir_fd=descriptor, follow_symlinks=False)
         os.chown(place, user.pw_uid, user.pw_gid)

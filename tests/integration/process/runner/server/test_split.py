@@ -275,3 +275,25 @@ def test_what_others_have_put_into_the_state_directory_is_not_taken_for_roots(tm
     os.chown(tmp_path / "jobs", USER.pw_uid, USER.pw_gid, follow_symlinks=False)
     with pytest.raises(Unavailable, match="root acts in it"):
         share_state(tmp_path, USER)
+
+
+@pytest.mark.parametrize("name", ["code", "curves", "places", "a-directory-of-a-later-version"])
+def test_every_directory_that_a_daemon_of_root_has_kept_is_taken_over(tmp_path: Path, name: str) -> None:
+    inner = tmp_path / name / "inner"
+    inner.mkdir(parents=True)
+    (inner / "1.json").write_text("{}")
+    share_state(tmp_path, USER)
+    there = (tmp_path / name, inner, inner / "1.json")
+    assert {each.lstat().st_uid for each in there} == {USER.pw_uid}
+    assert {(tmp_path / each).lstat().st_uid for each in ROOT_DIRECTORIES} == {0}
+
+
+def test_what_is_behind_a_link_in_a_directory_that_is_taken_over_stays_roots(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("")
+    state = tmp_path / "state"
+    (state / "curves").mkdir(parents=True)
+    (state / "curves" / "1.json").symlink_to(elsewhere)
+    (state / "more").symlink_to(tmp_path)
+    share_state(state, USER)
+    assert (elsewhere.lstat().st_uid, tmp_path.lstat().st_uid) == (0, 0)

@@ -79,13 +79,13 @@ SECTOR_BYTES: Final = 512
 
 
 def highest(parent: str | Path) -> int:
-    """Return the highest number that a name in a directory begins with, 0 if none does.
+    """Return the highest number that is a name in a directory, 0 if none is.
 
-    ``3.exit.json`` belongs to attempt 3 as ``3`` does.
+    ``3.exit.json`` tells of an attempt as ``3`` does; ``1.change.json`` is kept before there is one.
     """
     try:
-        begins = (name.partition(".")[0] for name in os.listdir(parent))  # noqa: PTH208
-        return max((int(name) for name in begins if _is_number(name)), default=0)
+        names = (name.removesuffix(".exit.json") for name in os.listdir(parent))  # noqa: PTH208
+        return max((int(name) for name in names if _is_number(name)), default=0)
     except (FileNotFoundError, NotADirectoryError):
         return 0
 

@@ -341,3 +341,13 @@ def test_what_a_launch_needs_is_on_the_disk_before_it_is_launched(
     directory.begin_work(1)
     directory.publish_work(1, "abc")
     assert directory.root / "work" in synced
+
+
+def test_what_is_kept_of_a_job_that_waits_is_no_attempt(directory: HostRunDirectory) -> None:
+    """Such as the decision about a change, or a draft of it that a killed daemon has left."""
+    directory.keep(1, "change.json", "{}")
+    (directory.root / "attempts" / ".1.change.json.draft").touch()
+    (directory.root / "attempts" / "1.log-times").touch()
+    assert directory.highest_numbers() == (0, 0)
+    directory.keep(2, "exit.json", "{}")
+    assert directory.highest_numbers() == (2, 0)

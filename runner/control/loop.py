@@ -8,6 +8,7 @@ the state that implies it.  So a daemon that is killed at any instruction loses 
 What callers ask for is in ``controller``, and how commands are executed in ``dispatcher``.
 """
 
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,7 +34,7 @@ from runner.control.messages import (
     Observed,
     Probed,
 )
-from runner.control.observer import IDLE_S, AttemptBegun, AttemptEnded, Observer, Orphan, StillAlive
+from runner.control.observer import IDLE_S, AttemptBegun, AttemptEnded, Observer, Orphan, Revenant, StillAlive
 from runner.control.recovery import Recovery
 from runner.control.scheduler import Scheduler
 from runner.control.transitions import Transition, batches, record_transitions, transition
@@ -234,6 +235,10 @@ class ControlLoop:
                     self.dispatcher.examine(tracked, attempt, gone)
                 case StillAlive(tracked):
                     self.dispatcher.execute_implied(tracked)
+                case Revenant(key):
+                    log.warning("executor.revenant_killed", job_id=key.job_id, attempt=key.attempt)
+                    kill = partial(self.context.executor.signal, key, signal.SIGKILL)
+                    self.dispatcher.put(key.job_id, kill)
                 case Orphan(key):  # exhaustive
                     self.dispatcher.put(key.job_id, partial(self.context.executor.remove, key))
 

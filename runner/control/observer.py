@@ -78,7 +78,18 @@ class Orphan:
         return self.key.job_id
 
 
-Finding: TypeAlias = AttemptBegun | AttemptEnded | StillAlive | Orphan
+@dataclass(frozen=True, slots=True)
+class Revenant:
+    """An attempt is alive whose end is recorded: its start was carried out after its job had given it up."""
+
+    key: Key
+
+    @property
+    def job_id(self) -> str:
+        return self.key.job_id
+
+
+Finding: TypeAlias = AttemptBegun | AttemptEnded | StillAlive | Orphan | Revenant
 
 
 @dataclass(slots=True)
@@ -193,7 +204,7 @@ class Observer:
         self._unexpected = {seen.key: self._unexpected.get(seen.key, 0) + 1 for seen in found.values()}
         if any(times < SURE for times in self._unexpected.values()):
             self.request_round()  # one observation may be older than what is recorded
-        yield from self._orphans(found.values())
+        yield from self._unexpected_attempts(found.values())
 
     def _compare_one(
         self, tracked: TrackedJob, state: Allocated, seen: Observation | None, observed: Observed
@@ -230,8 +241,8 @@ class Observer:
             case _:
                 pass
 
-    def _orphans(self, found: Iterable[Observation]) -> Iterator[Finding]:
-        """Yield attempts that have ended and are recorded; leave those alone that are alive and not ours."""
+    def _unexpected_attempts(self, found: Iterable[Observation]) -> Iterator[Finding]:
+        """Yield attempts whose end is recorded; leave those alone that the store does not know."""
         for seen in found:
             key = seen.key
             if isinstance(seen, Unknown):
@@ -239,8 +250,22 @@ class Observer:
             elif not isinstance(seen, Alive | Waiting):
                 if not self.context.work_queue.busy(key.job_id):
                     yield Orphan(key)
+            elif self._unexpected[key] >= SURE and self._has_ended(key):
+                self.request_round()  # until it is gone
+                if not self.context.work_queue.busy(key.job_id):
+                    yield Revenant(key)
             elif self._unexpected[key] == SURE:  # once, and not for an observation older than the record
                 log.warning("executor.unknown_attempt_alive", job_id=key.job_id, attempt=key.attempt)
+
+    def _has_ended(self, key: Key) -> bool:
+        """Return whether the store knows an attempt, and that it has ended.
+
+        A store that was restored from a backup may be older than an attempt that rightly runs.
+        """
+        row = self.context.store.get(key.job_id)
+        if row is None or key.attempt > row.job.attempts:
+            return False
+        return not isinstance(row.job.state, Allocated) or row.job.state.attempt.number != key.attempt
 
 
 def _record_unknown(tracked: TrackedJob, seen: Observation | None) -> None:

@@ -150,7 +150,12 @@ class LocalAdapters:
 
     def open_run_directory(self, verifier: CheckpointVerifier, users: HostUsers) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
-        return partial(HostRunDirectory, verifier=verifier, find_damage=users.damage_as_owner)
+        return partial(
+            HostRunDirectory,
+            verifier=verifier,
+            find_damage=users.damage_as_owner,
+            open_mount=users.open_as_owner,
+        )
 
     def run_directories(self) -> RunDirectories:
         """Return what lists and removes run directories."""

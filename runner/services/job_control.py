@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from runner.agent.attempts.checkpoints import program_files, read_saved
 from runner.base.errors import Refused, UsageError
@@ -14,6 +15,9 @@ from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, ServiceContext
 from runner.services.queries import JobQueries
+
+NAMED: Final = 3
+"""Checkpoints that cannot be used, of which a refusal tells what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,13 @@ class JobControlService:
         return self._apply(row, HoldRequested(self.context.clock.now(), self.context.user(caller).name))
 
     def release(self, caller: Caller, reference: str) -> JobRow:
-        """Release a held job into the queue."""
+        """Release a held job into the queue.
+
+        Raises:
+            Refused: its next attempt would begin at step 0, although it has saved something.
+        """
         row = self.queries.readable(caller, reference)
+        self._check_begin(row)
         return self._apply(row, ReleaseRequested(self.context.clock.now(), self.context.user(caller).name))
 
     def restart(self, caller: Caller, reference: str, start: Start, lineage: int | None = None) -> JobRow:
@@ -74,14 +83,39 @@ class JobControlService:
 
         Raises:
             UsageError: a new lineage and an earlier one are asked for.
-            Refused: the state of the job does not allow it, or there is no such lineage or checkpoint.
+            Refused: the state of the job does not allow it, there is no such lineage or checkpoint, or the
+                attempt would begin at step 0 in silence.
         """
         row = self.queries.readable(caller, reference)
+        if start.source is StartFrom.CHECKPOINT and lineage is None:
+            self._check_begin(row)
         if lineage is not None and start.source is StartFrom.SCRATCH:
             raise UsageError("restart: scratch begins a new lineage; leave out the number of an earlier one")
         saved = self._saved(row, start.step, lineage)
         now, name = self.context.clock.now(), self.context.user(caller).name
         return self._apply(row, RestartRequested(now, name, start, lineage, saved))
+
+    def _check_begin(self, row: JobRow) -> None:
+        """Refuse what would begin at step 0 although a program has saved something: that is asked for.
+
+        Raises:
+            Refused: none of the checkpoints can be used.
+        """
+        is_program = program_files(parse_revision(row.revision)) is not None
+        if not is_program or not row.job.attempts or isinstance(row.job.state, Allocated):
+            return
+        directory = self.context.attempt_service.directory(row)
+        paths = directory.paths(row.job.attempts, row.job.lineage)
+        saved = read_saved(directory, paths, row, self._thoroughness(row))
+        if saved.steps or not saved.complete:
+            return
+        aside = ", ".join(map(str, sorted(saved.set_aside)))
+        found = [*saved.rejected[:NAMED], *([f"set aside: {aside} (restart --from)"] if aside else ())]
+        if not found and row.job.saved is None:
+            return
+        fact = f"no checkpoint can be used: {'; '.join(found) or 'those that it had are gone'}"
+        ways = f"mend them, or begin at step 0 with: runner restart {row.job.id} --from scratch"
+        raise Refused(f"job {row.job.id}: {fact}; {ways}; nothing was changed")
 
     def _saved(self, row: JobRow, step: int | None, lineage: int | None) -> int | None:
         """Return the newest checkpoint of the lineage that is asked for; its content is not verified.
@@ -112,7 +146,7 @@ class JobControlService:
 
         Files of a program that has ended do not change any more, however lately they were written.
         """
-        own = program_files(parse_revision(row.revision).job) is not None
+        own = program_files(parse_revision(row.revision)) is not None
         return Verification.KNOWN if own and not isinstance(row.job.state, Allocated) else Verification.SIZES
 
     def signal(self, caller: Caller, reference: str, number: int, name: str) -> JobRow:

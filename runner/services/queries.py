@@ -7,13 +7,15 @@ from itertools import islice
 from typing import Final
 
 from jobs.contract import Effective, Result, Status, TraceSummary
-from runner.agent.attempts.checkpoints import program_files, read_program_start
+from runner.agent.attempts.checkpoints import program_files, read_program_start, read_saved
 from runner.agent.attempts.log_status import read_log_status
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.describe import ADVISED, attempt_prefix
+from runner.core.job.exit_cause import NO_MATCH
 from runner.core.job.states import Finished, Held, Running, Stopping
+from runner.core.ports.checkpoints import Verification
 from runner.core.ports.store import AttemptRow, JobRow
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
@@ -174,6 +176,16 @@ class JobQueries:
         paths = directory.paths(attempt, lineage)
         return directory.status(paths) or read_log_status(directory, paths, parse_revision(row.revision))
 
+    def missed_checkpoints(self, row: JobRow) -> str:
+        """Return that the pattern of a job's checkpoints has named nothing so far; empty if it has."""
+        if program_files(parse_revision(row.revision)) is None or not row.job.attempts:
+            return ""
+        directory = self.context.attempt_service.directory(row)
+        paths = directory.paths(row.job.attempts, row.job.lineage)
+        missed = read_saved(directory, paths, row, Verification.KNOWN).missed
+        told = isinstance(row.job.state, Finished) and NO_MATCH in row.job.state.why
+        return f"; {NO_MATCH}{missed}" if missed and not told else ""
+
     def attempts(
         self, row: JobRow
     ) -> tuple[tuple[AttemptRow, Result | None, Status | None, ProgramStart | None], ...]:
@@ -181,7 +193,7 @@ class JobQueries:
         directory = self.context.attempt_service.directory(row)
         attempts = self.context.store.attempts(row.job.id)
         paths = [(each, directory.paths(each.number, each.lineage)) for each in attempts]
-        saves = program_files(parse_revision(row.revision).job) is not None
+        saves = program_files(parse_revision(row.revision)) is not None
         return tuple(
             (
                 each,

@@ -461,7 +461,12 @@ class Helper:
         owner = self.walls.owner(request.uid, request.gid)
         with self._lock:
             key = (request.run, owner)
-            made = HostRunDirectory(self.jobs / request.run, owner, find_damage=self.users.damage_as_owner)
+            made = HostRunDirectory(
+                self.jobs / request.run,
+                owner,
+                find_damage=self.users.damage_as_owner,
+                open_mount=self.users.open_as_owner,
+            )
             run = self._runs.setdefault(key, made)
             self._runs.move_to_end(key)
             if len(self._runs) > MOST_RUNS:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Final, TypeAlias
@@ -120,6 +121,18 @@ class CheckpointVerifier:
             raise Unavailable("the daemon leaves; the next one verifies the checkpoints")
         if self.monotonic() > deadline:
             raise NotVerified(f"not verified within {self.within_s:g} s")
+
+    @contextmanager
+    def limited(self) -> Iterator[Callable[[], None]]:
+        """Give what is called during work on checkpoints that takes a while, and breaks it off in time.
+
+        Raises:
+            Unavailable: the daemon leaves, or it takes too long.
+        """
+        try:
+            yield partial(self.check_time, self.monotonic() + self.within_s)
+        except NotVerified as error:
+            raise Unavailable(f"checkpoints: {error}") from error
 
     def is_known(self, fingerprint: Fingerprint) -> bool:
         """Return whether a checkpoint is remembered as valid.

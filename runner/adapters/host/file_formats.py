@@ -24,6 +24,12 @@ READ_CPU_S: Final = 60.0
 _ZIP: Final = b"PK\x03\x04"
 _ZIP_END: Final = struct.Struct("<4s4H2IH")  # the end of the central directory, without its comment
 _COMMENT_BYTES: Final = 65535
+_NEVER_EMPTY: Final = (
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".json", ".pkl", ".pickle", ".h5"),
+    *(".hdf5", ".keras", ".msgpack", ".onnx", ".gguf", ".distcp", ".zip", ".tar", ".gz"),
+)
+"""Formats of which an empty file is none; a mark such as ``_SUCCESS`` or ``__init__.py`` may be empty."""
+
 _PICKLES: Final = (".pkl", ".pickle")
 
 
@@ -48,7 +54,7 @@ def find_damage(fd: int, name: str) -> str | None:
     try:
         size = os.fstat(fd).st_size
         if not size:
-            return "is empty"
+            return "is empty" if name.endswith(_NEVER_EMPTY) else None
         if os.pread(fd, 4, 0) == _ZIP:
             return _of_zip(fd, size)
         if name.endswith(".safetensors"):

@@ -1,50 +1,61 @@
 """Checkpoints that a program saves on its own: files that a pattern of the job file names.
 
-If their names have numbers, the number is the step, and the program keeps and removes them as it likes.  If
-not, the program writes over one path again and again, and a kill in the middle would leave nothing: so the
-daemon keeps copies of whole versions beside the run directory, where the job cannot change them, numbers
-them from 1, and puts the newest one back before the next attempt if the present one is torn.
+All that the pattern names is one stream.  The newest is the one that was complete last: each gets a number in
+the order in which the runner has seen them complete, which is kept beside the run directory, where the job
+cannot change it.  Neither a clock nor a name decides; of those that were first seen in one look, the time of
+the last write does.  A number in a name is shown as a step where it grows (``program_steps``).
 
-A checkpoint is whole as far as that can be told from outside: no file is empty or broken off, it has every
-file that the one before has, and nothing was written to it while it was looked at.
+Of a path that the program writes over again and again, a kill in the middle would leave nothing.  So whole
+versions of it are kept beside the run directory, and the newest is put back if the present one is torn.
+
+A checkpoint is whole as far as that can be told from outside: no file is broken off, it has every file that
+the one before has, and nothing was written to it while it was looked at.
 """
 
-import fcntl
 import json
 import os
 import re
-import shutil
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from runner.adapters.host.checkpoint_copy import copy_content
 from runner.adapters.host.file_formats import find_first_damage, shows_its_end
 from runner.adapters.host.program_files import (
-    MAX_FILES,
+    DIRECTORY,
     Fingerprint,
     MatchedPath,
     TooMany,
+    describe_miss,
+    digest_files,
+    directory_at,
     find_matches,
+    look_at,
     open_below,
 )
-from runner.adapters.host.set_aside import NAME, SetAside, open_parents, remove
-from runner.base.errors import Unavailable
+from runner.adapters.host.program_steps import count_steps, show_steps
+from runner.adapters.host.set_aside import NAME, SetAside, is_of, open_parents, remove
+from runner.base.errors import RunnerError, Unavailable
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
 HOME: Final = "/job/home/"
 """The beginning of a pattern below the home directory of the lineage; others are below its code."""
 
-SETTLED_S: Final = 2.0
-"""What was written to within this time may not be complete yet."""
+SETTLED_S: Final = 1.0
+"""A file that was left alone for this time is complete, if its format does not show that it is."""
 
-UNKNOWN_SETTLED_S: Final = 1.0
-"""The same of a file over which a program writes, and whose format does not show where it ends."""
+SETTLED_DIRECTORY_S: Final = 2.0
+"""The same of a directory, to which more files may come."""
+
+SKEW_NS: Final = 600 * 10**9
+"""A time of a write further in the future was noted before the clock was set back."""
 
 COPY_TRIES: Final = 3
 """How often one look copies a file that is written over meanwhile."""
@@ -55,24 +66,19 @@ SURE: Final = 2
 COPY_EVERY_S: Final = 60.0
 """The least time between two copies of a large checkpoint while its program runs."""
 
+REMEMBERED: Final = 200
+"""Checkpoints that are not there any more, of which the number is remembered."""
+
 LARGE_BYTES: Final = 64 * 1024**2
-_FICLONE: Final = 0x40049409  # linux/fs.h: share the blocks of another file
 _DIGITS: Final = re.compile(r"[0-9]+")
+_WILD: Final = re.compile(r"[*?\[{]")
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """A kept copy of a checkpoint without a number in its name."""
-
-    number: int
-    path: PurePosixPath
-    files: Fingerprint
-
 
 FindDamage: TypeAlias = Callable[[Owner, int, Sequence[str]], tuple[int, str] | None]
 """Returns the index of the first file of an owner below an open directory that is not whole, and the fact."""
+
+OpenMount: TypeAlias = Callable[[Owner, Path], int]
+"""Returns a descriptor of a directory outside the run directory, opened with the rights of an owner."""
 
 
 def find_here(_owner: Owner, directory: int, paths: Sequence[str]) -> tuple[int, str] | None:
@@ -80,33 +86,135 @@ def find_here(_owner: Owner, directory: int, paths: Sequence[str]) -> tuple[int,
     return find_first_damage(directory, paths)
 
 
+def open_here(_owner: Owner, path: Path) -> int:
+    """Open a directory with the rights of this process, where they are its owner's."""
+    return os.open(path, DIRECTORY)
+
+
+def go_on() -> None:
+    """Let a copy go on; in its place, a caller gives what breaks it off."""
+
+
+@dataclass(slots=True)
+class _Order:
+    """The order in which the checkpoints of a lineage were seen complete."""
+
+    last: int = 0
+    seen: dict[str, tuple[int, str]] = field(default_factory=dict)  # by digest: number and path
+    written_over: set[str] = field(default_factory=set)  # paths
+    aside: dict[str, int] = field(default_factory=dict)  # by digest: the number by which it was chosen
+    began: dict[int, int] = field(default_factory=dict)  # the newest at the begin of each attempt
+    matched: bool = False  # the pattern has named something at some time
+
+    def give(self, match: MatchedPath) -> int:
+        """Return the number of a checkpoint that is complete: the next one, if it was not seen before."""
+        if match.digest not in self.seen:
+            path = str(match.path)
+            if any(path == each for _, each in self.seen.values()):
+                self.written_over.add(path)
+            self.place(match, path)
+        return self.seen[match.digest][0]
+
+    def place(self, match: MatchedPath, path: str) -> None:
+        """Give a checkpoint the next number, at a path; an empty one while it is set aside."""
+        self.last += 1
+        self.seen[match.digest] = (self.last, path)
+
+    def forget(self, there: set[str]) -> None:
+        """Forget the oldest of those that are not there any more."""
+        gone = sorted((n, digest) for digest, (n, _) in self.seen.items() if digest not in there)
+        for _, digest in gone[:-REMEMBERED]:
+            del self.seen[digest]
+            self.aside.pop(digest, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A kept copy of a checkpoint that its program writes over."""
+
+    number: int
+    path: PurePosixPath
+    files: Fingerprint
+    is_directory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A checkpoint that is whole: it is in its place, or a version of it is kept, or both."""
+
+    number: int  # in the order of the stream
+    path: PurePosixPath
+    written_ns: int
+    match: MatchedPath | None
+    version: _Version | None = None
+    chosen_by: int = 0  # the number by which people choose it: its step if there are steps
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look has found: whole ones, the newest first, and torn ones with what shows it."""
+
+    whole: tuple[_Whole, ...] = ()
+    torn: tuple[tuple[MatchedPath, str], ...] = ()
+    missed: str = ""
+    complete: bool = True
+
+    @property
+    def has_steps(self) -> bool:
+        return any(each.step is not None for each in self.whole)
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        return tuple(f"{match.path}: {fact}" for match, fact in self.torn)
+
+
 class ProgramCheckpoints:
     """The checkpoints of a program in one run directory."""
 
-    def __init__(self, root: Path, owner: Owner, find_damage: FindDamage = find_here) -> None:
+    def __init__(
+        self,
+        root: Path,
+        owner: Owner,
+        find_damage: FindDamage = find_here,
+        open_mount: OpenMount = open_here,
+    ) -> None:
         self._root = root
         self._owner = owner
-        self._aside = SetAside(root, owner)
         self._find_damage = find_damage
+        self._open_mount = open_mount
         self._copied_s = 0.0
+        self._first_seen_s: dict[str, float] = {}  # by digest: when a look has first found it
         self._lock = Lock()
 
-    def saved(self, lineage: int, wanted: ProgramFiles, how: Verification) -> SavedCheckpoints:
-        """Return the checkpoints of a lineage; with ``CONTENT`` files are read, and versions kept."""
-        with self._lock:
-            try:
-                found = self._matches(lineage, wanted)
-            except TooMany:
-                return SavedCheckpoints(
-                    unverified=(f"{wanted.pattern}: there are too many files",), complete=False
-                )
-            has_numbers = any(each.number is not None for each in found)
-            if how is Verification.SIZES and has_numbers:
-                found = [each for each in found if _is_settled(each, SETTLED_S)]
-            saved = (self._numbered if has_numbers else self._versioned)(lineage, wanted, found, how)
-            aside = {*self._aside.steps(lineage, self._base(lineage, wanted)[1])}
-            aside |= {*self._versions_aside(lineage)}
-            return replace(saved, set_aside=tuple(sorted(aside, reverse=True)))
+    def saved(
+        self,
+        lineage: int,
+        wanted: ProgramFiles,
+        how: Verification,
+        attempt: int = 0,
+        check: Callable[[], None] = go_on,
+    ) -> SavedCheckpoints:
+        """Return the checkpoints of a lineage; with ``CONTENT`` files are read, and versions kept.
+
+        ``check`` is called during copies, and may raise.
+        """
+        with self._lock, self._lineage(lineage, wanted) as stream:
+            if stream is None:
+                return SavedCheckpoints()
+            look = stream.look(how, check)
+            newest = next(iter(look.whole), None)
+            return SavedCheckpoints(
+                steps=tuple(dict.fromkeys(each.chosen_by for each in look.whole)),
+                rejected=look.rejected,
+                changed=None if newest is None else datetime.fromtimestamp(newest.written_ns / 1e9, UTC),
+                unverified=() if look.complete else (f"{wanted.pattern}: there are too many files",),
+                complete=look.complete,
+                set_aside=tuple(sorted({number for number, *_ in stream.aside()}, reverse=True)),
+                are_steps=newest is None or newest.step is not None,
+                advanced=newest is not None and newest.number > stream.order.began.get(attempt, 0),
+                missed=look.missed,
+            )
 
     def ignore_present(self, lineage: int, wanted: ProgramFiles) -> None:
         """Leave out what is there now, before the first attempt of a lineage: it came with the code.
@@ -114,21 +222,18 @@ class ProgramCheckpoints:
         Raises:
             Unavailable: the file system refuses it.
         """
-        with self._lock, suppress(TooMany):
-            there = {str(each.path): each.files for each in self._matches(lineage, wanted)}
-            parent = self._kept(lineage)
-            if not there:
-                return
-            try:
-                parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                draft = parent / ".ignored.json.draft"
-                draft.write_text(json.dumps(there), encoding="utf-8")
-                draft.rename(parent / "ignored.json")
-            except OSError as error:
-                raise Unavailable(f"{parent}: {error.strerror}") from error
+        with self._lock, suppress(TooMany), self._lineage(lineage, wanted) as stream:
+            there = stream.present() if stream else []
+            if stream and there:
+                stream.note("ignored.json", {str(each.path): each.files for each in there})
 
     def choose(
-        self, lineage: int, attempt: int, wanted: ProgramFiles, step: int | None
+        self,
+        lineage: int,
+        attempt: int,
+        wanted: ProgramFiles,
+        step: int | None,
+        check: Callable[[], None] = go_on,
     ) -> ProgramCheckpoint | None:
         """Return the checkpoint to resume from: that of a step, or the newest whole one.
 
@@ -139,429 +244,575 @@ class ProgramCheckpoints:
         Raises:
             Unavailable: the file system refuses it.
         """
-        saved = self.saved(lineage, wanted, Verification.CONTENT)
-        if step is not None and step not in saved.steps and step in saved.set_aside:
-            with self._lock:
-                self._bring_back(lineage, wanted, step)
-            saved = self.saved(lineage, wanted, Verification.CONTENT)
-        is_there = step is not None and step in saved.steps
-        if step is not None and is_there:
-            with self._lock:
-                self._set_later_aside(lineage, attempt, wanted, step)
-        with self._lock:
-            self._set_torn_aside(lineage, wanted, saved)
-            chosen = step if is_there else saved.newest
-            return None if chosen is None else self._chosen(lineage, attempt, wanted, chosen)
+        with self._lock, self._lineage(lineage, wanted) as stream:
+            if stream is None:
+                return None
+            try:
+                return stream.choose(attempt, step, check)
+            except OSError as error:
+                fact = f"cannot be put back or set aside: {error.strerror or error}"
+                raise Unavailable(f"{wanted.pattern}: checkpoints {fact}") from error
 
-    def _chosen(self, lineage: int, attempt: int, wanted: ProgramFiles, chosen: int) -> ProgramCheckpoint:
-        """Return a checkpoint by its number; the version of one path is put in its place."""
-        found = self._matches(lineage, wanted)
-        numbered = next((each for each in found if each.number == chosen), None)
-        pattern = self._base(lineage, wanted)[1]
-        if numbered is not None:
-            moved = self._aside.of_attempt(lineage, attempt, pattern)
-            directory = self._aside.place(lineage, attempt) if moved else ""
-            return ProgramCheckpoint(chosen, str(numbered.path), _in_home(wanted), moved, directory)
-        version = next(each for each in self._versions(lineage) if each.number == chosen)
-        if not any(each.files == version.files for each in found):
-            self._restore(lineage, wanted, version)
-        numbers = sorted(n for n, names in self._versions_aside(lineage).items() if attempt in names)
-        directory = f"kept/{lineage}/{NAME}/{attempt}" if numbers else ""
-        moved = tuple(map(str, numbers))
-        return ProgramCheckpoint(chosen, str(version.path), _in_home(wanted), moved, directory)
-
-    # --- set aside
-
-    def _set_later_aside(self, lineage: int, attempt: int, wanted: ProgramFiles, step: int) -> None:
-        """Move what was saved after a step out of the way of an attempt that resumes from it.
-
-        What has no number in its name (``last.ckpt`` beside numbered ones) goes by its last write.
-
-        Raises:
-            Unavailable: the file system refuses it.
-        """
-        base = self._base(lineage, wanted)[0]
-        present = self._present(lineage, wanted)
-        chosen = next((each for each in present if each.number == step), None)
-        later = [each for each in present if each.number is not None and each.number > step]
-        if chosen is not None and later:
-            later += [e for e in present if e.number is None and e.written_ns > chosen.written_ns]
+    @contextmanager
+    def _lineage(self, lineage: int, wanted: ProgramFiles) -> "Iterator[_Stream | None]":
+        """Open the directory that a pattern is below; None if it is not there."""
+        in_home, is_mount = wanted.pattern.startswith(HOME), bool(wanted.mount)
+        pattern = wanted.pattern.removeprefix(HOME) if in_home else wanted.pattern
+        work = self._root / ("homes" if in_home else "work") / str(lineage)
+        place = self._root / "lineages" / str(lineage)
         try:
-            for match in later if chosen is not None else ():
-                self._aside.move(base, match.path, lineage, attempt)
-            if chosen is None:
-                self._set_versions_aside(lineage, attempt, step)
-        except OSError as error:
-            fact = f"checkpoints after {step} cannot be set aside: {error.strerror}"
-            raise Unavailable(f"{wanted.pattern}: {fact}") from error
-
-    def _set_versions_aside(self, lineage: int, attempt: int, step: int) -> None:
-        kept = self._kept(lineage)
-        for version in self._versions(lineage):
-            if version.number > step:
-                place = kept / NAME / str(attempt)
-                place.mkdir(mode=0o700, parents=True, exist_ok=True)
-                (kept / str(version.number)).rename(place / str(version.number))
-
-    def _versions_aside(self, lineage: int) -> dict[int, list[int]]:
-        """Return the numbers of the versions that are set aside, each with the attempts it was moved for."""
-        found: dict[int, list[int]] = {}
-        for place in self._kept(lineage).joinpath(NAME).glob("[0-9]*/[0-9]*"):
-            found.setdefault(int(place.name), []).append(int(place.parent.name))
-        return found
-
-    def _bring_back(self, lineage: int, wanted: ProgramFiles, step: int) -> None:
-        """Put back what was set aside, up to a step.
-
-        Raises:
-            Unavailable: the file system refuses it.
-        """
-        base, pattern = self._base(lineage, wanted)
-        aside, kept = self._versions_aside(lineage), self._kept(lineage)
-        try:
-            self._aside.bring_back(base, lineage, pattern, step)
-            for number, attempts in aside.items() if step in aside else ():
-                if number <= step and not (kept / str(number)).exists():
-                    (kept / NAME / str(max(attempts)) / str(number)).rename(kept / str(number))
-        except OSError as error:
-            raise Unavailable(
-                f"{wanted.pattern}: step {step} cannot be put back: {error.strerror}"
-            ) from error
-
-    def _set_torn_aside(self, lineage: int, wanted: ProgramFiles, saved: SavedCheckpoints) -> None:
-        """Rename torn checkpoints with numbers, so that a script that looks for its newest finds a whole one.
-
-        Without a whole one, and if a directory cannot be changed, they stay.
-        """
-        if not (saved.steps and saved.rejected):
+            base = self._open_mount(self._owner, Path(wanted.mount)) if is_mount else os.open(work, DIRECTORY)
+        except (OSError, RunnerError):
+            yield None
             return
-        base, torn = self._base(lineage, wanted)[0], {each.partition(": ")[0] for each in saved.rejected}
-        for match in self._matches(lineage, wanted):
-            if match.number is None or str(match.path) not in torn:
-                continue
-            with suppress(OSError):
-                parent = open_parents(base, match.path.parts[:-1], self._owner)
-                try:
-                    aside = f".{match.path.name}.torn"
-                    remove(parent, aside)
-                    os.rename(match.path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
-                finally:
-                    os.close(parent)
-
-    # --- with numbers in their names
-
-    def _matches(self, lineage: int, wanted: ProgramFiles) -> list[MatchedPath]:
-        """Return what the pattern names, the newest first; if names have numbers, those alone."""
-        found = self._present(lineage, wanted)
-        if any(each.number is not None for each in found):
-            found = [each for each in found if each.number is not None]
-        return sorted(found, key=lambda each: (each.number or 0, each.written_ns), reverse=True)
-
-    def _present(self, lineage: int, wanted: ProgramFiles) -> list[MatchedPath]:
-        """Return what the pattern names; nothing of another user, nor what came with the code."""
-        base, pattern = self._base(lineage, wanted)
-        strangers, ignored = os.geteuid() == 0, self._ignored(lineage)
-        return [
-            each
-            for each in find_matches(base, pattern)
-            if each.files
-            and ignored.get(str(each.path)) != [list(file) for file in each.files]
-            and (not strangers or each.owners <= {self._owner.uid})
-        ]
-
-    def _ignored(self, lineage: int) -> Mapping[str, object]:
+        hidden = PurePosixPath(f".runner-{NAME}", self._root.name, str(lineage))
+        aside = (
+            SetAside(base, hidden, self._owner)
+            if is_mount
+            else SetAside(place, PurePosixPath(NAME), self._owner)
+        )
+        where = str(hidden) if is_mount else f"lineages/{lineage}/{NAME}"
+        kept = self._root / "kept" / str(lineage)
         try:
-            found = json.loads((self._kept(lineage) / "ignored.json").read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def _base(self, lineage: int, wanted: ProgramFiles) -> tuple[Path, str]:
-        if _in_home(wanted):
-            return self._root / "homes" / str(lineage), wanted.pattern.removeprefix(HOME)
-        return self._root / "work" / str(lineage), wanted.pattern
-
-    def _numbered(
-        self, lineage: int, wanted: ProgramFiles, found: list[MatchedPath], how: Verification
-    ) -> SavedCheckpoints:
-        base, _ = self._base(lineage, wanted)
-        steps: list[int] = []
-        rejected: list[str] = []
-        newest: MatchedPath | None = None
-        for index, each in enumerate(found):
-            before = found[index + 1] if index + 1 < len(found) else None
-            fact = _missing(each, before) if not steps and not rejected else None
-            if fact is None and how is not Verification.SIZES and len(steps) < SURE:
-                fact = self._damage(base, each)
-            if fact is not None:
-                rejected.append(f"{each.path}: {fact}")
-            elif each.number not in steps:
-                newest = newest or each
-                steps.append(each.number or 0)
-        return SavedCheckpoints(tuple(steps), tuple(rejected), _moment(newest))
-
-    def _damage(self, base: Path, match: MatchedPath) -> str | None:
-        """Return what shows that a checkpoint is not whole, or None."""
-        if len(match.files) > MAX_FILES:
-            return f"has {len(match.files)} files, and the limit is {MAX_FILES}"
-        try:
-            directory = os.open(base, _DIRECTORY)
-        except OSError as error:
-            return f"cannot be read: {error.strerror}"
-        try:
-            paths = [str(_file_path(match, name)) for name, *_ in match.files]
-            found = self._find_damage(self._owner, directory, paths)
+            yield _Stream(self, base, pattern, wanted.keep, kept, aside, where, in_home)
         finally:
-            os.close(directory)
+            os.close(base)
+
+    # --- what one look shares with the next
+
+    @property
+    def owner(self) -> Owner:
+        return self._owner
+
+    def damage(self, base: int, match: MatchedPath) -> str | None:
+        """Return what shows that a checkpoint is not whole, or None."""
+        if match.problem is not None:
+            return match.problem
+        if not match.bytes:
+            return "is empty"
+        found = self._find_damage(self._owner, base, [str(match.below(name)) for name, *_ in match.files])
         if found is None:
             return None
         index, fact = found
         return f"{match.files[index][0]} {fact}" if match.is_directory else fact
 
-    # --- without
+    def is_settled(self, match: MatchedPath) -> bool:
+        """Return whether a checkpoint was left alone for a while, whatever the clock was set to meanwhile."""
+        seconds = SETTLED_DIRECTORY_S if match.is_directory else SETTLED_S
+        if len(self._first_seen_s) > 10 * REMEMBERED:
+            self._first_seen_s.clear()
+        first_s = self._first_seen_s.setdefault(match.digest, time.monotonic())
+        is_old = match.written_ns <= time.time_ns() - int(seconds * 1e9)
+        return is_old or time.monotonic() - first_s >= seconds
 
-    def _versioned(
-        self, lineage: int, wanted: ProgramFiles, found: list[MatchedPath], how: Verification
-    ) -> SavedCheckpoints:
-        versions, rejected = self._versions(lineage), []
-        live = _latest(found)
-        is_kept = live is not None and any(version.files == live.files for version in versions)
-        is_new = live is not None and not is_kept and how is not Verification.KNOWN
-        if live is not None and is_new and (how is Verification.CONTENT or self._may_copy(live)):
-            versions, fact = self._keep_latest(lineage, wanted, versions, how)
-            if fact is not None and (how is Verification.CONTENT or _is_settled(live, SETTLED_S)):
-                rejected.append(f"{live.path}: {fact}")
-        numbers = tuple(version.number for version in reversed(versions))
-        return SavedCheckpoints(numbers, tuple(rejected), _moment(live) if numbers else None)
-
-    def _keep_latest(
-        self, lineage: int, wanted: ProgramFiles, versions: list[_Version], how: Verification
-    ) -> tuple[list[_Version], str | None]:
-        """Copy what is there now, again if it is written over meanwhile.
-
-        While its program runs, what is there counts if its formats show that it is whole, however lately it
-        was written; other formats must have been left alone for a while.
-
-        Returns:
-            The versions that are kept, and what shows that the present one is not whole.
-        """
-        base = self._base(lineage, wanted)[0]
-        fact = None
-        for _ in range(COPY_TRIES):
-            live = _latest(self._matches(lineage, wanted))
-            if live is None or any(version.files == live.files for version in versions):
-                return versions, None
-            fact = self._damage(base, live)
-            is_sure = how is Verification.CONTENT or _is_settled(live, UNKNOWN_SETTLED_S)
-            if fact is not None or not (is_sure or _shows_wholeness(base, live, versions)):
-                continue
-            kept = self._keep(lineage, wanted, live, versions)
-            if kept is not versions:
-                return kept, None
-        return versions, fact
-
-    def _may_copy(self, live: MatchedPath) -> bool:
+    def may_copy(self, match: MatchedPath) -> bool:
         """Return whether to copy a version while its program runs: large ones not too often."""
         now_s = time.monotonic()
-        if live.bytes > LARGE_BYTES and self._copied_s and now_s - self._copied_s < COPY_EVERY_S:
+        if match.bytes > LARGE_BYTES and self._copied_s and now_s - self._copied_s < COPY_EVERY_S:
             return False
         self._copied_s = now_s
         return True
 
-    def _kept(self, lineage: int) -> Path:
-        return self._root / "kept" / str(lineage)
 
-    def _versions(self, lineage: int) -> list[_Version]:
+class _Stream:
+    """What the pattern of one job file names in one lineage, while it is looked at."""
+
+    def __init__(  # noqa: PLR0913, PLR0917  (one value per place)
+        self,
+        host: ProgramCheckpoints,
+        base: int,
+        pattern: str,
+        keep: int,
+        kept: Path,
+        aside: SetAside,
+        where: str,
+        in_home: bool,  # noqa: FBT001
+    ) -> None:
+        self._host, self._base, self._pattern, self._keep = host, base, pattern, keep
+        self._kept, self._aside, self._where, self._in_home = kept, aside, where, in_home
+        self.order = self._read_order()
+
+    # --- looking
+
+    def present(self) -> list[MatchedPath]:
+        """Return what the pattern names; nothing of another user, nor what came with the code.
+
+        Raises:
+            TooMany: the directories have too many entries.
+        """
+        ignored = self._read("ignored.json")
+        return [
+            each
+            for each in find_matches(self._base, self._pattern)
+            if each.files
+            and ignored.get(str(each.path)) != [list(file) for file in each.files]
+            and is_of(each, self._host.owner)
+        ]
+
+    def look(self, how: Verification, check: Callable[[], None]) -> _Look:
+        """Return what is whole and what is torn; what is new and whole gets its place in the order."""
+        try:
+            found = self.present()
+        except TooMany:
+            return _Look(complete=False)
+        before = replace(self.order, seen={**self.order.seen}, written_over={*self.order.written_over})
+        self.order.matched = self.order.matched or bool(found)
+        seen, torn = self._in_order(found, how)
+        if how is not Verification.KNOWN:
+            torn = self._keep_newest(seen, torn, how, check)
+        there = {each.digest for each in found}
+        self.order.forget(there | {match.digest for _, _, match in self._aside_matches()})
+        if how is not Verification.KNOWN and before != self.order:
+            self._write_order()
+        missed = "" if self.order.matched else describe_miss(self._base, self._pattern)
+        return _Look(self._number(seen), tuple(torn), missed)
+
+    def _in_order(
+        self, found: list[MatchedPath], how: Verification
+    ) -> tuple[list[MatchedPath], list[tuple[MatchedPath, str]]]:
+        """Return the whole ones, each with its place in the order, and the newest torn ones."""
+        known = sorted(
+            (each for each in found if each.digest in self.order.seen),
+            key=lambda each: self.order.seen[each.digest][0],
+            reverse=True,
+        )
+        new = [each for each in found if each.digest not in self.order.seen]
+        ranked = [*sorted(new, key=_by_write, reverse=True), *known]
+        whole: list[MatchedPath] = []
+        torn: list[tuple[MatchedPath, str]] = []
+        for place, each in enumerate(ranked):
+            is_new = each.digest not in self.order.seen
+            if is_new and how is Verification.SIZES and not self._may_count(each, ranked[place + 1 :]):
+                continue
+            is_read = len(whole) < SURE and (is_new or how is not Verification.SIZES)
+            fact = each.problem or (self._lacks(each, ranked[place + 1 :]) if is_new and not whole else None)
+            if fact is None and is_read:
+                fact = self._host.damage(self._base, each)
+            if fact is None:
+                whole.append(each)
+            elif how is not Verification.SIZES or self._host.is_settled(each):
+                torn.append((each, fact))
+        for each in reversed(whole):
+            self.order.give(each)
+        return whole, torn
+
+    def _may_count(self, match: MatchedPath, older: Sequence[MatchedPath]) -> bool:
+        """Return whether a new checkpoint of a running program is complete, as far as can be told."""
+        if self._host.is_settled(match):
+            return True
+        names = [each[0] for each in match.files]
+        if match.is_directory and (not self._before(match, older)[1] or self._lacks(match, older)):
+            return False
+        try:
+            for name in names:
+                with open_below(self._base, match.below(name)) as fd:
+                    if not shows_its_end(fd, name):
+                        return False
+        except OSError:
+            return False
+        return True
+
+    def _before(self, match: MatchedPath, older: Sequence[MatchedPath]) -> tuple[str, Fingerprint]:
+        """Return the name and the files of the checkpoint before with the same name, apart from numbers."""
+        name = _DIGITS.sub("#", match.path.name)
+        for each in older:
+            if each.is_directory and _DIGITS.sub("#", each.path.name) == name:
+                return each.path.name, each.files
+        for version in reversed(self.versions()):
+            if version.is_directory and version.path == match.path:
+                return f"version {version.number}", version.files
+        return "", ()
+
+    def _lacks(self, match: MatchedPath, older: Sequence[MatchedPath]) -> str | None:
+        """Return which file a checkpoint lacks that the one before has, apart from numbers in names."""
+        if not match.is_directory:
+            return None
+        names = {_DIGITS.sub("#", each[0]) for each in match.files}
+        before, files = self._before(match, older)
+        lacking = next((each[0] for each in files if _DIGITS.sub("#", each[0]) not in names), None)
+        return f"lacks {lacking}, which {before} has" if lacking else None
+
+    def _number(self, seen: Sequence[MatchedPath]) -> tuple[_Whole, ...]:
+        """Return the whole ones and the kept versions as one stream, the newest first, with their steps."""
+        versions = {each.number: each for each in self.versions()}
+        found: dict[int, _Whole] = {}
+        for match in seen:
+            number = self.order.give(match)
+            version = versions.pop(number, None)
+            found.setdefault(number, _Whole(number, match.path, match.written_ns, match, version))
+        for number, version in versions.items():
+            found[number] = _Whole(number, version.path, _written(version.files), None, version)
+        stream = sorted(found.values(), key=lambda each: each.number, reverse=True)
+        constant = frozenset(
+            place
+            for place, each in enumerate(stream)
+            if str(each.path) in self.order.written_over or not _WILD.search(self._pattern)
+        )
+        steps = show_steps([each.path.name for each in stream], constant)
+        has_steps = any(step is not None for step in steps)
+        numbered = []
+        for place, each in enumerate(stream):
+            after = next((step for step in steps[place:] if step is not None), 0)
+            numbered.append(replace(each, step=steps[place], chosen_by=after if has_steps else each.number))
+        return tuple(numbered)
+
+    # --- choosing
+
+    def choose(self, attempt: int, step: int | None, check: Callable[[], None]) -> ProgramCheckpoint | None:
+        """Return the checkpoint that an attempt resumes from, in its place; see ``ProgramCheckpoints``.
+
+        Raises:
+            OSError: the file system refuses it.
+        """
+        look = self.look(Verification.CONTENT, check)
+        if step is not None and _find(look, step) is None and self._bring_back(step):
+            look = self.look(Verification.CONTENT, check)
+        chosen = None if step is None else _find(look, step)
+        moved = [] if chosen is None else self._set_later_aside(look, chosen, attempt)
+        chosen = chosen or next(iter(look.whole), None)
+        if chosen is not None:
+            self._set_torn_aside(look, chosen)
+            if chosen.match is None and chosen.version is not None:
+                self._restore(chosen.version, check)
+        self.order.began[attempt] = 0 if chosen is None else chosen.number
+        self._write_order()
+        if chosen is None:
+            return None
+        paths = tuple(str(each.path) for each in reversed(moved) if each.match is not None)
+        versions = tuple(str(each.number) for each in reversed(moved) if each.match is None)
+        kept = f"kept/{self._kept.name}/{NAME}/{attempt}"
+        directory = (f"{self._where}/{attempt}" if paths else kept) if moved else ""
+        return ProgramCheckpoint(
+            chosen.chosen_by,
+            str(chosen.path),
+            in_home=self._in_home,
+            set_aside=paths or versions,
+            directory=directory,
+            known_as=_known_as(chosen, look),
+        )
+
+    def _set_later_aside(self, look: _Look, chosen: _Whole, attempt: int) -> list[_Whole]:
+        """Move what was saved after a checkpoint out of the way of an attempt, and return it."""
+        counted = count_steps([each.path.name for each in look.whole])
+        later = [
+            replace(each, chosen_by=each.chosen_by if count is None else count)
+            for each, count in zip(look.whole, counted, strict=True)
+            if each.number > chosen.number or (count or 0) > (chosen.step or sys.maxsize)
+        ]
+        for each in later:
+            if each.match is not None and each.path != chosen.path:
+                self._aside.move(self._base, each.path, attempt)
+                self.order.seen[each.match.digest] = (each.number, "")
+                self.order.aside[each.match.digest] = each.chosen_by
+            if each.version is not None:
+                place = self._kept / NAME / str(attempt)
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (self._kept / str(each.number)).rename(place / str(each.number))
+        return [replace(each, match=None) if each.path == chosen.path else each for each in later]
+
+    def _aside_matches(self) -> list[tuple[int, int, MatchedPath]]:
+        """Return what is set aside: its number in the order, and its attempt."""
+        return [
+            (self.order.seen[match.digest][0] if match.digest in self.order.seen else 0, attempt, match)
+            for attempt, match in self._aside.found(self._pattern)
+        ]
+
+    def aside(self) -> list[tuple[int, int, int, MatchedPath | None]]:
+        """Return what is set aside: by which number it is chosen, its number, its attempt, and its place."""
+        found: list[tuple[int, int, int, MatchedPath | None]] = []
+        for number, attempt, match in self._aside_matches():
+            step = self.order.aside.get(match.digest, count_steps([match.path.name])[0])
+            found.append((number if step is None else step, number, attempt, match))
+        for place in self._kept.joinpath(NAME).glob("[0-9]*/[0-9]*"):
+            number = int(place.name)
+            found.append((number, number, int(place.parent.name), None))
+        return found
+
+    def _bring_back(self, step: int) -> bool:
+        """Put back what was set aside, up to a step; return whether there is such a step."""
+        aside = self.aside()
+        wanted = next(((number, attempt) for each, number, attempt, _ in aside if each == step), None)
+        if wanted is None:
+            return False
+        for _, number, attempt, match in sorted(aside, key=lambda each: each[1]):
+            if number > wanted[0]:
+                continue
+            if match is None and not (self._kept / str(number)).exists():
+                (self._kept / NAME / str(attempt) / str(number)).rename(self._kept / str(number))
+            elif match is None or attempt != wanted[1]:
+                continue
+            elif self._aside.put_back(self._base, match.path, attempt):
+                self.order.place(match, str(match.path))  # the newest again, as it is asked for
+        return True
+
+    def _set_torn_aside(self, look: _Look, chosen: _Whole) -> None:
+        """Rename torn checkpoints, so that a script that looks for its newest finds a whole one.
+
+        If a directory cannot be changed, they stay.
+        """
+        for match, _ in look.torn:
+            if match.path == chosen.path:
+                continue  # it is exchanged for the version that is put back
+            with suppress(OSError), directory_at(self._base, match.path.parent) as parent:
+                aside = f".{match.path.name}.torn"
+                remove(parent, aside)
+                os.rename(match.path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+
+    # --- versions of what is written over
+
+    def _keep_newest(
+        self,
+        seen: list[MatchedPath],
+        torn: list[tuple[MatchedPath, str]],
+        how: Verification,
+        check: Callable[[], None],
+    ) -> list[tuple[MatchedPath, str]]:
+        """Keep a version of the newest one if its program writes over it; return the torn ones without it.
+
+        If it is written over while it is copied, the present one is copied.
+        """
+        newest = next(iter(seen), None)
+        if newest is None or not self._needs_copy(newest, seen[1:]):
+            return torn
+        if how is not Verification.CONTENT and not self._host.may_copy(newest):
+            return torn
+        for _ in range(COPY_TRIES):
+            if self._copy_version(newest, check):
+                return torn
+            present = self._look_again(newest.path)
+            if present is None or self._host.damage(self._base, present) is not None:
+                break
+            if how is not Verification.CONTENT and not self._may_count(present, ()):
+                break
+            self.order.seen[present.digest] = self.order.seen.pop(newest.digest)  # nobody has that any more
+            seen[0] = newest = present
+        del seen[0]
+        self.order.seen.pop(newest.digest, None)
+        return torn
+
+    def _needs_copy(self, newest: MatchedPath, older: Sequence[MatchedPath]) -> bool:
+        """Return whether the program writes over a path, and nothing else is as new as its version before."""
+        if any(each.files == newest.files for each in self.versions()):
+            return False
+        path = str(newest.path)
+        has_number = show_steps([newest.path.name])[0] is not None and bool(_WILD.search(self._pattern))
+        if has_number and path not in self.order.written_over:
+            return False
+        numbers = [n for n, each in self.order.seen.values() if each == path]
+        before = sorted(numbers)[-2] if len(numbers) > 1 else 0
+        stays = [each for each in older if str(each.path) not in self.order.written_over]
+        stays = [each for each in stays if show_steps([each.path.name])[0] is not None]
+        return not any(self.order.seen[each.digest][0] > before for each in stays)
+
+    def _look_again(self, path: PurePosixPath) -> MatchedPath | None:
+        with suppress(TooMany):
+            found = look_at(self._base, path)
+            return found if found is not None and found.files and is_of(found, self._host.owner) else None
+        return None
+
+    def versions(self) -> list[_Version]:
         """Return the kept versions, the oldest first."""
-        try:
-            names = os.listdir(self._kept(lineage))  # noqa: PTH208
-        except OSError:
-            return []
-        found = (self._read_version(lineage, int(name)) for name in names if name.isdecimal())
-        return sorted((each for each in found if each is not None), key=lambda each: each.number)
+        found = (self._read_version(number) for number in _numbers(self._kept))
+        return [each for each in found if each is not None]
 
-    def _highest(self, lineage: int) -> int:
-        """Return the highest number of a version, readable or not; 0 if there is none."""
+    def _read_version(self, number: int) -> _Version | None:
         try:
-            names = os.listdir(self._kept(lineage))  # noqa: PTH208
-        except OSError:
-            return 0
-        numbers = [int(name) for name in names if name.isdecimal()]
-        return max((*numbers, *self._versions_aside(lineage)), default=0)
-
-    def _read_version(self, lineage: int, number: int) -> _Version | None:
-        try:
-            note = json.loads((self._kept(lineage) / str(number) / "version.json").read_bytes())
+            note = json.loads((self._kept / str(number) / "version.json").read_bytes())
             files = tuple(
                 (str(path), int(inode), int(size), int(ns)) for path, inode, size, ns in note["files"]
             )
-            return _Version(number, PurePosixPath(note["path"]), files)
+            return _Version(number, PurePosixPath(note["path"]), files, bool(note["directory"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _keep(
-        self,
-        lineage: int,
-        wanted: ProgramFiles,
-        live: MatchedPath,
-        versions: list[_Version],
-    ) -> list[_Version]:
-        """Copy a version, and return all that are kept; without room or if it changes, those of before."""
-        parent, base = self._kept(lineage), self._base(lineage, wanted)[0]
-        number = self._highest(lineage) + 1
-        draft, place = parent / f".{number}.draft", parent / str(number)
+    def _copy_version(self, live: MatchedPath, check: Callable[[], None]) -> bool:
+        """Copy a checkpoint, and return whether it stayed the same meanwhile; older versions are removed."""
+        number = self.order.seen[live.digest][0]
+        draft, place = f".{number}.draft", self._kept / str(number)
         try:
-            shutil.rmtree(draft, ignore_errors=True)
-            (draft / "files").mkdir(mode=0o700, parents=True)
-            _copy_files(base, live, draft / "files")
-            note = {"path": str(live.path), "directory": live.is_directory, "files": live.files}
-            (draft / "version.json").write_text(json.dumps(note), encoding="utf-8")
-            is_same = self._state(base, live) == live.files
-            if is_same:
-                draft.rename(place)
+            with self._open_kept() as kept:
+                remove(kept, draft)
+                os.mkdir(draft, 0o700, dir_fd=kept)
+                self._copy_files(live, self._kept / draft / "files", check)
+                self._write_note(self._kept / draft, live.path, live.files, is_directory=live.is_directory)
+                present = self._look_again(live.path)
+                is_same = present is not None and present.files == live.files
+                if is_same:
+                    remove(kept, str(number))  # of which the note cannot be read
+                    (self._kept / draft).rename(place)
+                    for old in self.versions()[: -self._keep]:
+                        remove(kept, str(old.number))
+                else:
+                    remove(kept, draft)
         except OSError:
-            is_same = False
-        if not is_same:
-            shutil.rmtree(draft, ignore_errors=True)
-            return versions
-        kept = [*versions, _Version(number, live.path, live.files)]
-        for old in kept[: -wanted.keep]:
-            shutil.rmtree(parent / str(old.number), ignore_errors=True)
-        return kept[-wanted.keep :]
+            return True  # no room: what is there is whole, and stays without a copy
+        return is_same
 
-    @staticmethod
-    def _state(base: Path, live: MatchedPath) -> Fingerprint:
-        """Return the present fingerprint of a path."""
-        found = find_matches(base, re.sub(r"([*?[])", r"[\1]", str(live.path)))
-        return found[0].files if found else ()
+    def _copy_files(self, match: MatchedPath, target: Path, check: Callable[[], None]) -> None:
+        """Copy the files of a checkpoint into a directory of the daemon."""
+        for name, *_ in match.files:
+            place = target / name
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open_below(self._base, match.below(name)) as source:
+                _copy_to(source, os.open(place, _NEW_FILE, 0o600), check)
 
-    def _restore(self, lineage: int, wanted: ProgramFiles, version: _Version) -> None:
-        """Put a kept version in the place of a torn one.
+    def _restore(self, version: _Version, check: Callable[[], None]) -> None:
+        """Put a kept version in the place of what is there now.
+
+        Raises:
+            OSError: the file system refuses it.
+        """
+        kept, name = self._kept / str(version.number), version.path.name
+        parent = open_parents(self._base, version.path.parts[:-1], self._host.owner)
+        draft, torn = f".{name}.restored", f".{name}.torn"
+        try:
+            for old in (draft, torn):
+                remove(parent, old)
+            self._write_back(parent, draft, version, check)
+            with suppress(FileNotFoundError):
+                os.rename(name, torn, src_dir_fd=parent, dst_dir_fd=parent)
+            os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
+            remove(parent, torn)
+        finally:
+            os.close(parent)
+        present = self._look_again(version.path)
+        if present is not None:
+            self.order.seen[present.digest] = (version.number, str(version.path))
+            self._write_note(kept, version.path, present.files, is_directory=version.is_directory)
+
+    def _write_back(self, parent: int, draft: str, version: _Version, check: Callable[[], None]) -> None:
+        """Write the files of a version below a directory of the job."""
+        kept = self._kept / str(version.number) / "files"
+        if not version.is_directory:
+            return self._write_file(parent, draft, kept / version.path.name, check)
+        os.mkdir(draft, 0o700, dir_fd=parent)
+        with directory_at(parent, PurePosixPath(draft)) as fd:
+            self._own(fd)
+            for path, *_ in version.files:
+                inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._host.owner)
+                try:
+                    self._write_file(inner, PurePosixPath(path).name, kept / path, check)
+                finally:
+                    os.close(inner)
+        return None
+
+    def _write_file(self, parent: int, name: str, source: Path, check: Callable[[], None]) -> None:
+        fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
+        self._own(fd)
+        with source.open("rb") as file:
+            _copy_to(file.fileno(), fd, check)
+
+    def _own(self, fd: int) -> None:
+        if os.geteuid() == 0:
+            os.fchown(fd, self._host.owner.uid, self._host.owner.gid)
+
+    # --- notes beside the run directory
+
+    @contextmanager
+    def _open_kept(self) -> Iterator[int]:
+        self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with directory_at(self._kept, PurePosixPath()) as fd:
+            yield fd
+
+    def note(self, name: str, content: object) -> None:
+        """Write a note beside the kept versions.
 
         Raises:
             Unavailable: the file system refuses it.
         """
-        base, kept = self._base(lineage, wanted)[0], self._kept(lineage) / str(version.number)
         try:
-            is_directory = json.loads((kept / "version.json").read_bytes())["directory"]
-            parent = open_parents(base, version.path.parts[:-1], self._owner)
-            try:
-                self._write_back(parent, version, kept / "files", is_directory=bool(is_directory))
-            finally:
-                os.close(parent)
-            now = self._state(base, MatchedPath(version.path, (), bool(is_directory), frozenset()))
-            note = {"path": str(version.path), "directory": is_directory, "files": now}
-            draft = kept / ".version.json.draft"
-            draft.write_text(json.dumps(note), encoding="utf-8")
-            draft.rename(kept / "version.json")
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"{version.path}: the kept checkpoint cannot be put back: {error}") from error
+            self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _publish(self._kept / name, content)
+        except OSError as error:
+            raise Unavailable(f"{self._kept}: {error.strerror}") from error
 
-    def _write_back(self, parent: int, version: _Version, kept: Path, *, is_directory: bool) -> None:
-        """Write the files of a version below a directory of the job, and exchange it for the torn one."""
-        name = version.path.name
-        draft, torn = f".{name}.restored", f".{name}.torn"
-        for old in (draft, torn):
-            remove(parent, old)
-        if is_directory:
-            os.mkdir(draft, 0o700, dir_fd=parent)
-            fd = os.open(draft, _DIRECTORY, dir_fd=parent)
-            try:
-                self._own(fd)
-                for path, *_ in version.files:
-                    inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
-                    try:
-                        self._write_file(inner, PurePosixPath(path).name, kept / path)
-                    finally:
-                        os.close(inner)
-            finally:
-                os.close(fd)
-        else:
-            self._write_file(parent, draft, kept / name)
-        with suppress(FileNotFoundError):
-            os.rename(name, torn, src_dir_fd=parent, dst_dir_fd=parent)
-        os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
-        remove(parent, torn)
+    def _write_note(
+        self, place: Path, path: PurePosixPath, files: Fingerprint, *, is_directory: bool
+    ) -> None:
+        _publish(place / "version.json", {"path": str(path), "directory": is_directory, "files": files})
 
-    def _write_file(self, parent: int, name: str, source: Path) -> None:
-        fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
+    def _read(self, name: str) -> Mapping[str, Any]:
         try:
-            self._own(fd)
-            with source.open("rb") as file:
-                _copy(file.fileno(), fd)
-        finally:
-            os.close(fd)
+            found = json.loads((self._kept / name).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
-    def _own(self, fd: int) -> None:
-        if os.geteuid() == 0:
-            os.fchown(fd, self._owner.uid, self._owner.gid)
+    def _read_order(self) -> _Order:
+        """Return the order as it was kept; versions of an older runner have numbers already."""
+        note, versions = self._read("order.json"), self.versions()
+        aside = [int(place.name) for place in self._kept.joinpath(NAME).glob("[0-9]*/[0-9]*")]
+        highest = max((*_numbers(self._kept), *aside), default=0)
+        seen = {
+            digest_files(each.files, is_directory=each.is_directory): (each.number, str(each.path))
+            for each in versions
+        }
+        return _Order(
+            max(highest, int(note.get("last", 0))),
+            {**seen, **{digest: (int(n), str(path)) for digest, (n, path) in note.get("seen", {}).items()}},
+            {*note.get("written_over", ())},
+            {str(digest): int(number) for digest, number in note.get("aside", {}).items()},
+            {int(attempt): int(number) for attempt, number in note.get("began", {}).items()},
+            matched=bool(note.get("matched", versions)),
+        )
+
+    def _write_order(self) -> None:
+        order = self.order
+        over = sorted(order.written_over)[:REMEMBERED]
+        self.note(
+            "order.json",
+            {"last": order.last, "seen": order.seen, "written_over": over, "began": order.began}
+            | {"aside": order.aside, "matched": order.matched},
+        )
 
 
-def _in_home(wanted: ProgramFiles) -> bool:
-    return wanted.pattern.startswith(HOME)
+def _by_write(match: MatchedPath) -> tuple[bool, int, list[tuple[int, str]]]:
+    """Return what sorts checkpoints that were first seen in one look: by the last write, then by name.
+
+    What was written in the future was written before the clock was set back.
+    """
+    name = [
+        (int(digits or 0), text) for digits, text in re.findall(r"([0-9]{0,15})([^0-9]+|$)", str(match.path))
+    ]
+    return match.written_ns <= time.time_ns() + SKEW_NS, match.written_ns, name
 
 
-def _file_path(match: MatchedPath, name: str) -> PurePosixPath:
-    return match.path / name if match.is_directory else match.path
+def _find(look: _Look, step: int) -> _Whole | None:
+    """Return the checkpoint that a number means: that of the step, else the newest after it."""
+    found = [each for each in look.whole if each.chosen_by == step]
+    return next((each for each in found if each.step == step), next(iter(found), None))
 
 
-def _missing(newest: MatchedPath, before: MatchedPath | None) -> str | None:
-    """Return which file the newest checkpoint lacks that the one before has, apart from numbers in names."""
-    if before is None or not newest.is_directory:
+def _known_as(chosen: _Whole, look: _Look) -> str | None:
+    """Return what people call a checkpoint that has no step."""
+    if chosen.step is not None:
         return None
-    names = {_DIGITS.sub("#", each[0]) for each in newest.files}
-    lacking = next((each[0] for each in before.files if _DIGITS.sub("#", each[0]) not in names), None)
-    return f"lacks {lacking}, which {before.path.name} has" if lacking else None
+    return "" if look.has_steps else f"version {chosen.number}"
 
 
-def _latest(found: list[MatchedPath]) -> MatchedPath | None:
-    return max(found, key=lambda each: each.written_ns, default=None)
-
-
-def _is_settled(match: MatchedPath, seconds: float) -> bool:
-    return match.written_ns <= time.time_ns() - int(seconds * 1e9)
-
-
-def _shows_wholeness(base: Path, live: MatchedPath, versions: list[_Version]) -> bool:
-    """Return whether every format tells its end, and no file of the last version lacks."""
-    names = [each[0] for each in live.files]
-    if live.is_directory and not (versions and {each[0] for each in versions[-1].files} <= {*names}):
-        return False
+def _numbers(place: Path) -> list[int]:
+    """Return the names in a directory that are numbers, the lowest first."""
     try:
-        for name in names:
-            with open_below(base, _file_path(live, name)) as fd:
-                if not shows_its_end(fd, name):
-                    return False
+        names = os.listdir(place)  # noqa: PTH208
     except OSError:
-        return False
-    return True
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
-def _moment(match: MatchedPath | None) -> datetime | None:
-    return None if match is None else datetime.fromtimestamp(match.written_ns / 1e9, UTC)
+def _written(files: Fingerprint) -> int:
+    return max((each[3] for each in files), default=0)
 
 
-def _copy_files(base: Path, match: MatchedPath, target: Path) -> None:
-    """Copy the files of a checkpoint into a directory of the daemon."""
-    for name, *_ in match.files:
-        place = target / name
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open_below(base, _file_path(match, name)) as source:
-            fd = os.open(place, _NEW_FILE, 0o600)
-            try:
-                _copy(source, fd)
-            finally:
-                os.close(fd)
+def _publish(path: Path, content: object) -> None:
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(content), encoding="utf-8")
+    draft.rename(path)
 
 
-def _copy(source: int, target: int) -> None:
-    """Copy a file to an empty one, by sharing its blocks where the file system can."""
+def _copy_to(source: int, target: int, check: Callable[[], None]) -> None:
+    """Copy an open file to a new one, with its holes, and close that."""
     try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        offset, size = 0, os.fstat(source).st_size
-        while offset < size:
-            done = os.sendfile(target, source, offset, size - offset)
-            if not done:
-                break  # it has become shorter
-            offset += done
+        check()
+        copy_content(source, target, os.fstat(source).st_size, check)
+    finally:
+        os.close(target)

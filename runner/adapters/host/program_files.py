@@ -1,17 +1,18 @@
 """The files of a job that a pattern of its job file names, found without following a link.
 
-The directories belong to the job and are hostile: each part of a path is opened below the one before, and a
-look is limited in entries.
+The directories belong to the job and are hostile: each part of a path is opened below the one before, no
+function calls itself, and a look is limited in entries and in depth.
 """
 
 import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
@@ -21,10 +22,15 @@ MAX_ENTRIES: Final = 20_000
 MAX_FILES: Final = 2_000
 """Files of one checkpoint that are looked at."""
 
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_CHOICES: Final = 64
+"""Patterns that the braces of one stand for."""
+
+MAX_DEPTH: Final = 32
+"""Directories below each other in one checkpoint."""
+
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NUMBERS: Final = re.compile(r"[0-9]{1,15}")
-_SUFFIX: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,11}")
+_BRACES: Final = re.compile(r"\{([^{}]*)\}")
 
 Fingerprint: TypeAlias = tuple[tuple[str, int, int, int], ...]
 """Path, inode, size and time of the last write in nanoseconds of each file."""
@@ -38,12 +44,7 @@ class MatchedPath:
     files: Fingerprint
     is_directory: bool
     owners: frozenset[int]
-
-    @property
-    def number(self) -> int | None:
-        """The last number in the name, without its suffix: of ``epoch=3-step=1200.ckpt`` it is 1200."""
-        name = _SUFFIX.sub("", self.path.name)
-        return int(found[-1]) if (found := _NUMBERS.findall(name)) else None
+    problem: str | None = None  # why it cannot be looked at as a whole
 
     @property
     def written_ns(self) -> int:
@@ -54,100 +55,177 @@ class MatchedPath:
     def bytes(self) -> int:
         return sum(each[2] for each in self.files)
 
+    @property
+    def digest(self) -> str:
+        """A digest of the files as they are; renaming the checkpoint does not change it."""
+        return digest_files(self.files, is_directory=self.is_directory)
+
+    def below(self, name: str) -> PurePosixPath:
+        """Return the path of one of the files."""
+        return self.path / name if self.is_directory else self.path
+
+
+def digest_files(files: Fingerprint, *, is_directory: bool) -> str:
+    """Return a digest of the files of a checkpoint, without its own name."""
+    seen = [(name if is_directory else "", *rest) for name, *rest in files]
+    return sha256(repr(seen).encode(errors="surrogateescape")).hexdigest()[:24]
+
 
 class TooMany(Exception):
     """There are more entries than one look reads."""
 
 
-def find_matches(base: Path | int, pattern: str) -> list[MatchedPath]:
-    """Return what a pattern names below a directory or an open one; nothing if it does not exist.
+def expand_braces(pattern: str) -> tuple[str, ...]:
+    """Return the patterns that ``{a,b}`` stands for, in their order.
+
+    Raises:
+        TooMany: there are more than ``MAX_CHOICES``.
+    """
+    found: list[str] = []
+    waiting = [pattern]
+    while waiting and len(found) + len(waiting) <= MAX_CHOICES:
+        each = waiting.pop()
+        if (match := _BRACES.search(each)) is None:
+            found.append(each)
+            continue
+        choices = reversed(match[1].split(","))
+        waiting += [each[: match.start()] + choice + each[match.end() :] for choice in choices]
+    if waiting:
+        raise TooMany
+    return tuple(dict.fromkeys(found))
+
+
+def find_matches(base: int, pattern: str) -> list[MatchedPath]:
+    """Return what a pattern names below an open directory.
 
     Raises:
         TooMany: the directories have too many entries.
     """
+    search = _Search(base)
+    found: dict[PurePosixPath, MatchedPath] = {}
+    for each in expand_braces(pattern):
+        for path, mode in search.named(PurePosixPath(each).parts):
+            if path not in found and (match := search.match(path, mode)) is not None:
+                found[path] = match
+    return list(found.values())
+
+
+def look_at(base: int, path: PurePosixPath) -> MatchedPath | None:
+    """Return one path below an open directory as it is now, None if it is no file and no directory.
+
+    Raises:
+        TooMany: it has too many entries.
+    """
     try:
-        fd = os.open(base, _DIRECTORY) if isinstance(base, Path) else os.dup(base)
+        with directory_at(base, path.parent) as parent:
+            mode = os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode
     except OSError:
-        return []
-    search = _Search()
-    try:
-        return list(search.matches(fd, PurePosixPath(), PurePosixPath(pattern).parts))
-    finally:
-        os.close(fd)
+        return None
+    return _Search(base).match(path, mode)
+
+
+def describe_miss(base: int, pattern: str) -> str:
+    """Return where a pattern that names nothing ends: the first part that is not there, and what is."""
+    search, parts = _Search(base), PurePosixPath(expand_braces(pattern)[0]).parts
+    with suppress(TooMany):
+        for count in range(1, len(parts) + 1):
+            if any(True for _ in search.named(parts[:count])):
+                continue
+            before = "/".join(parts[: count - 1])
+            above = [path for path, mode in search.named(parts[: count - 1]) if stat.S_ISDIR(mode)]
+            names = sorted(name for here in above or [PurePosixPath()] for name, _ in search.entries(here))
+            shown = ", ".join(each for each in names[:3] if each.isprintable())
+            has = f"which has {shown}{' and more' if len(names) > 3 else ''}" if shown else "which is empty"
+            return f"there is no {parts[count - 1]} in {before or 'the working directory'}, {has}"
+    return "what has that name is empty, came with the code, or belongs to somebody else"
 
 
 @dataclass(slots=True)
 class _Search:
-    entries: int = 0
+    base: int
+    count: int = 0
 
-    def matches(self, fd: int, here: PurePosixPath, parts: tuple[str, ...]) -> Iterator[MatchedPath]:
-        expression, rest = _compiled(parts[0]), parts[1:]
-        for name, mode in self._list(fd):
-            if not expression.fullmatch(name) or (name.startswith(".") and not parts[0].startswith(".")):
-                continue
-            if rest:
-                if stat.S_ISDIR(mode):
-                    with directory_below(fd, name) as inner:
-                        yield from () if inner is None else self.matches(inner, here / name, rest)
-            elif (found := self._match(fd, here / name, mode)) is not None:
-                yield found
-
-    def _list(self, fd: int) -> list[tuple[str, int]]:
-        """Return the names and modes of the entries of an open directory."""
-        found = []
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                self.entries += 1
-                if self.entries > MAX_ENTRIES:
-                    raise TooMany
-                try:
-                    found.append((entry.name, entry.stat(follow_symlinks=False).st_mode))
-                except OSError:
-                    continue  # removed meanwhile
+    def named(self, parts: tuple[str, ...]) -> list[tuple[PurePosixPath, int]]:
+        """Return the paths that a pattern names, with their modes; the base for no parts at all."""
+        found = [(PurePosixPath(), stat.S_IFDIR)]
+        for part in parts:
+            expression, hidden = _compiled(part), part.startswith(".")
+            found = [
+                (here / name, mode)
+                for here, above in found
+                if stat.S_ISDIR(above)
+                for name, mode in self.entries(here)
+                if expression.fullmatch(name) and (hidden or not name.startswith("."))
+            ]
         return found
 
-    def _match(self, fd: int, path: PurePosixPath, mode: int) -> MatchedPath | None:
+    def entries(self, here: PurePosixPath) -> list[tuple[str, int]]:
+        """Return the names and modes of the entries of a directory; a name must be UTF-8."""
+        found = []
+        try:
+            with directory_at(self.base, here) as fd, os.scandir(fd) as entries:
+                for entry in entries:
+                    self.count += 1
+                    if self.count > MAX_ENTRIES:
+                        raise TooMany
+                    with suppress(OSError, UnicodeEncodeError):  # removed meanwhile
+                        entry.name.encode()
+                        found.append((entry.name, entry.stat(follow_symlinks=False).st_mode))
+        except OSError:
+            return found  # removed meanwhile, or closed to everybody
+        return found
+
+    def match(self, path: PurePosixPath, mode: int) -> MatchedPath | None:
         """Return a file, or a directory with its files; None for anything else."""
         owners: set[int] = set()
         if stat.S_ISREG(mode):
-            files = list(_status(fd, path.name, PurePosixPath(path.name), owners))
+            files = self._status(path.parent, {path.name: path.name}, owners)
             return MatchedPath(path, tuple(files), is_directory=False, owners=frozenset(owners))
         if not stat.S_ISDIR(mode):
             return None
-        with directory_below(fd, path.name) as inner:
-            files = [] if inner is None else sorted(self._files(inner, PurePosixPath(), owners))
-        return MatchedPath(path, tuple(files), is_directory=True, owners=frozenset(owners))
+        files, waiting, problem = [], [PurePosixPath()], None
+        while waiting and problem is None:
+            here = waiting.pop()
+            entries = self.entries(path / here)
+            names = {name: str(here / name) for name, kind in entries if stat.S_ISREG(kind)}
+            files += self._status(path / here, names, owners)
+            waiting += [here / name for name, kind in entries if stat.S_ISDIR(kind)]
+            if len(here.parts) >= MAX_DEPTH:
+                problem = f"has directories deeper than {MAX_DEPTH} levels"
+            elif len(files) > MAX_FILES:
+                problem = f"has more than {MAX_FILES} files"
+        return MatchedPath(path, tuple(sorted(files)), True, frozenset(owners), problem)  # noqa: FBT003
 
-    def _files(self, fd: int, here: PurePosixPath, owners: set[int]) -> Iterator[tuple[str, int, int, int]]:
-        for name, mode in self._list(fd):
-            if stat.S_ISREG(mode):
-                yield from _status(fd, name, here / name, owners)
-            elif stat.S_ISDIR(mode):
-                with directory_below(fd, name) as inner:
-                    yield from () if inner is None else self._files(inner, here / name, owners)
-
-
-def _status(fd: int, name: str, path: PurePosixPath, owners: set[int]) -> Iterator[tuple[str, int, int, int]]:
-    try:
-        found = os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except OSError:
-        return  # removed meanwhile
-    owners.add(found.st_uid)
-    yield str(path), found.st_ino, found.st_size, found.st_mtime_ns
+    def _status(
+        self, here: PurePosixPath, names: dict[str, str], owners: set[int]
+    ) -> list[tuple[str, int, int, int]]:
+        """Return the fingerprint of files in one directory, by the names that they have in it."""
+        found: list[tuple[str, int, int, int]] = []
+        with suppress(OSError), directory_at(self.base, here) as fd:
+            for name, shown in names.items():
+                with suppress(OSError):  # removed meanwhile
+                    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    owners.add(status.st_uid)
+                    found.append((shown, status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
 
 
 @contextmanager
-def directory_below(fd: int, name: str) -> Iterator[int | None]:
-    """Open a directory below another one; None if it is none any more."""
+def directory_at(base: int | Path, path: PurePosixPath) -> Iterator[int]:
+    """Open a directory below another one, without following any link on the way.
+
+    Raises:
+        OSError: a part of the path is a link or no directory.
+    """
+    fd = os.dup(base) if isinstance(base, int) else os.open(base, DIRECTORY)
     try:
-        inner = os.open(name, _DIRECTORY, dir_fd=fd)
-    except OSError:
-        yield None
-        return
-    try:
-        yield inner
+        for part in path.parts:
+            inner = os.open(part, DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        yield fd
     finally:
-        os.close(inner)
+        os.close(fd)
 
 
 @lru_cache(maxsize=512)
@@ -162,15 +240,8 @@ def open_below(base: Path | int, path: PurePosixPath) -> Iterator[int]:
     Raises:
         OSError: it cannot be opened, or is no regular file.
     """
-    fd = os.dup(base) if isinstance(base, int) else os.open(base, _DIRECTORY)
-    try:
-        for part in path.parts[:-1]:
-            inner = os.open(part, _DIRECTORY, dir_fd=fd)
-            os.close(fd)
-            fd = inner
-        file = os.open(path.name, _FILE, dir_fd=fd)
-    finally:
-        os.close(fd)
+    with directory_at(base, path.parent) as parent:
+        file = os.open(path.name, _FILE, dir_fd=parent)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(f"{path}: is no regular file")

@@ -40,7 +40,13 @@ from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
-from runner.adapters.host.program_checkpoints import FindDamage, ProgramCheckpoints, find_here
+from runner.adapters.host.program_checkpoints import (
+    FindDamage,
+    OpenMount,
+    ProgramCheckpoints,
+    find_here,
+    open_here,
+)
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
@@ -110,13 +116,14 @@ class HostRunDirectory:
         owner: Owner,
         verifier: CheckpointVerifier | None = None,
         find_damage: FindDamage = find_here,
+        open_mount: OpenMount = open_here,
     ) -> None:
         self.root = root
         self.owner = owner
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
         self._files = self._verifier.files
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
-        self._program_checkpoints = ProgramCheckpoints(root, owner, find_damage)
+        self._program_checkpoints = ProgramCheckpoints(root, owner, find_damage, open_mount)
         self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
         self._log_times: LogTimes | None = None  # the same
 
@@ -479,8 +486,13 @@ class HostRunDirectory:
     def program_saved(
         self, paths: RunPaths, wanted: ProgramFiles, how: Verification = Verification.CONTENT
     ) -> SavedCheckpoints:
-        """Return the checkpoints that a program has saved on its own."""
-        return self._program_checkpoints.saved(paths.lineage, wanted, how)
+        """Return the checkpoints that a program has saved on its own.
+
+        Raises:
+            Unavailable: the daemon leaves, or they cannot be copied in time.
+        """
+        with self._verifier.limited() as check:
+            return self._program_checkpoints.saved(paths.lineage, wanted, how, paths.attempt, check)
 
     def choose_program_checkpoint(
         self, paths: RunPaths, wanted: ProgramFiles, step: int | None, *, is_first: bool
@@ -495,7 +507,8 @@ class HostRunDirectory:
         if is_first:
             self._program_checkpoints.ignore_present(paths.lineage, wanted)
             return None
-        return self._program_checkpoints.choose(paths.lineage, paths.attempt, wanted, step)
+        with self._verifier.limited() as check:
+            return self._program_checkpoints.choose(paths.lineage, paths.attempt, wanted, step, check)
 
     def copy_checkpoint(
         self, paths: RunPaths, step: int, target: Path, check: Callable[[], None] = lambda: None

@@ -129,6 +129,10 @@ class HostUsers:
         except PathRefusedError as error:
             raise UsageError(str(error)) from error
 
+    def open_as_owner(self, owner: Owner, path: Path) -> int:
+        """Return a descriptor of a directory, opened with the rights of an owner; see ``open_as_user``."""
+        return self.open_as_user(User(owner.uid, owner.gid, (owner.gid,), owner.name), path, "directory")
+
     def open_beneath_as_user(self, who: User, directory: int, name: str) -> int:
         """Return a descriptor of a file or directory below an open directory, opened for reading as a user.
 

@@ -1,6 +1,7 @@
 """The checkpoints of a job: those of the contract, or the files that its job file names."""
 
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -10,14 +11,20 @@ from runner.agent.ports import RunDirectory
 from runner.core.job.attempt import ProgramStart
 from runner.core.ports.checkpoints import ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.store import JobRow
-from runner.files.job.model import JobFile
-from runner.files.revision import parse_revision
+from runner.files.job.program_files import checkpoint_mount
+from runner.files.revision import Revision, parse_revision
 
 
-def program_files(job: JobFile) -> ProgramFiles | None:
+def program_files(revision: Revision) -> ProgramFiles | None:
     """Return which files of a program are its checkpoints, None if its job file names none."""
-    pattern = job.checkpoint.files
-    return None if pattern is None else ProgramFiles(pattern, job.checkpoint.keep)
+    checkpoint = revision.job.checkpoint
+    if checkpoint.files is None:
+        return None
+    mount = checkpoint_mount(revision.job)
+    if mount is None:
+        return ProgramFiles(checkpoint.files, checkpoint.keep)
+    below = str(PurePosixPath(checkpoint.files).relative_to(mount.target))
+    return ProgramFiles(below, checkpoint.keep, str(revision.base / mount.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +72,14 @@ def read_saved(
     directory: RunDirectory, paths: RunPaths, row: JobRow, how: Verification, also: int | None = None
 ) -> SavedCheckpoints:
     """Return the checkpoints of a lineage; see ``RunDirectory.saved``."""
-    return read_saved_of(directory, paths, parse_revision(row.revision).job, how, also)
+    return read_saved_of(directory, paths, parse_revision(row.revision), how, also)
 
 
 def read_saved_of(
-    directory: RunDirectory, paths: RunPaths, job: JobFile, how: Verification, also: int | None = None
+    directory: RunDirectory, paths: RunPaths, revision: Revision, how: Verification, also: int | None = None
 ) -> SavedCheckpoints:
-    """Return the checkpoints of a lineage of a job file; see ``RunDirectory.saved``."""
-    wanted = program_files(job)
+    """Return the checkpoints of a lineage of a revision; see ``RunDirectory.saved``."""
+    wanted = program_files(revision)
     if wanted is None:
         return directory.saved(paths, how, also)
     return directory.program_saved(paths, wanted, how)

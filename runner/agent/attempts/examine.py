@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from jobs.contract import AttemptSpec, Program, RunPaths
 from runner.agent.attempts import facts as attempt_facts
@@ -21,7 +21,7 @@ from runner.base.errors import Unavailable
 from runner.base.threads import run_guarded
 from runner.base.units import format_size
 from runner.core.job.attempt import Attempt, AttemptEnd
-from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
+from runner.core.job.exit_cause import NO_MATCH, Evidence, explain_exit, is_complete
 from runner.core.job.states import State, Stopping
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import validate_facts
@@ -32,6 +32,9 @@ from runner.core.ports.executor import Gone
 from runner.files.revision import Revision
 
 T = TypeVar("T")
+
+MAX_MESSAGE: Final = 500
+"""Characters of the message of an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def examine_exit(
     saved = _read(
         run,
         "checkpoints",
-        partial(read_saved_of, run.directory, run.paths, run.revision.job, Verification.CONTENT),
+        partial(read_saved_of, run.directory, run.paths, run.revision, Verification.CONTENT),
         unread,
     )
     found = _read(run, "reports", partial(_findings, run, state, gone, pinned, now, reports, saved), None)
@@ -127,7 +130,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     checked = validate_facts(facts, DecisionPoint.EXIT)
     effective = {name: value for name, value in checked.items() if name in settings}
     return ExitFindings(
-        end,
+        _with_miss(end, saved.missed),
         pinned,
         checked,
         saved.steps,
@@ -144,6 +147,12 @@ def _last_sign(reports: attempt_facts.AttemptReports) -> datetime | None:
         return None if reports.status is None else datetime.fromtimestamp(reports.status.time, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def _with_miss(end: AttemptEnd, missed: str) -> AttemptEnd:
+    """Return an end that tells that ``checkpoint.files`` has never named anything."""
+    told = f"{NO_MATCH}{missed}" if missed else ""
+    return replace(end, message="; ".join(filter(None, (end.message, told)))[:MAX_MESSAGE])
 
 
 def _saves_when_asked(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> bool:
@@ -177,7 +186,7 @@ def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:
     facts = {
         **_progress(run, reports),
         **attempt_facts.of_checkpoints(
-            read_saved_of(directory, paths, run.revision.job, Verification.SIZES), run.attempt, now
+            read_saved_of(directory, paths, run.revision, Verification.SIZES), run.attempt, now
         ),
         **settings,
     }
@@ -258,7 +267,7 @@ def _attempt_end(gone: Gone, evidence: Evidence, saved: SavedCheckpoints) -> Att
     return AttemptEnd(
         exit_code=gone.exit_code,
         cause=cause,
-        message=" ".join(message.split())[:500],
+        message=" ".join(message.split())[:MAX_MESSAGE],
         oom_seen=gone.oom_seen,
         completed=is_complete(evidence),
         checkpoint_step=saved.newest,

@@ -211,7 +211,8 @@ def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> 
     A checkpoint that could not be verified may be valid or not: every fact that depends on it is left out.
     """
     there = bool(saved.steps or saved.rejected or saved.unverified)
-    advanced = (saved.newest or 0) > (attempt.began or 0)
+    by_step = (saved.newest or 0) > (attempt.began or 0)
+    advanced = by_step if saved.advanced is None else saved.advanced
     sure = saved.complete and not saved.unverified
     known: dict[str, tuple[FactValue, bool]] = {
         "checkpoint.present": (there, there or saved.complete),
@@ -221,7 +222,7 @@ def of_checkpoints(saved: SavedCheckpoints, attempt: Attempt, now: datetime) -> 
         "progress.advanced": (advanced, advanced or sure),
     }
     facts = {name: value for name, (value, is_known) in known.items() if is_known}
-    if saved.newest is not None:
+    if saved.newest is not None and saved.are_steps:
         facts["checkpoint.step"] = saved.newest
     if saved.changed is not None:
         facts["checkpoint.age_s"] = max((now - saved.changed).total_seconds(), 0.0)

@@ -36,7 +36,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
 from runner.files.job.model import checkpoint_plan
-from runner.files.job.program_files import fill_resume_args
+from runner.files.job.program_files import checkpoint_mount, fill_resume_args
 from runner.files.job.slurm import batch_options
 from runner.files.package_lock import locked_image
 from runner.files.revision import Revision, parse_revision
@@ -188,12 +188,12 @@ class LaunchPreparer:
         paths: RunPaths,
     ) -> PreparedLaunch:
         """Return a request whose program is told which of its own checkpoints to resume from."""
-        wanted = program_files(revision.job)
+        wanted = program_files(revision)
         if wanted is None:
             return PreparedLaunch(request)
         asked = attempt.start.step if attempt.start.source is StartFrom.STEP else None
         start = known_program_start(directory, paths, asked)
-        start = start or self._choose(wanted, attempt, directory, paths)
+        start = start or self._choose(wanted, revision, attempt, directory, paths)
         if start is None:
             return PreparedLaunch(request)
         arguments = fill_resume_args(revision.job.checkpoint.resume_args, start.path, start.step)
@@ -206,7 +206,12 @@ class LaunchPreparer:
         return PreparedLaunch(told, start)
 
     def _choose(
-        self, wanted: ProgramFiles, attempt: Attempt, directory: RunDirectory, paths: RunPaths
+        self,
+        wanted: ProgramFiles,
+        revision: Revision,
+        attempt: Attempt,
+        directory: RunDirectory,
+        paths: RunPaths,
     ) -> ProgramStart | None:
         """Return what an attempt resumes from; it is kept, so that a repeated launch moves nothing again."""
         is_first = attempt.number == 1 or attempt.start.source is StartFrom.SCRATCH
@@ -215,8 +220,10 @@ class LaunchPreparer:
         if chosen is None:
             return None
         root, _ = self._visible_paths(paths)
-        place = str(root / "home" / chosen.path) if chosen.in_home else chosen.path
-        start = ProgramStart(chosen.step, place, chosen.set_aside, chosen.directory)
+        mount = checkpoint_mount(revision.job)
+        below = root / "home" if chosen.in_home else Path(mount.target if mount else "")
+        place = str(below / chosen.path)
+        start = ProgramStart(chosen.step, place, chosen.set_aside, chosen.directory, chosen.known_as)
         keep_program_start(directory, paths, step, start)
         return start
 

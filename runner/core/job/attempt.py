@@ -28,10 +28,11 @@ class Start:
 class ProgramStart:
     """Which of the checkpoints that a program saves on its own an attempt resumes from."""
 
-    step: int  # the number in its name, or the number of the kept version
+    step: int  # the number by which it is chosen: its step, or the number of the version
     path: str  # as the program knows it
     set_aside: tuple[str, ...] = ()  # later ones, which were moved away before the attempt
-    directory: str = ""  # below the run directory, where those are now
+    directory: str = ""  # below the run directory or the mount, where those are now
+    known_as: str | None = None  # such as "version 3"; empty: by its path alone; None: by its step
 
 
 @dataclass(frozen=True, slots=True)

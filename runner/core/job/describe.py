@@ -26,6 +26,7 @@ from runner.core.job.events import (
     RevisionApplied,
     SwitchCalledOff,
 )
+from runner.core.job.exit_cause import NO_MATCH
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping, StopReason
 from runner.core.policy.explain import format_span
@@ -73,7 +74,10 @@ def describe_event(event: Event, after: Job) -> str:
         case GracePassed():
             return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
         case Exited(_, number, ended, _):  # exhaustive
-            return f"attempt {number} ended: {_ended(ended)}; {describe_decision(after)}"
+            decided = describe_decision(after)
+            _, is_missed, missed = ended.message.partition(NO_MATCH)
+            told = f"; {NO_MATCH}{missed}" if is_missed and NO_MATCH not in decided else ""
+            return f"attempt {number} ended: {_ended(ended)}; {decided}{told}"
 
 
 def _place(event: Launched) -> str:
@@ -87,7 +91,8 @@ def _resumed(resumed: ProgramStart | None) -> str:
     """Return what a program resumes from, and which later checkpoints were set aside for it."""
     if resumed is None:
         return ""
-    text = f", from {resumed.path} (step {resumed.step})"
+    name = f"step {resumed.step}" if resumed.known_as is None else resumed.known_as
+    text = f", from {resumed.path}{f' ({name})' if name else ''}"
     if not resumed.set_aside:
         return text
     named, more = resumed.set_aside[:NAMED], len(resumed.set_aside) - NAMED

@@ -65,6 +65,9 @@ BY_CODE: Final = {
 STOPPED_EARLY: Final = "stopped early"
 """Begins what a program says that succeeded before the last step of its plan."""
 
+NO_MATCH: Final = "checkpoint.files has named nothing: "
+"""Begins what is said of a program whose checkpoints were never found."""
+
 SENT_SIGNALS: Final = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 )

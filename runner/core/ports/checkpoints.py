@@ -17,19 +17,21 @@ class Verification(Enum):
 class ProgramFiles:
     """Which files of a program are its checkpoints."""
 
-    pattern: str  # below the working directory, or below /job/home/
-    keep: int  # copies of a checkpoint without a number in its name
+    pattern: str  # below the working directory, below /job/home/, or below a mount
+    keep: int  # copies of a checkpoint that its program writes over
+    mount: str = ""  # the directory of the host that the pattern is below; empty: it is in the run directory
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCheckpoint:
     """A checkpoint that a program has saved on its own."""
 
-    step: int  # the number in its name, or the number of the kept version
-    path: str  # below the working directory, or below the home directory
+    step: int  # the number by which it is chosen: its step, or the number of the version
+    path: str  # below the working directory, the home directory or the mount
     in_home: bool = False
     set_aside: tuple[str, ...] = ()  # later ones, which were moved away for the attempt that begins here
-    directory: str = ""  # below the run directory, where those are now
+    directory: str = ""  # below the run directory or the mount, where those are now
+    known_as: str | None = None  # such as "version 3"; empty: by its path alone; None: by its step
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,9 @@ class SavedCheckpoints:
     complete: bool = True  # False: there may be others, which could not be read
     set_aside: tuple[int, ...] = ()  # steps that an earlier restart has moved away; they can be put back
     pending: bool = False  # some are not verified only because nobody has verified them yet
+    are_steps: bool = True  # False: the newest has no step; the numbers are in the order of saving
+    advanced: bool | None = None  # there is a newer one than the attempt began with; None: the steps tell
+    missed: str = ""  # why the pattern of the job file has never named anything
 
     @property
     def newest(self) -> int | None:

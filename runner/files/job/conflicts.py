@@ -10,7 +10,7 @@ from runner.base.textfile import Problem, quoted
 from runner.base.units import format_duration, format_size
 from runner.files.job.model import JobFile
 from runner.files.job.parallel import find_parallel_problems
-from runner.files.job.program_files import HOME
+from runner.files.job.program_files import HOME, MOUNTS, checkpoint_mount
 from runner.files.job.queue import FieldProblem, find_contradictions
 from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
 from runner.files.profiles.load import Accelerator, load_choice
@@ -72,6 +72,13 @@ def _own_checkpoints(job: JobFile) -> Iterator[FieldProblem]:
         return
     if not isinstance(plan, contract.Program):
         yield ("checkpoint", "files"), f"is for kind: program; {plan.kind} saves by itself; remove it"
+    elif files.startswith(MOUNTS):
+        mount = checkpoint_mount(job)
+        if mount is None:
+            yield ("checkpoint", "files"), f"is below no mount of this job: {quoted(files)}; add it to mounts"
+        elif mount.read_only:
+            fact = f"is below {mount.target}, which is read-only"
+            yield ("checkpoint", "files"), f"{fact}; set read_only: false for that mount"
     elif not files.startswith(HOME) and (
         plan.code is None or plan.code.live or plan.code.mode == "read_only"
     ):

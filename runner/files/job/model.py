@@ -115,13 +115,13 @@ class Checkpoints(contract.Spec):
     files: Annotated[str, AfterValidator(check_checkpoint_files)] | None = Field(
         None,
         description="Pattern of the files or directories that a program saves on its own; relative to its"
-        " working directory, or below /job/home/; null: it saves none.",
+        " working directory, below /job/home/ or below a mount; null: it saves none.",
     )
     resume_args: Annotated[tuple[Text, ...], AfterValidator(check_resume_args)] = Field(
         (),
         max_length=20,
         description="Arguments that are appended to the command when a checkpoint of files is there; {newest}"
-        " is its path, and {step} the number in its name.",
+        " is its path, and {step} its step.",
     )
 
 

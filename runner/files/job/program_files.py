@@ -1,17 +1,26 @@
 """The fields about checkpoints that a program saves on its own: ``checkpoint.files`` and ``resume_args``."""
 
 import re
+from math import prod
 from pathlib import PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runner.base.textfile import quoted
+
+if TYPE_CHECKING:
+    from runner.files.job.model import JobFile, MountEntry
 
 HOME: Final = "/job/home/"
 """The home directory of a job, which is another one on the host."""
 
+MOUNTS: Final = "/data/"
+"""The directory that mounts lie in."""
+
 MAX_PATTERN: Final = 300
+MAX_CHOICES: Final = 64
 NEWEST: Final = "{newest}"
 STEP: Final = "{step}"
+_BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _FIELD: Final = re.compile(r"\{[A-Za-z_]*\}")
 
 
@@ -21,15 +30,35 @@ def check_checkpoint_files(value: str) -> str:
         raise ValueError(f"must have 1 to {MAX_PATTERN} characters, not {len(value)}")
     if value.startswith("~") or "$" in value:
         raise ValueError(f'"~" and variables are not expanded in {quoted(value)}; write /job/home/...')
-    if value.startswith("/") and not (value.startswith(HOME) and len(value) > len(HOME)):
-        fact = "must be relative to the working directory, or below /job/home/"
+    if value.startswith("/") and not (value.startswith((HOME, MOUNTS)) and len(value) > len(HOME)):
+        fact = "must be relative to the working directory, below /job/home/, or below a mount in /data/"
         raise ValueError(f"{fact}, not {quoted(value)}")
-    parts = value.removeprefix(HOME).split("/")
+    parts = value.removeprefix(HOME).removeprefix("/").split("/")
     if ".." in parts or "" in parts or "." in parts:
         raise ValueError(f'must not contain "..", "." or empty parts: {quoted(value)}')
     if "**" in parts:
         raise ValueError('"**" is not a pattern here; write one "*" for each directory')
+    _check_braces(value)
     return str(PurePosixPath(value))
+
+
+def _check_braces(value: str) -> None:
+    groups = _BRACES.findall(value)
+    rest = _BRACES.sub("", value)
+    if "{" in rest or "}" in rest or any("/" in each for each in groups):
+        raise ValueError(
+            f'"{{a,b}}" stands for names within one directory, and not for each other: {quoted(value)}'
+        )
+    if prod(each.count(",") + 1 for each in groups) > MAX_CHOICES:
+        raise ValueError(f"stands for more than {MAX_CHOICES} patterns: {quoted(value)}")
+
+
+def checkpoint_mount(job: "JobFile") -> "MountEntry | None":
+    """Return the mount that the checkpoints of a program lie in; None: they lie in its run directory."""
+    files = job.checkpoint.files
+    if files is None or not files.startswith(MOUNTS):
+        return None
+    return next((each for each in job.mounts if PurePosixPath(files).is_relative_to(each.target)), None)
 
 
 def check_resume_args(value: tuple[str, ...]) -> tuple[str, ...]:

@@ -273,7 +273,8 @@ def _shown(service: JobService, caller: Caller, reference: str) -> Response:
 @router.get("/jobs/{reference}/why")
 def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with the pending reason of a job, or with what it does and its expected end."""
-    return JSONResponse(reason(service.daemon, service.queries.find(reference, caller)))
+    row = service.queries.find(reference, caller)
+    return JSONResponse(reason(service.daemon, row, service.queries.missed_checkpoints(row)))
 
 
 @router.get("/jobs/{reference}/wait")

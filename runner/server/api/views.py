@@ -62,7 +62,7 @@ def attempt(
     report = result or status
     resumed_from = None if report is None else report.resumed_from
     if resumed_from is None and start is not None:
-        resumed_from = start.step
+        resumed_from = start.step if start.known_as is None else None
     return {
         "number": row.number,
         "lineage": row.lineage,

@@ -14,8 +14,8 @@ from runner.core.scheduler.snapshot import EstimateSource, Snapshot
 from runner.server.api.views import Json, moment
 
 
-def reason(daemon: Controller, row: JobRow) -> Json:
-    """Return the reason of a job's state as JSON.
+def reason(daemon: Controller, row: JobRow, missed: str = "") -> Json:
+    """Return the reason of a job's state as JSON; ``missed`` is why its checkpoints were never found.
 
     ``starts_at`` is the expected start of a job that waits, ``until`` the expected end of one that holds
     resources; null is unknown.  ``estimated_by`` is what the duration of the job is estimated by: its time
@@ -41,7 +41,8 @@ def reason(daemon: Controller, row: JobRow) -> Json:
             _End(ends_s, estimated_by, at),
             waits=entry is not None and entry.waiting is not None,
         )
-        + _turn(daemon, row, at.now_s),
+        + _turn(daemon, row, at.now_s)
+        + missed,
         "starts_at": _starts_at(entry) if wait is None else _moment(wait.starts_s),
         "never": wait is not None and wait.never,
         "until": _moment(ends_s),

@@ -7,11 +7,13 @@ import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from runner.adapters.host import program_checkpoints, program_files
 from runner.adapters.host.program_checkpoints import ProgramCheckpoints
+from runner.adapters.host.set_aside import remove
 from runner.base.errors import Unavailable
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
@@ -150,9 +152,9 @@ def test_links_pipes_and_hidden_files_are_no_checkpoints(work: Path, tmp_path: P
     os.mkfifo(work / "out/checkpoint-8")
     (work / "out/checkpoint-7").mkdir()
     (work / "linked").symlink_to(tmp_path / "secret")
-    assert saved(NUMBERED) == SavedCheckpoints()
-    assert saved(ProgramFiles("linked/checkpoint-*", 2)) == SavedCheckpoints()
-    assert saved(ProgramFiles("none/*", 2)) == SavedCheckpoints()
+    for pattern in ("out/checkpoint-*", "linked/checkpoint-*", "none/*"):
+        found = saved(ProgramFiles(pattern, 2))
+        assert (found.steps, found.rejected, found.complete) == ((), (), True)
 
 
 def test_a_look_has_an_end(work: Path, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +250,7 @@ def test_a_link_in_the_place_of_what_is_set_aside_is_not_followed(
     write(tmp_path / "elsewhere/7/out/checkpoint-9/model.bin")
     (tmp_path / "lineages/1/set-aside").symlink_to(tmp_path / "elsewhere")
     assert saved(NUMBERED).set_aside == ()
-    with pytest.raises(Unavailable, match="checkpoints after 1 cannot be set aside"):
+    with pytest.raises(Unavailable, match="cannot be put back or set aside"):
         checkpoints.choose(1, 2, NUMBERED, 1)
     assert (work / "out/checkpoint-2").is_dir()
 
@@ -262,14 +264,18 @@ def test_later_versions_of_one_path_are_set_aside_too(
         write(work / "state.pt", content, age_s=9 - number)
         assert saved(wanted).steps[0] == number
     chosen = checkpoints.choose(1, 2, wanted, 1)
-    assert chosen == ProgramCheckpoint(1, "state.pt", set_aside=("2", "3"), directory="kept/1/set-aside/2")
+    assert chosen == ProgramCheckpoint(
+        1, "state.pt", known_as="version 1", set_aside=("2", "3"), directory="kept/1/set-aside/2"
+    )
     assert (work / "state.pt").read_bytes() == versions[1]
     assert (saved(wanted).steps, saved(wanted).set_aside) == ((1,), (3, 2))
-    assert checkpoints.choose(1, 3, wanted, None) == ProgramCheckpoint(1, "state.pt")
+    assert checkpoints.choose(1, 3, wanted, None) == ProgramCheckpoint(1, "state.pt", known_as="version 1")
     write(work / "state.pt", archive(b"new"))
     assert saved(wanted).steps == (4, 1)  # no number is given twice
     back = checkpoints.choose(1, 4, wanted, 3)
-    assert back == ProgramCheckpoint(3, "state.pt", set_aside=("4",), directory="kept/1/set-aside/4")
+    assert back == ProgramCheckpoint(
+        3, "state.pt", known_as="version 3", set_aside=("4",), directory="kept/1/set-aside/4"
+    )
     assert (work / "state.pt").read_bytes() == versions[3]
     assert (tmp_path / "kept/1/set-aside/4/4").is_dir()
 
@@ -282,7 +288,7 @@ def test_whole_versions_of_one_path_are_kept_and_numbered(work: Path, tmp_path: 
         write(work / "state.pt", archive(b"%d" % number), age_s=9 - number)
         assert saved(FIXED).steps[0] == number
     assert saved(FIXED).steps == (4, 3)
-    assert sorted(path.name for path in (tmp_path / "kept/1").iterdir()) == ["3", "4"]
+    assert sorted(path.name for path in (tmp_path / "kept/1").glob("[0-9]*")) == ["3", "4"]
 
 
 @pytest.mark.parametrize("torn", [archive(b"2")[:-9], b""])
@@ -294,10 +300,12 @@ def test_a_torn_file_is_replaced_by_its_last_whole_version(
     write(work / "state.pt", torn)
     found = saved(FIXED)
     assert (found.steps, len(found.rejected)) == ((1,), 1)
-    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(1, "state.pt")
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(1, "state.pt", known_as="version 1")
     assert (work / "state.pt").read_bytes() == archive(b"1")
     assert sorted(path.name for path in work.iterdir()) == ["state.pt"]
-    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(1, "state.pt")  # nothing is new
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(
+        1, "state.pt", known_as="version 1"
+    )  # nothing is new
 
 
 def test_a_directory_without_a_number_is_put_back_with_all_of_its_files(
@@ -309,7 +317,7 @@ def test_a_directory_without_a_number_is_put_back_with_all_of_its_files(
     assert saved(wanted).steps == (1,)
     write(work / "out/last/model.pt", b"PK\x03\x04")
     (work / "out/last/deep/er/rng.pkl").unlink()
-    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(1, "out/last")
+    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(1, "out/last", known_as="version 1")
     assert (work / "out/last/model.pt").read_bytes() == archive()
     assert (work / "out/last/deep/er/rng.pkl").read_bytes() == b"\x80\x04}."
     assert sorted(path.name for path in (work / "out").iterdir()) == ["last"]
@@ -321,7 +329,9 @@ def test_a_removed_file_is_put_back(work: Path, checkpoints: ProgramCheckpoints,
     assert saved(wanted).steps == (1,)
     (work / "out/state.pt").unlink()
     (work / "out").rmdir()
-    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(1, "out/state.pt")
+    assert checkpoints.choose(1, 2, wanted, None) == ProgramCheckpoint(
+        1, "out/state.pt", known_as="version 1"
+    )
     assert (work / "out/state.pt").read_bytes() == archive()
 
 
@@ -344,13 +354,13 @@ def test_a_version_that_changes_while_it_is_copied_is_not_kept(
     work: Path, saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = write(work / "state.pt", archive())
-    copy = program_checkpoints._copy
+    copy = program_checkpoints._copy_to
 
-    def meanwhile(source: int, target: int) -> None:
-        copy(source, target)
+    def meanwhile(source: int, target: int, check: Callable[[], None]) -> None:
+        copy(source, target, check)
         state.write_bytes(archive(b"other"))
 
-    monkeypatch.setattr(program_checkpoints, "_copy", meanwhile)
+    monkeypatch.setattr(program_checkpoints, "_copy_to", meanwhile)
     assert saved(FIXED).steps == ()
 
 
@@ -371,7 +381,7 @@ def test_a_file_that_is_written_over_all_the_time_is_kept_by_a_copy(
     assert checkpoints.saved(1, FIXED, Verification.SIZES).rejected == ()  # it is being written
     found = checkpoints.saved(1, FIXED, Verification.CONTENT)
     assert (found.steps, len(found.rejected)) == ((2, 1), 1)
-    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(2, "state.pt")
+    assert checkpoints.choose(1, 2, FIXED, None) == ProgramCheckpoint(2, "state.pt", known_as="version 2")
     assert (work / "state.pt").read_bytes() == last
 
 
@@ -379,15 +389,15 @@ def test_a_copy_that_was_written_over_meanwhile_is_made_again(
     work: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_now(work / "state.pt", archive(b"first"))
-    copy, copies = program_checkpoints._copy, []
+    copy, copies = program_checkpoints._copy_to, []
 
-    def meanwhile(source: int, target: int) -> None:
-        copy(source, target)
+    def meanwhile(source: int, target: int, check: Callable[[], None]) -> None:
+        copy(source, target, check)
         copies.append(source)
         if len(copies) < 3:
             write_now(work / "state.pt", archive(b"other" * len(copies)))
 
-    monkeypatch.setattr(program_checkpoints, "_copy", meanwhile)
+    monkeypatch.setattr(program_checkpoints, "_copy_to", meanwhile)
     assert checkpoints.saved(1, FIXED, Verification.SIZES).steps == (1,)
     assert len(copies) == 3
 
@@ -397,7 +407,7 @@ def test_a_format_that_does_not_show_its_end_must_be_left_alone_for_a_second(
 ) -> None:
     wanted = ProgramFiles("state.bin", 2)
     write_now(work / "state.bin", b"half of")
-    assert checkpoints.saved(1, wanted, Verification.SIZES) == SavedCheckpoints()
+    assert checkpoints.saved(1, wanted, Verification.SIZES).steps == ()
     write(work / "state.bin", b"half of it")
     assert checkpoints.saved(1, wanted, Verification.SIZES).steps == (1,)
 
@@ -417,18 +427,316 @@ def test_a_directory_that_is_written_over_is_kept_with_all_files_of_the_last_ver
 
 
 def test_large_versions_are_not_copied_at_every_look(
-    work: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program_checkpoints, "LARGE_BYTES", 10)
-    for number, steps in ((1, (1,)), (2, (1,))):
+    for number, steps in ((1, (1,)), (2, (2, 1))):
         write(work / "state.pt", archive(b"%d" % number), age_s=9 - number)
         assert checkpoints.saved(1, FIXED, Verification.SIZES).steps == steps
-    assert checkpoints.saved(1, FIXED, Verification.KNOWN).steps == (1,)
+    assert [path.name for path in (tmp_path / "kept/1").glob("[0-9]*")] == ["1"]
     assert checkpoints.saved(1, FIXED, Verification.CONTENT).steps == (2, 1)
+    assert sorted(path.name for path in (tmp_path / "kept/1").glob("[0-9]*")) == ["1", "2"]
 
 
-def test_a_damaged_note_of_a_version_is_left_out(work: Path, tmp_path: Path, saved: Saved) -> None:
+def test_a_version_with_a_damaged_note_is_copied_again(work: Path, tmp_path: Path, saved: Saved) -> None:
     write(work / "state.pt", archive())
     assert saved(FIXED).steps == (1,)
     (tmp_path / "kept/1/1/version.json").write_text("{")
-    assert saved(FIXED).steps == (2,)
+    assert saved(FIXED).steps == (1,)
+    assert json.loads((tmp_path / "kept/1/1/version.json").read_text())["path"] == "state.pt"
+
+
+# --- the newest
+
+
+def first_look(work: Path, names: tuple[str, ...]) -> None:
+    """Write checkpoints one after the other; nobody looks before the end."""
+    for age, name in enumerate(reversed(names)):
+        write(work / name, archive(name.encode()), age_s=100 * age)
+
+
+ANY: Final = ProgramFiles("*", 2)
+
+
+@pytest.mark.parametrize("looks", ["one", "each"])
+@pytest.mark.parametrize(
+    ("names", "step"),
+    [
+        (("epoch=0-val_loss=0.95.ckpt", "epoch=1-val_loss=0.80.ckpt"), 1),
+        (("ckpt_60.pt", "ckpt_1.pt"), None),
+        (("ckpt_60.pt", "ckpt_1.pt", "ckpt_2.pt"), 2),
+        (("epoch=1-step=200.ckpt", "epoch=2-step=300-v1.ckpt"), 300),
+        (("epoch_10.pt", "best_acc_87.pt", "epoch_11.pt"), 11),
+        (("epoch_11.pt", "best_acc_87.pt"), None),
+        (("epoch=1-step=300.ckpt", "last.ckpt"), None),
+        (("last.ckpt", "epoch=1-step=300.ckpt"), 300),
+        (("2026-11-26_14-30.pt", "2026-11-26_09-45.pt"), None),
+        (("model-0.95.pt", "model-0.80.pt"), None),
+    ],
+)
+def test_the_newest_is_what_was_complete_last_whatever_its_name(
+    work: Path,
+    checkpoints: ProgramCheckpoints,
+    names: tuple[str, ...],
+    step: int | None,
+    looks: str,
+) -> None:
+    if looks == "one":
+        first_look(work, names)
+    else:
+        for age, name in enumerate(names):  # the clock goes backwards meanwhile
+            write(work / name, archive(name.encode()), age_s=100 * age)
+            assert checkpoints.saved(1, ANY, Verification.SIZES).advanced
+    found = checkpoints.saved(1, ANY, Verification.CONTENT)
+    assert (found.steps[0] if found.are_steps else None) == step
+    chosen = checkpoints.choose(1, 2, ANY, None)
+    assert chosen is not None
+    assert chosen.path == names[-1]
+
+
+def test_the_order_outlives_the_daemon(work: Path, tmp_path: Path) -> None:
+    for age, name in enumerate(("b.pt", "a.pt")):
+        write(work / name, archive(name.encode()), age_s=100 * age)
+        ProgramCheckpoints(tmp_path, ME).saved(1, ANY, Verification.SIZES)
+    chosen = ProgramCheckpoints(tmp_path, ME).choose(1, 2, ANY, None)
+    assert chosen is not None
+    assert chosen.path == "a.pt"
+
+
+def test_a_file_of_the_future_was_written_before_the_clock_was_set_back(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    write(work / "early.pt", archive(b"1"), age_s=LONG_AGO_S - 4_000_000_000)
+    write(work / "late.pt", archive(b"2"))
+    chosen = checkpoints.choose(1, 2, ANY, None)
+    assert chosen is not None
+    assert chosen.path == "late.pt"
+
+
+def test_a_renamed_checkpoint_is_no_newer_one(
+    work: Path, checkpoints: ProgramCheckpoints, saved: Saved
+) -> None:
+    write(work / "last.pt", archive(b"1"))
+    saved(ANY)
+    checkpoints.choose(1, 2, ANY, None)
+    (work / "last.pt").rename(work / "before.pt")
+    assert checkpoints.saved(1, ANY, Verification.CONTENT, 2).advanced is False
+    write(work / "last.pt", archive(b"2"), age_s=50)
+    assert checkpoints.saved(1, ANY, Verification.CONTENT, 2).advanced is True
+
+
+def test_a_constant_number_is_no_step_and_its_program_advances(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("out/*.pt", 2)
+    for attempt in (1, 2, 3):
+        write(work / "out/step_2000_fp16.pt", archive(b"%d" % attempt), age_s=9 - attempt)
+        found = checkpoints.saved(1, wanted, Verification.CONTENT, attempt)
+        assert found.advanced is True
+        checkpoints.choose(1, attempt + 1, wanted, None)
+        assert checkpoints.saved(1, wanted, Verification.CONTENT, attempt + 1).advanced is False
+    assert checkpoints.saved(1, wanted, Verification.CONTENT).are_steps is False
+    assert (
+        checkpoints.saved(1, ProgramFiles("out/step_2000_fp16.pt", 2), Verification.CONTENT).are_steps
+        is False
+    )
+
+
+def test_numbers_that_begin_again_are_a_newer_checkpoint(work: Path, checkpoints: ProgramCheckpoints) -> None:
+    write(work / "out/checkpoint-60/model.pt", archive(b"60"), age_s=9)
+    checkpoints.choose(1, 2, NUMBERED, None)
+    write(work / "out/checkpoint-1/model.pt", archive(b"1"))
+    assert checkpoints.saved(1, NUMBERED, Verification.CONTENT, 2).advanced is True
+
+
+def test_a_torn_last_file_leaves_the_numbered_one_before_it(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("*.ckpt", 2)
+    write(work / "epoch=0-step=300.ckpt", archive(b"300"), age_s=3600)
+    write(work / "last.ckpt", archive(b"400")[:-9])
+    chosen = checkpoints.choose(1, 2, wanted, None)
+    assert chosen == ProgramCheckpoint(300, "epoch=0-step=300.ckpt")
+    assert sorted(path.name for path in work.iterdir()) == [".last.ckpt.torn", "epoch=0-step=300.ckpt"]
+
+
+def test_a_last_file_beside_an_old_numbered_one_is_kept_by_a_copy(
+    work: Path, checkpoints: ProgramCheckpoints, saved: Saved
+) -> None:
+    wanted = ProgramFiles("*.ckpt", 2)
+    write(work / "epoch=0-step=300.ckpt", archive(b"300"), age_s=3600)
+    for number in (1, 2, 3):
+        write(work / "last.ckpt", archive(b"%d" % number), age_s=9 - number)
+        saved(wanted)
+    whole = (work / "last.ckpt").read_bytes()
+    write(work / "last.ckpt", whole[:-9])
+    chosen = checkpoints.choose(1, 2, wanted, None)
+    assert chosen is not None
+    assert (chosen.path, (work / "last.ckpt").read_bytes()) == ("last.ckpt", whole)
+
+
+# --- patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("{last,best}.ckpt", ("best.ckpt", "last.ckpt")),
+        ("{out,runs/x}/step-*.{pt,ckpt}", ("out/step-1.pt", "runs/x/step-2.ckpt")),
+        (
+            "outputs/*/*/last.ckpt",
+            ("outputs/2026-11-25/09-00-00/last.ckpt", "outputs/2026-11-26/08-00-00/last.ckpt"),
+        ),
+    ],
+)
+def test_one_pattern_names_several_places_in_one_stream(
+    work: Path, checkpoints: ProgramCheckpoints, pattern: str, names: tuple[str, ...]
+) -> None:
+    first_look(work, names)
+    chosen = checkpoints.choose(1, 2, ProgramFiles(pattern, 2), None)
+    assert chosen is not None
+    assert chosen.path == names[-1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fact"),
+    [
+        ("out/*.ckpt", "there is no *.ckpt in out, which has model-1.pt"),
+        ("ckpts/*.pt", "there is no ckpts in the working directory, which has out"),
+        ("out/*/last.pt", "there is no last.pt in out/*, which has weights.pt"),
+    ],
+)
+def test_a_pattern_that_has_never_matched_is_told_with_what_is_there(
+    work: Path, saved: Saved, pattern: str, fact: str
+) -> None:
+    write(work / "out/model-1.pt")
+    if pattern.endswith("last.pt"):
+        write(work / "out/run/weights.pt")
+    assert saved(ProgramFiles(pattern, 2)).missed == fact
+
+
+def test_a_pattern_that_has_matched_once_is_not_told(work: Path, saved: Saved) -> None:
+    write(work / "state.pt", archive()).unlink()
+    assert saved(FIXED).missed
+    write(work / "state.pt", archive())
+    assert saved(FIXED).missed == ""
+    (work / "state.pt").unlink()
+    assert saved(FIXED).missed == ""
+
+
+def test_checkpoints_below_a_mount_are_chosen_and_set_aside_there(
+    tmp_path: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    mount = tmp_path / "scratch"
+    for step in (1, 2):
+        write(mount / f"out/step-{step}.pt", archive(b"%d" % step), age_s=9 - step)
+    wanted = ProgramFiles("out/step-*.pt", 2, str(mount))
+    chosen = checkpoints.choose(1, 2, wanted, 1)
+    place = f".runner-set-aside/{tmp_path.name}/1/2"
+    assert chosen == ProgramCheckpoint(1, "out/step-1.pt", set_aside=("out/step-2.pt",), directory=place)
+    assert (mount / place / "out/step-2.pt").is_file()
+    again = checkpoints.choose(1, 3, wanted, 2)
+    assert again is not None
+    assert again.path == "out/step-2.pt"
+
+
+# --- whole
+
+
+@pytest.mark.parametrize("mark", ["_SUCCESS", ".complete", "__init__.py", "merges.txt", "events.log"])
+def test_an_empty_mark_tears_no_checkpoint(work: Path, saved: Saved, mark: str) -> None:
+    write(work / "out/checkpoint-1/model.pt", archive())
+    write(work / f"out/checkpoint-1/{mark}", b"")
+    assert saved(NUMBERED).steps == (1,)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "a.npz", "a.npy", "model.h5", "a.distcp", "config.json"])
+def test_an_empty_file_of_a_format_that_is_never_empty_does(work: Path, saved: Saved, name: str) -> None:
+    write(work / "out/checkpoint-1/other.txt")
+    write(work / f"out/checkpoint-1/{name}", b"")
+    assert saved(NUMBERED).rejected == (f"out/checkpoint-1: {name} is empty",)
+
+
+def test_nothing_but_marks_is_no_checkpoint(work: Path, saved: Saved) -> None:
+    write(work / "out/checkpoint-1/_SUCCESS", b"")
+    assert saved(NUMBERED).rejected == ("out/checkpoint-1: is empty",)
+
+
+# --- hostile
+
+
+def test_a_sparse_file_is_copied_with_its_holes(
+    work: Path, tmp_path: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    state = write(work / "state.bin")
+    os.truncate(state, 8 * 1024**4)
+    os.utime(state, (LONG_AGO_S, LONG_AGO_S))
+    wanted = ProgramFiles("state.bin", 2)
+    assert checkpoints.saved(1, wanted, Verification.CONTENT).steps == (1,)
+    copy = (tmp_path / "kept/1/1/files/state.bin").stat()
+    assert copy.st_size == 8 * 1024**4
+    assert copy.st_blocks * 512 < 1024**2
+    state.unlink()
+    assert checkpoints.choose(1, 2, wanted, None) is not None
+    assert (work / "state.bin").stat().st_blocks * 512 < 1024**2
+
+
+def test_a_copy_is_broken_off_when_it_is_asked_to(work: Path, checkpoints: ProgramCheckpoints) -> None:
+    def stop() -> None:
+        raise Unavailable("the daemon leaves")
+
+    write(work / "state.pt", archive())
+    with pytest.raises(Unavailable, match="leaves"):
+        checkpoints.saved(1, FIXED, Verification.CONTENT, 1, stop)
+
+
+def nest(parent: Path, depth: int) -> None:
+    """Make directories below each other, however long their path is."""
+    parent.mkdir(parents=True)
+    fd = os.open(parent, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=fd)
+        inner = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+
+
+def test_thousands_of_directories_below_each_other_are_one_torn_checkpoint(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    write(work / "out/checkpoint-1/model.pt", archive(), age_s=9)
+    nest(work / "out/checkpoint-2", 1200)
+    write(work / "out/checkpoint-2/model.pt", archive())
+    found = checkpoints.saved(1, NUMBERED, Verification.CONTENT)
+    assert found.steps == (1,)
+    assert found.rejected == ("out/checkpoint-2: has directories deeper than 32 levels",)
+    chosen = checkpoints.choose(1, 2, NUMBERED, None)
+    assert chosen == ProgramCheckpoint(1, "out/checkpoint-1")
+    (work / "out/.checkpoint-2.torn").rename(work / "out/checkpoint-2")
+    nest(work / "out/.checkpoint-2.torn", 1200)
+    assert checkpoints.choose(1, 3, NUMBERED, None) == ProgramCheckpoint(1, "out/checkpoint-1")
+
+
+def test_removing_ends_with_what_cannot_be_removed(tmp_path: Path) -> None:
+    nest(tmp_path / "deep", 1200)
+    (tmp_path / "deep/link").symlink_to(tmp_path)
+    (tmp_path / "other").write_text("stays")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for name in ("deep", "missing"):
+            remove(fd, name)
+    finally:
+        os.close(fd)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_braces_that_stand_for_too_many_patterns_end_a_look(work: Path, saved: Saved) -> None:
+    write(work / "aaaaaaa")
+    assert saved(ProgramFiles("{a,b}" * 7, 2)).complete is False
+
+
+def test_a_name_that_is_not_utf_8_is_no_checkpoint(work: Path, saved: Saved) -> None:
+    (work / "out").mkdir()
+    Path(os.fsdecode(bytes(work / "out") + b"/checkpoint-\xff1")).write_bytes(archive())
+    assert saved(NUMBERED).steps == ()

@@ -1,0 +1,95 @@
+"""The steps in the names of a program's checkpoints, as far as they show themselves as such.
+
+Names decide nothing: the newest checkpoint is the one that was written last.  A number in its name is shown
+to people as its step, if it has grown since the checkpoint before.  Of a name that stands alone, the word
+before the number must be none that measures something.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+_SUFFIX: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,11}")
+_VERSION: Final = re.compile(r"-v[0-9]+$")  # what Lightning adds to a name that is there already
+_NUMBER: Final = re.compile(r"([A-Za-z]*)([ =_.-]*)([0-9]++(?:\.[0-9]++)*+)(?![A-Za-z])")
+_STEPS: Final = re.compile(r"(?i)steps?|it|iter|iters|iterations?|updates?")
+_MEASURES: Final = re.compile(
+    r"(?i).*(?:acc|accuracy|loss|err|error|f1|auc|map|bleu|rouge|wer|cer|ppl|perplexity|score|metric|reward"
+    r"|return|psnr|fid|iou|dice|mse|mae|rmse)|val|best|top|lr|seed|fold|rank|of|v|version|fp|bf|int|gpu"
+)
+"""Words before a number that is no counter: what was measured, and what stays the same."""
+
+MAX_DIGITS: Final = 15
+
+
+class _Slot(NamedTuple):
+    label: str
+    value: int
+
+
+def show_steps(names: Sequence[str], written_over: frozenset[int] = frozenset()) -> list[int | None]:
+    """Return the step of each name, the newest first; None where the name tells none.
+
+    ``written_over`` are the places of those that have been written over under one name: such a number stays.
+    """
+    return list(_falling(count_steps(names, written_over)))
+
+
+def count_steps(names: Sequence[str], written_over: frozenset[int] = frozenset()) -> list[int | None]:
+    """Return the same, with the steps of a numbering that has ended before another one began."""
+    rows = [_slots(name) for name in names]
+    alike: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        alike.setdefault(_template(name), []).append(place)
+    found: list[int | None] = [None] * len(names)
+    for places in alike.values():
+        slot = _counter([rows[place] for place in places], is_constant=places[0] in written_over)
+        for place in places if slot is not None else ():
+            found[place] = rows[place][slot or 0].value
+    return found
+
+
+def _falling(values: Sequence[int | None]) -> Iterator[int | None]:
+    """Yield the numbers that fall from the newest to the oldest, without those of a numbering before."""
+    lowest: int | None = None
+    for value in values:
+        if value is None or (lowest is not None and value >= lowest):
+            yield None
+        else:
+            lowest = value
+            yield value
+
+
+def _counter(rows: Sequence[Sequence[_Slot]], *, is_constant: bool) -> int | None:
+    """Return which number of names that are alike is a counter, None if none is."""
+    newest = rows[0]
+    bare = sum(not slot.label for slot in newest)  # several are a date
+    places = [
+        i
+        for i, slot in enumerate(newest)
+        if not _MEASURES.fullmatch(slot.label) and (slot.label or bare == 1)
+    ]
+    if len(rows) > 1:
+        places = [i for i in places if i < len(rows[1]) and newest[i].value > rows[1][i].value]
+    elif is_constant:
+        return None
+    steps = [i for i in places if _STEPS.fullmatch(newest[i].label)]
+    labelled = [i for i in places if newest[i].label]
+    return next(iter(reversed(steps or labelled or places)), None)
+
+
+def _stem(name: str) -> str:
+    return _VERSION.sub("", _SUFFIX.sub("", name))
+
+
+def _template(name: str) -> str:
+    return _NUMBER.sub(r"\1\2#", _stem(name))
+
+
+def _slots(name: str) -> list[_Slot]:
+    """Return the whole numbers in a name; a decimal keeps its place, and is none."""
+    found = _NUMBER.findall(_stem(name))
+    return [
+        _Slot(label, int(digits)) if digits.isdecimal() and len(digits) <= MAX_DIGITS else _Slot("loss", 0)
+        for label, _, digits in found
+    ]

@@ -142,7 +142,7 @@ def test_a_kill_before_any_line_of_the_protocol_leaves_whole_checkpoints(tmp_pat
     while code == -9:
         line += 1
         killed = Job(tmp_path / f"line {line}", 4)
-        code = killed.start(str(line)).wait(60)
+        code = killed.start(str(line)).wait(patience())
         killed.newest()
         if line % 8 == 0 or code != -9:  # every resume costs a process: at every place, but not every time
             assert killed.finish() == whole

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import webbrowser
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -45,21 +48,30 @@ def dash(*, listen: str | None, read_only: bool, proxied: str | None, opens: boo
 
     if proxied is not None and not read_only:
         raise UsageError("--behind-proxy: needs --read-only, because everybody behind the proxy acts as you")
+    if proxied is not None and (listen is None or parse_address(listen).path is None):
+        fact = "every user of this machine reaches a port; name the path of a socket with --listen"
+        raise UsageError(f"--behind-proxy: {fact}")
     client = find_or_start(complain)
     shared = client.endpoint.state_dir is None and remote_host(os.environ) is None
     address = parse_address(listen) if listen else usual_address(os.environ, shared=shared)
     access = make_access(
         () if proxied is None else (proxied,), needs_login=proxied is None, read_only=read_only
     )
-    with listening(address) as listener:
-        serve(client, access, listener, lambda: _tell(access, address, listener, opens=opens))
+    with listening(address) as listener, TemporaryDirectory(prefix="runner-dash-") as private:
+        tell = partial(_tell, access, address, listener, Path(private), opens=opens)
+        serve(client, access, listener, tell)
 
 
-def _tell(access: Access, address: Address, listener: socket.socket, *, opens: bool | None) -> None:
-    """Print where the dashboard is, and open it where there is a browser."""
+def _tell(
+    access: Access, address: Address, listener: socket.socket, private: Path, *, opens: bool | None
+) -> None:
+    """Print where the dashboard is, and open it where there is a browser.
+
+    Everybody on the machine can read the arguments of a browser, so it gets a file with the link.
+    """
     from runner.dashboard.listen import FORWARDED_PORT  # noqa: PLC0415  loaded by now
 
-    query = f"/login?ticket={access.new_ticket()}" if access.needs_login else "/"
+    query = f"{access.place}/login?ticket={access.new_ticket()}" if access.needs_login else "/"
     if address.path is not None:
         complain("on your own computer, type the first line and open the second one; Ctrl-C here ends it")
         say(f"ssh -N -L {FORWARDED_PORT}:{address.path} {socket.gethostname()}")
@@ -70,7 +82,10 @@ def _tell(access: Access, address: Address, listener: socket.socket, *, opens: b
     complain("open this link, which works once; Ctrl-C ends the dashboard")
     say(link)
     if opens or (opens is None and _has_browser()):
-        webbrowser.open(link)
+        page = private / "open.html"
+        page.touch(mode=0o600)
+        page.write_text(f'<meta http-equiv="refresh" content="0;url={link}"><a href="{link}">runner</a>\n')
+        webbrowser.open(page.as_uri())
 
 
 def _has_browser() -> bool:

@@ -1,5 +1,8 @@
 """Who may look: a link that works once, a cookie afterwards, and the checks of each request.
 
+Every user of a machine reaches its loopback, and a browser sends a cookie to all ports of a name.  So all
+pages of a dashboard lie below a path that nobody guesses, to which the cookie belongs: no other port gets it.
+
 A page on the web can make a browser send requests to a port of this machine.  Three things keep it out: the
 cookie, which a browser does not send along with requests from other sites (``SameSite=Strict``); the names
 by which the dashboard may be called, so that no other name can be pointed at it (DNS rebinding); and for
@@ -18,6 +21,9 @@ COOKIE: Final = "runner_dash"
 
 LINK_S: Final = 600.0
 """How long the link is good for."""
+
+SESSION_S: Final = 12 * 3600
+"""How long a browser is logged in."""
 
 MOST_SESSIONS: Final = 16
 """Browsers that are logged in at once; the one that logged in first is logged out."""
@@ -57,9 +63,14 @@ class Access:
     """Names by which the dashboard may be called, without a port."""
     needs_login: bool = True
     read_only: bool = False
+    place: str = field(init=False)
+    """The path below which all pages lie; empty behind a proxy, which has its own login."""
     _ticket: tuple[str, float] | None = None
-    _sessions: list[str] = field(default_factory=list)
+    _sessions: list[tuple[str, float]] = field(default_factory=list)
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+
+    def __post_init__(self) -> None:
+        self.place = f"/{secrets.token_urlsafe(24)}" if self.needs_login else ""
 
     def new_ticket(self) -> str:
         """Return what a link logs a browser in with, once; an earlier one is void."""
@@ -78,7 +89,7 @@ class Access:
                 self._ticket = known  # a wrong guess does not void the right one
             raise Denied(403, "this link was used or is too old; stop runner dash and start it again")
         session = secrets.token_urlsafe(32)
-        self._sessions = [*self._sessions, session][-MOST_SESSIONS:]
+        self._sessions = [*self._sessions, (session, self.monotonic() + SESSION_S)][-MOST_SESSIONS:]
         return session
 
     def check_host(self, host: str | None) -> None:
@@ -95,11 +106,12 @@ class Access:
         """Return the session of a cookie.
 
         Raises:
-            Denied: there is none.
+            Denied: there is none, or it is too old.
         """
         if not self.needs_login:
             return "anybody"
-        found = next((each for each in self._sessions if _equal(cookie or "", each)), None)
+        self._sessions = [each for each in self._sessions if self.monotonic() < each[1]]
+        found = next((each for each, _ in self._sessions if _equal(cookie or "", each)), None)
         if found is None:
             raise Denied(401, "open the link that runner dash has printed")
         return found

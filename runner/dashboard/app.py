@@ -20,12 +20,12 @@ from starlette.responses import (
     Response,
     StreamingResponse,
 )
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 
 from runner.base.errors import RunnerError
 from runner.client.http import ErrorResponse
 from runner.dashboard import text
-from runner.dashboard.access import COOKIE, HEADERS, Access, Denied
+from runner.dashboard.access import COOKIE, HEADERS, SESSION_S, Access, Denied
 from runner.dashboard.daemon import Daemon
 from runner.dashboard.pages import PAGES, Page, job_curves, log_piece
 from runner.dashboard.watch import MOST_STREAMS, Watch
@@ -63,7 +63,7 @@ def application(daemon: Daemon, access: Access) -> Starlette:
     ask = partial(daemon.get, "/v1/overview")
     watch = Watch(lambda wait_s: ask({"wait": wait_s}, wait_s))
     dashboard = _Dashboard(daemon, access, _templates(access), watch)
-    routes = [
+    routes: list[BaseRoute] = [
         Route("/login", dashboard.open(dashboard.log_in)),
         Route("/static/{name:path}", dashboard.open(_static)),
         Route("/live", dashboard.closed(dashboard.live)),
@@ -72,6 +72,7 @@ def application(daemon: Daemon, access: Access) -> Starlette:
         Route("/jobs/{ref}/{verb}", dashboard.closed(dashboard.change), methods=["POST"]),
         *(Route(page.path, dashboard.closed(partial(dashboard.page, page))) for page in PAGES),
     ]
+    routes = [Mount(access.place, routes=routes)] if access.place else routes
     return Starlette(routes=routes, exception_handlers={404: dashboard.not_found, 405: dashboard.not_found})
 
 
@@ -90,6 +91,7 @@ def _templates(access: Access) -> Environment:
     templates.globals["pages"] = [page for page in PAGES if page.title]
     templates.globals["has_uplot"] = (STATIC / "vendor" / "uPlot.iife.min.js").exists()
     templates.globals["read_only"] = access.read_only
+    templates.globals["root"] = access.place
     return templates
 
 
@@ -132,8 +134,11 @@ class _Dashboard:
         if request.method != "GET":
             raise Denied(405, "open the link in a browser")
         session = self.access.log_in(request.query_params.get("ticket", ""))
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(COOKIE, session, httponly=True, samesite="strict")
+        # A page and no redirect: a link in a file is from another site, to which a strict cookie is not sent.
+        answer = self._html("entered.html", 200)
+        answer.set_cookie(
+            COOKIE, session, SESSION_S, path=f"{self.access.place}/", httponly=True, samesite="strict"
+        )
         return answer
 
     async def page(self, page: Page, request: Request) -> Response:
@@ -157,7 +162,7 @@ class _Dashboard:
         if verb not in VERBS:
             raise Denied(404, "there is no such change")
         await run_in_threadpool(self.daemon.change, ref, verb.partition("-")[0], VERBS[verb])
-        return RedirectResponse(f"/jobs/{ref}", 303)
+        return RedirectResponse(f"{self.access.place}/jobs/{ref}", 303)
 
     async def live(self, _request: Request) -> Response:
         """Tell a page when to load itself again."""
@@ -176,9 +181,13 @@ class _Dashboard:
         body, headers = await run_in_threadpool(log_piece, self.daemon, ref, query)
         return PlainTextResponse(body, headers=headers)
 
-    async def not_found(self, _request: Request, _error: Exception) -> Response:
-        """Answer a request for a page that is not there."""
-        answer = self._failed(404, "there is no such page")
+    async def not_found(self, request: Request, _error: Exception) -> Response:
+        """Answer a request for a page that is not there; outside of our place nothing tells where that is."""
+        answer: Response
+        if request.url.path.startswith(f"{self.access.place}/"):
+            answer = self._failed(404, "there is no such page")
+        else:
+            answer = PlainTextResponse("open the link that runner dash has printed\n", 404)
         answer.headers.update(HEADERS)
         return answer
 

@@ -44,7 +44,7 @@
   }
 
   if (document.querySelector("[data-live]") && window.EventSource) {
-    const events = new EventSource("/live");
+    const events = new EventSource(`${document.body.dataset.root}/live`);
     events.addEventListener("open", () => say("Live"));
     events.addEventListener("change", refresh);
     events.addEventListener("away", () => say("The daemon does not answer."));

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from runner.dashboard.access import LINK_S, MOST_SESSIONS, Access, Denied
+from runner.dashboard.access import LINK_S, MOST_SESSIONS, SESSION_S, Access, Denied
 
 
 @dataclass
@@ -101,3 +101,19 @@ def test_a_read_only_dashboard_changes_nothing(clock: Clock) -> None:
     session = access.check_session(None)
     with pytest.raises(Denied, match="read-only"):
         access.check_change(session, "localhost", None, access.form_token(session))
+
+
+def test_a_browser_is_logged_out_after_a_while(access: Access, clock: Clock) -> None:
+    session = access.log_in(access.new_ticket())
+    clock.now = SESSION_S - 1
+    assert access.check_session(session)
+    clock.now = SESSION_S
+    with pytest.raises(Denied) as denied:
+        access.check_session(session)
+    assert denied.value.status == 401
+
+
+def test_no_two_dashboards_have_the_same_place(clock: Clock) -> None:
+    assert len(Access(clock).place) > 30
+    assert Access(clock).place != Access(clock).place
+    assert Access(clock, needs_login=False).place == ""

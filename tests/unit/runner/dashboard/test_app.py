@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from runner.client.autostart import Endpoint
 from runner.client.client import Client
-from runner.dashboard.access import Access
+from runner.dashboard.access import SESSION_S, Access
 from runner.dashboard.app import application
 from runner.dashboard.daemon import Daemon
 from runner.dashboard.sweeps import usual_best
@@ -73,17 +73,20 @@ class Desk:
         self.access = Access(time.monotonic, **facts)
         client = Client(Endpoint(str(api.socket_path), None))
         app = application(Daemon(client, time.monotonic), self.access)
-        self.browser = TestClient(app, base_url="http://localhost:8433", follow_redirects=False)
+        self.browser = TestClient(
+            app, base_url=f"http://localhost:8433{self.access.place}", follow_redirects=False
+        )
 
     def log_in(self) -> "Desk":
         answer = self.browser.get("/login", params={"ticket": self.access.new_ticket()})
-        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert answer.status_code == 200
+        assert f'content="0;url={self.access.place}/"' in answer.text
         return self
 
     def page(self, path: str, status: int = 200) -> str:
         answer = self.browser.get(path)
         assert answer.status_code == status, answer.text
-        return answer.text
+        return answer.text.replace(self.access.place, "")
 
 
 @pytest.fixture
@@ -390,7 +393,7 @@ def test_a_change_is_made_from_the_page_and_shown(desk: Desk, api: FakeApi) -> N
     answer = desk.browser.post(
         "/jobs/000001/cancel", data={"token": token}, headers={"Origin": "http://localhost:8433"}
     )
-    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/000001")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{desk.access.place}/jobs/000001")
     assert api.jobs["000001"]["outcome"] == "cancelled"
 
 
@@ -438,6 +441,23 @@ def test_the_cookie_is_for_this_site_and_no_script(api: FakeApi) -> None:
     )
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
+    assert f"path={desk.access.place.lower()}/;" in cookie
+    assert f"max-age={SESSION_S}" in cookie
+
+
+def test_the_cookie_goes_to_no_other_port_of_the_loopback(desk: Desk) -> None:
+    sent = desk.browser.build_request("GET", "/jobs")
+    assert "cookie" in sent.headers
+    for place in ("", "/", "/login", "/jobs", desk.access.place[:-1]):
+        sent = desk.browser.build_request("GET", f"http://localhost:9999{place}")
+        assert "cookie" not in sent.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/login", "/static/dash.css", "/nowhere"])
+def test_outside_of_its_place_a_dashboard_says_nothing_of_it(desk: Desk, path: str) -> None:
+    answer = desk.browser.get(f"http://localhost:8433{path}")
+    assert answer.status_code == 404
+    assert desk.access.place not in answer.text + str(answer.headers)
 
 
 def test_the_cookie_of_another_users_dashboard_opens_nothing(api: FakeApi, desk: Desk) -> None:

@@ -34,6 +34,8 @@ class Status(Report):
     save_every_s: float | None = Field(None, ge=0, description="Seconds between two saves, as settled.")
     save_stall_s: float | None = Field(None, ge=0, description="For how long a save holds training up.")
     saves_when_asked: bool | None = Field(None, description="Whether it saves when it is asked to stop.")
+    eval_s: float | None = Field(None, ge=0, description="Seconds of the evaluation that runs, as expected.")
+    eval_left_s: float | None = Field(None, ge=0, description="Seconds that it still takes.")
     resumed_from: int | None = Field(None, ge=0)
     metrics: dict[str, float] = Field({}, max_length=100, description="Further numbers, by their names.")
 

@@ -153,6 +153,6 @@ def test_a_job_that_fills_its_machine_makes_room_for_its_canary(daemon: Service)
     file = training(daemon, "large", FEWER, resources=resources, profile=loop)
     said = daemon.runner("apply", str(file), "--canary", "50")
     assert "there is no room beside the job" in said
-    assert "the trial cost" in said
+    assert "to start again, with the change or without" in said
     ended = leave(daemon, job_id, 2)
     assert ended["attempts"][1]["resumed_from"] >= 250

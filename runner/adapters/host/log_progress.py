@@ -43,8 +43,21 @@ _OTHER_BAR: Final = re.compile(
 )
 """Descriptions of bars that are not the training."""
 
+_EVALUATION: Final = re.compile(rb"(?i)eval|valid|test")
+"""Descriptions of bars of an evaluation, which is a part of the work; so is a shorter bar without one."""
+
+_TQDM_TIME: Final = re.compile(rb"((?:[0-9]{1,6}:){1,3}[0-9]{2})<((?:[0-9]{1,6}:){1,3}[0-9]{2})")
+"""The time that a bar has taken, and what is left."""
+
 _TRAINER: Final = re.compile(rb"\{'(?:loss|train_loss|eval_loss)': [^{}]{1,2000}\}")
 _TRAINER_ITEM: Final = re.compile(rb"'([A-Za-z][A-Za-z0-9_/]{0,63})': '?([0-9.eE+-]{1,32})'?[,}]")
+
+
+class _Evaluation(NamedTuple):
+    """A bar of an evaluation, in seconds."""
+
+    whole_s: float
+    left_s: float
 
 
 class _Bar(NamedTuple):
@@ -69,6 +82,7 @@ class LogProgressReader:
     _known: dict[str, float] = field(default_factory=dict)
     _time_s: float = 0.0
     _longest_bar: int = 0
+    _evaluation: _Evaluation | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def status(self) -> Status | None:
@@ -101,16 +115,20 @@ class LogProgressReader:
         for each in found:
             if each:
                 self._known.update(each)
+            if each or self._evaluation:
                 self._time_s = state.st_mtime
 
     def _of_line(self, line: bytes) -> dict[str, float]:
         """Return the numbers that a line tells, by the names of groups."""
+        bar = self._bar(line) if b"|" in line else None
         if self.pattern is not None:
             match = compile_pattern(self.pattern).search(line)
             groups = match.groupdict() if match else {}
             named = ((_text(name), _number(value)) for name, value in groups.items())
-            return {name: value for name, value in named if value is not None}
-        if b"|" in line and (bar := self._bar(line)) is not None:
+            found = {name: value for name, value in named if value is not None}
+            self._evaluation = None if found else self._evaluation
+            return found
+        if bar is not None:
             values = {"step": bar.step, "total": bar.total, "items_per_s": bar.rate, "loss": bar.loss}
             return {name: float(value) for name, value in values.items() if value is not None}
         return dict(_of_trainer(line)) if b"': " in line else {}
@@ -121,8 +139,10 @@ class LogProgressReader:
         if match is None:
             return None
         title, done, length, state = match[1], int(match[2]), int(match[3]), match[4]
-        if not length or _OTHER_BAR.search(title) or (not title.strip() and length < self._longest_bar):
-            return None  # a bar without a title that is shorter is an evaluation
+        is_evaluation = _EVALUATION.search(title) or (not title.strip() and length < self._longest_bar)
+        self._evaluation = _evaluation_of(state) if is_evaluation and done < length else None
+        if not length or _OTHER_BAR.search(title) or is_evaluation:
+            return None
         step, total = _over_epochs(title, done, length)
         if not title.strip():
             self._longest_bar = length
@@ -134,8 +154,11 @@ class LogProgressReader:
 
     def _status(self) -> Status:
         known = self._known
+        runs = self._evaluation
         return Status(
-            phase=Phase.TRAIN,
+            phase=Phase.TRAIN if runs is None else Phase.EVAL,
+            eval_s=None if runs is None else runs.whole_s,
+            eval_left_s=None if runs is None else runs.left_s,
             time=self._time_s,
             step=_count(known.get("step")) or 0,
             total_steps=_count(known.get("total")),
@@ -143,6 +166,23 @@ class LogProgressReader:
             loss=known.get("loss"),
             metrics={name: value for name, value in known.items() if name not in _SHOWN},
         )
+
+
+def _evaluation_of(state: bytes) -> _Evaluation | None:
+    """Return what the bar of an evaluation tells; None if it does not know yet how long it takes."""
+    match = _TQDM_TIME.search(state)
+    if match is None:
+        return None
+    passed_s, left_s = (_clock_s(text) for text in match.groups())
+    return _Evaluation(passed_s + left_s, left_s)
+
+
+def _clock_s(text: bytes) -> float:
+    """Return the seconds of ``1:02:03`` or ``02:03``."""
+    seconds = 0
+    for part in text.split(b":"):
+        seconds = seconds * 60 + int(part)
+    return float(seconds)
 
 
 _SHOWN: Final = frozenset(FIELDS) - {"epoch"}

@@ -301,10 +301,27 @@ CHANGE_FACTS: Final = (
         least=0,
     ),
     Fact(
+        "econ.resume_saves_s",
+        FactKind.NUMBER,
+        _CHANGE,
+        "time to the end without the change, less the time to the end after resuming with it",
+        "the same",
+        unit="s",
+    ),
+    Fact(
+        "econ.restart_saves_s",
+        FactKind.NUMBER,
+        _CHANGE,
+        "the same for starting again at step 0",
+        "the same",
+        unit="s",
+    ),
+    Fact(
         "econ.resume_pays",
         FactKind.TRUTH,
         _CHANGE,
-        "econ.resume_gain reaches economics.hurdle",
+        "resuming ends sooner: econ.resume_gain reaches economics.hurdle, or econ.resume_saves_s "
+        "economics.saving, or it alone ends within the time limit",
         "the policy",
         derived=True,
     ),
@@ -312,9 +329,40 @@ CHANGE_FACTS: Final = (
         "econ.restart_pays",
         FactKind.TRUTH,
         _CHANGE,
-        "econ.restart_gain reaches economics.hurdle",
+        "the same for starting again at step 0",
         "the policy",
         derived=True,
+    ),
+    *(
+        Fact(
+            f"econ.{choice}_in_time",
+            FactKind.TRUTH,
+            _CHANGE,
+            f"{what} ends within the time limit of the job",
+            "measured rates, and resources.time_limit; unknown without a limit",
+        )
+        for choice, what in (
+            ("keep", "the job without the change"),
+            ("resume", "the job that is resumed with the change"),
+            ("restart", "the job that starts again with the change"),
+        )
+    ),
+    Fact(
+        "econ.price_s",
+        FactKind.NUMBER,
+        _CHANGE,
+        "what the change costs at the present rate: stop, start, and what is computed again; of a change of "
+        "class D or E all that is done",
+        "the measured rate of the job; its starts",
+        unit="s",
+    ),
+    Fact(
+        "econ.price_share",
+        FactKind.NUMBER,
+        _CHANGE,
+        "econ.price_s, as a share of the time to the end without the change",
+        "the same",
+        least=0,
     ),
     Fact(
         "econ.best",

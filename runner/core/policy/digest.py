@@ -58,7 +58,10 @@ def _backoff(backoff: Backoff) -> Json:
 
 
 def _economics(economics: Economics) -> Json:
+    # Named only where it is not the usual one: policies from before it was a setting keep their digests.
+    saving = {} if economics.saving == Economics().saving else {"saving": _duration(economics.saving)}
     return {
+        **saving,
         "hurdle": _number(economics.hurdle),
         "max_swaps": economics.max_swaps,
         "rate_window": _duration(economics.rate_window),

@@ -9,7 +9,7 @@ is an unknown fact.  docs/reference/policy.md derives the formulas.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from runner.core.policy.facts import FactValue
@@ -101,63 +101,145 @@ class Risk:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternatives:
-    """Expected seconds to the end, at the bounds that speak against a change, and what a trial has cost.
+class Evaluations:
+    """The evaluations of a training, and the seconds of one: now, and with the change.
 
-    ``resume_s`` is None where nothing is saved: what would be resumed begins at step 0.
+    They come after every so many steps and at the end; ``every`` is None where that is not known.
+    ``running_s`` is what the one that runs after step ``Work.done`` still takes; None: none runs.
+    """
+
+    every: float | None = None
+    now_s: float = 0.0
+    new_s: float = 0.0
+    running_s: float | None = None
+
+    def after(self, step: float, total: float) -> int:
+        """Return how many follow a step, up to the end."""
+        if not self.every or step >= total:
+            return 0
+        return math.ceil(total / self.every) - math.floor(step / self.every)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Expected seconds to the end, at the bounds that speak against a change.
+
+    What a trial has cost is spent in each of them.  ``resume_s`` is None where nothing is saved: what would
+    be resumed begins at step 0.
     """
 
     keep_s: float
     resume_s: float | None
     restart_s: float
-    trial_s: float = 0.0
 
     @property
     def resume_gain(self) -> float | None:
-        return None if self.resume_s is None else self.keep_s / (self.resume_s + self.trial_s)
+        return None if self.resume_s is None else self.keep_s / self.resume_s
 
     @property
     def restart_gain(self) -> float:
-        return self.keep_s / (self.restart_s + self.trial_s)
-
-    @property
-    def soonest_change_s(self) -> float:
-        """Return the time to the end with the better change, without what a trial has cost."""
-        return self.restart_s if self.resume_s is None else min(self.resume_s, self.restart_s)
+        return self.keep_s / self.restart_s
 
     @property
     def best(self) -> Choice:
         """The alternative that ends first; in a tie ``keep`` precedes ``resume``, and that ``restart``."""
-        if self.keep_s <= self.soonest_change_s + self.trial_s:
+        soonest_s = self.restart_s if self.resume_s is None else min(self.resume_s, self.restart_s)
+        if self.keep_s <= soonest_s:
             return "keep"
-        return "restart" if self.soonest_change_s != self.resume_s else "resume"
+        return "restart" if soonest_s != self.resume_s else "resume"
 
-    def facts(self) -> dict[str, FactValue]:
-        """Return the facts for the policy."""
-        told: dict[str, FactValue] = {"econ.restart_gain": self.restart_gain, "econ.best": self.best}
-        return told if self.resume_gain is None else {**told, "econ.resume_gain": self.resume_gain}
+    def seconds(self) -> dict[Choice, float]:
+        """Return the seconds of each alternative that there is."""
+        known: dict[Choice, float | None] = {
+            "keep": self.keep_s,
+            "resume": self.resume_s,
+            "restart": self.restart_s,
+        }
+        return {choice: seconds for choice, seconds in known.items() if seconds is not None}
+
+    def facts(self, left_s: float | None = None) -> dict[str, FactValue]:
+        """Return the facts for the policy; ``left_s`` is the time that is left to the job, None: any."""
+        told: dict[str, FactValue] = {"econ.best": self.best}
+        for choice, seconds in self.seconds().items():
+            if choice != "keep":
+                told[f"econ.{choice}_gain"] = self.keep_s / seconds
+                told[f"econ.{choice}_saves_s"] = self.keep_s - seconds
+            if left_s is not None:
+                told[f"econ.{choice}_in_time"] = seconds <= left_s
+        return told
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCosts:
-    """The input of a comparison without the rates."""
+    """The input of a comparison without the rates.
+
+    ``standing_s`` is what a job that stands still needs for the start without the change; None: it runs.
+    """
 
     work: Work
     costs: Overheads = field(default_factory=Overheads)
     risk: Risk = field(default_factory=Risk)
-    trial_s: float = 0.0
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    standing_s: float | None = None
+
+    @property
+    def kept(self) -> float:
+        """The step from which the next attempt goes on."""
+        stops_now = self.work.on_demand and self.standing_s is None
+        return self.work.done if stops_now else self.work.saved
+
+    @property
+    def stop_s(self) -> float:
+        """The seconds of the stop, without a save; a job that stands still has stopped."""
+        return self.costs.stop_s if self.standing_s is None else 0.0
+
+    @property
+    def save_s(self) -> float:
+        """The seconds of the save on request."""
+        return self.costs.save_s if self.work.on_demand and self.standing_s is None else 0.0
+
+    def evaluations_after(self, step: float) -> int:
+        """Return how many evaluations an attempt makes that goes on from a step, other than the running one.
+
+        An attempt that begins at the step after which one runs makes that one, too, and makes it anew.
+        """
+        again = self.evaluations.running_s is not None and step == self.work.done
+        return self.evaluations.after(step, self.work.total) + again
 
 
 def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) -> Alternatives | None:
     """Return the three alternatives; None if a rate is unknown or may be zero, or no work is left."""
     work, costs = case.work, case.costs
-    if now is None or new is None or new.low <= 0 or work.done >= work.total:
+    is_over = work.done >= work.total and case.evaluations.running_s is None
+    if now is None or new is None or new.low <= 0 or is_over:
         return None
-    kept = work.done if work.on_demand else work.saved
-    save_s = costs.save_s if work.on_demand else 0.0
-    resumed_s = save_s + costs.restart_s + costs.load_s + _expected(case, (work.total - kept) / new.low)
-    restart_s = costs.restart_s + _expected(case, work.total / new.low)
-    return Alternatives(_kept_going(case, now.high), resumed_s if kept > 0 else None, restart_s, case.trial_s)
+    fresh_s = case.stop_s + costs.start_s + costs.data_s + costs.warm_s
+    restart_s = fresh_s + _expected(case, _compute_s(case, 0, new.low))
+    resume_s = None
+    if case.kept > 0:
+        resume_s = (
+            case.save_s + fresh_s + costs.load_s + _expected(case, _compute_s(case, case.kept, new.low))
+        )
+    return Alternatives(_kept_going(case, now.high), resume_s, restart_s)
+
+
+def _compute_s(case: ChangeCosts, step: float, rate: float) -> float:
+    """Return the seconds of steps and evaluations with the change, from a step to the end."""
+    return (case.work.total - step) / rate + case.evaluations_after(step) * case.evaluations.new_s
+
+
+def price_s(case: ChangeCosts, rate: Rate, choice: Choice) -> float | None:
+    """Return the seconds that a change costs at the present rate: stop, start, and what is computed again.
+
+    None: nothing is saved from which the job could be resumed.
+    """
+    if choice == "keep":
+        return 0.0
+    if choice == "resume" and case.kept <= 0:
+        return None
+    same = replace(case, evaluations=replace(case.evaluations, new_s=case.evaluations.now_s), risk=Risk())
+    found = compare_alternatives(same, Rate(rate.mean, 0.0, rate.count), Rate(rate.mean, 0.0, rate.count))
+    return None if found is None else found.seconds()[choice] - found.keep_s
 
 
 def misses_expectation(promised: float, delivered: float) -> bool:
@@ -192,17 +274,22 @@ def _expected(case: ChangeCosts, compute_s: float) -> float:
 
 
 def _kept_going(case: ChangeCosts, rate: float) -> float:
-    """Return the expected time to the end of an attempt that goes on.
+    """Return the expected time to the end of an attempt that goes on, or that starts again as it was.
 
     One that saves nothing also stands to lose what it has: with the chance that an interruption comes
     before the end, everything since the last checkpoint is computed again.
     """
-    work, mean_s = case.work, case.risk.mean_between_s
-    left_s = (work.total - work.done) / rate
+    work, mean_s, each = case.work, case.risk.mean_between_s, case.evaluations
+    if case.standing_s is not None:
+        steps_s = (work.total - case.kept) / rate
+        return case.standing_s + _expected(case, steps_s + case.evaluations_after(case.kept) * each.now_s)
+    left_s = (work.total - work.done) / rate + each.after(work.done, work.total) * each.now_s
+    left_s += each.running_s or 0.0
     if mean_s is None or case.risk.interval_s is not None:
         return _expected(case, left_s)
     recovery_s = case.costs.recovery_s
-    again_s = expected_unsaved_s((work.total - work.saved) / rate, mean_s, recovery_s)
+    all_s = (work.total - work.saved) / rate + case.evaluations_after(work.saved) * each.now_s
+    again_s = expected_unsaved_s(all_s, mean_s, recovery_s)
     return -math.expm1(-left_s / mean_s) * (mean_s + recovery_s + again_s)
 
 

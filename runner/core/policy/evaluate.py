@@ -23,7 +23,7 @@ from runner.core.policy.explain import (
 )
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History
-from runner.core.policy.model import DISTURBS, STARTS, Adjustment, OnExhausted, Policy, Rule, Verb
+from runner.core.policy.model import DISTURBS, STARTS, Adjustment, Economics, OnExhausted, Policy, Rule, Verb
 
 ANSWERS: Final = "answers"
 ASKED_FIRST: Final = "would answer; what was asked for comes first"
@@ -59,10 +59,23 @@ def derive_facts(
         )
     if moment is DecisionPoint.CHANGE:
         for verb in STARTS:
-            gain = situation.facts.get(f"econ.{verb}_gain")
-            if isinstance(gain, int | float):
-                facts[f"econ.{verb}_pays"] = gain >= policy.economics.hurdle
+            if (worth_it := pays(policy.economics, verb, situation.facts)) is not None:
+                facts[f"econ.{verb}_pays"] = worth_it
     return facts
+
+
+def pays(economics: Economics, verb: Verb, facts: Facts) -> bool | None:
+    """Return whether a change is worth its interruption; None if nobody knows its gain.
+
+    A tenth of twelve hours is worth it, and a seventh of a minute is: a saving counts by its share of what
+    is left, or by its length.
+    """
+    gain, saves_s = facts.get(f"econ.{verb}_gain"), facts.get(f"econ.{verb}_saves_s")
+    if not isinstance(gain, int | float):
+        return None
+    long = isinstance(saves_s, int | float) and saves_s >= economics.saving.total_seconds()
+    late = facts.get("econ.keep_in_time") is False and facts.get(f"econ.{verb}_in_time") is True
+    return gain >= economics.hurdle or long or late
 
 
 def failure_fingerprint(facts: Facts) -> str:

@@ -43,6 +43,7 @@ def dump_policy(policy: Policy) -> str:
         },
         "economics": {
             "hurdle": economics.hurdle,
+            "saving": economics.saving,
             "max_swaps": economics.max_swaps,
             "rate_window": economics.rate_window,
         },

@@ -63,7 +63,12 @@ _CEILINGS: Final = {
     "no_progress": _whole(1, 1000),
 }
 _BACKOFF: Final = {"first": DURATION, "factor": _number(1, 100), "max": DURATION, "jitter": _number(0, 1)}
-_ECONOMICS: Final = {"hurdle": _number(1, 100), "max_swaps": _whole(0, 100), "rate_window": DURATION}
+_ECONOMICS: Final = {
+    "hurdle": _number(1, 100),
+    "saving": DURATION,
+    "max_swaps": _whole(0, 100),
+    "rate_window": DURATION,
+}
 
 
 def _rule(moment: DecisionPoint) -> dict[str, Any]:

@@ -6,7 +6,7 @@ lineage of its parent job can change.  It has one attempt and a time limit, save
 cancelled when it has been measured, or when the daemon that started it is gone.
 
 If there is no room beside the parent, the parent is held: it saves and gives its resources back until
-somebody has decided.  The time that it is held counts as a cost of the trial.
+somebody has decided.  That time is spent whatever is decided, and speaks for none of the alternatives.
 """
 
 import os
@@ -15,12 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from threading import Thread
-from typing import Final
 
-from jobs.contract import (
-    CheckpointInvalid,
-    Program,
-)
+from jobs.contract import CheckpointInvalid, Program
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused
 from runner.base.waiting import check_wanted
@@ -32,10 +28,8 @@ from runner.files.revision import Revision, parse_revision
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.measurement import MAX_WAIT_S, TrialMeasurer
-from runner.services.rollout.throughput import parse_metrics
-from runner.services.rollout.trial import MIN_STEPS, Trial, canary_revision, is_canary, saves_on_stop
-
-REPORT_BYTES: Final = 64 * 1024  # enough to see whether steps are reported at all
+from runner.services.rollout.progress import StepTimes, saves_when_asked
+from runner.services.rollout.trial import MIN_STEPS, Trial, canary_revision, is_canary
 
 
 @dataclass(slots=True)
@@ -44,10 +38,12 @@ class CanaryService:
 
     service: JobService
     _trials: dict[str, Trial] = field(default_factory=dict)
+    step_times: StepTimes = field(init=False)
     _measurer: TrialMeasurer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._measurer = TrialMeasurer(self.service)
+        self.step_times = StepTimes(self.service)
+        self._measurer = TrialMeasurer(self.service, self.step_times)
 
     def cancel_orphans(self) -> None:
         """Cancel the canaries of an earlier daemon: nobody waits for their results."""
@@ -99,20 +95,16 @@ class CanaryService:
             raise Refused(f"job {row.job.id}: is {row.job.state.kind}; a canary is for a job that runs")
 
     def check_comparable(self, row: JobRow) -> None:
-        """Check that the job reports steps: a program that has reported none yet will not start to.
+        """Check that the job tells its steps: a program that has told none yet will not start to.
 
         Raises:
-            Refused: it is a program, and none of its attempts has reported a step.
+            Refused: it is a program, and none of its attempts has told a step.
         """
-        if not isinstance(parse_revision(row.revision).job.workload, Program):
-            return
-        attempts = range(max(row.job.attempts, 1), 0, -1)
-        service, lineage = self.service.attempt_service, row.job.lineage
-        metrics = (service.metrics(row, number, lineage, REPORT_BYTES) for number in attempts)
-        if not any(map(parse_metrics, metrics)):
+        is_program = isinstance(parse_revision(row.revision).job.workload, Program)
+        if is_program and not self.step_times.has_reported(row):
             raise Refused(
                 f"job {row.job.id}: has never reported a step, so a canary cannot be compared with it; "
-                "let the program report steps (job.report), or apply without --canary"
+                "let the program report steps (job.report), or let progress.pattern find them in its log"
             )
 
     def start(self, caller: Caller, row: JobRow, offered: Revision, steps: int, kind: ChangeClass) -> Trial:
@@ -126,7 +118,7 @@ class CanaryService:
         with ExitStack() as on_failure:
             if parked:
                 on_failure.callback(self._measurer.release, row.job.id)
-            first = self._submit(caller, row, canary_revision(offered, row.job), steps, kind)
+            first = self._submit(caller, row, canary_revision(offered, row.job, steps), steps, kind)
             on_failure.pop_all()
         trial = Trial(row.job.id, first[0], steps, began, first[1], parked)
         self._trials[trial.job_id] = trial
@@ -139,10 +131,12 @@ class CanaryService:
         unmet = daemon.run_exclusively(lambda: daemon.scheduler.unmet(row, offered.needs()))
         if not unmet:
             return None
-        if not saves_on_stop(parse_revision(row.revision)):
+        saving = saves_when_asked(self.service, row, parse_revision(row.revision))
+        if not saving.on_demand:
+            why = f" ({saving.why})" if saving.why else ""
             raise Refused(
                 f"job {row.job.id}: no room for a canary ({unmet}), and stopping the job for one would lose "
-                "what it has not saved; free some room, or apply without --canary"
+                f"what it has not saved{why}; free some room, or apply without --canary"
             )
         parked = self.service.clock.now()
         hold, job_id = HoldRequested(parked, "its canary"), row.job.id

@@ -5,19 +5,31 @@ is counted in steps, because a step is the same work before and after the change
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from runner.core.policy.economics import (
     Alternatives,
     ChangeCosts,
     Choice,
+    Evaluations,
     Overheads,
     Rate,
     break_even_speedup,
     compare_alternatives,
+    price_s,
 )
-from runner.core.policy.facts import FactValue
+from runner.core.policy.facts import Facts, FactValue
+
+TOO_UNSURE: Final = "the slowest rate that the measurement leaves possible is 0"
+
+
+class Canary(NamedTuple):
+    """The length of a canary: its steps, and about how long they take with its start."""
+
+    steps: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +38,8 @@ class CostBenefit:
 
     ``slowed`` is how many times slower the job was while its canary ran beside it.  It is not certain, so no
     decision uses it; the expected times do.  ``interrupts`` is whether an attempt is stopped for the change,
-    and ``other`` is the reason why its steps are other work than the steps now.
+    and ``other`` is the reason why its steps are other work than the steps now.  ``afresh`` is whether the
+    change could only begin at step 0; ``left_s`` is the time that the job's limit leaves.
     """
 
     case: ChangeCosts
@@ -35,6 +48,8 @@ class CostBenefit:
     slowed: float = 1.0
     interrupts: bool = True
     other: str = ""
+    afresh: bool = False
+    left_s: float | None = None
     found: Alternatives | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -43,23 +58,54 @@ class CostBenefit:
 
     def facts(self) -> dict[str, FactValue]:
         """Return the facts of the policy catalog."""
-        return {} if self.found is None else self.found.facts()
+        told = {} if self.found is None else self.found.facts(self.left_s)
+        price, keep_s = self.price_s(), self.unchanged_s()
+        if price is not None and keep_s:
+            told |= {"econ.price_s": price, "econ.price_share": max(price, 0.0) / keep_s}
+        return told
+
+    def price_s(self) -> float | None:
+        """Return what the change costs at the present rate, in seconds; None if that is not known."""
+        if self.now is None or not self.interrupts:
+            return None
+        return price_s(self.case, self.now, "restart" if self.afresh else "resume")
+
+    def unchanged_s(self) -> float | None:
+        """Return the seconds to the end without the change, at the present rate."""
+        if self.now is None:
+            return None
+        same = compare_alternatives(self.case, self.now, self.now)
+        return None if same is None else same.keep_s
 
     def seconds(self, choice: Choice) -> float | None:
         """Return the remaining seconds of a choice; None if it is impossible or unknown."""
-        if self.found is None:
-            return None
-        each = {"keep": self.found.keep_s, "resume": self.found.resume_s, "restart": self.found.restart_s}
-        return each[choice]
+        return None if self.found is None else self.found.seconds().get(choice)
 
     def expected(self, choice: Choice) -> float | None:
         """Return the expected remaining seconds: at the mean rates, without a canary beside the job."""
-        if self.found is None or self.now is None or self.new is None:
+        if self.other or self.now is None or self.new is None:
             return None
-        costs = self.case.costs
+        costs, each = self.case.costs, self.case.evaluations
         alone = replace(costs, stop_s=costs.stop_s / self.slowed, start_s=costs.start_s / self.slowed)
-        case = replace(self.case, costs=alone)
-        return CostBenefit(case, _certain(self.now), _certain(self.new, self.slowed)).seconds(choice)
+        seen = each.new_s / self.slowed if each.new_s != each.now_s else each.new_s
+        case = replace(self.case, costs=alone, evaluations=replace(each, new_s=seen))
+        found = compare_alternatives(case, _certain(self.now), _certain(self.new, self.slowed))
+        return None if found is None else found.seconds().get(choice)
+
+    def longer_canary(self, steps: int, limit_s: float, pays: Callable[[Facts], bool]) -> Canary | None:
+        """Return the shortest longer canary that could decide for the change, as far as its mean rates hold.
+
+        None if the change would pay as it was measured, or would not at its mean rates, or if no canary
+        within ``limit_s`` tells it.  ``pays`` returns whether the facts are enough for the change.
+        """
+        if self.other or self.now is None or self.new is None or pays(self.facts()):
+            return None
+        for times in (2, 4, 8, 16, 32):
+            new = replace(self.new, deviation=self.new.deviation / math.sqrt(times))
+            seconds = self.case.costs.start_s + steps * times / self.new.mean
+            if seconds <= limit_s and pays(replace(self, new=new).facts()):
+                return Canary(steps * times, seconds)
+        return None
 
     def json(self) -> dict[str, object]:
         """Return the numbers as JSON values."""
@@ -99,7 +145,7 @@ def explain(worth: CostBenefit) -> tuple[str, ...]:
 
 
 def _lines(worth: CostBenefit) -> Iterator[str]:
-    work = worth.case.work
+    work, case = worth.case.work, worth.case
     yield f"work       {_work(worth)}"
     if not worth.interrupts:
         yield "cost       none: nothing is interrupted, so nothing has to pay"
@@ -107,27 +153,75 @@ def _lines(worth: CostBenefit) -> Iterator[str]:
     yield f"rate now   {_rate(worth.now)}"
     yield f"rate new   {_rate(worth.new)}"
     if worth.found is None or worth.now is None or worth.new is None:
-        missing = worth.other or "both rates must be measured, and some work must be left"
-        yield f"gain       unknown: {missing}"
+        yield from _unknown(worth)
         return
-    costs, trial = worth.case.costs, worth.case.trial_s
-    yield f"change     {_costs(costs)}{f'; the trial cost {trial:.1f} s' if trial else ''}"
+    yield f"change     {_costs(case.costs)}"
+    if case.standing_s is not None:
+        yield f"standing   it needs {case.standing_s:.1f} s to start again, with the change or without"
+    if case.evaluations.every:
+        yield f"evaluation {_evaluations(case.evaluations)}"
     if worth.slowed > 1:
         felt = f"the job was {worth.slowed:.2f} times slower while its canary ran"
         yield f"beside     {felt}: more can be expected than is certain"
-    if (mean_s := worth.case.risk.mean_between_s) is not None:
-        yield f"risk       {_risk(mean_s, worth.case.risk.interval_s)}"
-    left = work.total - work.done
-    yield f"keep       {left:.0f} steps / {worth.now.high:.3g} = {worth.found.keep_s:.1f} s"
+    if (mean_s := case.risk.mean_between_s) is not None:
+        yield f"risk       {_risk(mean_s, case.risk.interval_s)}"
+    yield f"keep       {_kept(worth, worth.now)} = {worth.found.keep_s:.1f} s{_in_time(worth, 'keep')}"
     yield f"resume     {_resumed(worth, worth.found, worth.new)}"
-    fresh = costs.restart_s
-    restarted = (
-        f"{fresh:.1f} s + {work.total:.0f} steps / {worth.new.low:.3g} = {worth.found.restart_s:.1f} s"
-    )
-    yield f"restart    {restarted}: {_gain(worth.found, worth.found.restart_gain)}"
-    faster, needed = worth.new.mean / worth.now.mean, break_even_speedup(work, worth.now.high, fresh)
+    fresh_s = case.costs.restart_s - case.costs.stop_s + case.stop_s
+    restarted = f"{_sum(case, fresh_s, 0, worth.new)} = {worth.found.restart_s:.1f} s"
+    gain = _gain(worth.found, worth.found.restart_gain)
+    yield f"restart    {restarted}: {gain}{_in_time(worth, 'restart')}"
+    faster, needed = worth.new.mean / worth.now.mean, break_even_speedup(work, worth.now.high, fresh_s)
     pays = f"pays from {needed:.2f} times on" if math.isfinite(needed) else "cannot pay any more"
     yield f"best       {worth.found.best}: {faster:.2f} times faster, and a restart {pays}"
+
+
+def _unknown(worth: CostBenefit) -> Iterator[str]:
+    """Yield the price of a change whose gain is not known, and why it is not."""
+    price, keep_s, work = worth.price_s(), worth.unchanged_s(), worth.case.work
+    if price is not None and keep_s is not None:
+        back = 0 if worth.afresh else worth.case.kept
+        again = f"{max(work.done - back, 0):.0f} steps again" if work.done > back else "no step again"
+        yield f"price      {_costs(worth.case.costs)}, {again}: {price:.0f} s for {keep_s:.0f} s of work"
+    missing = "both rates must be measured, and some work must be left"
+    if worth.new is not None and worth.new.low <= 0:
+        missing = TOO_UNSURE
+    yield f"gain       unknown: {worth.other or missing}"
+
+
+def _in_time(worth: CostBenefit, choice: Choice) -> str:
+    seconds = worth.seconds(choice)
+    if worth.left_s is None or seconds is None:
+        return ""
+    left = f"the {worth.left_s:.0f} s that its time limit leaves"
+    return f"; within {left}" if seconds <= worth.left_s else f"; not within {left}"
+
+
+def _kept(worth: CostBenefit, now: Rate) -> str:
+    case = worth.case
+    each, standing_s = case.evaluations, case.standing_s
+    since = case.work.done if standing_s is None else case.kept
+    steps = f"{case.work.total - since:.0f} steps / {now.high:.3g}"
+    count = each.after(since, case.work.total) if standing_s is None else case.evaluations_after(since)
+    running = each.running_s if standing_s is None else None
+    parts = [
+        f"{standing_s:.1f} s" if standing_s is not None else "",
+        steps,
+        f"{count} evaluations * {each.now_s:.1f} s" if count else "",
+        f"{running:.1f} s of the one that runs" if running is not None else "",
+    ]
+    return " + ".join(filter(None, parts))
+
+
+def _sum(case: ChangeCosts, cost_s: float, step: float, new: Rate) -> str:
+    """Return the terms of an attempt with the change from a step on."""
+    count = case.evaluations_after(step)
+    evaluated = f" + {count} evaluations * {case.evaluations.new_s:.1f} s" if count else ""
+    return f"{cost_s:.1f} s + {case.work.total - step:.0f} steps / {new.low:.3g}{evaluated}"
+
+
+def _evaluations(each: Evaluations) -> str:
+    return f"every {each.every:.0f} steps: {each.now_s:.1f} s, with the change {each.new_s:.1f} s"
 
 
 def _work(worth: CostBenefit) -> str:
@@ -167,11 +261,10 @@ def _risk(mean_s: float, interval_s: float | None) -> str:
 def _resumed(worth: CostBenefit, found: Alternatives, new: Rate) -> str:
     if found.resume_s is None or found.resume_gain is None:
         return "nothing is saved: it would be a restart"
-    work, costs = worth.case.work, worth.case.costs
-    kept = work.done if work.on_demand else work.saved
-    cost = costs.restart_s + costs.load_s + (costs.save_s if work.on_demand else 0.0)
-    total = f"{cost:.1f} s + {work.total - kept:.0f} steps / {new.low:.3g} = {found.resume_s:.1f} s"
-    return f"{total}: {_gain(found, found.resume_gain)}"
+    case = worth.case
+    cost_s = case.costs.restart_s - case.costs.stop_s + case.stop_s + case.costs.load_s + case.save_s
+    total = f"{_sum(case, cost_s, case.kept, new)} = {found.resume_s:.1f} s"
+    return f"{total}: {_gain(found, found.resume_gain)}{_in_time(worth, 'resume')}"
 
 
 def _gain(found: Alternatives, gain: float) -> str:

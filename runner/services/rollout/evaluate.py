@@ -5,38 +5,39 @@ the policy decides; ``runner.services.rollout.service`` applies the decision.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias
 
+from jobs.contract import Phase
 from runner.agent.attempts import facts as exit_facts
 from runner.control.decisions import decision_row
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
-from runner.core.job.states import Allocated, Running
+from runner.core.job.states import Allocated, Held, Running
 from runner.core.policy import explain as records
 from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.change_class import ChangeClass, RevisionChange, change_rows
 from runner.core.policy.decision import PolicyDecision, Situation
-from runner.core.policy.economics import ChangeCosts, Overheads, Rate, Risk, Work, estimate_mtbf_s
-from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import DecisionPoint, FactValue
+from runner.core.policy.economics import ChangeCosts, Evaluations, Overheads, Risk, Work, estimate_mtbf_s
+from runner.core.policy.evaluate import decide, pays
+from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.files.revision import Revision
 from runner.services.jobs import JobService
 from runner.services.rollout.cost_benefit import CostBenefit, explain
+from runner.services.rollout.progress import Saving, StepTimes, saves_when_asked
 from runner.services.rollout.throughput import (
-    METRICS_BYTES,
     NEVER,
     MetricsLine,
     Throughput,
     measure_throughput,
-    parse_metrics,
+    seconds_to_first_step,
     slowdown,
 )
-from runner.services.rollout.trial import Trial, TrialMeasurement, saves_on_stop
+from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
 
 Outcome: TypeAlias = Literal["keep", "resume", "restart", "store", "decline"]
 """``keep`` and ``decline`` change nothing: what runs ends sooner as it is, or the change is not admissible.
@@ -119,6 +120,7 @@ class RolloutEvaluator:
     """Evaluates one change."""
 
     service: JobService
+    step_times: StepTimes
     row: JobRow
     before: Revision
     after: Revision
@@ -141,7 +143,7 @@ class RolloutEvaluator:
         situation = Situation(validate_facts(facts, DecisionPoint.CHANGE), now, started, "", self.row.job.id)
         decision = decide(pinned.policy, DecisionPoint.CHANGE, self.row.job.history, situation)
         record = decision_row(self.row, attempt, pinned, situation, decision)
-        outcome, why = self._outcome(decision, situation, beyond)
+        outcome, why = self._outcome(decision, situation, worth, beyond)
         return Evaluation(
             self.row, self.before, self.after, self.found, worth, decision, outcome, why, record, self.trial
         )
@@ -159,11 +161,17 @@ class RolloutEvaluator:
 
     @property
     def _runs(self) -> bool:
-        return isinstance(self.row.job.state, Allocated) or (
-            self.trial is not None and self.trial.parked is not None
-        )
+        return isinstance(self.row.job.state, Allocated) or self._stands_still
 
-    def _outcome(self, decision: PolicyDecision, situation: Situation, beyond: str) -> tuple[Outcome, str]:
+    @property
+    def _stands_still(self) -> bool:
+        """Whether the job is held for its canary, and goes on in any case."""
+        held = isinstance(self.row.job.state, Held)
+        return held and self.trial is not None and self.trial.parked is not None
+
+    def _outcome(
+        self, decision: PolicyDecision, situation: Situation, worth: CostBenefit, beyond: str
+    ) -> tuple[Outcome, str]:
         """Return the outcome of a change: what the policy decides, as far as something runs."""
         if not self.found.changes:
             return "keep", "nothing differs"
@@ -177,18 +185,29 @@ class RolloutEvaluator:
         if self.found.kind is ChangeClass.A:
             return self._stored(verdict.reason)
         if not self._would_accept(situation):
-            return "decline", f"{verdict.reason}; {self._hint(decision, situation)}"
+            return "decline", f"{verdict.reason}; {self._hint(decision, situation, worth)}"
         if not waits:
-            return "keep", f"{verdict.reason}; {self._ways_on()}"
+            return "keep", f"{verdict.reason}; {self._ways_on(worth)}"
         if self._runs and self.found.kind in {ChangeClass.D, ChangeClass.E}:
             return "decline", f"{verdict.reason}; no checkpoint would fit at the next start: {AT_NEXT_START}"
         return self._stored("stored as asked" if self._runs else verdict.reason)
 
-    def _ways_on(self) -> str:
+    def _ways_on(self, worth: CostBenefit) -> str:
         """Return what the user can do about a change for which what runs is not stopped."""
-        measured = self.trial is not None and self.trial.found is not None and self.trial.found.pace
-        ways = () if measured else ("--canary N measures it",)
-        return f"{', '.join((*ways, '--at-next-start stores it for the next start'))}"
+        ways = ["--at-next-start stores it for the next start"]
+        if self.trial is None or self.trial.found is None or self.trial.found.pace is None:
+            ways.insert(0, "--canary N measures it")
+        elif longer := worth.longer_canary(self.trial.done, TIME_LIMIT.total_seconds(), self._would_pay):
+            where = "in which it stands still" if self.trial.parked else "beside it"
+            said = f"--canary {longer.steps} could tell: about {longer.seconds:.0f} s {where}"
+            ways.insert(0, f"the measurement is too wide to decide; {said}")
+        return ", ".join(ways)
+
+    def _would_pay(self, facts: Facts) -> bool:
+        """Return whether some arithmetic would make the policy stop what runs."""
+        policy = self.service.attempt_service.policy(self.row).policy
+        known = {**facts, "diff.class": str(self.found.kind)}
+        return any(pays(policy.economics, verb, known) for verb in STARTS)
 
     def _stored(self, reason: str) -> tuple[Outcome, str]:
         """Return the outcome of a change that the next start uses."""
@@ -229,13 +248,15 @@ class RolloutEvaluator:
         decided = decide(policy, DecisionPoint.CHANGE, history, replace(situation, facts=free))
         return decided.action.verb in STARTS
 
-    def _hint(self, decision: PolicyDecision, situation: Situation) -> str:
+    def _hint(self, decision: PolicyDecision, situation: Situation, worth: CostBenefit) -> str:
         """Return what the user can do about a change that is declined."""
         if self.found.kind is ChangeClass.C and self._would_accept(situation, **{"diff.allowed": True}):
             return f"the job file allows such a change with allow: [{ALLOWED}]"
         approved = {"operator.approved": True}
         if self.found.kind in {ChangeClass.D, ChangeClass.E} and self._would_accept(situation, **approved):
-            return "--approve begins again at step 0, in a new lineage; the old one is kept"
+            price = worth.price_s()
+            cost = "" if price is None else f", and costs {price:.0f} s of work that is done"
+            return f"--approve begins again at step 0, in a new lineage{cost}; the old one is kept"
         name = self.service.attempt_service.policy(self.row).policy.name
         if not decision.action.rule:
             return (
@@ -269,7 +290,7 @@ class RolloutEvaluator:
             **self._devices(attempt),
             **self.service.daemon.scheduler.jobs.queue_facts(self.row.job.id, now),
             "checkpoint.compatible": False if beyond else fits if saved.steps else None,
-            "checkpoint.on_demand": saves_on_stop(self.before),
+            "checkpoint.on_demand": self._saving().on_demand,
             "operator.approved": self.approved,
         }
         there = facts_at(DecisionPoint.CHANGE)
@@ -287,52 +308,116 @@ class RolloutEvaluator:
 
     def _cost_benefit(self, now: datetime) -> CostBenefit:
         measured = self.trial.found if self.trial else None
-        now_pace = self._present_throughput(now)
+        written = self._written() if self._runs else ()
+        now_pace = self._present_throughput(written, now)
         new_pace = measured.pace if measured else None
-        rate = self._rate(now_pace, self.before)
-        case = ChangeCosts(self._work(), _costs(measured), self._risk(rate), self._trial_s(now, measured))
-        new = self._rate(new_pace, self.after, now_pace)
-        return CostBenefit(case, rate, new, self._slowed(now_pace), self._runs, self._incomparable())
+        rate = now_pace.steps if now_pace else None
+        costs = self._costs(measured, written, now_pace)
+        case = ChangeCosts(
+            self._work(),
+            costs,
+            self._risk(now_pace),
+            self._evaluations(now_pace, new_pace, written, now),
+            costs.start_s if self._stands_still else None,
+        )
+        return CostBenefit(
+            case,
+            rate,
+            new_pace.steps if new_pace else None,
+            self._slowed(now_pace, written),
+            self._runs and not self.at_next_start,
+            self._incomparable(),
+            self.found.kind in {ChangeClass.D, ChangeClass.E},
+            self._left_s(now),
+        )
 
-    def _slowed(self, alone: Throughput | None) -> float:
+    def _costs(
+        self, measured: TrialMeasurement | None, written: Sequence[MetricsLine], pace: Throughput | None
+    ) -> Overheads:
+        """Return the overheads of a restart as the canary has shown them, or the start of what runs.
+
+        Loading is part of a start.
+        """
+        if measured is not None and measured.pace is not None:
+            return Overheads(stop_s=measured.stop_s, start_s=measured.start_s)
+        number = _attempt(self.row.job).number
+        attempts = self.service.store.attempts(self.row.job.id)
+        launched = next((each.launched_at for each in attempts if each.number == number), None)
+        if launched is None or pace is None:
+            return Overheads()
+        return Overheads(start_s=seconds_to_first_step(written, launched, pace.steps.mean))
+
+    def _evaluations(
+        self, old: Throughput | None, new: Throughput | None, written: Sequence[MetricsLine], now: datetime
+    ) -> Evaluations:
+        """Return what evaluations take; what a canary has not shown takes as long as before."""
+        every = getattr(self.before.job.workload, "eval_every", None)
+        now_s = (old.eval_s if old else None) or 0.0
+        running_s = None
+        status = self.service.queries.progress(self.row)
+        if status is not None and status.phase is Phase.EVAL:
+            last_s = max((line.time for line in written if line.trained), default=status.time)
+            elapsed_s = max(now.timestamp() - last_s, 0.0)
+            if status.eval_s is not None and status.eval_left_s is not None:  # as its log tells
+                now_s = status.eval_s
+                running_s = max(status.eval_left_s - (now.timestamp() - status.time), 0.0)
+            else:
+                now_s = max(now_s, elapsed_s)
+                running_s = max(now_s - elapsed_s, 0.0)
+        seen_s = new.eval_s if new else None
+        return Evaluations(every, now_s, now_s if seen_s is None else seen_s, running_s)
+
+    def _left_s(self, now: datetime) -> float | None:
+        """Return the time that the limit of the job leaves, None without a limit."""
+        limit, state = self.row.job.time_limit, self.row.job.state
+        if limit is None:
+            return None
+        since = now - state.since if isinstance(state, Running) else timedelta()
+        return max((limit - self.row.job.history.ran - since).total_seconds(), 0.0)
+
+    def _slowed(self, alone: Throughput | None, written: Sequence[MetricsLine]) -> float:
         """Return how many times slower the job was while its canary ran beside it."""
         if alone is None or self.trial is None or self.trial.over is None or self.trial.parked is not None:
             return 1.0
         beside = (self.trial.began.timestamp(), self.trial.over.timestamp())
-        return slowdown(self._written(), beside, alone.steps)
+        return slowdown(written, beside, alone.steps)
 
-    def _risk(self, rate: Rate | None) -> Risk:
+    def _risk(self, pace: Throughput | None) -> Risk:
         """Return how often this host interrupts jobs, and how often this job saves."""
         status, wanted = self.service.queries.progress(self.row), self.before.job.checkpoint
         every = status.save_every_s if status is not None else None
         if every is None and isinstance(wanted.every, timedelta):
             every = wanted.every.total_seconds()
-        if every is None and wanted.every_steps is not None and rate is not None:
-            every = wanted.every_steps / rate.mean
+        if every is None and wanted.every_steps is not None and pace is not None:
+            every = wanted.every_steps / pace.steps.mean
         return Risk(estimate_mtbf_s(*self.service.store.interruptions()), every)
 
     def _written(self) -> tuple[MetricsLine, ...]:
         attempt = _attempt(self.row.job)
-        service = self.service.attempt_service
-        return parse_metrics(service.metrics(self.row, attempt.number, attempt.lineage, METRICS_BYTES))
+        return self.step_times.of(self.row, attempt.number, attempt.lineage)
 
-    def _present_throughput(self, now: datetime) -> Throughput | None:
+    def _present_throughput(self, written: Sequence[MetricsLine], now: datetime) -> Throughput | None:
         """Return the recent throughput of the job without the time of its canary."""
-        if not self._runs:
-            return None
         window = self.service.attempt_service.policy(self.row).policy.economics.rate_window
-        written, without = self._written(), NEVER
+        without, until = NEVER, now
         if self.trial is not None:
             without = (self.trial.began.timestamp(), (self.trial.over or now).timestamp())
-        recent = measure_throughput(written, ((now - window).timestamp(), now.timestamp()), without)
-        return recent or measure_throughput(written, without=without)
+            until = self.trial.began
+        for end in (now, until):  # what is later counts more, and a canary may have taken all of it
+            recent = ((end - window).timestamp(), end.timestamp())
+            if found := measure_throughput(written, recent, without):
+                return found
+        return measure_throughput(written, without=without)
+
+    def _saving(self) -> Saving:
+        return saves_when_asked(self.service, self.row, self.before)
 
     def _work(self) -> Work:
         """Return the work in steps: in total, done, and saved."""
         attempt = _attempt(self.row.job)
         saved = self.service.attempt_service.verified(self.row, attempt.lineage).newest or 0
         done = float(finished_by(self.service, self.row) or saved)
-        on_demand = saves_on_stop(self.before) is True
+        on_demand = self._saving().on_demand
         return Work(float(steps(self.before) or self._reported_steps()), done, float(saved), on_demand)
 
     def _reported_steps(self) -> int:
@@ -347,20 +432,6 @@ class RolloutEvaluator:
             return f"with the change there are {steps(self.after) or 'other'} steps, which is other work"
         return "a batch of another size is other work" if "workload.batch_size" in names else ""
 
-    def _trial_s(self, now: datetime, measured: TrialMeasurement | None) -> float:
-        """Return for how long the job was held for its canary, with the cost of its new start."""
-        if self.trial is None or self.trial.parked is None:
-            return 0.0
-        back = measured.start_s if measured else 0.0
-        return (now - self.trial.parked).total_seconds() + back
-
-    @staticmethod
-    def _rate(seen: Throughput | None, revision: Revision, other: Throughput | None = None) -> Rate | None:
-        if seen is None:
-            return None
-        every = getattr(revision.job.workload, "eval_every", None)
-        return seen.overall(every, other.eval_s if other else None)
-
 
 def steps(revision: Revision) -> int | None:
     """Return the steps of a revision; None if only its program knows."""
@@ -371,11 +442,6 @@ def finished_by(service: JobService, row: JobRow) -> int:
     """Return the step of a running attempt; 0 until it has loaded its checkpoint."""
     status = service.queries.progress(row)
     return status.step if status is not None else 0
-
-
-def _costs(measured: TrialMeasurement | None) -> Overheads:
-    """Return the overheads of a restart as the canary has shown them; loading is part of its start."""
-    return Overheads() if measured is None else Overheads(stop_s=measured.stop_s, start_s=measured.start_s)
 
 
 def _attempt(job: Job) -> Attempt:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from threading import Event
 from typing import Final
@@ -10,8 +11,10 @@ from runner.base.errors import RunnerError, Unavailable
 from runner.base.threads import run_guarded
 from runner.core.job.events import CancelRequested, ReleaseRequested
 from runner.core.job.states import Finished, Held, State
+from runner.core.policy.economics import MIN_MEASUREMENTS
 from runner.services.jobs import JobService
-from runner.services.rollout.throughput import METRICS_BYTES, MetricsLine, measure_throughput, parse_metrics
+from runner.services.rollout.progress import StepTimes
+from runner.services.rollout.throughput import MetricsLine, measure_throughput, seconds_to_first_step
 from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
 
 MAX_WAIT_S: Final = 60.0
@@ -25,6 +28,7 @@ class TrialMeasurer:
     """Measures the canaries of one daemon."""
 
     service: JobService
+    step_times: StepTimes
     stopped: Event = field(default_factory=Event)  # the daemon stops
 
     def run(self, trial: Trial) -> None:
@@ -62,14 +66,24 @@ class TrialMeasurer:
         throughput = measure_throughput(lines)
         if throughput is None:
             return TrialMeasurement(None, 0.0, stop_s, trial.done, self._explain_end(trial))
-        start_s = lines[0].time - trial.began.timestamp() - 1 / throughput.steps.mean
-        return TrialMeasurement(throughput, max(start_s, 0.0), stop_s, trial.done)
+        start_s = seconds_to_first_step(lines, self._launched(trial), throughput.steps.mean)
+        return TrialMeasurement(throughput, start_s, stop_s, trial.done)
+
+    def _launched(self, trial: Trial) -> datetime:
+        """Return when a canary was launched: it may have waited in the queue before."""
+        attempts = self.service.store.attempts(trial.job_id)
+        return next((each.launched_at for each in attempts if each.launched_at), trial.began)
 
     def _has_advanced(self, trial: Trial) -> bool:
         """Return whether a canary has done its steps or ended; its progress is noted."""
         lines = self._metrics(trial.job_id)
-        trial.done = max((line.step for line in lines), default=trial.first) - trial.first
-        return trial.done >= trial.steps or isinstance(self.state_of(trial.job_id), Finished | Held)
+        if not lines:
+            return isinstance(self.state_of(trial.job_id), Finished | Held)
+        # A program that does not resume from the copy of the checkpoint begins at step 0.
+        first = min(trial.first, lines[0].step - 1)
+        trial.done = max(line.step for line in lines) - first
+        enough = trial.done >= trial.steps and sum(line.trained for line in lines) > MIN_MEASUREMENTS
+        return enough or isinstance(self.state_of(trial.job_id), Finished | Held)
 
     def _obsolete(self, trial: Trial) -> str:
         """Return why a canary is not needed any more; empty while it is."""
@@ -88,8 +102,7 @@ class TrialMeasurer:
 
     def _metrics(self, job_id: str) -> tuple[MetricsLine, ...]:
         """Return the metrics that a canary has written."""
-        row = self.service.queries.find(job_id)
-        return parse_metrics(self.service.attempt_service.metrics(row, 1, 1, METRICS_BYTES))
+        return self.step_times.of(self.service.queries.find(job_id), 1, 1)
 
     # --- shared with the service of canaries
 

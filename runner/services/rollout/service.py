@@ -26,7 +26,8 @@ from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
 from runner.services.rollout.diff import compare_revisions
 from runner.services.rollout.evaluate import Evaluation, RolloutEvaluator, finished_by, steps
-from runner.services.rollout.trial import Trial, saves_on_stop
+from runner.services.rollout.progress import saves_when_asked
+from runner.services.rollout.trial import Trial
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.code_changes import has_same_code
 from runner.services.submission.request import Submission
@@ -62,7 +63,7 @@ class RolloutService:
         row, before, after = self._load_revisions(caller, request)
         found = self._compare(before, after)
         self.canaries.check(row, request.steps)
-        evaluator = RolloutEvaluator(self.service, row, before, after, found, None, request.approved)
+        evaluator = self._evaluator(row, before, after, found, None, request)
         if why := evaluator.unconditional_decline():
             raise Refused(f"job {row.job.id}: this change is declined, whatever a canary shows: {why}")
         self.canaries.check_comparable(row)
@@ -73,10 +74,19 @@ class RolloutService:
         row, before, after = self._load_revisions(caller, request)
         found = self._compare(before, after)
         trial = self._find_trial(row, request.canary) if request.canary else None
-        evaluator = RolloutEvaluator(
-            self.service, row, before, after, found, trial, request.approved, request.at_next_start
-        )
-        return evaluator.evaluate()
+        return self._evaluator(row, before, after, found, trial, request).evaluate()
+
+    def _evaluator(  # noqa: PLR0913, PLR0917  (both revisions, and what is known of the change)
+        self,
+        row: JobRow,
+        before: Revision,
+        after: Revision,
+        found: RevisionChange,
+        trial: Trial | None,
+        request: RolloutRequest,
+    ) -> RolloutEvaluator:
+        step_times, how = self.canaries.step_times, (request.approved, request.at_next_start)
+        return RolloutEvaluator(self.service, step_times, row, before, after, found, trial, *how)
 
     def apply(self, caller: Caller, request: RolloutRequest) -> tuple[Evaluation, int | None]:
         """Apply a change as the policy decides; return its evaluation and the number of the new revision.
@@ -147,7 +157,9 @@ class RolloutService:
         """
         stays = found.lineage in {None, row.job.lineage}
         present = (
-            finished_by(self.service, row) if stays and saves_on_stop(parse_revision(row.revision)) else 0
+            finished_by(self.service, row)
+            if stays and saves_when_asked(self.service, row, parse_revision(row.revision)).on_demand
+            else 0
         )
         reached, limit = max(saved.newest or 0, present), steps(there)
         if limit is not None and reached > limit:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, TypeAlias
 
 from runner.core.policy.economics import MIN_MEASUREMENTS, Rate
@@ -98,6 +99,11 @@ def measure_throughput(
         return None
     rate = _rate([each.seconds / each.steps for each in _windows(trained)])
     return Throughput(rate, _evaluation_s(stretches, rate))
+
+
+def seconds_to_first_step(lines: Sequence[MetricsLine], launched: datetime, rate: float) -> float:
+    """Return how long a start takes: from the launch to the beginning of the first step."""
+    return max(lines[0].time - launched.timestamp() - 1 / rate, 0.0)
 
 
 def slowdown(written: Sequence[MetricsLine], beside: Span, alone: Rate) -> float:

@@ -28,7 +28,7 @@ class TrialMeasurement:
     """The result of a canary."""
 
     pace: Throughput | None
-    start_s: float  # from the request to the first step
+    start_s: float  # from the launch to the first step
     stop_s: float
     steps: int
     why: str = ""  # reason of a missing throughput
@@ -63,13 +63,19 @@ class Trial:
         }
 
 
-def canary_revision(revision: Revision, parent: Job) -> Revision:
-    """Return the revision of a canary: the same program and profile, metrics of each step, no saves."""
+def canary_revision(revision: Revision, parent: Job, steps: int = MIN_STEPS) -> Revision:
+    """Return the revision of a canary: the same program and profile, metrics of each step, no saves.
+
+    A training that evaluates does so in the middle of its canary: an evaluation may be most of the work.
+    """
     job = revision.job
     plan = job.workload
+    saving: dict[str, object] = {"every_steps": None, "every": timedelta(days=1), "milestone_every": None}
     if not isinstance(plan, Program):
-        plan = plan.model_copy(update={"log_every": 1})
-    saving = {"every_steps": None, "every": timedelta(days=1), "milestone_every": None}
+        every = getattr(plan, "eval_every", None)
+        evaluated = {"eval_every": min(every, max(steps // 2, 1))} if every else {}
+        plan = plan.model_copy(update={"log_every": 1, **evaluated})
+        saving["before_eval"] = False
     limit = min(job.resources.time_limit or TIME_LIMIT, TIME_LIMIT)
     changed = job.model_copy(
         update={
@@ -89,10 +95,3 @@ def canary_revision(revision: Revision, parent: Job) -> Revision:
 def is_canary(row: JobRow) -> bool:
     """Return whether a job is a canary."""
     return LABEL in row.labels
-
-
-def saves_on_stop(revision: Revision) -> bool | None:
-    """Return whether a job saves when it is stopped; None if that depends on a program of the user's own."""
-    if isinstance(revision.job.workload, Program):
-        return None
-    return bool(getattr(revision.job.checkpoint, "on_stop", True))

@@ -18,7 +18,7 @@ from runner.core.policy.economics import Rate, Work, misses_expectation
 from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
 from runner.services.rollout.service import RolloutService
-from runner.services.rollout.throughput import METRICS_BYTES, measure_throughput, parse_metrics
+from runner.services.rollout.throughput import measure_throughput
 
 log = structlog.get_logger()
 
@@ -70,7 +70,8 @@ class RolloutVerifier:
         self.rollouts.canaries.stop()
 
     def verify_all(self) -> None:
-        """Do one round: verify each job with an expected speed-up."""
+        """Do one round: look at the steps of programs, and verify each job with an expected speed-up."""
+        self.rollouts.canaries.step_times.look_at_all()
         for entry in list(self.rollouts.service.daemon.tracked_jobs.values()):
             row = entry.row
             if row.job.promise is not None and (row.job.id, row.job.revision) not in self._settled:
@@ -81,8 +82,8 @@ class RolloutVerifier:
         if not isinstance(state, Running) or state.attempt.revision != row.job.revision:
             return
         attempt = state.attempt
-        written = service.attempt_service.metrics(row, attempt.number, attempt.lineage, METRICS_BYTES)
-        seen = measure_throughput(parse_metrics(written))
+        step_times = self.rollouts.canaries.step_times
+        seen = measure_throughput(step_times.of(row, attempt.number, attempt.lineage))
         status = service.queries.progress(row)
         if seen is None or status is None:
             return

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.contract import Status
+from jobs.contract import Phase, Status
 from runner.adapters.host.log_progress import LINE_BYTES, LOOK_BYTES, LogProgressReader
 
 
@@ -92,6 +92,43 @@ def test_bars_of_epochs_count_on_and_other_bars_do_not_count(
 
 def test_a_shorter_bar_without_a_title_is_an_evaluation(tmp_path: Path) -> None:
     assert steps(told(tmp_path, TQDM + b"\r 50%|## | 5/10 [00:01<00:01, 5.00it/s]")) == (270, 600)
+
+
+TRAINED = b"Epoch 1/2: 100%|#####| 100/100 [25:00<00:00,  0.07it/s]\r"
+
+
+@pytest.mark.parametrize(
+    ("text", "left_s"),
+    [
+        (b"Validation:  84%|####| 5320/6291 [45:21<08:16,  1.96it/s]\r", (3217.0, 496.0)),
+        (b"eval: 1%|#| 1/90 [1:00:00<2:00:01, 9s/it]\r", (10801.0, 7201.0)),
+        (b"Validation: 0%|     | 0/6291 [00:00<?, ?it/s]\r", None),
+        (b"Validation: 100%|####| 6291/6291 [53:37<00:00, 1.96it/s]\r", None),
+        (
+            b"Validation: 84%|##| 5320/6291 [45:21<08:16, 2it/s]\rEpoch 2/2: 1%|#| 1/100 [0:15<24:45]\r",
+            None,
+        ),
+        (b"Loading: 84%|##| 5320/6291 [45:21<08:16, 2it/s]\r", None),
+    ],
+)
+def test_the_rest_of_an_evaluation_is_told(
+    tmp_path: Path, text: bytes, left_s: tuple[float, float] | None
+) -> None:
+    status = told(tmp_path, TRAINED + text)
+    assert status is not None
+    assert status.phase is (Phase.TRAIN if left_s is None else Phase.EVAL)
+    assert (status.eval_s, status.eval_left_s) == (left_s or (None, None))
+    assert status.step >= 100
+
+
+def test_a_pattern_finds_the_steps_and_a_bar_tells_the_evaluation(tmp_path: Path) -> None:
+    bar = b"Validation:  84%|####| 5320/6291 [45:21<08:16,  1.96it/s]\n"
+    status = told(tmp_path, b"step 3/9\n" + bar, r"step (?P<step>\d+)")
+    assert status is not None
+    assert (status.step, status.phase, status.eval_left_s) == (3, Phase.EVAL, 496.0)
+    after = told(tmp_path, b"step 3/9\n" + bar + b"step 4/9\n", r"step (?P<step>\d+)")
+    assert after is not None
+    assert (after.step, after.phase) == (4, Phase.TRAIN)
 
 
 def test_lines_of_the_trainer_of_hugging_face_add_loss_and_metrics(tmp_path: Path) -> None:

@@ -160,7 +160,11 @@ def policies(draw: st.DrawFn, moment: DecisionPoint) -> Policy:
         "any",
         draw(CEILINGS),
         draw(BACKOFFS),
-        Economics(draw(st.floats(1, 3)), draw(st.integers(0, 3))),
+        Economics(
+            draw(st.floats(1, 3)),
+            draw(st.integers(0, 3)),
+            saving=timedelta(seconds=draw(st.integers(0, 9))),
+        ),
         sections[DecisionPoint.EXIT],
         sections[DecisionPoint.WATCH],
         sections[DecisionPoint.CHANGE],

@@ -45,7 +45,12 @@ OTHER: dict[type, dict[str, Any]] = {
     },
     RestartRate: {"attempts": 9, "within": timedelta(hours=9)},
     Backoff: {"first": timedelta(0), "factor": 1.5, "max": timedelta(days=1), "jitter": 0.3},
-    Economics: {"hurdle": 2.0, "max_swaps": 8, "rate_window": timedelta(hours=1)},
+    Economics: {
+        "hurdle": 2.0,
+        "saving": timedelta(hours=2),
+        "max_swaps": 8,
+        "rate_window": timedelta(hours=1),
+    },
     Rule: {
         "name": "b",
         "do": Verb.RESTART,

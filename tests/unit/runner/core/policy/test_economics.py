@@ -1,6 +1,7 @@
 """The arithmetic of docs/reference/policy.md, with its published and worked examples."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from runner.core.policy.economics import (
     MIN_MEASUREMENTS,
     Alternatives,
     ChangeCosts,
+    Evaluations,
     Overheads,
     Rate,
     Risk,
@@ -21,6 +23,7 @@ from runner.core.policy.economics import (
     interruption_factor,
     measure_rate,
     misses_expectation,
+    price_s,
 )
 from runner.core.policy.facts import DecisionPoint
 
@@ -73,7 +76,11 @@ def test_overheads_raise_it_until_nothing_is_fast_enough() -> None:
 def test_where_nothing_is_saved_there_is_nothing_to_resume() -> None:
     found = gains(0.5, 10)
     assert (found.resume_s, found.resume_gain) == (None, None)
-    assert found.facts() == {"econ.restart_gain": 5.0, "econ.best": "restart"}
+    assert found.facts() == {
+        "econ.best": "restart",
+        "econ.restart_gain": 5.0,
+        "econ.restart_saves_s": 400.0,
+    }
 
 
 def test_every_overhead_is_in_the_time_that_it_belongs_to() -> None:
@@ -81,9 +88,9 @@ def test_every_overhead_is_in_the_time_that_it_belongs_to() -> None:
     found = compare_alternatives(ChangeCosts(work, COSTS), exactly(1), exactly(2))
     assert found == Alternatives(500, 2 + 5 + 3 + 10 + 4 + 300, 2 + 5 + 3 + 10 + 500)
     asked = compare_alternatives(
-        ChangeCosts(Work(1000, 500, 400, on_demand=True), COSTS, trial_s=30), exactly(1), exactly(2)
+        ChangeCosts(Work(1000, 500, 400, on_demand=True), COSTS), exactly(1), exactly(2)
     )
-    assert asked == Alternatives(500, 1 + 2 + 5 + 3 + 10 + 4 + 250, 520, 30)
+    assert asked == Alternatives(500, 1 + 2 + 5 + 3 + 10 + 4 + 250, 520)
 
 
 @given(st.floats(1, 900), st.floats(1, 10), st.floats(0, 100))
@@ -98,10 +105,64 @@ def test_resuming_beats_restarting_when_loading_costs_less_than_what_is_saved(
     assert (found.resume_s < found.restart_s) == (1000 / faster > load_s + (1000 - saved) / faster)
 
 
-def test_what_a_trial_has_cost_counts_against_the_change() -> None:
-    found = Alternatives(keep_s=100, resume_s=50, restart_s=60, trial_s=50)
-    assert (found.resume_gain, found.best) == (1.0, "keep")
-    assert found.facts()["econ.resume_gain"] == 1.0
+def test_the_start_that_a_job_that_stands_still_needs_is_on_both_sides() -> None:
+    work = Work(1000, 500, 500, on_demand=True)
+    stands = ChangeCosts(work, Overheads(save_s=1, stop_s=2, start_s=60), standing_s=50.0)
+    found = compare_alternatives(stands, exactly(1), exactly(1.2))
+    assert found == Alternatives(50 + 500, 60 + 500 / 1.2, 60 + 1000 / 1.2)
+    assert found.best == "resume"
+    runs = compare_alternatives(replace(stands, standing_s=None), exactly(1), exactly(1.2))
+    assert runs is not None
+    assert runs.keep_s == 500
+
+
+def test_evaluations_are_work_and_so_is_the_rest_of_the_one_that_runs() -> None:
+    told = Evaluations(every=100, now_s=2700, new_s=340, running_s=500)
+    work = Work(200, 100, 100)
+    found = compare_alternatives(ChangeCosts(work, evaluations=told), exactly(0.1), exactly(0.1))
+    assert found is not None
+    assert found.keep_s == pytest.approx(500 + 1000 + 2700)
+    assert found.resume_s == pytest.approx(340 + 1000 + 340)  # the one that ran begins anew
+    assert found.restart_s == pytest.approx(2000 + 2 * 340)
+    before = compare_alternatives(
+        ChangeCosts(Work(200, 100, 50), evaluations=told), exactly(0.1), exactly(0.1)
+    )
+    assert before is not None
+    assert before.resume_s == pytest.approx(1500 + 2 * 340)
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "count"),
+    [(0, 100, 4), (25, 100, 3), (99, 100, 1), (100, 100, 0), (0, 90, 4), (80, 90, 1)],
+)
+def test_evaluations_come_after_every_so_many_steps_and_at_the_end(step: int, total: int, count: int) -> None:
+    assert Evaluations(every=25).after(step, total) == count
+    assert Evaluations().after(step, total) == 0
+
+
+def test_the_last_evaluation_is_work_when_all_steps_are_done() -> None:
+    runs = Evaluations(every=100, now_s=600, new_s=60, running_s=400)
+    found = compare_alternatives(ChangeCosts(Work(100, 100, 100), evaluations=runs), exactly(1), exactly(1))
+    assert found is not None
+    assert (found.keep_s, found.resume_s, found.best) == (400, 60, "resume")
+
+
+def test_the_price_of_a_change_is_its_stop_its_start_and_what_is_computed_again() -> None:
+    case = ChangeCosts(Work(1001, 1000, 690), Overheads(stop_s=1, start_s=10))
+    assert price_s(case, exactly(1), "resume") == pytest.approx(321)
+    assert price_s(case, exactly(1), "restart") == pytest.approx(1011)
+    assert price_s(case, exactly(1), "keep") == 0
+    assert price_s(ChangeCosts(Work(1000, 500)), exactly(1), "resume") is None
+
+
+def test_each_alternative_is_held_against_the_time_that_is_left() -> None:
+    facts = Alternatives(keep_s=100, resume_s=50, restart_s=60).facts(55)
+    assert {name: facts[name] for name in facts if name.endswith("in_time")} == {
+        "econ.keep_in_time": False,
+        "econ.resume_in_time": True,
+        "econ.restart_in_time": False,
+    }
+    assert validate_facts(facts, DecisionPoint.CHANGE) == facts
 
 
 @pytest.mark.parametrize(
@@ -162,6 +223,7 @@ def test_a_gain_is_taken_at_the_bounds_that_speak_against_the_change() -> None:
 def test_less_than_half_of_what_was_promised_is_a_disappointment() -> None:
     assert misses_expectation(2.0, 1.4)
     assert not misses_expectation(2.0, 1.6)
+    assert not misses_expectation(0.52, 0.1)  # nobody promised a gain
 
 
 # --- Interruptions

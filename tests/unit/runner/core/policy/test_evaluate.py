@@ -613,6 +613,22 @@ def test_a_gain_pays_from_the_hurdle_on(gain: float, pays: bool) -> None:  # noq
     assert facts["econ.restart_pays"] is pays
 
 
+@pytest.mark.parametrize(
+    ("facts", "pays"),
+    [
+        ({"econ.resume_saves_s": 12 * 3600.0}, True),
+        ({"econ.resume_saves_s": 13.0}, False),
+        ({"econ.keep_in_time": False, "econ.resume_in_time": True}, True),
+        ({"econ.keep_in_time": False, "econ.resume_in_time": False}, False),
+    ],
+)
+def test_a_saving_pays_by_its_length_or_because_it_alone_is_in_time(
+    facts: dict[str, FactValue],
+    pays: bool,  # noqa: FBT001
+) -> None:
+    assert change({"econ.resume_gain": 1.1, **facts}).facts["econ.resume_pays"] is pays
+
+
 def test_a_gain_that_nobody_knows_neither_pays_nor_fails_to() -> None:
     assert "econ.resume_pays" not in change({}).facts
 

@@ -3,9 +3,9 @@
 import pytest
 
 from runner.core.policy.catalog import validate_facts
-from runner.core.policy.economics import ChangeCosts, Overheads, Rate, Risk, Work
-from runner.core.policy.facts import DecisionPoint
-from runner.services.rollout.cost_benefit import CostBenefit, explain
+from runner.core.policy.economics import ChangeCosts, Evaluations, Overheads, Rate, Risk, Work
+from runner.core.policy.facts import DecisionPoint, Facts
+from runner.services.rollout.cost_benefit import TOO_UNSURE, CostBenefit, explain
 
 COSTS = Overheads(stop_s=1.0, start_s=5.0)
 SLOW, FAST = Rate(2.0, 0.0, 30), Rate(10.0, 0.0, 30)
@@ -20,7 +20,9 @@ def test_late_in_the_first_epoch_with_nothing_saved_a_restart_is_best() -> None:
     assert worth.seconds("keep") == pytest.approx(116.0)
     assert worth.seconds("resume") is None
     assert worth.seconds("restart") == pytest.approx(46.0)
-    assert worth.facts() == {"econ.restart_gain": pytest.approx(116 / 46), "econ.best": "restart"}
+    assert worth.facts()["econ.restart_gain"] == pytest.approx(116 / 46)
+    assert worth.facts()["econ.best"] == "restart"
+    assert "econ.resume_gain" not in worth.facts()
     assert "keep       232 steps / 2 = 116.0 s" in text(worth)
     assert "restart    6.0 s + 400 steps / 10 = 46.0 s: gain 116.0 / 46.0 = 2.52" in text(worth)
     assert "resume     nothing is saved: it would be a restart" in text(worth)
@@ -45,14 +47,11 @@ def test_what_is_saved_on_demand_is_all_that_is_done() -> None:
 
 
 def test_bounds_speak_against_the_change_and_expectations_are_means() -> None:
-    worth = CostBenefit(
-        ChangeCosts(Work(400, 168), COSTS, trial_s=4.0), Rate(2.0, 0.5, 25), Rate(10.0, 2.5, 25)
-    )
+    worth = CostBenefit(ChangeCosts(Work(400, 168), COSTS), Rate(2.0, 0.5, 25), Rate(10.0, 2.5, 25))
     assert worth.seconds("restart") == pytest.approx(6 + 400 / 9)
     assert worth.expected("restart") == pytest.approx(46.0)
     assert worth.expected("keep") == pytest.approx(116.0)
     assert "surely 1.8 to 2.2 (25 windows)" in text(worth)
-    assert "the trial cost 4.0 s" in text(worth)
 
 
 def test_what_the_job_felt_of_its_canary_changes_expectations_and_no_verdict() -> None:
@@ -102,6 +101,59 @@ def test_steps_of_another_kind_are_not_held_against_each_other() -> None:
 def test_where_nothing_is_interrupted_nothing_has_to_be_measured_or_to_pay() -> None:
     said = explain(CostBenefit(ChangeCosts(Work(400, 168), COSTS), interrupts=False))
     assert said[1:] == ("cost       none: nothing is interrupted, so nothing has to pay",)
+
+
+def test_a_job_that_stands_still_is_shown_with_the_start_that_it_needs() -> None:
+    worth = CostBenefit(ChangeCosts(Work(400, 200, 200), COSTS, standing_s=5.0), SLOW, FAST)
+    assert "keep       5.0 s + 200 steps / 2 = 105.0 s" in text(worth)
+    assert "resume     5.0 s + 200 steps / 10 = 25.0 s" in text(worth)
+    assert "it needs 5.0 s to start again, with the change or without" in text(worth)
+
+
+def test_evaluations_are_shown_with_what_they_take() -> None:
+    each = Evaluations(100, 30.0, 3.0, running_s=12.0)
+    worth = CostBenefit(ChangeCosts(Work(400, 200, 200), COSTS, evaluations=each), SLOW, FAST)
+    assert "evaluation every 100 steps: 30.0 s, with the change 3.0 s" in text(worth)
+    assert (
+        "keep       200 steps / 2 + 2 evaluations * 30.0 s + 12.0 s of the one that runs = 172.0 s"
+        in text(worth)
+    )
+    assert "resume     6.0 s + 200 steps / 10 + 3 evaluations * 3.0 s = 35.0 s" in text(worth)
+
+
+def test_a_change_of_unknown_gain_has_a_price_at_the_present_rate() -> None:
+    worth = CostBenefit(ChangeCosts(Work(401, 400, 80), Overheads(start_s=1.0)), Rate(1.0, 0.0, 30))
+    assert "price      start 1.0 s, 320 steps again: 321 s for 1 s of work" in text(worth)
+    assert worth.facts() == {"econ.price_s": 321.0, "econ.price_share": 321.0}
+    afresh = CostBenefit(ChangeCosts(Work(500, 400, 80)), Rate(1.0, 0.0, 30), afresh=True)
+    assert "400 steps again: 400 s for 100 s of work" in text(afresh)
+
+
+def test_what_a_time_limit_leaves_is_held_against_each_alternative() -> None:
+    worth = CostBenefit(ChangeCosts(Work(400, 200, 200), COSTS), SLOW, FAST, left_s=60.0)
+    assert "= 100.0 s; not within the 60 s that its time limit leaves" in text(worth)
+    assert worth.facts()["econ.keep_in_time"] is False
+    assert worth.facts()["econ.resume_in_time"] is True
+
+
+def pays(facts: Facts) -> bool:
+    return float(facts.get("econ.resume_gain", 0)) >= 1.15  # type: ignore[arg-type]
+
+
+def test_a_measurement_that_is_too_wide_asks_for_a_longer_one_with_its_price() -> None:
+    wide = Rate(3.0, 7.5, 25)  # surely 0 to 6: twice the standard error is the mean
+    worth = CostBenefit(ChangeCosts(Work(4000, 200, 200), COSTS), SLOW, wide)
+    assert worth.found is None
+    assert f"unknown: {TOO_UNSURE}" in text(worth)
+    longer = worth.longer_canary(60, 900, pays)
+    assert longer is not None
+    assert longer.steps == 60 * 32
+    assert longer.seconds == pytest.approx(5 + 60 * 32 / 3)
+    assert worth.longer_canary(60, 100, pays) is None  # none that long is possible
+    slower = CostBenefit(ChangeCosts(Work(4000, 200, 200), COSTS), SLOW, Rate(1.0, 0.5, 25))
+    assert slower.longer_canary(60, 900, pays) is None
+    sure = CostBenefit(ChangeCosts(Work(4000, 200, 200), COSTS), SLOW, FAST)
+    assert sure.longer_canary(60, 900, pays) is None
 
 
 def test_a_change_that_costs_nothing_says_so() -> None:

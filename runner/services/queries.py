@@ -151,17 +151,24 @@ class JobQueries:
     def check_permission(self, caller: Caller, row: JobRow) -> None:
         """Raise ``Refused`` unless a caller may read and steer a job."""
         if not self.has_permission(caller, row):
-            raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they and root may do that")
+            is_reused = caller.uid == parse_revision(row.revision).uid
+            whose = f"{row.owner.name}, who had uid {caller.uid} before" if is_reused else row.owner.name
+            raise Refused(f"job {row.job.id}: belongs to {whose}; only they and root may do that")
 
     @staticmethod
     def sees_all(caller: Caller) -> bool:
         """Return whether a caller is root or the daemon's own user."""
         return caller.uid in {0, os.geteuid()}
 
-    @staticmethod
-    def has_permission(caller: Caller, row: JobRow) -> bool:
-        """Return whether a caller may read and steer a job: its owner, root, and the daemon's own user."""
-        return caller.uid in {0, os.geteuid(), parse_revision(row.revision).uid}
+    def has_permission(self, caller: Caller, row: JobRow) -> bool:
+        """Return whether a caller may read and steer a job: its owner, root, and the daemon's own user.
+
+        A uid is given again when an account is gone, so the name counts, too.
+        """
+        if self.sees_all(caller):
+            return True
+        revision = parse_revision(row.revision)
+        return caller.uid == revision.uid and self.context.user(caller).name == revision.user
 
     def progress(self, row: JobRow) -> Status | None:
         """Return the last heartbeat of a job that runs, or of a program what its log tells."""

@@ -3,6 +3,7 @@
 All of this blocks, and runs on the work queues of the control loop.
 """
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from runner.agent.attempts.inside import GANG, TERMINAL, gang_command, install
 from runner.agent.attempts.program import apply_program, locate_working_directory
 from runner.agent.interface import PreparedLaunch
 from runner.agent.ports import OpenRunDirectory, RunDirectory, VerificationQueue
-from runner.base.errors import Unavailable, UsageError
+from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.fair_executor import FairExecutor
 from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt, ProgramStart, StartFrom
@@ -328,12 +329,16 @@ class LaunchPreparer:
         """Return the submitter with the groups of now: whoever has left a group reads nothing with it.
 
         Raises:
+            Refused: the uid is another person's now, whose files the job must not read.
             Unavailable: the user database does not know the submitter any more, or does not answer.
         """
         who = self.config.users.find_user(revision.uid, revision.gid)
         if who.name == str(revision.uid) != revision.user:
             fact = f"user {revision.user} (uid {revision.uid}) is not in the user database of this host"
             raise Unavailable(f"{fact}; add the account again, or cancel the job")
+        if who.name != revision.user and revision.uid not in {0, os.geteuid()}:
+            fact = f"uid {revision.uid} is {who.name}'s now, and the job {revision.user}'s"
+            raise Refused(f"{fact}; cancel it, or give the account its old name")
         return who
 
     def _pin(self, who: User, name: str, number: int, path: Path) -> Path:

@@ -138,7 +138,7 @@ class ScheduleService:
             NotFound: there is none of that id or name, or only other users' schedules, which are not shown.
         """
         row = self.schedules.find(reference, caller.uid)
-        if row is None or not _has_permission(caller, row):
+        if row is None or not self._has_permission(caller, row):
             raise NotFound(
                 f"{one_line(reference)}: there is no schedule of that id or name; runner schedule list"
             )
@@ -146,7 +146,14 @@ class ScheduleService:
 
     def listed(self, caller: Caller, *, every: bool) -> tuple[ScheduleRow, ...]:
         """Return the schedules that the caller may steer, with ``every`` also those that were removed."""
-        return self.schedules.listed(None if caller.uid in {0, os.geteuid()} else caller.uid, every=every)
+        uid = None if caller.uid in {0, os.geteuid()} else caller.uid
+        rows = self.schedules.listed(uid, every=every)
+        return tuple(row for row in rows if self._has_permission(caller, row))
+
+    def _has_permission(self, caller: Caller, row: ScheduleRow) -> bool:
+        if caller.uid in {0, os.geteuid()}:
+            return True
+        return caller.uid == row.uid and self.service.user(caller).name == row.owner
 
     def next_times(self, row: ScheduleRow, count: int = NEXT_TIMES) -> tuple[datetime, ...]:
         """Return the next times of a schedule in its own time zone; none if it is over."""
@@ -193,7 +200,3 @@ def _zone(row: ScheduleRow) -> tzinfo:
         return find_timezone(row.terms["timezone"])
     except ValueError:
         return UTC
-
-
-def _has_permission(caller: Caller, row: ScheduleRow) -> bool:
-    return caller.uid in {0, os.geteuid(), row.uid}

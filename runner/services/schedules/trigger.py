@@ -7,6 +7,7 @@ may wait for a file system.  The submission carries a token of schedule and time
 at any moment neither loses a firing nor submits one twice.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import TimeoutError as Late
 from contextlib import ExitStack, nullcontext
@@ -18,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 
 import structlog
 
-from runner.base.errors import RunnerError, Unavailable
+from runner.base.errors import Refused, RunnerError, Unavailable
 from runner.base.instant import Instant
 from runner.base.retry import describe_error
 from runner.base.threads import PeriodicThread, run_guarded
@@ -410,6 +411,8 @@ class ScheduleTrigger:
         submission = Submission(row.path, row.text.encode(), name=name)
         revision = self.service.submission.resolve(caller, submission)
         owner = self.service.submission.owner(caller)
+        if row.uid not in {0, os.geteuid()} and owner.name != row.owner:
+            raise Refused(f"uid {row.uid} is {owner.name}'s now, and the schedule {row.owner}'s; remove it")
         predecessors.refuse_hopeless(submission, [revision], owner.name, self.service.store)
         once = revision.model_copy(update={"job": revision.job.model_copy(update={"schedule": None})})
 

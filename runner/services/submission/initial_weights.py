@@ -41,7 +41,7 @@ def _problem(named: JobWeights, rows: list[JobRow], after: set[str], owner: Owne
         return f"{quoted(named.job)} is a matrix of {len(rows)} jobs; name one, such as {rows[0].name}"
     row, state = rows[0], rows[0].job.state
     who = f"job {row.job.id} ({row.name})"
-    if row.owner.uid != owner.uid:
+    if (row.owner.uid, row.owner.name) != (owner.uid, owner.name):
         return f"{who} is not yours; ask its owner for a copy, and name the directory"
     if not isinstance(state, Finished):
         hint = f"add it to queue.after, so that this job waits for it: after: [{quoted(named.job)}]"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.agent.attempts.service import AttemptService
-from runner.base.errors import Unavailable
+from runner.base.errors import Refused, Unavailable
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
@@ -132,6 +132,18 @@ def test_a_submitter_whose_account_is_gone_reads_nothing(tmp_path: Path) -> None
     accounts = Accounts()
     with pytest.raises(Unavailable, match=rf"user me \(uid {ME.uid}\) is not in the user database"):
         launched(tmp_path, accounts)
+    assert accounts.readers == []
+
+
+def test_a_job_reads_nothing_of_the_person_who_has_its_uid_now(tmp_path: Path) -> None:
+    other = ME.uid + 4241
+    accounts = Accounts(User(other, other, (other,), "bob"))
+    config = replace(attempt_config(tmp_path, FakeImages(), FakeClock()), users=accounts)
+    job = row("ours", SECRET_AND_MOUNT)
+    revision = parse_revision(job.revision).model_copy(update={"uid": other})
+    job = replace(job, text=RevisionText.of(revision.model_dump_json()))
+    with pytest.raises(Refused, match=rf"uid {other} is bob's now, and the job me's; cancel it"):
+        AttemptService(config).prepare_launch(job, Attempt(1, 1), "sha256:1", ())
     assert accounts.readers == []
 
 

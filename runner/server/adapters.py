@@ -12,9 +12,18 @@ from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.docker.images import DockerImages
 from runner.adapters.either import Choices, EitherExec, EitherExecutor, Room
 from runner.adapters.gpu import nvidia
-from runner.adapters.helper.connection import HelperConnection
-from runner.adapters.helper.messages import ExecutorKind, ReloadSettings
-from runner.adapters.helper.remote import (
+from runner.adapters.host.checkpoints import CheckpointVerifier
+from runner.adapters.host.clock import boot_id
+from runner.adapters.host.disk_counters import HostDiskCounters
+from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.run_directories import HostRunDirectories
+from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.host.users import HostUsers
+from runner.adapters.host_torch import host_problem
+from runner.adapters.image_locks import choose_for_this_machine
+from runner.adapters.privileged.connection import HelperConnection
+from runner.adapters.privileged.messages import ExecutorKind, ReloadSettings
+from runner.adapters.privileged.remote import (
     RemoteDiskUse,
     RemoteExecutor,
     RemoteFiles,
@@ -25,16 +34,7 @@ from runner.adapters.helper.remote import (
     RemoteRunDirectories,
     RemoteRunDirectory,
 )
-from runner.adapters.helper.remote_exec import RemoteExec
-from runner.adapters.host.checkpoints import CheckpointVerifier
-from runner.adapters.host.clock import boot_id
-from runner.adapters.host.disk_counters import HostDiskCounters
-from runner.adapters.host.mounts import PinnedMounts
-from runner.adapters.host.run_directories import HostRunDirectories
-from runner.adapters.host.run_directory import HostRunDirectory
-from runner.adapters.host.users import HostUsers
-from runner.adapters.host_torch import host_problem
-from runner.adapters.image_locks import choose_for_this_machine
+from runner.adapters.privileged.remote_exec import RemoteExec
 from runner.adapters.process.exec import ProcessExec
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
 from runner.adapters.slurm.commands import SlurmCommands

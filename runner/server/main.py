@@ -20,12 +20,12 @@ import structlog
 
 from runner.adapters import notify
 from runner.adapters.gpu.xid import KernelLog
-from runner.adapters.helper.checks import Walls
-from runner.adapters.helper.connection import HelperConnection
-from runner.adapters.helper.service import Helper
 from runner.adapters.host.curve_files import CurveFiles
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.users import HostUsers
+from runner.adapters.privileged.checks import Walls
+from runner.adapters.privileged.connection import HelperConnection
+from runner.adapters.privileged.service import Helper
 from runner.base import logging as logs
 from runner.base import privileges
 from runner.base.threads import PeriodicThread

@@ -2,7 +2,7 @@
 
 The helper is the process that was started, which systemd watches.  It forks the other part before either has
 a thread, passes on the signals to stop, and ends with it.  If the helper ends first, the kernel ends the
-other part.  What the helper does for the other part is in ``runner.adapters.helper``.
+other part.  What the helper does for the other part is in ``runner.adapters.privileged``.
 """
 
 import codecs
@@ -22,11 +22,11 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.helper.connection import HelperConnection
-from runner.adapters.helper.opening import is_openat2_there
-from runner.adapters.helper.service import Helper
-from runner.adapters.helper.state_files import share_state
-from runner.adapters.helper.unprivileged import give_up_root
+from runner.adapters.privileged.connection import HelperConnection
+from runner.adapters.privileged.opening import is_openat2_there
+from runner.adapters.privileged.service import Helper
+from runner.adapters.privileged.state_files import share_state
+from runner.adapters.privileged.unprivileged import give_up_root
 from runner.base import privileges
 from runner.base.errors import Unavailable, UsageError
 from runner.files.settings.model import Settings

@@ -10,7 +10,7 @@ from shutil import which
 
 import pytest
 
-from runner.adapters.helper.unprivileged import capabilities
+from runner.adapters.privileged.unprivileged import capabilities
 from runner.cli.daemon import unit
 from tests.fakes.daemon.service import RUNNER, Service, service, until
 from tests.fakes.host.users import with_uid

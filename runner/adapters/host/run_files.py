@@ -1,7 +1,7 @@
 """Opens files and directories that a job may have written: without links, and regular files only.
 
 A daemon of root opens them itself.  A daemon that has given up root lets its helper open them
-(``runner.adapters.helper``), and reads what it gets back.
+(``runner.adapters.privileged``), and reads what it gets back.
 """
 
 from collections.abc import Iterator

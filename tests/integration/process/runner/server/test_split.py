@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from runner.adapters.helper.state_files import ROOT_DIRECTORIES, share_state
-from runner.adapters.helper.unprivileged import capabilities, give_up_root
+from runner.adapters.privileged.state_files import ROOT_DIRECTORIES, share_state
+from runner.adapters.privileged.unprivileged import capabilities, give_up_root
 from runner.base.errors import Unavailable, UsageError
 from runner.files.settings.model import Settings
 from runner.server import split as module

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from runner.adapters.helper.answers import pack_error, unpack
-from runner.adapters.helper.connection import GONE, HelperConnection
-from runner.adapters.helper.messages import Exec, Message
-from runner.adapters.helper.session_frames import (
+from runner.adapters.privileged.answers import pack_error, unpack
+from runner.adapters.privileged.connection import GONE, HelperConnection
+from runner.adapters.privileged.messages import Exec, Message
+from runner.adapters.privileged.session_frames import (
     FROM_HELPER,
     EndInput,
     EndOutput,
@@ -20,7 +20,7 @@ from runner.adapters.helper.session_frames import (
     read_frame,
     write_frame,
 )
-from runner.adapters.helper.sessions import BUFFER_BYTES
+from runner.adapters.privileged.sessions import BUFFER_BYTES
 from runner.base.errors import Unavailable
 from runner.core.ports.exec import ExecProcess, ExecRequest, TerminalSize
 from runner.core.ports.executor import Key

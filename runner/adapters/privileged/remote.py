@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, Final, TypeVar
 from pydantic import ValidationError
 
 from jobs.contract import AttemptSpec, RunPaths
-from runner.adapters.helper import messages as ask
-from runner.adapters.helper.connection import HelperConnection
 from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.log_times import EVERY_S
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.privileged import messages as ask
+from runner.adapters.privileged.connection import HelperConnection
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification

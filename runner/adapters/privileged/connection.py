@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from runner.adapters.helper.answers import unpack
-from runner.adapters.helper.messages import Message, OpenBroker, Watch
+from runner.adapters.privileged.answers import unpack
+from runner.adapters.privileged.messages import Message, OpenBroker, Watch
 from runner.adapters.rpc.frames import MAX_ANSWER_BYTES, Disconnected, close_all, receive, send
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread

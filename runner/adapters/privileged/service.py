@@ -23,18 +23,18 @@ import structlog
 from pydantic import ValidationError
 
 from images.records import record, recorded
-from runner.adapters.helper import messages as ask
-from runner.adapters.helper.answers import pack, pack_error
-from runner.adapters.helper.checks import Walls
-from runner.adapters.helper.giving import Gift, give_tree
-from runner.adapters.helper.opening import RunFileOpener
-from runner.adapters.helper.sessions import serve_session
 from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.log_times import LogTimes
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
+from runner.adapters.privileged import messages as ask
+from runner.adapters.privileged.answers import pack, pack_error
+from runner.adapters.privileged.checks import Walls
+from runner.adapters.privileged.giving import Gift, give_tree
+from runner.adapters.privileged.opening import RunFileOpener
+from runner.adapters.privileged.sessions import serve_session
 from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.threads import run_to_future

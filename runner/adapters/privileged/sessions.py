@@ -7,9 +7,9 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from runner.adapters.helper.answers import pack, pack_error
-from runner.adapters.helper.messages import Exec
-from runner.adapters.helper.session_frames import (
+from runner.adapters.privileged.answers import pack, pack_error
+from runner.adapters.privileged.messages import Exec
+from runner.adapters.privileged.session_frames import (
     FROM_DAEMON,
     EndInput,
     EndOutput,

@@ -19,10 +19,13 @@ import pytest
 from images.records import record
 from jobs.contract import AttemptSpec, FileDigest, Manifest, Phase, Status, dump, file_sha256
 from jobs.contract.plans.causal_lm import CausalLm
-from runner.adapters.helper import messages as ask
-from runner.adapters.helper.checks import Walls
-from runner.adapters.helper.connection import HelperConnection
-from runner.adapters.helper.remote import (
+from runner.adapters.host.checkpoints import CheckpointVerifier
+from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.users import HostUsers
+from runner.adapters.privileged import messages as ask
+from runner.adapters.privileged.checks import Walls
+from runner.adapters.privileged.connection import HelperConnection
+from runner.adapters.privileged.remote import (
     RemoteExecutor,
     RemoteFiles,
     RemoteImages,
@@ -30,10 +33,7 @@ from runner.adapters.helper.remote import (
     RemotePins,
     RemoteRunDirectory,
 )
-from runner.adapters.helper.service import Helper
-from runner.adapters.host.checkpoints import CheckpointVerifier
-from runner.adapters.host.mounts import PinnedMounts
-from runner.adapters.host.users import HostUsers
+from runner.adapters.privileged.service import Helper
 from runner.adapters.rpc.frames import MAX_ANSWER_BYTES, receive, send
 from runner.agent.attempts.checkpoints import keep_program_start, known_program_start, read_program_start
 from runner.agent.ports import RunDirectory

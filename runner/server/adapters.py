@@ -21,16 +21,14 @@ from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.users import HostUsers
 from runner.adapters.host_torch import host_problem
 from runner.adapters.image_locks import choose_for_this_machine
-from runner.adapters.privileged.connection import HelperConnection
-from runner.adapters.privileged.messages import ExecutorKind, ReloadSettings
+from runner.adapters.privileged.client import PrivilegedClient
+from runner.adapters.privileged.interface import ExecutorKind
 from runner.adapters.privileged.remote import (
     RemoteDiskUse,
     RemoteExecutor,
     RemoteFiles,
-    RemoteImages,
     RemoteNetwork,
     RemotePackages,
-    RemotePins,
     RemoteRunDirectories,
     RemoteRunDirectory,
 )
@@ -172,13 +170,13 @@ class SplitAdapters:
     directory: Path
     settings: Settings
     instance: str
-    helper: HelperConnection
+    helper: PrivilegedClient
 
     def users(self) -> HostUsers:
         """Return the accounts of the host and their files."""
         return HostUsers(
             unknown_uids(self.settings),
-            connect=self.helper.open_broker,
+            connect=self.helper.host.open_broker,
             open_directory=self._files().open_directory,
         )
 
@@ -204,7 +202,7 @@ class SplitAdapters:
 
     def images(self) -> Images:
         """Return the images that attempts run in."""
-        return RemoteImages(self.helper)
+        return self.helper.images
 
     def packages(self, _images: Images, _executor: Executor) -> Packages:
         """Return the packages of jobs."""
@@ -212,7 +210,7 @@ class SplitAdapters:
 
     def pins(self, _users: HostUsers) -> MountPins:
         """Return what holds the sources of mounts in place."""
-        return RemotePins(self.helper)
+        return self.helper.pins
 
     def open_run_directory(self, verifier: CheckpointVerifier, _users: HostUsers) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
@@ -224,7 +222,7 @@ class SplitAdapters:
 
     def settings_changed(self) -> None:
         """Let the helper read the settings file again."""
-        self.helper.ask(ReloadSettings())
+        self.helper.host.reload_settings()
 
     def _files(self) -> RemoteFiles:
         return RemoteFiles(self.helper, self.directory / "jobs")

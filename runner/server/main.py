@@ -24,8 +24,8 @@ from runner.adapters.host.curve_files import CurveFiles
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.users import HostUsers
 from runner.adapters.privileged.checks import Walls
-from runner.adapters.privileged.connection import HelperConnection
-from runner.adapters.privileged.service import Helper
+from runner.adapters.privileged.client import PrivilegedClient
+from runner.adapters.privileged.site import PrivilegedSite
 from runner.base import logging as logs
 from runner.base import privileges
 from runner.base.threads import PeriodicThread
@@ -109,7 +109,7 @@ class Start:
 class Parts:
     """What a daemon that has given up root was given before."""
 
-    helper: HelperConnection
+    helper: PrivilegedClient
     kernel_log: KernelLog
     socket: socket.socket
 
@@ -120,8 +120,8 @@ def _serve_in_two(start: Start, user: pwd.struct_passwd) -> int:
     kernel_log.open()  # which may take root's rights
     settings = start.settings
     with bound(start.socket, system_wide=_is_system_wide(settings)) as made:
-        make_helper = partial(_make_helper, start, user.pw_uid)
-        part = split(start.directory, user, make_helper, made, settings.stop_within_s)
+        make_site = partial(_privileged_site, start, user.pw_uid)
+        part = split(start.directory, user, make_site, made, settings.stop_within_s)
         if isinstance(part, int):
             return part
         start.lock.write()
@@ -152,15 +152,15 @@ def _serve(start: Start, parts: Parts | None = None) -> int:
     return 0
 
 
-def _make_helper(start: Start, daemon_uid: int) -> Helper:
-    """Return the helper, which acts with root's rights for the rest of the daemon."""
+def _privileged_site(start: Start, daemon_uid: int) -> PrivilegedSite:
+    """Return what the helper knows, which acts with root's rights for the rest of the daemon."""
     directory, settings = start.directory, start.settings
     run_as = settings.root_jobs_run_as
     watch_machine(directory, settings).start()  # with the rights that tell what jobs can reach
     users = HostUsers(unknown_uids(settings), instead_of_root=(run_as.uid, run_as.gid))
     walls = Walls(directory, daemon_uid, (run_as.uid, run_as.gid), users.account_problem)
     images = local_images(directory, settings)
-    return Helper(
+    return PrivilegedSite(
         walls=walls,
         executor_setting=settings.executor,
         allowed_images=settings.allowed_images,

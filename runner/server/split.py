@@ -22,9 +22,10 @@ from typing import Final
 
 import structlog
 
-from runner.adapters.privileged.connection import HelperConnection
+from runner.adapters.privileged.client import PrivilegedClient
 from runner.adapters.privileged.opening import is_openat2_there
-from runner.adapters.privileged.service import Helper
+from runner.adapters.privileged.service import make_server
+from runner.adapters.privileged.site import PrivilegedSite
 from runner.adapters.privileged.state_files import share_state
 from runner.adapters.privileged.unprivileged import give_up_root
 from runner.base import privileges
@@ -92,10 +93,10 @@ def _problem(settings: Settings) -> str | None:
 def split(
     directory: Path,
     user: pwd.struct_passwd,
-    make_helper: Callable[[], Helper],
+    make_site: Callable[[], PrivilegedSite],
     listener: socket.socket,
     stop_within_s: float,
-) -> "HelperConnection | int":
+) -> "PrivilegedClient | int":
     """Return the connection to the helper in the part without rights, and the exit code in the helper.
 
     ``listener`` is the part's alone: nobody is answered once it has ended.  A part that is told to stop and
@@ -110,7 +111,7 @@ def split(
     if child:
         mine.close()
         listener.close()
-        return _help(child, make_helper, theirs, stop_within_s + KILL_AFTER_S)
+        return _help(child, make_site, theirs, stop_within_s + KILL_AFTER_S)
     theirs.close()
     for name in ("unicode_escape", "idna"):
         codecs.lookup(name)  # while this Python can be read in any case
@@ -124,15 +125,17 @@ def split(
     if not os.access(Path(__file__), os.R_OK):
         fact = f"user {user.pw_name} cannot read {Path(__file__).parent}"
         raise Unavailable(f"{fact}; install the runner where all users can read it, or daemon_user: root")
-    return HelperConnection(mine)
+    return PrivilegedClient(mine)
 
 
-def _help(child: int, make_helper: Callable[[], Helper], control: socket.socket, kill_after_s: float) -> int:
+def _help(
+    child: int, make_site: Callable[[], PrivilegedSite], control: socket.socket, kill_after_s: float
+) -> int:
     """Act for the other part until it has ended; return its exit code."""
     part = _OtherPart(child, kill_after_s)
     part.pass_on_signals()
-    helper = make_helper()
-    Thread(target=helper.accept, args=(control,), name="helper-accept", daemon=True).start()
+    server = make_server(make_site())
+    Thread(target=server.accept, args=(control,), name="helper-accept", daemon=True).start()
     code = part.await_end()
     StopDeadline(KILL_AFTER_S).set()  # nothing is left to do
     if code < 0:

@@ -341,14 +341,26 @@ class HostRunDirectory:
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
         """Make a lineage atomically; ``fill`` writes its content where the job cannot reach it yet."""
-        path = self.root / "lineages" / str(lineage)
-        draft = path.with_name(f".{path.name}.draft")
+        fill(self.begin_seed(lineage))
+        self.publish_seed(lineage)
+
+    def seed_draft(self, lineage: int) -> Path:
+        """Return where a lineage is written before the job can reach it."""
+        return self.root / "lineages" / f".{lineage}.draft"
+
+    def begin_seed(self, lineage: int) -> Path:
+        """Make the draft of a lineage, and return its path."""
+        draft = self.seed_draft(lineage)
         _make_empty(draft)
-        fill(draft)
+        return draft
+
+    def publish_seed(self, lineage: int) -> None:
+        """Give the draft of a lineage to its owner, and put it in its place."""
+        draft = self.seed_draft(lineage)
         for inner in draft.rglob("*"):
             self._give(inner, 0o700 if inner.is_dir() else 0o600)
         self._give(draft, 0o700)
-        draft.rename(path)
+        draft.rename(draft.with_name(str(lineage)))
 
     def secret(self, name: str) -> Path:
         """Return the path of the copy of a secret, which exists until the job has ended."""

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.privileged.messages import is_run_name
+from runner.adapters.privileged.interface import is_run_name
 
 LEAVES: Final = frozenset({"attempts", "lineages", "homes", "cache", "work"})
 

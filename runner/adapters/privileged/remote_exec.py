@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from runner.adapters.privileged.answers import pack_error, unpack
-from runner.adapters.privileged.connection import GONE, HelperConnection
-from runner.adapters.privileged.messages import Exec, Message
+from runner.adapters.privileged.client import GONE, PrivilegedClient
+from runner.adapters.privileged.interface import PRIVILEGED
 from runner.adapters.privileged.session_frames import (
     FROM_HELPER,
     EndInput,
@@ -21,6 +20,7 @@ from runner.adapters.privileged.session_frames import (
     write_frame,
 )
 from runner.adapters.privileged.sessions import BUFFER_BYTES
+from runner.adapters.rpc.calls import Message
 from runner.base.errors import Unavailable
 from runner.core.ports.exec import ExecProcess, ExecRequest, TerminalSize
 from runner.core.ports.executor import Key
@@ -76,22 +76,21 @@ class RemoteExecProcess:
 class RemoteExec:
     """Satisfies ``runner.core.ports.exec.ExecPort``."""
 
-    helper: HelperConnection
+    helper: PrivilegedClient
 
     async def start(
         self, key: Key, request: ExecRequest, recorded: Awaitable[None] | None = None
     ) -> ExecProcess:
         if recorded is not None:
             await recorded
-        connection = self.helper.connect()
+        connection = await asyncio.to_thread(self.helper.attempts.execute, key, request)
         connection.settimeout(0)
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=BUFFER_BYTES)
         with ExitStack() as unless_begun:
             unless_begun.callback(writer.close)
-            try:
-                await write_frame(writer, Exec(key=key, request=request).model_dump_json().encode())
-                unpack(await read_frame(reader) or pack_error(Unavailable(GONE)))
-            except OSError as error:
-                raise Unavailable(f"{GONE}: {error.strerror or error}") from error
+            begun = await read_frame(reader)
+            if begun is None:
+                raise Unavailable(GONE)
+            PRIVILEGED.errors.raise_if_any(begun)
             unless_begun.pop_all()
         return RemoteExecProcess(reader, writer)

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from runner.adapters.privileged.messages import Message
+from runner.adapters.rpc.calls import Message
 
 MAX_FRAME_BYTES: Final = 4 * 1024**2
 LENGTH: Final = struct.Struct("!I")

@@ -7,8 +7,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from runner.adapters.privileged.answers import pack, pack_error
-from runner.adapters.privileged.messages import Exec
+from runner.adapters.privileged.interface import PRIVILEGED
 from runner.adapters.privileged.session_frames import (
     FROM_DAEMON,
     EndInput,
@@ -22,24 +21,29 @@ from runner.adapters.privileged.session_frames import (
     write_frame,
 )
 from runner.base.errors import RunnerError
-from runner.core.ports.exec import ExecPort, ExecProcess, TerminalSize
+from runner.core.ports.exec import ExecPort, ExecProcess, ExecRequest, TerminalSize
+from runner.core.ports.executor import Key
 
 BUFFER_BYTES: Final = 1024**2
+BEGUN: Final = b"{}"
+"""The first frame of a session, if it is no error."""
 
 
-async def serve_session(connection: socket.socket, commands: ExecPort, asked: Exec) -> None:
+async def serve_session(
+    connection: socket.socket, commands: ExecPort, key: Key, request: ExecRequest
+) -> None:
     """Run a command inside of an attempt for the other end of a connection, until one of them ends."""
     connection.settimeout(0)
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=BUFFER_BYTES)
     try:
-        process = await commands.start(asked.key, asked.request)
+        process = await commands.start(key, request)
     except (RunnerError, OSError) as error:
         with suppress(OSError):
-            await write_frame(writer, pack_error(error))
+            await write_frame(writer, PRIVILEGED.errors.pack(error))
         writer.close()
         return
     try:
-        await write_frame(writer, pack(None))
+        await write_frame(writer, BEGUN)
         await _relay(process, reader, writer)
     except OSError:
         return  # the daemon has closed its end

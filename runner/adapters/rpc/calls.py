@@ -49,8 +49,8 @@ class _Call:
     interface: str
     method: str
     signature: Signature  # without self
-    request: type[Message]
-    answer: type[Message]
+    request: type[Any]  # models made from the signature
+    answer: type[Any]
     fields: tuple[str, ...]
     descriptors: tuple[str, ...]  # parameters
     opens: bool  # the answer is a descriptor or a socket
@@ -95,7 +95,7 @@ class Calls:
         with ExitStack() as unless_taken:
             unless_taken.callback(close_all, opened)
             self.errors.raise_if_any(content)
-            value = call.answer.model_validate_json(content).value  # type: ignore[attr-defined]
+            value = call.answer.model_validate_json(content).value
             if not call.opens:
                 return value
             if len(opened) != 1:
@@ -133,9 +133,9 @@ class Calls:
             target = target(request.key)
         value = getattr(target, call.method)(**arguments)
         if not call.opens:
-            return call.answer.model_validate({"value": value}).model_dump_json().encode(), ()
+            return call.answer.model_construct(value=value).model_dump_json().encode(), ()
         opened = value.detach() if call.as_socket else value
-        return call.answer.model_validate({"value": None}).model_dump_json().encode(), (opened,)
+        return call.answer.model_construct(value=None).model_dump_json().encode(), (opened,)
 
 
 NO_VALUE: Final = type(None)

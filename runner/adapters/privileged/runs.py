@@ -1,0 +1,134 @@
+"""Run directories, as root makes, changes and removes them for a daemon that it does not trust."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from jobs.contract import RunPaths
+from runner.adapters.host.run_directories import HostRunDirectories
+from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.privileged.giving import Gift, give_tree
+from runner.adapters.privileged.interface import RunOf
+from runner.adapters.privileged.opening import RunFileOpener
+from runner.adapters.privileged.site import PrivilegedSite
+from runner.base.errors import Refused
+from runner.core.ports.disk_use import DiskUse
+from runner.core.ports.users import Owner
+
+MOST_RUNS: Final = 4096
+"""Run directories that are remembered, with what was seen of their checkpoints and logs."""
+
+
+class RootRunDirectory(HostRunDirectory):
+    """A run directory of a user that the daemon fills: what the daemon has written is given away, checked."""
+
+    def __init__(self, root: Path, owner: Owner, site: PrivilegedSite) -> None:
+        users = site.users
+        super().__init__(root, owner, find_damage=users.damage_as_owner, open_mount=users.open_as_owner)
+        self._daemon_uid = site.walls.daemon_uid
+
+    def begin_seed(self, lineage: int) -> Path:
+        draft = super().begin_seed(lineage)
+        os.chown(draft, self._daemon_uid, 0, follow_symlinks=False)
+        return draft
+
+    def publish_seed(self, lineage: int) -> None:
+        draft = self.seed_draft(lineage)
+        self._give_away(draft, keep_modes=False)
+        draft.rename(draft.with_name(str(lineage)))
+
+    def begin_work(self, lineage: int, writer: int | None = None) -> str | None:
+        return super().begin_work(lineage, self._daemon_uid if writer is None else writer)
+
+    def publish_work(self, lineage: int, snapshot: str) -> None:
+        self._give_away(self.work_draft(lineage), keep_modes=True)
+        super().publish_work(lineage, snapshot)
+
+    def move(self, name: str) -> None:
+        if self.root.with_name(name).exists():
+            raise Refused(f"job {name} has a run directory")
+        super().move(name)
+
+    def remove(self) -> None:
+        if not self.root.name.startswith(".canary-"):
+            raise Refused("only a run directory without a job is removed at once")
+        super().remove()
+
+    def _give_away(self, draft: Path, *, keep_modes: bool) -> None:
+        descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            give_tree(descriptor, Gift(self._daemon_uid, self.owner, keep_modes))
+        finally:
+            os.close(descriptor)
+
+
+class _OwnPaths:
+    """Calls the methods of a run directory with paths of its own, whatever numbers came."""
+
+    def __init__(self, run: RootRunDirectory) -> None:
+        self._run = run
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, getattr(self._run, name))
+
+    def _call(self, method: Callable[..., Any], **values: Any) -> Any:  # noqa: ANN401
+        for name, value in values.items():
+            if isinstance(value, RunPaths):
+                values[name] = self._run.paths(value.attempt, value.lineage)
+        return method(**values)
+
+
+@dataclass(slots=True)
+class RootRuns:
+    """Satisfies ``interface.PrivilegedRuns``, and opens the run directories of ``PrivilegedRun``."""
+
+    site: PrivilegedSite
+    _runs: "OrderedDict[RunOf, RootRunDirectory]" = field(default_factory=OrderedDict)
+    _opener: RunFileOpener = field(init=False)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._opener = RunFileOpener(self.site.jobs)
+
+    def run(self, key: RunOf) -> _OwnPaths:
+        """Return the run directory of a key.
+
+        Raises:
+            Refused: its owner could not have a job.
+        """
+        owner = self.site.walls.owner(key.uid, key.gid)
+        with self._lock:
+            run = self._runs.get(key)
+            if run is None or run.owner != owner:
+                run = self._runs[key] = RootRunDirectory(self.site.jobs / key.run, owner, self.site)
+            self._runs.move_to_end(key)
+            if len(self._runs) > MOST_RUNS:
+                self._runs.popitem(last=False)
+        return _OwnPaths(run)
+
+    def size(self, job_id: str) -> int:
+        return self._directories.size(job_id)
+
+    def use(self, job_id: str, most: DiskUse) -> DiskUse:
+        return self._directories.use(job_id, most)
+
+    def remove(self, job_id: str) -> None:
+        self._directories.remove(job_id)
+
+    def sweep(self) -> None:
+        self._directories.sweep()
+
+    def open_below(self, run: str, path: str, *, directory: bool) -> int:
+        return self._opener.in_run(run, path, directory=directory)
+
+    def open_in(self, parent: int, name: str, *, directory: bool) -> int:
+        return self._opener.in_directory(parent, name, directory=directory)
+
+    @property
+    def _directories(self) -> HostRunDirectories:
+        return HostRunDirectories(self.site.jobs)

@@ -20,6 +20,7 @@ from jobs.contract import AttemptSpec, RunPaths
 from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
+from runner.base.identity import MAX_ID
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.disk import DiskCounters
 from runner.core.ports.disk_use import DiskUse
@@ -44,9 +45,6 @@ from runner.core.ports.users import User
 
 # --- values
 
-NO_ID: Final = 2**32 - 1
-"""Means "no change" to the kernel."""
-
 MAX_PATH: Final = 4096
 
 JobId: TypeAlias = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}$")]
@@ -65,7 +63,7 @@ ExecutorKind: TypeAlias = Literal["docker", "process", "slurm"]
 Number: TypeAlias = Annotated[int, Field(ge=1, le=2**31)]
 Size: TypeAlias = Annotated[int, Field(ge=0)]
 Snapshot: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{1,128}$")]
-UserId: TypeAlias = Annotated[int, Field(ge=0, lt=NO_ID)]
+UserId: TypeAlias = Annotated[int, Field(ge=0, le=MAX_ID)]
 PinName: TypeAlias = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}-[0-9]{1,10}$")]
 PinPlace: TypeAlias = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}-[0-9]{1,10}/[0-9]{1,6}$")]
 
@@ -84,20 +82,11 @@ HostPath: TypeAlias = Annotated[
 """A path of any bytes."""
 
 
-def _with_ids(who: User) -> User:
-    if not (0 <= who.uid < NO_ID and 0 <= who.gid < NO_ID):
-        raise ValueError("no uid or gid")
-    return who
-
-
 def _of_a_user(request: DockerfileRequest) -> DockerfileRequest:
-    if not (0 <= request.uid < NO_ID and 0 < len(request.path) <= MAX_PATH):
-        raise ValueError("no uid or no path")
+    if not (0 <= request.uid <= MAX_ID and 0 < len(request.path) <= MAX_PATH):
+        raise ValueError("no uid, or no path")
     return request
 
-
-Caller: TypeAlias = Annotated[User, AfterValidator(_with_ids)]
-"""A user as the daemon knows it; the groups are looked up again."""
 
 Dockerfile: TypeAlias = Annotated[DockerfileRequest, AfterValidator(_of_a_user)]
 
@@ -230,9 +219,9 @@ class PrivilegedPackages(Protocol):
 
 
 class PrivilegedPins(Protocol):
-    """Satisfies ``runner.core.ports.users.MountPins``."""
+    """Satisfies ``runner.core.ports.users.MountPins``; the groups of a user are looked up again."""
 
-    def pin(self, who: Caller, path: HostPath, name: PinPlace) -> Path: ...
+    def pin(self, who: User, path: HostPath, name: PinPlace) -> Path: ...
 
     def release(self, name: PinName) -> None: ...
 

@@ -20,6 +20,7 @@ from runner.adapters import launch as attempt
 from runner.adapters.docker import hardening as hardened
 from runner.adapters.docker.executor import DockerExecutor
 from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
+from runner.agent.attempts import diagnosis
 from runner.agent.attempts.prepare import CONTAINER_SCRATCH
 from runner.base.retry import RETRY_S
 from runner.cli.daemon import unit
@@ -218,9 +219,9 @@ def explained() -> set[str]:
     codes = [None, *range(256)]
     return {
         causes.explain_exit(
-            causes.Evidence(code, oom, "", word, "", writes_result=True, shared_memory_full=full),
+            causes.Evidence(code, oom, "", word, "", writes_result=True, told=told),
         )[0]
-        for code, oom, word, full in product(codes, (False, True), said, (False, True))
+        for code, oom, word, told in product(codes, (False, True), said, (None, *diagnosis.CAUSES))
     } | {"launch_failed", "not_started", *map(str, EndReason)}  # of lifecycle, store, and engine
 
 

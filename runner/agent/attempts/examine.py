@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from jobs.contract import AttemptSpec, Program, RunPaths
 from runner.agent.attempts import facts as attempt_facts
 from runner.agent.attempts.checkpoints import read_saved_of
+from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, find_exception
 from runner.agent.attempts.log_status import read_log_status
 from runner.agent.interface import ExitFindings, PinnedPolicy, ProgressProbe
 from runner.agent.ports import RunDirectory
@@ -113,7 +114,6 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         _evidence(gone, reports, reports_expected=not run.is_program),
         has_checkpoint=saved.attempt == attempt.number,
         memory_limit=format_size(revision.job.resources.memory),
-        shared_memory_full=attempt_facts.is_shared_memory_full(reports),
         shared_memory_limit=format_size(revision.job.resources.shm_bytes) if run.in_container else "",
         stop_requested=_was_stop_requested(state, gone),
         node=_node(reports, attempt),
@@ -220,7 +220,7 @@ def _read_reports(run: ExaminedAttempt) -> attempt_facts.AttemptReports:
         report(paths.RESULT, directory.result, None),
         report(paths.EFFECTIVE, directory.effective, None),
         report(paths.METRICS, directory.rates, ()),
-        _read(run, "log", partial(directory.tail, paths.log, attempt_facts.LOG_TAIL_BYTES), b""),
+        _read(run, "log", partial(directory.tail, paths.log, LOG_TAIL_BYTES), b""),
     )
 
 
@@ -244,7 +244,8 @@ def _was_stop_requested(state: State, gone: Gone) -> bool:
 
 
 def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expected: bool) -> Evidence:
-    result, raised = reports.result, attempt_facts.find_exception(reports.log_tail)
+    result, raised = reports.result, find_exception(reports.log_tail)
+    told = attempt_facts.tell_cause(reports, gone.exit_code)
     return Evidence(
         exit_code=gone.exit_code,
         oom_seen=gone.oom_seen,
@@ -257,6 +258,8 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         device="" if result is None else result.device or "",
         note="" if result is None else result.note,
         exception="" if raised is None else raised.line,
+        told=None if told is None else told.cause,
+        hint="" if told is None else told.hint,
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),
         never_started=gone.never_started and reports == attempt_facts.AttemptReports(),
     )

@@ -6,15 +6,14 @@ are verified.  Facts that are unknown are left out.
 
 import hashlib
 import json
-import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from jobs.contract import AttemptSpec, CheckpointPlan, Effective, ExitCode, Phase, Result, Status
+from runner.agent.attempts.diagnosis import Diagnosis, diagnose, find_exception
 from runner.core.job.attempt import Attempt, AttemptEnd
 from runner.core.job.exit_cause import Evidence, is_complete
 from runner.core.policy.facts import FactValue
@@ -23,29 +22,10 @@ from runner.core.policy.history import fingerprint
 from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.executor import Gone
 
-OUT_OF_MEMORY: Final = re.compile(
-    rb"OutOfMemoryError|CUDA out of memory|HIP out of memory|CUDA error: out of memory"
-    rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
-    rb"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor"
+KILLS: Final = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
 )
-"""What programs that do not report a cause print when a device has no memory left."""
-
-SHARED_MEMORY_FULL: Final = re.compile(
-    rb"insufficient shared memory \(shm\)|unable to allocate shared memory ?\(shm\)"
-    rb"|DataLoader worker \(pid [^)\n]*\) is killed by signal: Bus error"
-    rb"|unable to write to file </torch_[^\n]*No space left on device"
-    rb"|No space left on device[^\n]*/dev/shm|/dev/shm[^\n]*No space left on device"
-    rb"|failed to extend /dev/shm/"
-)
-"""What programs print when ``/dev/shm`` is full: PyTorch's loader processes, NCCL, and the C library."""
-
-LAST_LINES: Final = 20
-"""Lines at the end of a log without a traceback that are searched for the cause."""
-
-EXCEPTION_LINES: Final = 40
-"""Lines at the end of a traceback that are searched for its last one: some exceptions print more below it."""
-
-LOG_TAIL_BYTES: Final = 16 * 1024
+"""Signals after which what a program has printed last tells nothing about its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +55,13 @@ def of_end(
         facts["exit.code"] = gone.exit_code
     if facts["exit.class"] == "exception" and (raised := find_exception(reports.log_tail)) is not None:
         facts["exit.exception"] = raised.kind
-    if (device := _out_of_device_memory(evidence, reports)) is not None:
+    if (device := _out_of_device_memory(evidence)) is not None:
         facts["oom.device"] = device
-    if evidence.exit_code == ExitCode.NON_FINITE or evidence.result_cause is not None:
+    if (
+        evidence.exit_code == ExitCode.NON_FINITE
+        or evidence.result_cause is not None
+        or ended.cause == "non_finite"
+    ):
         facts["nan"] = ended.cause == "non_finite"
     return facts
 
@@ -98,65 +82,25 @@ def _class(evidence: Evidence) -> str:
     return "signal" if 128 < code <= 128 + 64 else "exception"
 
 
-def _out_of_device_memory(evidence: Evidence, reports: AttemptReports) -> bool | None:
+def _out_of_device_memory(evidence: Evidence) -> bool | None:
     """Return whether a device had no memory left; None if that is unknown."""
     said = {evidence.result_cause, *(("device_out_of_memory",) if evidence.exit_code == 98 else ())}
     if "device_out_of_memory" in said:
         return True
     if evidence.result_cause is not None or evidence.exit_code == 0:
         return False
-    if _class(evidence) != "exception" and evidence.exit_code != _ABORTED:
-        return None  # a killed program may have printed it long before, and gone on with less
-    return True if OUT_OF_MEMORY.search(_last_words(reports.log_tail)) else None
+    return True if evidence.told == "device_out_of_memory" else None
 
 
-def is_shared_memory_full(reports: AttemptReports) -> bool:
-    """Return whether a program has said at its end that shared memory is full."""
-    said = b"" if reports.result is None else reports.result.message.encode()
-    return bool(SHARED_MEMORY_FULL.search(said) or SHARED_MEMORY_FULL.search(_last_words(reports.log_tail)))
+def tell_cause(reports: AttemptReports, exit_code: int | None) -> Diagnosis | None:
+    """Return the cause that the message of a result, or else the end of the log, tells.
 
-
-_ABORTED: Final = 128 + signal.SIGABRT  # what an exception in C++ ends in
-_TRACEBACK: Final = b"Traceback (most recent call last)"
-_RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
-"""What torch writes before each line of a traceback, once the processes of a training are connected."""
-
-
-def _last_words(log: bytes) -> bytes:
-    """Return the last traceback of a log, or its last lines.
-
-    A launcher of several processes adds a traceback of its own, which names the one that matters.
+    A killed program may have printed it long before, and gone on.
     """
-    before, found, last = _RANK.sub(b"", log).rpartition(_TRACEBACK)
-    if found and b"ChildFailedError" in last:
-        return _last_words(before)
-    return last if found else b"\n".join(log.splitlines()[-LAST_LINES:])
-
-
-class PythonException(NamedTuple):
-    """The last line of a traceback."""
-
-    kind: str  # without its module
-    line: str
-
-
-MAX_EXCEPTION: Final = 300
-"""Characters of the last line of a traceback that are kept."""
-
-_RAISED: Final = re.compile(
-    rb"(?:[A-Za-z_][A-Za-z0-9_]{0,99}\.){0,20}([A-Z][A-Za-z0-9_]{0,99})(?::(?: .*)?)?"
-)
-
-
-def find_exception(log: bytes) -> PythonException | None:
-    """Return the exception whose traceback ends a log; of a log of a launcher, that of the program."""
-    lines = _last_words(log).splitlines()[-EXCEPTION_LINES:]
-    for above, line in reversed(list(pairwise(lines))):
-        # A traceback is indented up to its last line; a syntax error has no other line that tells it.
-        if above[:2] == b"  " and (match := _RAISED.fullmatch(line.rstrip())):
-            text = line[:MAX_EXCEPTION].decode(errors="replace").strip()
-            return PythonException(match[1].decode(), text)
-    return None
+    if exit_code in {None, 0} or (exit_code or 0) - 128 in KILLS:
+        return None
+    said = b"" if reports.result is None else reports.result.message.encode()
+    return (diagnose(said, exit_code) if said else None) or diagnose(reports.log_tail, exit_code)
 
 
 def of_progress(reports: AttemptReports) -> dict[str, FactValue]:

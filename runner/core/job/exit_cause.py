@@ -23,7 +23,6 @@ class Evidence:
     writes_result: bool  # the workload writes a result: exit 0 alone does not mean success
     has_checkpoint: bool = False  # the attempt has left a valid checkpoint
     memory_limit: str = ""  # its memory limit as a job file writes it
-    shared_memory_full: bool = False  # the program has said so at its end
     shared_memory_limit: str = ""  # size of /dev/shm as a job file writes it; empty: that of the host
     stop_requested: bool = False  # it was told to stop: exit 0 alone does not mean success
     never_started: bool = False  # it was told to stop before its program started
@@ -33,6 +32,8 @@ class Evidence:
     device: str = ""  # the GPU of that process; empty: it had none
     note: str = ""  # what their launcher has seen, such as a process that was stopped
     exception: str = ""  # the last line of a traceback at the end of its log
+    told: ExitCause | None = None  # the cause that the end of its log tells
+    hint: str = ""  # what can be done about that
     engine_cause: ExitCause | None = None  # why the engine has ended it; ``engine_error`` has the words
 
 
@@ -127,8 +128,8 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             cause, message = BY_CODE[code]
             known = evidence.writes_result or code == 75
             return cause, evidence.result_message or (message if known else f"{message} (exit code {code})")
-        case Evidence(shared_memory_full=True) if _may_be_shared_memory(evidence):
-            return ExitCause.SHARED_MEMORY, _shared_memory_text(evidence)
+        case Evidence(told=ExitCause() as told) if _may_be_told(evidence):
+            return told, _told_text(evidence)
         case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:
             return BY_SIGNAL[code - 128]
         case Evidence(exit_code=int(code), result_cause=None, result_message="") if (
@@ -145,11 +146,24 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
             return said or ExitCause.EXCEPTION, evidence.result_message or evidence.engine_error or words
 
 
-def _may_be_shared_memory(evidence: Evidence) -> bool:
-    """Return whether an end can follow from a full shared memory: nobody sent a signal or gave a cause."""
+def _may_be_told(evidence: Evidence) -> bool:
+    """Return whether the log tells the cause of an end: nobody sent a signal or gave a cause.
+
+    A program that reports a cause of its own knows it; a full shared memory it cannot know.
+    """
     code = (evidence.exit_code or 0) - 128
-    sent = code in SENT_SIGNALS or code == signal.SIGKILL
-    return not sent and evidence.result_cause in {None, ExitCause.EXCEPTION}
+    if code in SENT_SIGNALS or code == signal.SIGKILL:
+        return False
+    if evidence.told is ExitCause.SHARED_MEMORY:
+        return evidence.result_cause in {None, ExitCause.EXCEPTION}
+    return evidence.result_cause is None
+
+
+def _told_text(evidence: Evidence) -> str:
+    if evidence.told is ExitCause.SHARED_MEMORY:
+        return _shared_memory_text(evidence)
+    said = evidence.exception or f"exit code {evidence.exit_code}"
+    return f"{evidence.hint}: {said}" if evidence.hint else said
 
 
 def _shared_memory_text(evidence: Evidence) -> str:

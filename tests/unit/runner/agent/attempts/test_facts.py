@@ -27,6 +27,7 @@ from jobs.contract import (
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.agent.attempts import facts as exit_facts
+from runner.agent.attempts.diagnosis import find_exception
 from runner.agent.attempts.service import AttemptService
 from runner.agent.interface import ExitFindings
 from runner.base.errors import Unavailable
@@ -583,7 +584,7 @@ def test_what_depends_on_a_checkpoint_that_was_not_verified_is_unknown() -> None
 def test_the_exception_that_ended_a_program_is_the_last_line_of_its_traceback(
     log: bytes, kind: str, line: str | None
 ) -> None:
-    found = exit_facts.find_exception(b"step 1\n" + log)
+    found = find_exception(b"step 1\n" + log)
     assert found is not None
     assert found.kind == kind
     assert line is None or found.line == line
@@ -591,4 +592,4 @@ def test_the_exception_that_ended_a_program_is_the_last_line_of_its_traceback(
 
 @pytest.mark.parametrize("log", [b"", b"ImportError: x\n", b"hello\nDone: 3\n", b"  indented\nlower: x\n"])
 def test_a_log_without_a_traceback_names_no_exception(log: bytes) -> None:
-    assert exit_facts.find_exception(log) is None
+    assert find_exception(log) is None

@@ -82,13 +82,13 @@ def test_a_success_before_the_last_step_says_why(said: str, message: str) -> Non
 def test_a_full_shared_memory_is_a_cause_unless_the_end_has_another(
     code: int, known: dict[str, object], cause: str
 ) -> None:
-    assert explain_exit(evidence(code, shared_memory_full=True, **known))[0] == cause
+    assert explain_exit(evidence(code, told=ExitCause.SHARED_MEMORY, **known))[0] == cause
 
 
 def test_a_full_shared_memory_is_told_with_the_field_to_change() -> None:
-    limited = explain_exit(evidence(1, shared_memory_full=True, shared_memory_limit="64MiB"))
+    limited = explain_exit(evidence(1, told=ExitCause.SHARED_MEMORY, shared_memory_limit="64MiB"))
     assert limited[1] == "shared memory (/dev/shm) is full; raise resources.shm (64MiB)"
-    of_host = explain_exit(evidence(1, shared_memory_full=True))
+    of_host = explain_exit(evidence(1, told=ExitCause.SHARED_MEMORY))
     assert of_host[1] == "shared memory (/dev/shm of this host) is full; use fewer loader processes"
 
 

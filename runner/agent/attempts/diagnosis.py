@@ -1,0 +1,300 @@
+"""The cause that a program tells at the end of its log, for programs that report none.
+
+The exception that ended the program is what counts, and what it was raised from; of a log without a
+traceback, its last lines.  The type of an exception comes first: a ``KeyError`` is one, whatever it says.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from runner.core.policy.causes import ExitCause
+
+LAST_LINES: Final = 20
+"""Lines at the end of a log without a traceback that are searched for the cause."""
+
+EXCEPTION_LINES: Final = 40
+"""Lines at the end of a traceback that are searched for its last one: some exceptions print more below it."""
+
+LOG_TAIL_BYTES: Final = 16 * 1024
+
+MAX_EXCEPTION: Final = 300
+"""Characters of the last line of a traceback that are kept."""
+
+MAX_CHAIN: Final = 8
+"""Exceptions that the last one was raised from, or while handling which."""
+
+
+class PythonException(NamedTuple):
+    """The last line of a traceback."""
+
+    kind: str  # without its module
+    line: str
+
+
+class Diagnosis(NamedTuple):
+    """A cause with what can be done about it; empty: the exception says it."""
+
+    cause: ExitCause
+    hint: str
+
+
+class _Sign(NamedTuple):
+    cause: ExitCause
+    text: re.Pattern[bytes]
+    hint: str
+
+
+def _sign(cause: ExitCause, text: bytes, hint: str) -> _Sign:
+    return _Sign(cause, re.compile(text), hint)
+
+
+_SIGNS: Final = (
+    _sign(
+        ExitCause.SHARED_MEMORY,
+        rb"insufficient shared memory \(shm\)|unable to allocate shared memory ?\(shm\)"
+        rb"|DataLoader worker \(pid[^)\n]{0,80}\) is killed by signal: Bus error"
+        rb"|unable to write to file </torch_[^\n]{0,200}No space left on device"
+        rb"|No space left on device[^\n]{0,200}/dev/shm|/dev/shm[^\n]{0,200}No space left on device"
+        rb"|failed to extend /dev/shm/",
+        "shared memory (/dev/shm) is full",
+    ),
+    _sign(
+        ExitCause.DEVICE_OUT_OF_MEMORY,
+        rb"OutOfMemoryError|(?:CUDA|HIP|MPS backend|XPU) out of memory|(?:CUDA|HIP) error: out of memory"
+        rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|(?:CUDA_ERROR|hipError)_?Out_?Of_?Memory"
+        rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuda runtime error \(2\)|cudaMalloc failed"
+        rb"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor|ResourceExhaustedError"
+        rb"|Cuda failure[^\n]{0,200}out of memory",
+        "device out of memory",
+    ),
+    _sign(
+        ExitCause.HOST_OOM,
+        rb"^MemoryError|ArrayMemoryError|DefaultCPUAllocator|\[Errno 12\]|Cannot allocate memory"
+        rb"|std::bad_alloc"
+        rb"|DataLoader worker \(pid[^)\n]{0,80}\) is killed by signal: Killed",
+        "no memory is left for a process; raise resources.memory",
+    ),
+    _sign(
+        ExitCause.DISK_FULL,
+        rb"\[Errno 28\]|No space left on device|os error 28|\[Errno 122\]|Disk quota exceeded|os error 122"
+        rb"|PytorchStreamWriter failed writing|inline_container[^\n]{0,200}unexpected pos"
+        rb"|database or disk is full"
+        rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large",
+        "a disk or a quota is full",
+    ),
+    _sign(
+        ExitCause.DEVICE_ERROR,
+        rb"(?i)uncorrectable (?:nvlink|ecc)|ecc uncorrectable|double.bit ecc|\bXid\b|fallen off the bus"
+        rb"|GPU is lost|GPU_IS_LOST|hardware stack error|cudaErrorECCUncorrectable"
+        rb"|cudaErrorHardwareStackError"
+        rb"|CUDA error: unknown error",
+        "a device has failed; the operator can drain it",
+    ),
+    _sign(
+        ExitCause.DEVICE_UNSUPPORTED,
+        rb"no kernel image is available|driver (?:on your system )?is too old|driver version is insufficient"
+        rb"|forward compatibility was attempted|[Dd]river/library version mismatch"
+        rb"|is not compatible with the current PyTorch|cudaErrorInsufficientDriver|SYSTEM_DRIVER_MISMATCH"
+        rb"|unsupported display driver|not compiled with CUDA enabled|the provided PTX was compiled",
+        "the packages of the job do not fit this driver or this device",
+    ),
+    _sign(
+        ExitCause.DEVICE_ASSERT,
+        rb"device-side assert triggered|cudaErrorAssert",
+        "an index or a label is out of range; CUDA_LAUNCH_BLOCKING=1 shows where",
+    ),
+    _sign(
+        ExitCause.DEVICE_FAULT,
+        rb"illegal memory access|misaligned address|illegal (?:address|instruction) was encountered"
+        rb"|unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
+        rb"|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED",
+        "a kernel has failed; CUDA_LAUNCH_BLOCKING=1 shows which",
+    ),
+    _sign(
+        ExitCause.PORT_IN_USE,
+        rb"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]",
+        "a port is in use; let the program choose a free one (port 0)",
+    ),
+    _sign(
+        ExitCause.RANK_LOST,
+        rb"ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage"
+        rb"|NCCL communicator was aborted|collective operation timeout|Dist(?:Backend|Store|Network)Error"
+        rb"|NCCL error|seconds waiting for clients|[Ww]ait timeout after|\bSocket Timeout|gloo/transport"
+        rb"|Rendezvous(?:Timeout|Connection|Closed)\w*|monitoredBarrier|TCPStore",
+        "a process of the training does not answer the others",
+    ),
+    _sign(
+        ExitCause.DEVICE_UNAVAILABLE,
+        rb"CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_NOT_INITIALIZED|CUDNN_STATUS_INTERNAL_ERROR"
+        rb"|No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver|invalid device ordinal"
+        rb"|busy or unavailable|CUDA driver initialization failed|CUDA initialization"
+        rb"|cudaErrorDevicesUnavailable"
+        rb"|initialization error|No HIP GPUs are available",
+        "the program has no usable device; see resources.gpus and runner gpus",
+    ),
+    _sign(
+        ExitCause.ACCESS_DENIED,
+        rb"\b40[13] Client Error|\b401 Unauthorized|\b403 Forbidden|HTTP Error 40[13]|[Gg]ated ?[Rr]epo"
+        rb"|RepositoryNotFoundError|Repository Not Found|is not a valid model identifier"
+        rb"|Invalid (?:credentials|user token)|[Aa][Pp][Ii][_ -]?[Kk]ey (?:not|is|must)|No API key"
+        rb"|AuthenticationError|AccessDenied|NoCredentialsError|InvalidAccessKeyId"
+        rb"|[Pp]lease log ?in|cannot be found or accessed",
+        "a service refuses access; give the job a token (secrets)",
+    ),
+    _sign(
+        ExitCause.NETWORK,
+        rb"[Nn]ame resolution|Name or service not known|No address associated|Failed to resolve|getaddrinfo"
+        rb"|Could not resolve host|Connection (?:refused|reset|aborted|timed out|error)|ConnectionError"
+        rb"|Connection(?:Refused|Reset|Aborted)Error|NewConnectionError|MaxRetryError|ProxyError|URLError"
+        rb"|Network is unreachable|No route to host|Connect(?:ion)?Timeout|ReadTimeout|Read timed out"
+        rb"|RemoteDisconnected|RemoteProtocolError|LocalEntryNotFound|couldn't connect to|[Oo]ffline ?[Mm]ode"
+        rb"|\[Errno (?:101|104|110|111|113|-2|-3|-5)\]|SSLError|SSL: |CERTIFICATE_VERIFY_FAILED"
+        rb"|IncompleteRead"
+        rb"|ChunkedEncodingError|\b5\d\d Server Error|HTTP Error (?:429|5\d\d)|Too Many Requests",
+        "no connection; --network outbound, if the operator allows it, or a mount with the data",
+    ),
+    _sign(
+        ExitCause.TOO_MANY_FILES,
+        rb"\[Errno 24\]|Too many open files|os error 24|items of ancdata",
+        "too many open files; fewer loader processes, or close what is read",
+    ),
+    _sign(
+        ExitCause.IO_ERROR,
+        rb"\[Errno 5\]|Input/output error|os error 5\b|\[Errno 116\]|Stale (?:NFS )?file handle|\[Errno 107\]"
+        rb"|Transport endpoint is not connected|\[Errno 121\]|Remote I/O error|disk I/O error|Host is down"
+        rb"|\[Errno 112\]",
+        "a file system has failed",
+    ),
+    _sign(
+        ExitCause.NOT_PERMITTED,
+        rb"\[Errno 13\]|\[Errno 30\]|\[Errno 1\]|Read-only file system|^PermissionError|[Pp]ermission denied"
+        rb"|Operation not permitted",
+        "a path may not be read or written; mounts are read-only unless :rw is added",
+    ),
+    _sign(
+        ExitCause.CHECKPOINT_MISFIT,
+        rb"in loading state_dict|size mismatch for |Missing key\(s\) in|Unexpected key\(s\) in"
+        rb"|loaded state dict"
+        rb"|doesn't match the size of optimizer's group|Incompatible keys",
+        "the checkpoint is of another model",
+    ),
+    _sign(
+        ExitCause.CHECKPOINT_UNREADABLE,
+        rb"UnpicklingError|BadZipFile|PytorchStreamReader failed|central directory|invalid load key"
+        rb"|Ran out of input|SafetensorError|MetadataIncompleteBuffer|HeaderTooLarge|unexpected EOF, expected"
+        rb"|pickle data was truncated|file signature not found|truncated file|Invalid magic number"
+        rb"|Weights only load failed|not a zip file",
+        "a file that the program loads is torn or of another format",
+    ),
+    _sign(
+        ExitCause.NON_FINITE,
+        rb"(?i)(?:loss|grad\w*|logits|weights?)\b[^\n]{0,60}\b(?:nan|inf|infinite|non-?finite|not finite)\b"
+        rb"|\b(?:nan|inf|infinite|non-?finite|not finite)\b[^\n]{0,60}\b(?:loss|grad)|returned nan values"
+        rb"|^FloatingPointError",
+        "loss or gradient is not finite",
+    ),
+)
+"""What programs print, with the most particular first."""
+
+_OF_LOGIC: Final = frozenset(
+    (
+        *("ArithmeticError", "AttributeError", "FileExistsError", "FileNotFoundError", "ImportError"),
+        *("IndentationError", "IndexError", "IsADirectoryError", "JSONDecodeError", "KeyError"),
+        *("LookupError", "ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplementedError"),
+        *("RecursionError", "StopIteration", "SyntaxError", "TabError", "TypeError", "UnboundLocalError"),
+        *("UnicodeDecodeError", "ZeroDivisionError"),
+    )
+)
+"""Exceptions of the program's own logic: their text is not searched."""
+
+CAUSES: Final = frozenset({sign.cause for sign in _SIGNS} | {ExitCause.USAGE_ERROR, ExitCause.NOT_FOUND})
+"""The causes that a log can tell."""
+
+_NO_SCRIPT: Final = re.compile(rb"can't open file '[^'\n]{0,200}': \[Errno 2\]|: No module named ")
+_USAGE: Final = re.compile(
+    rb"(?im)^usage: |^[^\n]{0,100}\berror: |^Error: |^try '[^\n]{0,200}--help'|Error \xe2\x94\x80"
+)
+_USAGE_CODE: Final = 2
+
+_TRACEBACK: Final = b"Traceback (most recent call last)"
+_RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
+"""What torch writes before each line of a traceback, once the processes of a training are connected."""
+
+_LAUNCHED: Final = (b"ChildFailedError", b"subprocess.CalledProcessError")
+"""Exceptions of launchers, which have started the program that failed."""
+
+_CHAINED: Final = (
+    b"The above exception was the direct cause of the following exception:",
+    b"During handling of the above exception, another exception occurred:",
+)
+_RAISED: Final = re.compile(
+    rb"(?:[A-Za-z_][A-Za-z0-9_]{0,99}\.){0,20}([A-Z][A-Za-z0-9_]{0,99}|[a-z_]{1,99}error)(?::(?: .*)?)?"
+)
+
+
+def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
+    """Return the cause that the end of a log tells; None if it tells none that is known."""
+    for text in _ends(log):
+        match = _RAISED.match(text)
+        if match is not None and match[1].decode() in _OF_LOGIC:
+            return None
+        for sign in _SIGNS:
+            if sign.text.search(text):
+                return Diagnosis(sign.cause, sign.hint)
+    last = last_words(log)
+    if _tracebacks(log):
+        return None
+    if _NO_SCRIPT.search(last):
+        return Diagnosis(ExitCause.NOT_FOUND, "the script or module is not in the code of the job")
+    if exit_code == _USAGE_CODE and _USAGE.search(last):
+        return Diagnosis(ExitCause.USAGE_ERROR, "the program refuses its arguments")
+    return None
+
+
+def find_exception(log: bytes) -> PythonException | None:
+    """Return the exception whose traceback ends a log; of a log of a launcher, that of the program."""
+    found = next(_exceptions(last_words(log)), None)
+    if found is None:
+        return None
+    match = _RAISED.match(found)
+    line = found.partition(b"\n")[0][:MAX_EXCEPTION].decode(errors="replace").strip()
+    return None if match is None else PythonException(match[1].decode(), line)
+
+
+def last_words(log: bytes) -> bytes:
+    """Return the last traceback of a log, or its last lines."""
+    found = _tracebacks(log)
+    return found[-1] if found else b"\n".join(_RANK.sub(b"", log).splitlines()[-LAST_LINES:])
+
+
+def _tracebacks(log: bytes) -> list[bytes]:
+    """Return the tracebacks in a log, without those that a launcher of processes has added below."""
+    _, *found = _RANK.sub(b"", log).split(_TRACEBACK)
+    while len(found) > 1 and any(name in found[-1] for name in _LAUNCHED):
+        found.pop()
+    return found
+
+
+def _ends(log: bytes) -> Iterator[bytes]:
+    """Yield the texts that tell the cause: the last exception, and those that it was raised from."""
+    words, found = last_words(log), _tracebacks(log)
+    if not found or next(_exceptions(words), None) is None:
+        yield words
+    for place, text in reversed(list(enumerate(found))[-MAX_CHAIN:]):
+        yield from _exceptions(text)
+        if not place or not found[place - 1].rstrip().endswith(_CHAINED):
+            return
+
+
+def _exceptions(words: bytes) -> Iterator[bytes]:
+    """Yield the text of the exception that ends a traceback, with what it prints below its first line."""
+    lines = words.splitlines()
+    lines = [line for line in lines if line.strip() not in _CHAINED]
+    begin = max(len(lines) - EXCEPTION_LINES, 0)
+    for place, (above, line) in reversed(list(enumerate(pairwise(lines[begin:]), begin + 1))):
+        # A traceback is indented up to its last line; a syntax error has no other line that tells it.
+        if above[:2] == b"  " and _RAISED.fullmatch(line.rstrip()):
+            yield b"\n".join(lines[place:])
+            return

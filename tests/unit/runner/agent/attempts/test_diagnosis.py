@@ -1,0 +1,58 @@
+"""The ends of logs as programs of the field write them, and the cause of each."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from runner.agent.attempts.diagnosis import diagnose, find_exception
+from runner.core.job.exit_cause import Evidence, explain_exit
+
+ENDS: Final = Path(__file__).with_name("ends_of_logs.txt").read_text(encoding="utf-8")
+HEAD: Final = re.compile(r"^=== (.+): exit (\d+): (\w+)\n", re.MULTILINE)
+NAMES, CODES, CAUSES, TEXTS = (HEAD.split(ENDS)[at::4] for at in (1, 2, 3, 4))
+LOGS: Final = {
+    name: (int(code), log, None if cause == "nothing" else cause)
+    for name, code, cause, log in zip(NAMES, CODES, CAUSES, TEXTS, strict=True)
+}
+
+
+def ended(code: int) -> Evidence:
+    """Return the evidence about a program that reports nothing."""
+    return Evidence(
+        code, oom_seen=False, engine_error="", result_cause=None, result_message="", writes_result=False
+    )
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_end_of_a_log_tells_the_cause(name: str) -> None:
+    code, log, cause = LOGS[name]
+    found = diagnose(b"step 1: loss 2.3\n" * 20 + log.encode(), code)
+    assert (None if found is None else str(found.cause)) == cause
+
+
+@pytest.mark.parametrize("name", [name for name, (_, log, _) in LOGS.items() if "[rank0]" not in log])
+def test_it_is_the_same_on_a_rank(name: str) -> None:
+    code, log, cause = LOGS[name]
+    lines = "".join(f"[rank1]: {line}\n" for line in log.splitlines())
+    found = diagnose(lines.encode(), code)
+    assert (None if found is None else str(found.cause)) == cause
+
+
+def test_the_message_has_the_hint_and_the_exception() -> None:
+    code, log, _ = LOGS["enospc"]
+    told, raised_last = diagnose(log.encode(), code), find_exception(log.encode())
+    assert told is not None
+    assert raised_last is not None
+    evidence = replace(ended(code), exception=raised_last.line, told=told.cause, hint=told.hint)
+    assert explain_exit(evidence) == (
+        "disk_full",
+        "a disk or a quota is full: OSError: [Errno 28] No space left on device",
+    )
+
+
+@pytest.mark.parametrize(("code", "cause"), [(137, "killed"), (143, "terminated"), (139, "segfault")])
+def test_a_signal_is_the_cause_of_its_own(code: int, cause: str) -> None:
+    assert explain_exit(ended(code))[0] == cause

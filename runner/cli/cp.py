@@ -12,6 +12,7 @@ import click
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
 from runner.cli.console import complain, harmless
+from runner.cli.copying import Copy, LeftOut
 from runner.cli.parameters import check_ref
 from runner.client.client import find_or_start
 from runner.client.http import query_string, quote_path
@@ -35,8 +36,6 @@ def cp(source: str, destination: str) -> None:
     whole working directory, and of one that ends with "/.", the content is put there. "-" writes a tar
     archive to standard output. A job that runs may be copied from.
     """
-    if not hasattr(tarfile, "data_filter"):
-        raise UsageError("runner cp: needs Python 3.11.4 or newer, whose tarfile has filters")
     job, colon, path = source.partition(":")
     if not colon:
         raise click.UsageError(f"{harmless(source)!r}: write JOB:PATH, for example train:out/model.pt")
@@ -46,21 +45,22 @@ def cp(source: str, destination: str) -> None:
         if destination == STANDARD_OUTPUT:
             _write_archive(body)
         else:
-            _extract(body, _place(path or TOP, destination))
+            _extract(body, _open_place(path, destination))
 
 
-def _place(path: str, destination: str) -> str:
-    """Return where the copy comes to lie.
+def _open_place(path: str, destination: str) -> Copy:
+    """Return the copy at its place, which is made by the first member.
 
     Raises:
         UsageError: the directory for it is not there.
     """
     name = path.rstrip("/").rpartition("/")[2]
-    place = os.path.join(destination, name) if os.path.isdir(destination) else destination  # noqa: PTH112, PTH118
-    parent = os.path.dirname(os.path.abspath(place))  # noqa: PTH100, PTH120
+    if os.path.isdir(destination):  # noqa: PTH112
+        return Copy(destination, "" if name in {"", TOP, ".."} else name)
+    parent, name = os.path.split(os.path.abspath(destination))  # noqa: PTH100
     if not os.path.isdir(parent):  # noqa: PTH112
         raise UsageError(f"{one_line(destination)}: there is no directory {one_line(parent)}; make it first")
-    return os.path.abspath(place)  # noqa: PTH100
+    return Copy(parent, name)
 
 
 def _write_archive(body: StreamedBody) -> None:
@@ -69,32 +69,23 @@ def _write_archive(body: StreamedBody) -> None:
     sys.stdout.buffer.flush()
 
 
-def _extract(body: StreamedBody, place: str) -> None:
-    """Extract an archive whose top becomes ``place``; what would lead out of it is left out and told.
+def _extract(body: StreamedBody, copy: Copy) -> None:
+    """Extract an archive whose top becomes a copy; what would lead out of it is left out and told.
 
     Raises:
         Unavailable: the archive ends early.
+        UsageError: the file system refuses it.
     """
-    parent, name = os.path.split(place)
     try:
-        with tarfile.open(fileobj=body, mode="r|") as archive:  # type: ignore[call-overload]  # it is only read
+        with copy, tarfile.open(fileobj=body, mode="r|") as archive:  # type: ignore[call-overload]  # only read
             for member in archive:
-                if (kept := _renamed(member, parent, name)) is not None:
-                    archive.extract(kept, parent, set_attrs=True, filter="fully_trusted")
+                try:
+                    copy.add(archive, member)
+                except LeftOut as error:
+                    name = member.name.removeprefix(TOP).lstrip("/") or copy.name
+                    complain(f"{one_line(name)}: left out: {error}")
     except tarfile.ReadError as error:
-        raise Unavailable(f"{one_line(place)}: the copy is not complete ({error}); try again") from error
+        raise Unavailable(f"{one_line(copy.place)}: the copy is not complete ({error}); try again") from error
     except OSError as error:
-        raise UsageError(f"{one_line(error.filename or place)}: {error.strerror or error}") from error
-
-
-def _renamed(member: tarfile.TarInfo, parent: str, name: str) -> tarfile.TarInfo | None:
-    """Return a member under its new name, with the safe part of its attributes; None if it would lead out."""
-    below = member.name.removeprefix(TOP).lstrip("/")
-    try:
-        safe = tarfile.data_filter(
-            member.replace(name=f"{name}/{below}" if below else name, deep=False), parent
-        )
-    except tarfile.FilterError as error:
-        complain(f"{one_line(below or name)}: left out: {one_line(str(error))}")
-        return None
-    return safe
+        where = error.filename if isinstance(error.filename, str) else copy.place
+        raise UsageError(f"{one_line(where)}: {error.strerror or error}") from error

@@ -4,6 +4,8 @@ The rules are those of ``gitignore(5)``: a file of patterns counts for its direc
 patterns and deeper files outrank earlier ones, and nothing below an ignored directory can be had back.  In
 one directory ``.runnerignore`` outranks ``.gitignore``, so it can also have files back.  In a repository the
 files of patterns above the code count, too, and what git has in its index stays in, as git itself has it.
+Above the code, others may put files where everybody can write, such as ``/tmp/.git`` and ``/tmp/.gitignore``.
+So a repository counts only if it is the submitter's or root's, and so does each file of patterns there.
 """
 
 import os
@@ -34,7 +36,7 @@ class Repository:
     """The git repository that a code directory is in: its own ignore files, and what it has in its index."""
 
     def __init__(self, place: str | None) -> None:
-        self._place = place
+        self._place = None if place is None or not _is_trusted(f"{place}/.git") else place
         self._tracked: frozenset[str] | None = None
         self._parents: frozenset[str] = frozenset()
 
@@ -120,21 +122,33 @@ class IgnoreRules:
     def _own(self) -> Iterator[_Patterns]:
         start = len(self._directory) + 1 if self._directory else 0
         for name in reversed(IGNORE_FILES):
-            lines = _lines(f"{self._directory}/{name}" if self._directory else name)
+            lines = _lines(f"{self._directory}/{name}" if self._directory else name, is_inside=True)
             if lines:
                 yield _Patterns(start, "", GitIgnoreSpec.from_lines(lines), name == IGNORE_FILES[0])
 
     def _outside(self) -> Iterator[_Patterns]:
         for path, prefix in self._repository.above():
-            if lines := _lines(path):
+            if lines := _lines(path, is_inside=False):
                 yield _Patterns(0, prefix, GitIgnoreSpec.from_lines(lines), of_git=True)
 
 
-def _lines(path: str) -> list[str]:
-    """Return the lines of a file of patterns; none if it is not there or is no regular file."""
+def _is_trusted(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid in {0, os.geteuid()}
+    except OSError:
+        return False
+
+
+def _lines(path: str, *, is_inside: bool) -> list[str]:
+    """Return the lines of a file of patterns; none if it is not there, or neither root's nor one's own.
+
+    Within the code, whoever may write there decides about the code itself, too.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
+            if not is_inside and os.fstat(descriptor).st_uid not in {0, os.geteuid()}:
+                return []
             return os.fsdecode(file.read(MAX_IGNORE_FILE_BYTES)).splitlines()
     except OSError:
         return []

@@ -94,21 +94,22 @@ class HostCodeSnapshots:
             if look.listing is None:
                 is_kept = last is not None and store.keep(last["snapshot"]["id"])
                 return _snapshot(last["snapshot"], look.git) if last is not None and is_kept else None
-            self._make_room(store, bool(look.new))
+            self._make_room(store)
             return look.publish(place)
         except RunnerError:
             store.discard(look.new)
             raise
 
-    def _make_room(self, store: CodeStore, more: bool) -> None:  # noqa: FBT001
+    def _make_room(self, store: CodeStore) -> None:
         """Keep a user within his quota, if need be without the code of jobs that have finished.
 
         Raises:
             Refused: the code of his other jobs takes too much.
         """
         limit = self._limits.bytes_per_user
-        if limit is None or not more or store.used_bytes <= limit:
+        if limit is None or store.used_bytes <= limit:
             return
+        store.forget_listings()
         if self.in_use is not None:
             store.sweep(self.in_use(finished=False).__contains__)
         if store.used_bytes > limit:

@@ -149,10 +149,15 @@ class CodeStore:
 
     @property
     def used_bytes(self) -> int:
-        """The size of all files; counted once, and then kept up."""
+        """The size of all files, counted once and then kept up, and of what is told about them."""
         if self._used is None:
             self._used = sum(found.st_size for _, found in self._all_files())
-        return self._used
+        return self._used + sum(map(_size_of, (self._snapshots, self.listings)))
+
+    def forget_listings(self) -> None:
+        """Remove what is known of the last looks at directories: the next ones read everything again."""
+        for path in self.listings.glob("*.json"):
+            path.unlink(missing_ok=True)
 
     def sweep(self, needed: Callable[[str], bool], now_s: float | None = None) -> int:
         """Remove the snapshots that are not needed, and the files of no other; return the bytes freed."""
@@ -251,3 +256,9 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _size_of(directory: Path) -> int:
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    return 0

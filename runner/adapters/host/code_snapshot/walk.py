@@ -59,6 +59,9 @@ SIGN_OF_LIFE_S: Final = 2.0
 ATTEMPTS: Final = 3
 """How often a file is read that changes meanwhile."""
 
+PATH_BYTES: Final = 512
+"""Of each path, on average, if there are as many as there may be."""
+
 MOST_PROBLEMS: Final = 20
 LARGEST: Final = 5
 """Files that are named when there is too much."""
@@ -90,6 +93,8 @@ class _Walk:
     problems: list[str] = field(default_factory=list)
     changed: bool = False
     files: int = 0
+    name_bytes: int = 0
+    """Of all paths: a listing and a manifest have each of them."""
     bytes: int = 0
     device: int = 0
 
@@ -164,7 +169,7 @@ def _key_of(path: str) -> list[int] | None:
 def _walk_all(out: BinaryIO, walk: _Walk, rules: IgnoreRules, *, reusable: bool) -> None:
     pending = [("", rules, reusable)]
     signed = time.monotonic()
-    while pending and len(walk.problems) < MOST_PROBLEMS and walk.files <= walk.limits.max_files:
+    while pending and len(walk.problems) < MOST_PROBLEMS and not _has_too_many(walk):
         path, rules, reusable = pending.pop()
         found = _known_directory(walk, path) if reusable else None
         if found is None:
@@ -205,6 +210,8 @@ def _known_entries(walk: _Walk, path: str, before: list[Any]) -> list[Any] | Non
     if any(name in IGNORE_FILES for name in changed):
         return None
     walk.files += len(before[2]) + len(before[3]) + len(before[4])
+    names = (*(each[0] for each in before[2]), *(each[0] for each in before[3]), *before[4])
+    walk.name_bytes += sum(map(len, names)) + len(prefix) * len(names)
     walk.bytes += size
     if not changed:
         return before
@@ -291,6 +298,7 @@ def _scan_entries(
         if rules.is_ignored(inner, is_directory=is_directory):
             continue
         walk.files += 1
+        walk.name_bytes += len(inner)
         if "\n" in entry.name:
             walk.problems.append(
                 f"{one_line(inner)}: has a line break in its name; rename it, or {NEXT_STEP}"
@@ -349,9 +357,18 @@ def _is_fresh(walk: _Walk, key: list[int]) -> bool:
     return max(key[1], key[2]) >= walk.taken_ns - MARGIN_NS
 
 
-def _excess(walk: _Walk) -> Iterator[str]:
-    """Yield what is too much: the number of files, or their size with the largest ones."""
+def _has_too_many(walk: _Walk) -> bool:
     limits = walk.limits
+    return walk.files > limits.max_files or walk.name_bytes > limits.max_files * PATH_BYTES
+
+
+def _excess(walk: _Walk) -> Iterator[str]:
+    """Yield what is too much: the number of files, their paths, or their size with the largest ones."""
+    limits = walk.limits
+    if walk.files <= limits.max_files and _has_too_many(walk):
+        most = format_size(limits.max_files * PATH_BYTES)
+        step = "shorten them, or list what the program does not need in .runnerignore"
+        yield f".: the paths of its files and directories are longer than {most} together; {step}"
     if walk.files > limits.max_files:
         step = "list what the program does not need in .runnerignore"
         yield f".: has more than {limits.max_files} files and directories; {step}"

@@ -408,9 +408,35 @@ def test_a_user_who_has_used_up_his_room_loses_the_code_of_jobs_that_have_finish
         os.utime(path, (1, 1))
     (place / "code" / "a").write_bytes(os.urandom(12_000))
     kept.in_use = lambda *, finished: frozenset({first.id, str(finished)})
-    with pytest.raises(Refused, match=r"takes 24009B, and 20KB may be \(code_bytes_per_user\)"):
+    with pytest.raises(Refused, match=r"takes 24\d\d\dB, and 20KB may be \(code_bytes_per_user\)"):
         kept.take(ME, place / "code")
     kept.in_use = lambda *, finished: frozenset({first.id} if finished else ())
     second = kept.take(ME, place / "code")
     assert kept.entries(ME.uid, first.id) is None
     assert names(kept, second) == ["a", "train.py"]
+
+
+@needs_root
+@pytest.mark.parametrize("mark", [".git", ".gitignore"])
+def test_what_others_put_above_the_code_leaves_nothing_out(place: Path, mark: str) -> None:
+    """As ``/tmp/.git`` and ``/tmp/.gitignore`` of another user would below ``/tmp``."""
+    kept = snapshots(place)
+    (place / ".git" / "info").mkdir(parents=True)
+    (place / ".git" / "info" / "exclude").write_text("*.py\n" if mark == ".git" else "")
+    (place / ".gitignore").write_text("*.py\n")
+    assert names(kept, kept.take(ME, place / "code")) == []
+    for each in (place / mark, *(place / mark).rglob("*")):
+        os.chown(each, 1234, 1234)
+    (place / ".git" / "info" / "exclude").write_text("")
+    assert names(kept, kept.take(ME, place / "code")) == ["train.py"]
+
+
+def test_empty_directories_with_long_names_count_for_the_room_of_a_user(place: Path) -> None:
+    kept = snapshots(place, CodeLimits(bytes_per_user=20_000))
+    for number in range(200):
+        (place / "code" / f"{number}{'x' * 200}").mkdir()
+    kept.take(ME, place / "code")
+    (place / "code" / "one-more").mkdir()
+    kept.in_use = lambda *, finished: frozenset({str(finished)})
+    with pytest.raises(Refused, match=r"20KB may be \(code_bytes_per_user\)"):
+        kept.take(ME, place / "code")

@@ -11,6 +11,7 @@ import pytest
 
 from runner.adapters.host.code_snapshot import walk
 from runner.adapters.host.code_snapshot.frames import read_frames
+from runner.adapters.host.code_snapshot.ignore import IgnoreRules, Repository
 from runner.adapters.host.code_snapshot.walk import WalkLimits, send_tree
 
 ANYTHING = WalkLimits(None, 1000)
@@ -142,3 +143,36 @@ def test_a_stream_that_is_cut_short_is_told() -> None:
         list(read_frames(io.BytesIO(b"C\0\0\0\x05ab")))
     with pytest.raises(EOFError):
         list(read_frames(io.BytesIO(b"C\0")))
+
+
+def test_paths_that_are_too_long_together_are_refused_before_all_are_read(code: Path) -> None:
+    """Each directory is listed with its whole path."""
+    inner = code
+    for _ in range(10):
+        inner = inner / ("x" * 200)
+    inner.mkdir(parents=True)
+    for number in range(20):
+        (inner / str(number)).mkdir()
+    out = io.BytesIO()
+    send_tree(out, {}, WalkLimits(None, 50), frozenset())
+    out.seek(0)
+    frames = [frame for frame in read_frames(out) if frame[0] != walk.WORKING]
+    assert [kind for kind, _ in frames] == [walk.PROBLEMS]
+    [problem] = json.loads(frames[0][1])
+    assert problem.startswith(".: the paths of its files and directories are longer than 25KiB together")
+    out = io.BytesIO()
+    send_tree(out, {}, WalkLimits(None, 1000), frozenset())
+    out.seek(0)
+    assert walk.LISTING in [kind for kind, _ in read_frames(out)]
+
+
+def test_the_paths_of_a_directory_that_is_known_count_as_those_of_a_new_one(code: Path) -> None:
+    known = listing(look())
+    (code / "new").touch()
+    counted: list[int] = []
+    for before in ({}, known):
+        seen = walk._Walk(ANYTHING, {each[0]: each for each in before.get("directories", ())}, frozenset(), 0)
+        seen.device = os.lstat(".").st_dev
+        walk._walk_all(io.BytesIO(), seen, IgnoreRules("", Repository(None)), reusable=bool(before))
+        counted.append(seen.name_bytes)
+    assert counted[0] == counted[1] == len("a.py") + len("sub") + len("sub/b.py") + len("new")

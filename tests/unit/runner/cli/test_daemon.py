@@ -1,5 +1,6 @@
 import configparser
 import json
+import re
 import sys
 
 import pytest
@@ -63,3 +64,11 @@ def test_the_apparmor_profile_that_is_printed_denies_what_the_page_says(invoke: 
     assert profile.count("{") == profile.count("}")
     for denied in ("deny mount,", "deny capability,", "deny network raw,", "deny network packet,"):
         assert denied in profile
+
+
+def test_the_apparmor_profile_lets_every_sender_of_signals_through(invoke: Invoke) -> None:
+    profile = invoke("serve", "--apparmor-profile").stdout
+    rules = re.findall(r"^  signal \(([^)]*)\) peer=(\S+),$", profile, re.MULTILINE)
+    senders = {name for access, peers in rules if "receive" in access for name in peers.strip("{}").split(",")}
+    assert senders == {"unconfined", "runc", "crun", "runner-job"}
+    assert {peers for access, peers in rules if "send" in access} == {"runner-job"}

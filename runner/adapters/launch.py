@@ -6,7 +6,7 @@ environment and signals in a container and as a plain process.  The functions ar
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Final
 
 from runner.base.errors import Refused
@@ -19,40 +19,56 @@ Arguments: the working directory, the log, the program and its arguments.  The p
 itself, so the log is complete even if the daemon or the container engine dies.
 """
 
-SUPERVISED_ENTRY: Final = """\
+SIGNALS: Final = Path(__file__).with_name("signals.sh").read_text()
+"""Shell functions that bring a signal to the program of an attempt."""
+
+_FUNCTIONS: Final = re.sub(r"(?m)^ *#.*\n|^\n", "", SIGNALS)
+
+SUPERVISED_ENTRY: Final = (
+    _FUNCTIONS
+    + """\
 umask 077; read -r container </proc/sys/kernel/hostname; claim=${2%/*}/.started-$container
 if [ -e "$claim" ]; then echo "the container was started again: an attempt starts once" >&2; exit 125; fi
 true 2>/dev/null >"$claim"
 exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
 env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
 env --default-signal=INT,QUIT /bin/sh -c 'exec "$@"' runner "$@" 3>&- &
+main=$!
 exec 2>/dev/null
+stopping=
+heed() {
+  case $1 in
+    15) [ -n "$stopping" ] || { stopping=yes; begin_stop $main; command eval 'end_stop $main &'; } ;;
+    *) deliver $1 $main ;;
+  esac
+}
 n=0; while [ $((n += 1)) -lt 65 ]; do
-  case $n in 4|5|6|7|8|9|11|17|19|31|32|33) ;; *) trap "kill -$n $!" $n ;; esac
+  case $n in 4|5|6|7|8|9|11|17|19|31|32|33) ;; *) trap "heed $n" $n ;; esac
 done
-while wait $!; status=$?; kill -0 $!; do :; done
-wait $!; last=$?; [ $last -eq 127 ] || status=$last
+while wait $main; status=$?; kill -0 $main; do :; done
+wait $main; last=$?; [ $last -eq 127 ] || status=$last
 killed=
 for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
-  [ ! -r $file ] || while read -r name count; do
-    [ "$name" != oom_kill ] || [ "$count" -eq 0 ] || killed=$count
+  [ ! -r $file ] || while read -r event count; do
+    [ "$event" != oom_kill ] || [ "$count" -eq 0 ] || killed=$count
   done <$file
 done
 [ -z "$killed" ] || { echo "oom_kill $killed" >&3; sleep 0.4 || sleep 1; }
 exit $status
 """
+)
 """``ENTRY`` for a container: the shell stays as the parent of the program.
 
 It runs the program once: a file beside the log, named after the container, says that the container was
 started before.  So ``docker restart`` ends the attempt, and no second program writes beside its successor.
 
-It forwards every signal that the container's init sends it.  When the program has ended and the kernel has
-killed a process of the container for memory, it waits for a moment, in which the daemon reads the count of
-the cgroup (``runner.adapters.docker.memory_kills``) before that is removed with the container.  It also
+It brings every signal that the container's init sends it to the program (``SIGNALS``).  When the program has
+ended and the kernel has killed a process of the container for memory, it waits for a moment, in which the
+daemon reads the count of the cgroup (``runner.adapters.docker.memory_kills``) before that is removed with the container.  It also
 writes ``oom_kill COUNT`` to the container's own output, for people: a program can write that, too.  Its exit
 status is that of the program.  A shell starts background processes with SIGINT and SIGQUIT ignored.  Where
-``env`` cannot reset them (coreutils before 8.31, busybox), the program replaces the shell, and nothing waits
-for the daemon to read the count.
+``env`` cannot reset them (coreutils before 8.31, busybox), the program replaces the shell: it alone gets the
+signals, and nothing waits for the daemon to read the count.
 """
 
 INSIDE: Final = 'umask 077; cd "$1" || exit 126; shift; exec "$@"'

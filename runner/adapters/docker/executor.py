@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from signal import SIGKILL
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -37,6 +38,7 @@ from runner.adapters.docker.hardening import (
 )
 from runner.adapters.docker.isolation import EngineIsolation, read_isolation, report_isolation
 from runner.adapters.docker.memory_kills import MemoryKills
+from runner.adapters.host.process_status import is_childless
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
 from runner.core.cuda import Gpu, launch_problem, parse_version
@@ -58,6 +60,9 @@ from runner.core.ports.executor import (
 
 ENDED: Final = frozenset({"exited", "dead"})
 """States of a container whose program has ended."""
+
+INIT_POLL_S: Final = 0.02
+"""How often a container that has just been started is asked whether its init listens."""
 
 LABEL_CUDA: Final = "runner.cuda"
 """The label of our images with the CUDA of their torch."""
@@ -211,14 +216,36 @@ class DockerExecutor:
             yield
 
     def signal(self, key: Key, signal: int) -> None:
-        """Send ``signal`` to the container's init, which forwards it to the program."""
+        """Send ``signal`` to the container's init, which forwards it to the program.
+
+        A container whose init has not begun to listen counts as unavailable: the kernel would discard the
+        signal, as for any first process of a container without a handler.
+        """
         with engine_errors(f"signal {attempt_name(key)}"):
             for container in self._find(key):
+                if signal != SIGKILL:
+                    self._wait_for_init(container)
                 try:
                     self._connection.client().kill(container, int(signal))
                 except APIError as error:
                     if error.status_code not in {404, 409}:  # it is gone, or does not run
                         raise
+
+    def _wait_for_init(self, container: str) -> None:
+        """Wait until the init of a container that runs on this host has begun its work.
+
+        It blocks its signals to ask for them, and starts the program after that.
+        """
+        try:
+            state = self._connection.client().inspect_container(container)["State"]
+        except NotFound:
+            return
+        pid, pause = int(state["Pid"] or 0), threading.Event()
+        for _ in range(int(self.settings.timeout_s / INIT_POLL_S)):
+            if not is_childless(pid):
+                return
+            pause.wait(INIT_POLL_S)
+        raise Unavailable(f"the init of container {container[:12]} has not started the program yet")
 
     def observe(self) -> tuple[Observation, ...]:
         """Return the observations of one list call and of an inspect of each container that has ended."""

@@ -11,14 +11,17 @@ daemon's user, so the job cannot signal it, and the log is opened with the owner
 
 Not isolated are: the file system; the network; processes of the same user; devices, which are only named by
 environment variables; memory, CPUs and the number of processes, because the limits of ``ulimit`` apply to a
-uid or an address space; processes that leave the session of the program.  There are no mounts, so paths are
-those of the host.  ``oom_seen`` is always unknown.
+uid or an address space.  There are no mounts, so paths are those of the host.  ``oom_seen`` is always
+unknown.
+
+The shim is the parent of each process of its attempt whose own parent has died, so none outlives it.
 """
 
 import os
 import select
 import shutil
 import signal as signals
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,9 +30,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
+from runner.adapters.host.process_status import has_handler
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
 from runner.adapters.process.reach import closed_directory
-from runner.adapters.process.records import ProcessRecord
+from runner.adapters.process.records import ProcessIdentity, ProcessRecord
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, LaunchResult, Observation
@@ -42,6 +46,14 @@ RESCAN_S: Final = 1.0
 
 READY_DESCRIPTOR: Final = 3
 """The descriptor that a shim closes when it has started."""
+
+REAPER: Final = """\
+import ctypes, os, sys
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""A Python program that becomes its arguments, as the parent of all processes below it whose parent dies."""
 
 LOAD_ENVIRONMENT: Final = 'variables=$(cat <&4) || exit 125; eval "$variables"; exec 4<&-; exec "$@"'
 """A shell script that sets variables, read from descriptor 4, and is replaced by its arguments.
@@ -108,7 +120,7 @@ class ProcessExecutor:
             if record.claimed():
                 return LaunchResult.BEGUN
             record.write_environment(_export_statements(self._environment(request)))
-            self._spawn(record, self._command(request))
+            self._spawn(record, request.owner, self._command(request))
             if not record.claimed():
                 raise Unavailable(
                     f"launch {record.path.name}: its shim could not write its record; is the disk full?"
@@ -123,23 +135,21 @@ class ProcessExecutor:
             raise Unavailable(f"{attempt_name(request.key)}: not started: {problem}")
 
     def signal(self, key: Key, signal: int) -> None:
-        """Send ``signal`` to the program alone, SIGKILL to its process group; never signal the shim.
+        """Let the shim bring ``signal`` to the program, which it does with the rights of the owner.
 
-        The same happens in a container, whose init forwards a signal to the program alone.  A trainer that
-        saves on SIGTERM needs its data loading processes meanwhile.
+        What a shim cannot hear goes to the first process alone: SIGSTOP, and everything if the shim is dead
+        or of an earlier version.  SIGKILL goes to its group, and the shim ends what is left.
         """
-        child = self._record_of(key).child
+        record = self._record_of(key)
+        child, shim = record.child, record.shim
         if child is None:
             return
-        with suppress(ProcessLookupError), _pidfd(child.pid) as process:
-            if (
-                not child.alive
-            ):  # checked with the descriptor open, so the pid cannot be that of another process
-                return
-            if signal == signals.SIGKILL:
-                with suppress(ProcessLookupError):  # it is not the leader of its group yet
-                    os.killpg(child.pid, signal)
-            signals.pidfd_send_signal(process, signal)
+        if signal != signals.SIGKILL and shim is not None and _send(shim, signal, only_if_caught=True):
+            return
+        if signal == signals.SIGKILL and child.alive:
+            with suppress(ProcessLookupError):  # it is not the leader of its group yet
+                os.killpg(child.pid, signal)
+        _send(child, signal)
 
     def observe(self) -> tuple[Observation, ...]:
         self._reap()
@@ -216,12 +226,12 @@ class ProcessExecutor:
         program = entry_script(request.directory or request.run_dir, request.log, request.argv)
         return (*owner_rights(request.owner), *clean_environment(), *load, *program)
 
-    def _spawn(self, record: ProcessRecord, command: tuple[str, ...]) -> None:
+    def _spawn(self, record: ProcessRecord, owner: Owner, command: tuple[str, ...]) -> None:
         """Start a shim, and wait until the attempt is claimed by it or another one."""
         ready, shim_end = os.pipe2(os.O_CLOEXEC)
         try:
             try:
-                self._start_shim(record, command, shim_end)
+                self._start_shim(record, owner, command, shim_end)
             finally:
                 os.close(shim_end)
             if not _readable((ready,), self.settings.timeout_s):
@@ -231,11 +241,15 @@ class ProcessExecutor:
         finally:
             os.close(ready)
 
-    def _start_shim(self, record: ProcessRecord, command: tuple[str, ...], shim_end: int) -> None:
+    def _start_shim(
+        self, record: ProcessRecord, owner: Owner, command: tuple[str, ...], shim_end: int
+    ) -> None:
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        python = (sys.executable, "-I", "-S", "-c", REAPER)
+        rights = " ".join(owner_rights(owner)[1:-1])
         pid = os.posix_spawn(
-            "/bin/sh",
-            ["sh", str(SHIM), str(record.path), *command],
+            sys.executable,
+            [*python, "/bin/sh", str(SHIM), str(record.path), rights, *command],
             {"PATH": os.defpath, "LANG": "C"},  # the programs of the shim run as the daemon's user
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -351,11 +365,20 @@ def _reaped(pid: int) -> bool:
         return True
 
 
-@contextmanager
-def _pidfd(pid: int) -> Iterator[int]:
-    descriptor = os.pidfd_open(pid)
+def _send(process: ProcessIdentity, signal: int, *, only_if_caught: bool = False) -> bool:
+    """Send a signal to exactly this process; return whether it was there, and had a handler if it must."""
     try:
-        yield descriptor
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:  # looked at with the descriptor open: the pid cannot be that of another process
+        if not process.alive or (only_if_caught and not has_handler(process.pid, signal)):
+            return False
+        signals.pidfd_send_signal(descriptor, signal)
+    except ProcessLookupError:
+        return False
+    else:
+        return True
     finally:
         os.close(descriptor)
 

@@ -1,16 +1,48 @@
 #!/bin/sh
-# Runs one attempt and records it: shim.sh DIRECTORY COMMAND [ARGUMENT...]
+# Runs one attempt and records it: shim.sh DIRECTORY OWNER COMMAND [ARGUMENT...]
 #
-# executor.py starts it in a session of its own, so that it outlives the daemon.  It writes into DIRECTORY:
+# executor.py starts it in a session of its own, so that it outlives the daemon, and as the reaper of all processes
+# below it.  OWNER is empty, or the options of setpriv for the rights with which COMMAND gets signals.  It writes into
+# DIRECTORY:
 # shim, child   boot id and /proc/PID/stat, which identify a process for ever
-# exit          the exit status of COMMAND, 128+n after signal n; written atomically
+# exit          the exit status of COMMAND, 128+n after signal n; written atomically, when nothing of COMMAND is left
 # DIRECTORY/environment holds shell statements that set the variables of COMMAND, which reads them from descriptor 4.
 # Descriptor 3 is a pipe to the daemon.  Closing it means that the child of this shim or another is recorded.
+# The signals that it gets are those of COMMAND (../signals.sh).
 
 directory=$1
-shift
+owner=$2
+shift 2
 umask 077
 ulimit -c 0
+signals=$(cat "${0%/*}/../signals.sh") || exit 74
+main=
+early=
+stopping=
+
+# As the owner: the number of a process may meanwhile be that of somebody else's.
+as_owner() {
+    # shellcheck disable=SC2016,SC2086  words of the inner shell; words
+    signals=$signals setpriv $owner -- /bin/sh -c 'eval "$signals"; "$@"' sh "$@" 2>/dev/null
+}
+
+heed() {
+    if [ -z "$main" ]; then
+        early=$1
+    elif [ "$1" != 15 ]; then
+        as_owner deliver "$1" "$main"
+    elif [ -z "$stopping" ]; then
+        stopping=yes
+        as_owner stop "$main" &
+    fi
+}
+
+n=0
+while [ $((n += 1)) -lt 65 ]; do
+    # shellcheck disable=SC2064  the number now
+    case $n in 4 | 5 | 6 | 7 | 8 | 9 | 11 | 17 | 19 | 31 | 32 | 33) ;; *) trap "heed $n" "$n" ;; esac
+done 2>/dev/null
+
 read -r boot </proc/sys/kernel/random/boot_id
 read -r stat </proc/self/stat
 
@@ -23,10 +55,28 @@ set +C
     printf '%s\n%s\n' "$boot" "$stat" >"$directory/child" || exit 74
     exec setsid -- "$@" 3>&- 4<"$directory/environment"
 ) &
+main=$!
 exec 3>&-
-wait "$!"
-status=$?
-kill -s KILL -- "-$!" 2>/dev/null # processes of its group that the command left
+[ -z "$early" ] || heed "$early"
+while
+    wait "$main"
+    status=$?
+    kill -0 "$main" 2>/dev/null
+do :; done
+wait "$main" 2>/dev/null
+last=$?
+[ "$last" -eq 127 ] || status=$last
+
+# What is left ends, whatever session it is in: an orphan is a child of this shim.
+eval "$signals"
+while
+    left=
+    find_children $$
+    for pid in $children; do
+        if look "$pid" 15; then kill -s KILL "$pid" && left=yes; fi
+    done
+    [ -n "$left" ]
+do sleep 0.1; done
 until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
     [ -d "$directory" ] || exit 74 # somebody has removed it, and nobody will ask
     sleep 1 # retried, so that a full disk does not lose the exit status

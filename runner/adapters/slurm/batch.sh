@@ -4,20 +4,32 @@
 # Slurm runs it as the job's user.  ATTEMPT is the attempt's own directory, PLACE what the daemon has prepared:
 # PLACE/program   a shell script that becomes the program
 # PLACE/stop      the number of a signal that came before this script ran
+# PLACE/signals   ../signals.sh, where the program is a plain process of this node
 # It writes into ATTEMPT:
 # .slurm-claim    job, restarts, node or nodes, boot id and GPUs: of all jobs and starts, only one continues here
 # .slurm-exit     the exit status of the program, 128+n after signal n; written atomically
-# Slurm's signals reach this shell alone (scancel --batch), which forwards them to the program.
+# Slurm's signals reach this shell alone (scancel --batch), which brings them to the program.
 
 attempt=$1
 place=$2
 umask 077
 exec </dev/null
-child=
+main=
 early=
+stopping=
 
 forward() {
-    if [ -n "$child" ]; then kill "-$1" "$child" 2>/dev/null; else early=$1; fi
+    if [ -z "$main" ]; then
+        early=$1
+    elif [ ! -r "$place/signals" ]; then
+        kill "-$1" "$main" 2>/dev/null
+    elif [ "$1" != 15 ]; then
+        deliver "$1" "$main" 2>/dev/null
+    elif [ -z "$stopping" ]; then
+        stopping=yes
+        begin_stop "$main" 2>/dev/null
+        command eval 'end_stop "$main" &' 2>/dev/null
+    fi
 }
 
 leave() {
@@ -48,15 +60,16 @@ if [ -r "$place/stop" ]; then
 fi
 [ -z "$early" ] || leave "$((128 + early))"
 
+[ ! -r "$place/signals" ] || . "$place/signals"
 env --default-signal=INT,QUIT /bin/sh "$place/program" &
-child=$!
-[ -z "$early" ] || kill "-$early" "$child" 2>/dev/null
+main=$!
+[ -z "$early" ] || forward "$early"
 while
-    wait "$child"
+    wait "$main"
     status=$?
-    kill -0 "$child" 2>/dev/null
+    kill -0 "$main" 2>/dev/null
 do :; done
-wait "$child" 2>/dev/null
+wait "$main" 2>/dev/null
 last=$?
 [ "$last" -eq 127 ] || status=$last
 leave "$status"

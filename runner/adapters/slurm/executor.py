@@ -30,7 +30,7 @@ from weakref import WeakValueDictionary
 
 from jobs.contract import ExitCode
 from runner.adapters.host.clock import SystemClock
-from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
+from runner.adapters.launch import SIGNALS, attempt_environment, attempt_name, check_request, entry_script
 from runner.adapters.slurm.avoided import AvoidedNodes, absent_nodes, node_names
 from runner.adapters.slurm.commands import Over, SlurmCommands
 from runner.adapters.slurm.options import OF_NODE, SlurmRules, resource_options
@@ -215,6 +215,8 @@ class SlurmExecutor:
         if _nodes(request) > 1:
             files = {"program": self._all_nodes(booking), "one": files["program"]}
             files |= {name: SCRIPT.with_name(f"{name}.sh").read_text() for name in NODE_SCRIPTS}
+        if self.settings.containers is None and _nodes(request) == 1:
+            files["signals"] = SIGNALS
         if self.settings.containers is not None:
             files["config.json"] = json.dumps(self.settings.containers.bundle(request))
         for name, text in files.items():

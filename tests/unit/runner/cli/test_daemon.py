@@ -69,6 +69,8 @@ def test_the_apparmor_profile_that_is_printed_denies_what_the_page_says(invoke: 
 def test_the_apparmor_profile_lets_every_sender_of_signals_through(invoke: Invoke) -> None:
     profile = invoke("serve", "--apparmor-profile").stdout
     rules = re.findall(r"^  signal \(([^)]*)\) peer=(\S+),$", profile, re.MULTILINE)
-    senders = {name for access, peers in rules if "receive" in access for name in peers.strip("{}").split(",")}
+    senders = {
+        name for access, peers in rules if "receive" in access for name in peers.strip("{}").split(",")
+    }
     assert senders == {"unconfined", "runc", "crun", "runner-job"}
     assert {peers for access, peers in rules if "send" in access} == {"runner-job"}

@@ -1,0 +1,168 @@
+# Brings a signal to the program of an attempt, past the shells and launchers that only wait for it.
+#
+#   deliver N PID   signal N, once
+#   stop PID        SIGTERM, until the process PID has ended; each process gets it at most once
+#
+# PID is the first process of the attempt.  It is the program itself, or it waits for the program: "bash train.sh",
+# "python train.py | tee log", "timeout", "accelerate launch".  /proc says which processes have a handler of the signal.
+# Three lists are made of those at and below PID:
+#
+# listeners   have a handler, and whatever is below them is their own business: a trainer whose loader processes must
+#             live while it saves; torchrun, which passes the signal on.
+# attended    shells with a handler that wait for a foreground command: a shell runs its handler only when that has
+#             ended.  With them goes such a command, as at a terminal.
+# others      the rest, which the signal would only end: tee, whose end would break the output of a trainer that saves.
+#
+# The signal goes to the first of these lists that is not empty.  At a stop, a later list follows AFTERWARDS seconds
+# after the last process of the earlier ones has ended, in which a script may finish.  A listener that begins meanwhile
+# gets the signal, too.
+#
+# Any POSIX shell runs this, in the image of a job and with its owner's rights.  Its caller's variables are main, early, stopping, and none of those below.
+
+AFTERWARDS=5
+
+# Read what the kernel says of process $1: its $name, the call of the kernel in which it is $asleep, whether it has a handler of
+# signal $2 or asks for signals ($listening), and whether it ignores SIGQUIT ($quiet).
+look() {
+    name='' state=Z caught=0 ignored=0 blocked=0
+    [ -r "/proc/$1/status" ] || return
+    while read -r key value _; do
+        case $key in
+        Name:) name=$value ;;
+        State:) state=$value ;;
+        SigBlk:) blocked=${value#????????} ;; # signals 1 to 32
+        SigIgn:) ignored=${value#????????} ;;
+        SigCgt:) caught=${value#????????} ;;
+        esac
+    done <"/proc/$1/status"
+    [ "$state" != Z ] || return
+    listening=$(((0x$caught | 0x$blocked) >> ($2 - 1) & 1))
+    quiet=$((0x$ignored >> 2 & 1))
+    asleep=
+    [ ! -r "/proc/$1/wchan" ] || read -r asleep <"/proc/$1/wchan"
+    case $asleep in do_sigtimedwait*) listening=1 ;; esac
+}
+
+# Set $children to those of process $1.
+find_children() {
+    children=
+    for file in "/proc/$1/task"/*/children; do
+        line=
+        [ ! -r "$file" ] || read -r line <"$file"
+        children="$children $line"
+    done
+}
+
+is_shell() {
+    case $name in sh | ash | bash | dash | ksh | zsh | busybox) return 0 ;; *) return 1 ;; esac
+}
+
+# Return whether the process of the last look, without a handler, only waits for its children.
+waits() {
+    is_shell || case $asleep in do_wait*) return 0 ;; *) return 1 ;; esac
+}
+
+# Set $below to those of $children that a shell waits for; it starts those in the background with SIGQUIT ignored.
+find_foreground() {
+    was_quiet=$quiet
+    for child in $children; do
+        if look "$child" "$1" && { [ "$quiet" = 0 ] || [ "$was_quiet" = 1 ]; }; then below="$below $child/"; fi
+    done
+}
+
+# Return whether process $1 has become a program; until then it has the handlers of the shell that forked it.
+has_begun() {
+    line=
+    [ ! -r "/proc/$1/stat" ] || read -r line <"/proc/$1/stat"
+    # shellcheck disable=SC2086  words
+    set -- ${line##*) }
+    [ "$((${7:-0} & 64))" = 0 ] # PF_FORKNOEXEC
+}
+
+# Make the three lists for signal $1 and the processes at and below $2; "PID/" is one that a shell attends to.
+survey() {
+    number=$1
+    shift
+    listeners='' attended='' others=''
+    while [ $# -gt 0 ]; do
+        pid=${1%/} mark=${1#"${1%/}"}
+        shift
+        look "$pid" "$number" || continue
+        find_children "$pid"
+        below=
+        case $name in
+        timeout | make) # they pass SIGTERM on, but to a whole group, or to a shell
+            for child in $children; do below="$below $child$mark"; done
+            listening=2
+            ;;
+        esac
+        if [ "$listening" = 1 ]; then
+            case $told in
+            *" $pid "*) ;; # what a shell starts now, its handler starts
+            *) ! is_shell || find_foreground "$number" ;;
+            esac
+            if [ -n "$below" ]; then attended="$attended $pid"; else listeners="$listeners $pid"; fi
+        else
+            if [ -n "$mark" ]; then attended="$attended $pid"; else others="$others $pid"; fi
+            if [ "$listening" = 0 ] && waits; then
+                for child in $children; do below="$below $child$mark"; done
+            fi
+        fi
+        # shellcheck disable=SC2086  words
+        set -- $below "$@"
+    done
+}
+
+# Send signal $1 to the other arguments, unless they have been told before.  A program that still is the runner's, on its
+# way to the rights of its owner, is told later.
+tell() {
+    number=$1
+    shift
+    for pid in "$@"; do
+        case $told in *" $pid "*) ;; *) kill "-$number" "$pid" && told="$told$pid " ;; esac
+    done
+}
+
+deliver() {
+    told=' '
+    until has_begun "$2"; do sleep 0.1; done
+    if [ "$1" -gt 32 ]; then
+        kill "-$1" "$2"
+        return
+    fi
+    survey "$1" "$2"
+    # shellcheck disable=SC2086  words
+    tell "$1" ${listeners:-${attended:-$others}}
+}
+
+# Begin a stop of process $1: tell whoever is to hear it first.  Nothing is started for this, which may fail.
+begin_stop() {
+    told=' ' heard=
+    go_on_stopping "$1"
+}
+
+# shellcheck disable=SC2086  words
+go_on_stopping() {
+    has_begun "$1" || return 0
+    survey 15 "$1"
+    read -r now _ </proc/uptime
+    now=${now%.*}
+    if [ -n "$listeners" ]; then
+        heard=$now
+        tell 15 $listeners
+    elif [ -z "$heard" ] || [ $((now - heard)) -ge "$AFTERWARDS" ]; then
+        tell 15 ${attended:-$others}
+    fi
+}
+
+end_stop() {
+    while look "$1" 15; do
+        sleep 0.2 2>/dev/null || sleep 1 || return
+        go_on_stopping "$1"
+    done
+}
+
+stop() {
+    begin_stop "$1"
+    end_stop "$1"
+}

@@ -27,7 +27,7 @@ _FUNCTIONS: Final = re.sub(r"(?m)^ *#.*\n|^\n", "", SIGNALS)
 SUPERVISED_ENTRY: Final = (
     _FUNCTIONS
     + """\
-umask 077; read -r container </proc/sys/kernel/hostname; claim=${2%/*}/.started-$container
+umask 077; read -r host </proc/sys/kernel/hostname; claim=${2%/*}/.started-$host
 if [ -e "$claim" ]; then echo "the container was started again: an attempt starts once" >&2; exit 125; fi
 true 2>/dev/null >"$claim"
 exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
@@ -59,16 +59,17 @@ exit $status
 )
 """``ENTRY`` for a container: the shell stays as the parent of the program.
 
-It runs the program once: a file beside the log, named after the container, says that the container was
-started before.  So ``docker restart`` ends the attempt, and no second program writes beside its successor.
+It runs the program once: a file beside the log, named after the host as each of several nodes has its own,
+says that the attempt was started before.  So ``docker restart`` ends the attempt, and no second program
+writes beside its successor.
 
 It brings every signal that the container's init sends it to the program (``SIGNALS``).  When the program has
 ended and the kernel has killed a process of the container for memory, it waits for a moment, in which the
-daemon reads the count of the cgroup (``runner.adapters.docker.memory_kills``) before that is removed with the container.  It also
-writes ``oom_kill COUNT`` to the container's own output, for people: a program can write that, too.  Its exit
-status is that of the program.  A shell starts background processes with SIGINT and SIGQUIT ignored.  Where
-``env`` cannot reset them (coreutils before 8.31, busybox), the program replaces the shell: it alone gets the
-signals, and nothing waits for the daemon to read the count.
+daemon reads the count of the cgroup (``runner.adapters.docker.memory_kills``) before that is removed with the
+container.  It also writes ``oom_kill COUNT`` to the container's own output, for people: a program can write
+that, too.  Its exit status is that of the program.  A shell starts background processes with SIGINT and
+SIGQUIT ignored.  Where ``env`` cannot reset them (coreutils before 8.31, busybox), the program replaces the
+shell: it alone gets the signals, and nothing waits for the daemon to read the count.
 """
 
 INSIDE: Final = 'umask 077; cd "$1" || exit 126; shift; exec "$@"'
@@ -147,7 +148,7 @@ def attempt_environment(request: LaunchRequest, directory: PurePath, scratch: Pu
     return {
         "HOME": str(directory / "home"),
         "XDG_CACHE_HOME": str(directory / "cache"),  # all lineages share it; each has a home of its own
-        "USER": request.owner.name,  # PyTorch calls getpwuid, which fails in an image without this user
+        "USER": request.owner.name,
         "LOGNAME": request.owner.name,
         "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "TRITON_CACHE_DIR": str(scratch / "triton"),

@@ -266,7 +266,9 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
         return ProcessExecutor(ProcessSettings(instance, directory / "processes", find_problem=host_problem))
     from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
 
-    hardened = replace(_hardened(settings, instance), hosts_file=write_hosts_file(directory))
+    hardened = replace(
+        _hardened(settings, instance), hosts_file=write_hosts_file(directory), accounts=directory / "accounts"
+    )
     choose = settings.gpu_injection == "auto"
     return DockerExecutor(
         DockerExecutorSettings(

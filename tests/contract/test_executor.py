@@ -13,6 +13,7 @@ from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 
 import pytest
 
+from runner.adapters.slurm.executor import SlurmExecutor
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRefused, LaunchRequest
 from runner.core.ports.users import Owner
@@ -400,3 +401,33 @@ def test_the_end_has_a_time(real: Place, job: str) -> None:
     at = end(executor, request.key).at
     assert at is not None
     assert abs(at.timestamp() - request.log.stat().st_mtime) < 60
+
+
+def test_the_own_name_of_the_host_and_the_account_resolve_without_a_network(real: Place, job: str) -> None:
+    if real.job_dir is None:
+        pytest.skip("plain processes have the names of their host")
+    program = (
+        "import getpass, json, os, pwd, socket\n"
+        "entry = pwd.getpwuid(os.getuid())\n"
+        "homes = {entry.pw_dir, os.environ['HOME'], os.path.expanduser('~' + entry.pw_name)}\n"
+        "print(json.dumps([socket.gethostbyname(socket.gethostname()), entry.pw_name, getpass.getuser(),"
+        " os.environ['LOGNAME'], len(homes)]))"
+    )
+    request = real.request("python3", "-c", program, job=job)
+    executor = real.executor()
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    assert json.loads(printed(request)) == ["127.0.0.1", "ada", "ada", "ada", 1]
+
+
+def test_the_groups_of_a_request_are_those_of_the_program(real: Place, job: str) -> None:
+    if real.job_dir is None and os.geteuid() != 0:
+        pytest.skip("only root gives groups")
+    if isinstance(real.executor(), SlurmExecutor):
+        pytest.skip("Slurm gives a job the groups of its user")
+    request = real.request("python3", "-c", "import os; print(sorted(os.getgroups()))", job=job)
+    request = replace(request, groups=(54321, 54322))
+    executor = real.executor()
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    assert {54321, 54322} <= set(json.loads(printed(request)))

@@ -163,7 +163,9 @@ def process_place() -> "Iterator[Place]":
 @contextmanager
 def docker_place(url: str, image: str) -> "Iterator[Place]":
     def make(instance: str) -> DockerExecutor:
-        hardened = HardeningSettings(instance, hosts_file=write_hosts_file(root), boot_id=boot_id())
+        hardened = HardeningSettings(
+            instance, hosts_file=write_hosts_file(root), accounts=root / "accounts", boot_id=boot_id()
+        )
         return DockerExecutor(DockerExecutorSettings(hardened, url))
 
     with _root() as root:

@@ -20,6 +20,7 @@ import structlog
 from docker.errors import APIError, NotFound
 from requests import ReadTimeout
 
+from runner.adapters.docker.accounts import write_account_files
 from runner.adapters.docker.connection import EngineConnection, engine_errors, explanation, shortened
 from runner.adapters.docker.doctor import describe_engine
 from runner.adapters.docker.events import EventsWatcher
@@ -142,6 +143,7 @@ class DockerExecutor:
             self._check_driver(request)
             inspected = self._find_reusable(arguments, request.key)
             if inspected is None:
+                write_account_files(request, self.settings.hardening.accounts)
                 created = self._create(arguments, request.key)
                 inspected = self._connection.client().inspect_container(created)
             if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
 
+from runner.adapters.docker.accounts import account_files
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, supervised_entry_script
 from runner.base.errors import Refused
 from runner.core.ports.devices import Device
@@ -46,10 +47,13 @@ IMAGE_MERGED_FIELDS: Final = frozenset({"HostConfig", "Env", "Labels", "Healthch
 IGNORED_FIELDS: Final = frozenset({"NetworkDisabled"})
 """Fields that an engine may ignore: ``HostConfig.NetworkMode`` isolates the network, and is compared."""
 
-LOOPBACK_HOSTS: Final = b"""\
-127.0.0.1 localhost
+HOST_NAME: Final = "job"
+"""The name of the host in every container; there is no other name that all of them could look up."""
+
+LOOPBACK_HOSTS: Final = f"""\
+127.0.0.1 localhost {HOST_NAME}
 ::1 localhost ip6-localhost ip6-loopback
-"""
+""".encode()
 """Content of ``HardeningSettings.hosts_file``: the only names that exist without a network."""
 
 
@@ -77,6 +81,9 @@ class HardeningSettings:
     hosts_file: Path | None = None
     """A file with ``LOOPBACK_HOSTS``, mounted as ``/etc/hosts`` into containers without a network.  They get
     an empty network namespace from the kernel instead of one from the engine, which halves the start time."""
+    accounts: Path | None = None
+    """A directory with the files of ``accounts``, mounted as ``/etc/passwd`` and ``/etc/group``.  None:
+    the image's own are there, which do not know the user of the job."""
     boot_id: str = ""
     """Boot id of the host.  It tells an observed exit from one that the engine invented after a reset."""
 
@@ -105,6 +112,7 @@ def engine_arguments(
             "Entrypoint": list(supervised_entry_script(request.directory or JOB_DIR, _log(request))),
             "Cmd": list(request.argv),
             "WorkingDir": str(JOB_DIR),
+            "Hostname": HOST_NAME,
             "User": f"{owner.uid}:{owner.gid}",  # without a gid, the groups come from the image
             "Env": [f"{name}={value}" for name, value in _environment(request, settings).items()],
             "Labels": _labels(request, settings),
@@ -116,10 +124,14 @@ def engine_arguments(
             "HostConfig": {
                 **_isolation(request, settings),
                 **_limits(request.limits, settings),
-                **_devices(request.devices, settings, device_gids),
+                **_devices(request.devices, settings, (*device_gids, *request.groups)),
                 "Mounts": [_bind(Mount(request.run_dir, Path(JOB_DIR), read_only=False))]
                 + [_bind(_check_mount(mount)) for mount in request.mounts]
-                + ([] if hosts_file is None else [_bind(Mount(hosts_file, Path("/etc/hosts")))]),
+                + ([] if hosts_file is None else [_bind(Mount(hosts_file, Path("/etc/hosts")))])
+                + [
+                    _bind(Mount(source, target))
+                    for source, target, _ in account_files(request, settings.accounts)
+                ],
             },
         },
     }
@@ -260,7 +272,7 @@ def _devices(devices: tuple[Device, ...], settings: HardeningSettings, gids: tup
             {"PathOnHost": node, "PathInContainer": node, "CgroupPermissions": "rw"} for node in nodes
         ],
         "DeviceCgroupRules": [],
-        "GroupAdd": [str(gid) for gid in gids if gid != 0],
+        "GroupAdd": [str(gid) for gid in dict.fromkeys(gids) if gid != 0],
     }
 
 

@@ -71,6 +71,8 @@ class Walls:
         """
         key, owner = request.key, request.owner
         self.owner(owner.uid, owner.gid)
+        for gid in request.groups:
+            self.owner(owner.uid, gid)
         _expect(key.instance == instance, "another store")
         _expect(_JOB_ID.fullmatch(key.job_id) is not None and key.attempt >= 1, "not an attempt")
         run_dir = self.directory / "jobs" / key.job_id

@@ -5,9 +5,9 @@ only the daemon's user can read.  The executor learns everything about an attemp
 daemon adopts the attempts of the previous one.  A shim claims its attempt by creating a file that must not
 exist; of all shims that are ever started for one attempt, only one runs the program.
 
-Isolation: if the daemon is root, the program runs with the uid and gid of its owner and without supplementary
-groups.  It never gains privileges, writes no core files, and has a clean environment.  The shim runs as the
-daemon's user, so the job cannot signal it, and the log is opened with the owner's rights.
+Isolation: if the daemon is root, the program runs with the uid and gid of its owner, and with supplementary
+groups only as requested.  It never gains privileges, writes no core files, and has a clean environment.  The
+shim runs as the daemon's user, so the job cannot signal it, and the log is opened with the owner's rights.
 
 Not isolated are: the file system; the network; processes of the same user; devices, which are only named by
 environment variables; memory, CPUs and the number of processes, because the limits of ``ulimit`` apply to a
@@ -224,7 +224,7 @@ class ProcessExecutor:
         """Return the command of the shim; no program of the job runs before the change of uid."""
         load = ("/bin/sh", "-c", LOAD_ENVIRONMENT, "runner")
         program = entry_script(request.directory or request.run_dir, request.log, request.argv)
-        return (*owner_rights(request.owner), *clean_environment(), *load, *program)
+        return (*owner_rights(request.owner, groups=request.groups), *clean_environment(), *load, *program)
 
     def _spawn(self, record: ProcessRecord, owner: Owner, command: tuple[str, ...]) -> None:
         """Start a shim, and wait until the attempt is claimed by it or another one."""
@@ -299,15 +299,17 @@ class ProcessExecutor:
                     yield key, os.pidfd_open(shim.pid)
 
 
-def owner_rights(owner: Owner, *more: str) -> tuple[str, ...]:
+def owner_rights(owner: Owner, *more: str, groups: tuple[int, ...] = ()) -> tuple[str, ...]:
     """Return the beginning of a command that runs the rest of it with the rights of an owner, for ever.
 
-    ``more`` are further options of ``setpriv``.
+    ``more`` are further options of ``setpriv``, and ``groups`` the supplementary groups; a daemon that is not
+    root gives its own.
     """
     if os.geteuid() != 0:
         return ("setpriv", "--no-new-privs", *more, "--")
-    ids = ("--reuid", str(owner.uid), "--regid", str(owner.gid), "--clear-groups")
-    return ("setpriv", "--no-new-privs", *more, *ids, "--")
+    ids = ("--reuid", str(owner.uid), "--regid", str(owner.gid))
+    supplementary = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
+    return ("setpriv", "--no-new-privs", *more, *ids, supplementary, "--")
 
 
 def clean_environment() -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any, Final
 
 from jobs.contract import JOB_DIR
+from runner.adapters.docker.accounts import write_account_files
 from runner.adapters.docker.hardening import LOOPBACK_HOSTS, HardeningSettings, engine_arguments
 from runner.adapters.launch import SUPERVISED_ENTRY, attempt_name
 from runner.adapters.slurm.images import UnpackedImages
@@ -93,12 +94,16 @@ class NodeContainers:
                 "containers on several nodes need their network; set slurm.nodes_network: host"
             )
         hosts = self.images.directory / "hosts"
-        hardening = HardeningSettings(self.instance, hosts_file=hosts, open_files=self.open_files)
+        accounts = self.images.directory / "accounts"
+        hardening = HardeningSettings(
+            self.instance, hosts_file=hosts, accounts=accounts, open_files=self.open_files
+        )
         asked = engine_arguments(request, hardening)
         image = self.images.find(request.image)
-        if not hosts.exists():
+        if not hosts.exists() or hosts.read_bytes() != LOOPBACK_HOSTS:
             hosts.write_bytes(LOOPBACK_HOSTS)
             hosts.chmod(0o644)
+        write_account_files(request, accounts)
         rootfs, variables = image.rootfs, image.environment
         found = _suspendable(configuration(asked, rootfs, variables, self.node, shares_network=several))
         return _with_node(found, request) if several else found

@@ -158,7 +158,10 @@ class LaunchPreparer:
             config.network.prepare() if config.network and _is_outbound(revision, config.network) else None
         )
         request = self._request(row, paths, image, devices, mounts, attempt.turned, network)
-        request = replace(request, owner=_with_present_group(row.owner, revision, who))
+        owner = _with_present_group(row.owner, revision, who)
+        # The rights with which the mounts were checked; another user's job has only its own.
+        groups = tuple(gid for gid in who.groups if gid not in {0, owner.gid}) if owner.uid == who.uid else ()
+        request = replace(request, owner=owner, groups=groups)
         packages = config.packages
         environment = packages.environment(revision.lock) if packages and revision.lock else None
         request = apply_program(request, spec, in_container=config.in_container, environment=environment)

@@ -96,6 +96,7 @@ class LaunchRequest:
     mounts: tuple[Mount, ...] = ()
     devices: tuple[Device, ...] = ()
     network: str | None = None  # a network of the engine; None: no network
+    groups: tuple[int, ...] = ()  # supplementary ones, beside that of the owner
     name_servers: tuple[str, ...] = ()  # in that network; none: those of the engine
     directory: PurePosixPath | None = None  # where argv starts, as it sees it; None: the run directory
     batch: BatchRequest | None = None  # for an engine that places attempts itself; None: limits alone

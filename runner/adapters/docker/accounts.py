@@ -1,0 +1,57 @@
+"""The ``/etc/passwd`` and ``/etc/group`` of a container, which name the user of its job.
+
+Without them ``getpwuid`` fails in an image that does not know this user, and with it ``getpass.getuser``,
+``os.path.expanduser("~user")`` and what libraries build on those.
+"""
+
+import re
+import threading
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from jobs.contract import JOB_DIR
+from runner.base.errors import Unavailable
+from runner.core.ports.executor import LaunchRequest
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,31}")
+
+
+def account_files(request: LaunchRequest, directory: Path | None) -> list[tuple[Path, Path, bytes]]:
+    """Return the source in ``directory``, the target and the content of the files of an attempt.
+
+    A file is called after its content, so the attempts of a user share it.  None: there are no files.
+    """
+    if directory is None:
+        return []
+    owner = request.owner
+    name = owner.name if _NAME.fullmatch(owner.name) and owner.name != "root" else f"user-{owner.uid}"
+    user = f"{name}:x:{owner.uid}:{owner.gid}::{JOB_DIR / 'home'}:/bin/sh\n"
+    more = "".join(f"group-{gid}:x:{gid}:{name}\n" for gid in request.groups)
+    contents = {
+        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}".encode(),
+        "group": f"root:x:0:\n{name}:x:{owner.gid}:\n{more}".encode(),
+    }
+    return [
+        (directory / f"{file}-{sha256(content).hexdigest()[:16]}", Path("/etc", file), content)
+        for file, content in contents.items()
+    ]
+
+
+def write_account_files(request: LaunchRequest, directory: Path | None) -> None:
+    """Write the files of an attempt, unless they are there.
+
+    Raises:
+        Unavailable: the disk is full, or says no.
+    """
+    for source, _, content in account_files(request, directory):
+        try:
+            if not source.exists():
+                source.parent.mkdir(exist_ok=True)
+                source.parent.chmod(0o755)  # readable for every uid that jobs have, whatever the umask
+                part = source.with_name(f".{source.name}.{threading.get_ident()}")
+                part.write_bytes(content)
+                part.chmod(0o644)
+                part.replace(source)
+        except OSError as error:
+            raise Unavailable(f"{source}: {error.strerror or error}") from error

@@ -124,7 +124,7 @@ class BenchDaemon:
 
     def clear(self) -> None:
         """Cancel all jobs, the newest first, so that no queued job starts."""
-        unfinished = [job["id"] for job in self.client.jobs(limit=100_000) if job["state"] != "finished"]
+        unfinished = [job["id"] for job in self.client.jobs(ended=False)]
         alive = [self.client.act(job, "cancel", {})["job"] for job in unfinished]
         for job in alive:
             if job["state"] != "finished":

@@ -2,6 +2,7 @@
 
 The store and the state machine of the runner create it, so that its content is exactly what a daemon would
 have written: five events, one attempt with its usage and one decision for every job, spread over a month.
+All of it is summed and cleaned up.
 """
 
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.support.jobfile import CPUS, job_text
+from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.store import SqliteStore
 from runner.core.job.attempt import Allocation, AttemptEnd, ExitDecision
 from runner.core.job.events import Event, Exited, ImageReady, Launched, Placed
@@ -40,6 +42,8 @@ def build_store(path: Path, count: int, now: datetime | None = None) -> None:
         for number in range(1, count + 1):
             began = newest - SPAN * (count - number) / count - timedelta(minutes=1)
             _record_job(store, number, began, revision)
+        SqliteAccounting(store).sum_up(newest + timedelta(hours=1))
+        store.record_cleaned_up(store.last_seq())
 
 
 def job_events(began: datetime) -> Iterator[Event]:

@@ -11,6 +11,7 @@ from runner.cli import formatting
 from runner.cli.console import complain, on_terminal, say_json, say_row
 from runner.cli.failure import complain_of_failure
 from runner.cli.list_options import (
+    ACTIVE,
     NUMBERS,
     cells,
     columns,
@@ -20,7 +21,7 @@ from runner.cli.list_options import (
     with_labels,
 )
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, the_job, time_ago
-from runner.client.client import UNREADABLE, find_or_start
+from runner.client.client import ENDED, UNREADABLE, find_or_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +90,9 @@ def list_jobs(  # noqa: PLR0913  one per option
 ) -> None:
     """List the jobs that have not ended, and those that ended in the last 24 hours.
 
+    Of jobs that have ended the newest 200 are listed unless --limit is given; a line on standard error
+    says so if there are more.
+
     In a pipe, each job is one line without a header; tabs separate id, name, owner, state, attempts
     made, priority, step/total, since (UTC) and reason. If the program does not report a step, the step
     of the newest checkpoint is shown. "runner policy explain" tells how many attempts count towards the
@@ -105,8 +109,15 @@ def list_jobs(  # noqa: PLR0913  one per option
     last = not NUMBERS.isdisjoint(chosen)
     client = find_or_start(complain)
     if sweep is None:
+        ended = False if wanted and wanted <= ACTIVE else None
         jobs = client.jobs(
-            everything=everything, mine=mine, limit=limit, label=label, wanted=accepts, last=last
+            everything=everything,
+            mine=mine,
+            limit=limit,
+            label=label,
+            wanted=accepts,
+            ended=ended,
+            last=last,
         )
     else:
         jobs = client.sweep(sweep, last=last)
@@ -120,6 +131,8 @@ def list_jobs(  # noqa: PLR0913  one per option
     else:
         for job in jobs:
             say_row(*(cells(job, chosen) if chosen else formatting.list_cells(job)))
+    if client.more:
+        complain(f"only the newest {ENDED} that have ended are listed; --limit N lists the newest N jobs")
     if client.unrecorded:
         complain(_unrecorded(client.unrecorded))
 

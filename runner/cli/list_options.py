@@ -21,6 +21,9 @@ STATES: Final = (
 )
 """The values of ``--state``: states and outcomes, and two words for several of them."""
 
+ACTIVE: Final = frozenset({"preparing", "queued", "starting", "running", "stopping", "held", "active"})
+"""Those of jobs that have not ended."""
+
 DAY_S: Final = 86400.0
 """How long ago jobs have ended that a list shows without ``--all`` and ``--since``."""
 

@@ -11,7 +11,7 @@ from runner.base.errors import UsageError
 from runner.base.textfile import FileError, one_line
 from runner.cli.console import complain, complain_of, say, say_json, say_row
 from runner.cli.parameters import CommandGroup, as_json, check_ref, check_refs, count_from
-from runner.client.client import find_or_start
+from runner.client.client import EVERY, find_or_start
 
 if TYPE_CHECKING:
     from runner.client.types import JobDetail
@@ -135,7 +135,7 @@ def journal(jobs: tuple[str, ...]) -> None:
     Without a JOB, the journal covers all of your jobs. "runner policy simulate" reads it.
     """
     client = find_or_start(complain)
-    chosen = jobs or tuple(job["id"] for job in client.jobs(everything=True, mine=True))
+    chosen = jobs or tuple(job["id"] for job in client.jobs(everything=True, mine=True, limit=EVERY))
     records = [record for job in chosen for record in client.decisions(job)]
     for record in sorted(records, key=lambda record: str(record["at"])):
         say_json(record)

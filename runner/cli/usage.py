@@ -34,8 +34,9 @@ SWITCHES: Final = ("GAVE WAY", "COST", "PREFERRED", "SPARED WAIT")
 )
 @as_json
 def usage(*, since: float, by: str, as_json: bool) -> None:
-    """Report device hours and CPU hours by user, team or job, the largest first.
+    """Report device hours and CPU hours by user, team or job, the largest first; of jobs the 200 largest.
 
+    A period of more than two hours begins at a full hour.
     SHARE is the part of all allocated device time (of CPU time where no device was allocated).
     EFFICIENCY is the part of the allocated time that produced lasting results: it leaves out start-up,
     and work after the newest checkpoint of a failed attempt. UTILISATION is the mean over the allocated
@@ -60,6 +61,8 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
     elif on_terminal():
         lines = format_table(make_usage_table(answer), terminal_width(), terminal_style())
         click.echo("\n".join([*lines, "", format_share(answer)]))
+        if more := answer.get("more"):
+            click.echo(f"{more} more jobs used less")
     else:
         for use in answer["uses"]:
             say_row(*_row(use))

@@ -56,6 +56,12 @@ AWAY: Final = (
     "{}: its daemon does not answer; jobs go on, and this command waits until one does (runner list starts"
     " yours there); Ctrl-C ends the wait"
 )
+ENDED: Final = 200
+"""Jobs that have ended that a list has unless more are asked for."""
+
+EVERY: Final = 10**9
+"""A limit that no list reaches."""
+
 UNREADABLE: Final = "the store has a row that cannot be read, and is left out: "
 STOPPED: Final = (
     "the daemon was stopped; jobs go on, and this command waits until another one starts it"
@@ -96,6 +102,7 @@ class Client:
     ) -> None:
         self.endpoint = endpoint
         self.tell = tell
+        self.more = False  # whether the last list of jobs left out some that have ended
         self.unrecorded: list[str] = []  # run directories that the last list of jobs knew no job of
         self._follows = follows
         self._until_s = until_s  # time of ``monotonic``; None: no limit
@@ -211,21 +218,40 @@ class Client:
         limit: int | None = None,
         label: str | None = None,
         wanted: Callable[[JobSummary], bool] | None = None,
+        ended: bool | None = None,
         last: bool = False,
     ) -> list[JobSummary]:
         """Return jobs, the newest first, fetched page by page; only those that ``wanted`` accepts.
 
-        With ``last`` they have the last numbers of those that have ended.
+        Without a limit there are all jobs that have not ended, and the newest ``ENDED`` of those that have;
+        ``more`` says whether there would be others.  ``ended`` leaves out the ones or the others.  With
+        ``last`` jobs have the last numbers of those that have ended.
         """
         query: Query = {"all": int(everything), "mine": int(mine), "label": label, "last": int(last) or None}
+        self.unrecorded, self.more = [], False
+        if limit is not None or label is not None:
+            return self._pages(query, limit, wanted)
         found: list[JobSummary] = []
-        self.unrecorded = []
+        if ended is not True:
+            found += self._pages({**query, "ended": 0}, None, wanted)
+        if ended is not False:
+            known = {job["id"] for job in found}  # an older daemon lists all of them at once
+            over = self._pages({**query, "ended": 1}, ENDED + 1, wanted)
+            self.more = len(over) > ENDED
+            if new := [job for job in over[:ENDED] if job["id"] not in known]:
+                found = sorted(found + new, key=lambda job: -int(job["id"]))
+        return found
+
+    def _pages(
+        self, query: Query, limit: int | None, wanted: Callable[[JobSummary], bool] | None
+    ) -> list[JobSummary]:
+        found: list[JobSummary] = []
         cursor: int | None = None
         while limit is None or len(found) < limit:
             left = None if limit is None or wanted else limit - len(found)
             answer = self.get("/v1/jobs", {**query, "limit": left, "cursor": cursor})
             found += filter(wanted, answer["jobs"]) if wanted else answer["jobs"]
-            self.unrecorded += answer.get("unrecorded", ())
+            self.unrecorded += [job for job in answer.get("unrecorded", ()) if job not in self.unrecorded]
             cursor = answer.get("next")  # an older daemon does not send pages
             if cursor is None:
                 break

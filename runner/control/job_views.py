@@ -24,7 +24,7 @@ from runner.control.estimates import RunTimeEstimates
 from runner.control.messages import Probed
 from runner.control.owner_totals import OwnerTotals
 from runner.control.switching import SwitchingCosts
-from runner.control.usage import HORIZON, UsageTracker, load_level_usage
+from runner.control.usage import HORIZON, LONGEST_S, UsageTracker, load_level_usage
 from runner.core.job.states import (
     Allocated,
     Finished,
@@ -100,7 +100,7 @@ class JobViews:
     dependencies: DependencyTracker = field(default_factory=DependencyTracker)
     totals: OwnerTotals = field(default_factory=OwnerTotals)
     usage: UsageTracker = field(init=False)
-    _level_usage: LevelUsage = field(init=False)
+    _level_usage: LevelUsage | None = None  # once the order goes by it
     _estimates: RunTimeEstimates = field(init=False)
     _requests: dict[ResourceRequest, ResourceRequest] = field(
         default_factory=dict
@@ -117,13 +117,10 @@ class JobViews:
         self._drift_s = _drift_s(now)
         self._estimates = RunTimeEstimates(past)
         self.usage = UsageTracker(config.half_life_s, config.cpu_weight, now.monotonic)
-        since = now.at - timedelta(seconds=HORIZON * config.half_life_s)
-        records = tuple(past.since(since))
-        self.usage.load(records, now.at)
+        self.usage.load(past, now.at)
         self._starts_s = dict(past.starts_s())
+        since = self._horizon(now.at)
         self.switching.load(past.switches_since(since), now, config.cpu_weight, config.half_life_s)
-        limits = config.switching.levels_device_s
-        self._level_usage = load_level_usage(records, now.at, now.monotonic, self.usage, limits)
 
     # --- what happens to jobs
 
@@ -340,7 +337,28 @@ class JobViews:
         rules = self.context.site.rules
         if rules.order is not SchedulingOrder.ATTAINED:
             return {}
-        return self._level_usage.read(now_s, rules.switching.levels_device_s)
+        return self._levels().read(now_s, rules.switching.levels_device_s)
+
+    def _levels(self) -> LevelUsage:
+        """Return what owners have had in each service level; it is loaded where the order goes by that."""
+        if self._level_usage is None:
+            rules, now = self.context.site.rules, self.context.moment()
+            records, limits = self.context.past.since(self._horizon(now.at)), rules.switching.levels_device_s
+            self._level_usage = load_level_usage(records, now.at, now.monotonic, self.usage, limits)
+            for job_id, view in self.running.items():
+                self._begin_level(self._level_usage, job_id, view)
+        return self._level_usage
+
+    def _begin_level(self, levels: LevelUsage, job_id: str, view: RunningJob) -> None:
+        """Count what a job holds from now on; what it had before is counted already."""
+        devices = billed_devices(view.request, self.context.site.rules)
+        had_device_s = devices * view.held_s(self.context.clock.now().timestamp())
+        holding = Holding((view.group, view.owner), devices, had_device_s, self.context.clock.monotonic())
+        levels.begin(job_id, holding)
+
+    def _horizon(self, now: datetime) -> datetime:
+        """Return from when on past usage counts."""
+        return now - timedelta(seconds=min(HORIZON * self.context.site.rules.half_life_s, LONGEST_S))
 
     def switching_left_device_s(self) -> float:
         """Return what the budget of the machine leaves for switching, in device-seconds; from any thread."""
@@ -385,16 +403,15 @@ class JobViews:
         if view is not None:
             rules = self.context.site.rules
             devices = billed_devices(view.request, rules)
-            if not self._level_usage.has(job_id):
-                had_device_s = devices * view.held_s(self.context.clock.now().timestamp())
-                holding = Holding((view.group, view.owner), devices, had_device_s, now_s)
-                self._level_usage.begin(job_id, holding)
+            if self._level_usage is not None and not self._level_usage.has(job_id):
+                self._begin_level(self._level_usage, job_id, view)
             if rules.order is SchedulingOrder.ATTAINED and not view.preemptible:
                 devices *= rules.switching.kept_weight
             self.usage.begin(job_id, (view.owner, view.group, devices), now_s)
             return
         self.usage.end(job_id, now_s)
-        self._level_usage.end(job_id, now_s, self.context.site.rules.switching.levels_device_s)
+        if self._level_usage is not None:
+            self._level_usage.end(job_id, now_s, self.context.site.rules.switching.levels_device_s)
         if job_id not in self.pending:
             self._estimates.forget(job_id)
 

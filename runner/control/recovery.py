@@ -6,9 +6,9 @@ decision is written, and secrets and drafts are removed.  All of this is idempot
 starts does it for every job that has changed since the last time that this was completed.
 """
 
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
 from typing import Final
 
 import structlog
@@ -32,29 +32,35 @@ class Recovery:
 
     context: Context
     inbox: Inbox
-    _pending: set[str] = field(default_factory=set)
-    _lock: Lock = field(default_factory=Lock)
+    _left: deque[str] = field(default_factory=deque)
+    _failed: bool = False
 
     def start(self) -> None:
-        """Queue the clean-up of each job behind its other work."""
+        """Queue the clean-ups, one behind the other: there may be thousands, and nobody waits for them."""
         store = self.context.store
-        newest, changed = store.last_seq(), store.changed_after(store.cleaned_up_to())
-        self._pending.update(changed)
-        for job_id in changed:
+        newest = store.last_seq()
+        self._left.extend(store.changed_after(store.cleaned_up_to()))
+        self._queue_next(newest)
+
+    def _queue_next(self, newest: int) -> None:
+        """Queue the clean-up of the next job behind its other work; behind the last one note the end."""
+        if self._left:
+            job_id = self._left.popleft()
             self.context.work_queue.put(job_id, partial(self._clean_up, job_id, newest))
+        elif not self._failed:
+            self.inbox.put(Call(partial(self.context.store.record_cleaned_up, newest)))
 
     def _clean_up(self, job_id: str, newest: int) -> None:
-        """Clean up after one job; the last one records that the work is done."""
         try:
             self._clean_up_job(job_id)
         except RunnerError as error:  # the next daemon tries again
+            self._failed = True
             log.warning("job.not_cleaned_up", job_id=job_id, problem=describe_error(error))
-            return
-        with self._lock:
-            self._pending.discard(job_id)
-            done = not self._pending
-        if done:
-            self.inbox.put(Call(partial(self.context.store.record_cleaned_up, newest)))
+        except BaseException:  # told by the queue; the others are cleaned up all the same
+            self._failed = True
+            raise
+        finally:
+            self._queue_next(newest)
 
     def _clean_up_job(self, job_id: str) -> None:
         row, attempts = self.context.store.get(job_id), self.context.attempt_service

@@ -8,15 +8,22 @@ the sum is exact and costs nothing while nothing happens.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from runner.core.ports.store import UsageRecord
+from runner.core.accounting.usage import HOUR_S
+from runner.core.ports.store import UsageHistory, UsageRecord
 from runner.core.scheduler.fairshare import accrue_usage, charge_usage, decay_usage
 from runner.core.scheduler.level_usage import Holding, LevelUsage
 
 HORIZON: Final = 10
 """Half-lives after which usage counts for nothing: less than a thousandth is left."""
+
+LEAST_HOURS: Final = 24
+"""Length of a half-life from which on the sums by hour are exact enough: within two percent."""
+
+LONGEST_S: Final = 3650 * 86400.0
+"""As far back as usage is loaded that does not decay."""
 
 Bill = tuple[str, str, float]
 """The user and the group that a job is charged to, and the devices that it counts as."""
@@ -62,15 +69,33 @@ class UsageTracker:
     groups: UsageLedger = field(default_factory=UsageLedger)
     _open: dict[str, Bill] = field(default_factory=dict)  # by job
 
-    def load(self, past: Iterable[UsageRecord], now: datetime) -> None:
-        """Add earlier usage; of an allocation that goes on the part up to now."""
-        for each in past:
-            devices = each.gpus + self.cpu_weight * each.cpus
-            ago_s = max((now - (each.ended_at or now)).total_seconds(), 0.0)
-            lasted_s = max((now - each.placed_at).total_seconds() - ago_s, 0.0)
-            counts = decay_usage(accrue_usage(devices, lasted_s, self.half_life_s), ago_s, self.half_life_s)
-            self.users.used[each.owner] = self.users.used.get(each.owner, 0.0) + counts
-            self.groups.used[each.team] = self.groups.used.get(each.team, 0.0) + counts
+    def load(self, past: UsageHistory, now: datetime) -> None:
+        """Add earlier usage; of an allocation that goes on the part up to now.
+
+        Where an hour is short beside the half-life, an hour that is summed counts as if it was used evenly.
+        """
+        since = now - timedelta(seconds=min(HORIZON * self.half_life_s, LONGEST_S))
+        if self.half_life_s < LEAST_HOURS * HOUR_S:
+            for record in past.since(since):
+                self._load_record(record, now)
+            return
+        for hour in past.hours_since(since):
+            device_s = hour.device_s + self.cpu_weight * hour.cpu_s
+            ends_at = min(hour.begins_at + timedelta(seconds=HOUR_S), now)
+            self._load(hour.owner, hour.team, device_s / HOUR_S, (ends_at - hour.begins_at, now - ends_at))
+        for record in past.unsummed():
+            self._load_record(record, now)
+
+    def _load_record(self, each: UsageRecord, now: datetime) -> None:
+        devices, ended_at = each.gpus + self.cpu_weight * each.cpus, each.ended_at or now
+        self._load(each.owner, each.team, devices, (ended_at - each.placed_at, now - ended_at))
+
+    def _load(self, owner: str, team: str, devices: float, times: tuple[timedelta, timedelta]) -> None:
+        """Add devices that were held for a time, some time ago."""
+        lasted_s, ago_s = (max(each.total_seconds(), 0.0) for each in times)
+        counts = decay_usage(accrue_usage(devices, lasted_s, self.half_life_s), ago_s, self.half_life_s)
+        self.users.used[owner] = self.users.used.get(owner, 0.0) + counts
+        self.groups.used[team] = self.groups.used.get(team, 0.0) + counts
 
     def advance(self, now_s: float) -> None:
         """Charge all users for their allocations up to a moment."""

@@ -15,7 +15,7 @@ from runner.adapters.gpu.processes import DeviceProcesses
 from runner.adapters.gpu.xid import KernelLog
 from runner.adapters.host.clock import SystemClock, boot_id
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
-from runner.adapters.host.run_directory import owners
+from runner.adapters.host.run_directory import numbered, owners
 from runner.adapters.slurm.check import SlurmCheck
 from runner.adapters.slurm.commands import SlurmCommands
 from runner.adapters.sqlite.accounting import SqliteAccounting
@@ -83,7 +83,7 @@ def open_store(directory: Path) -> SqliteStore:
     Raises:
         Refused: it is newer, damaged, missing beside run directories, or its log belongs to another store.
     """
-    used = max((int(name) for name in owners(directory / "jobs")), default=0)
+    used = max(map(int, numbered(directory / "jobs")), default=0)
     refuse_lost(directory / "store.db", used)
     store = SqliteStore(directory / "store.db")
     if store.skip(used):
@@ -105,7 +105,8 @@ def build(
     adapters = adapters or LocalAdapters(directory, settings, store.instance)
     executor, engine_problem = _executor(settings, store, adapters)
     store.remember_executor(executor.kind)
-    users, clock = adapters.users(), SystemClock()
+    users, clock, accounting = adapters.users(), SystemClock(), SqliteAccounting(store)
+    accounting.sum_up(clock.now())  # of a store of an earlier version everything
     live, broadcast = LiveSettings(settings), ChangeBroadcast()
     inventory = _inventory(settings, store, executor, clock, kernel_log or KernelLog())
     code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
@@ -152,7 +153,7 @@ def build(
         silence_floor_s=settings.silence_floor_s,
         silence_limits_s=settings.silence_limits_s.model_dump(),
         site=_site(settings),
-        past=SqliteAccounting(store),
+        past=accounting,
         inventory=inventory,
         disk=DiskRateSampler(adapters.disk(executor), executor.observe),
     )
@@ -160,7 +161,7 @@ def build(
         daemon=_controller(context, inventory, broadcast),
         store=store,
         schedules=SqliteSchedules(store),
-        usage_report=SqliteAccounting(store),
+        usage_report=accounting,
         notification_feed=SqliteNotificationFeed(store),
         users=users,
         attempt_service=attempt_service,
@@ -190,8 +191,9 @@ def _controller(context: Context, inventory: Inventory, broadcast: ChangeBroadca
 
 def _unrecorded(directory: Path, store: SqliteStore) -> Mapping[str, int | None]:
     """Return the jobs that have a run directory and no row, with the uids of their owners."""
-    known = store.ids()
-    found = {job: uid for job, uid in owners(directory / "jobs").items() if job not in known}
+    there = owners(directory / "jobs")
+    known = store.known(there)
+    found = {job: uid for job, uid in there.items() if job not in known}
     if found:
         log.warning("jobs.not_in_store", count=len(found), jobs=",".join(list(found)[:MOST_NAMED]))
     return found

@@ -98,7 +98,7 @@ class JobQueries:
         tracked = self.context.daemon.tracked_jobs.get(job_id)
         return tracked.row if tracked else self.find(job_id)
 
-    def recent(
+    def recent(  # noqa: PLR0913  (one per condition)
         self,
         uid: int | None,
         limit: int,
@@ -106,6 +106,7 @@ class JobQueries:
         every: bool = False,
         label: str | None = None,
         before: int | None = None,
+        ended: bool | None = None,
     ) -> tuple[JobRow, ...]:
         """Return unfinished and recent jobs, the newest first.
 
@@ -115,11 +116,13 @@ class JobQueries:
             every: include the jobs that ended long ago.
             label: ``KEY`` or ``KEY=VALUE``; only the jobs that have this label.
             before: only jobs with smaller ids, for the next page.
+            ended: only jobs that have ended, or only the others; not with a label.
         """
-        store, since = self.context.store, self.context.clock.now() - (FOREVER if every else RECENT)
+        store, now = self.context.store, self.context.clock.now()
         if label is None:
-            return store.recent(since, uid, limit, before)
+            return store.recent(None if every else now - RECENT, uid, limit, before, ended)
         key, equals, value = label.partition("=")
+        since = now - (FOREVER if every else RECENT)
         return store.labelled(since, uid, limit, key, value if equals else None, before)
 
     def sweep(self, caller: Caller, reference: str) -> tuple[JobRow, ...]:

@@ -66,13 +66,17 @@ LINEAGE_LOCK: Final = ".lock"
 METRICS_TAIL_BYTES: Final = 64 * 1024
 
 
+def numbered(jobs: Path) -> list[str]:
+    """Return the ids of the jobs that have a run directory, in order."""
+    try:
+        return sorted((name for name in os.listdir(jobs) if _is_number(name)), key=int)  # noqa: PTH208
+    except FileNotFoundError:
+        return []
+
+
 def owners(jobs: Path) -> dict[str, int | None]:
     """Return the ids of the jobs that have a run directory, with the uid of whom its cache belongs to."""
-    try:
-        names = [name for name in os.listdir(jobs) if _is_number(name)]  # noqa: PTH208
-    except FileNotFoundError:
-        return {}
-    return {name: _uid(f"{jobs}/{name}/cache") for name in sorted(names, key=int)}
+    return {name: _uid(f"{jobs}/{name}/cache") for name in numbered(jobs)}
 
 
 MOST_FILES: Final = 1000

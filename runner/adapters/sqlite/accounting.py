@@ -7,16 +7,22 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from runner.adapters.sqlite.store import SQL, SqliteStore
-from runner.core.accounting.usage import Switch, UsageSpan
-from runner.core.ports.store import SimilarBy, SwitchRecord, UsageRecord
+from runner.core.accounting.usage import EXACT_S, HOUR_S, Switch, UsageSpan, UsageSum, Used
+from runner.core.ports.store import SimilarBy, SwitchRecord, UsageHour, UsageRecord
 from runner.core.ports.usage import BusyTimes
 
 PREEMPTION: Final = "preemption"
 """Who ended an attempt that gave way, by the fact ``killed_by``."""
+
+SETTLED: Final = timedelta(minutes=10)
+"""After this time nothing more is noted about an attempt that has ended."""
+
+BATCH: Final = 500
+"""Attempts that are added to the sums in one transaction."""
 
 COMPLETED: Final = "completed"
 """The exit cause of an attempt that lost nothing."""
@@ -59,23 +65,70 @@ class SqliteAccounting:
             )
 
     def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
-        """Return the usage records of attempts between two times."""
+        """Return the usage records of attempts between two times, one for each attempt."""
         span = {"since": since.isoformat(), "until": until.isoformat()}
-        read = self._store.read("used_between", lambda row: (row, _usage_span(row)), **span)
-        found = {(row["job_id"], row["attempt"]): row for row, _ in read}
-        return tuple(
-            replace(used, switch=self._switch(row, found.get((row["job_id"], row["attempt"] + 1))))
-            for row, used in read
+        return self._with_switches("used_between", **span)
+
+    def used(self, since: datetime, until: datetime) -> Used:
+        """Return the usage by user and team from a time on (see ``begin_of_period``) until now."""
+        since_s, until_s = since.timestamp(), until.timestamp()
+        if until_s - since_s <= EXACT_S:
+            return Used.of(self.between(since, until), since_s, until_s)
+        with self._store.connections.snapshot():
+            ended = self._store.read("used_since_hour", _usage_sum, hour=_hour(since_s))
+            others = self._store.read("used_unsummed", _usage_span)
+            gave_way = self._with_switches("gave_way_since", since=since.isoformat())
+        return Used(
+            (*ended, *Used.of(others, since_s, until_s).sums), Used.of(gave_way, since_s, until_s).switches
         )
 
-    def _switch(self, row: sqlite3.Row, following: sqlite3.Row | None) -> Switch | None:
-        """Return how an attempt gave way, None if it did not; ``following`` is its job's next attempt."""
+    def used_by_job(self, since: datetime, until: datetime, most: int) -> tuple[Used, int]:
+        """Return the usage of the jobs that held the most, and how many jobs held anything."""
+        asked = {"since": since.isoformat(), "until": until.isoformat(), "most": most}
+        with self._store.connections.snapshot():
+            jobs = self._store.rows("largest_jobs", **asked)
+            spans = [
+                each for job in jobs for each in self._with_switches("used_by_job", job_id=job["job_id"])
+            ]
+        return Used.of(spans, since.timestamp(), until.timestamp()), jobs[0]["jobs"] if jobs else 0
+
+    def sum_up(self, now: datetime) -> None:
+        """Add what attempts used that ended some time ago to the sums; only the writer of the store may.
+
+        Until then their starts, their utilisation and their decisions may still be noted.
+        """
+        asked = {"before": (now - SETTLED).isoformat(), "limit": BATCH}
+        while ended := self._store.read("used_and_over", lambda row: (row, _usage_span(row)), **asked):
+            with self._store.transaction() as connection:
+                for row, span in ended:
+                    connection.executemany(SQL["add_usage"], list(_by_hour(span)))
+                    connection.execute(
+                        SQL["sum_lending"], {"job_id": row["job_id"], "attempt": row["attempt"]}
+                    )
+
+    def hours_since(self, at: datetime) -> Iterator[UsageHour]:
+        """Yield what is summed of the hours from a time on."""
+        return iter(self._store.read("usage_by_hour", _usage_hour, hour=_hour(at.timestamp())))
+
+    def unsummed(self) -> Iterator[UsageRecord]:
+        """Yield the usage records that are in no sum yet."""
+        return iter(self._store.read("lendings_unsummed", _usage_record))
+
+    def _with_switches(self, name: str, **values: object) -> tuple[UsageSpan, ...]:
+        """Return the attempts that a named statement selects, with how they gave way."""
+        found = self._store.read(name, lambda row: (row, _usage_span(row)), **values)
+        return tuple(replace(span, switch=self._switch(row)) for row, span in found)
+
+    def _switch(self, row: sqlite3.Row) -> Switch | None:
+        """Return how an attempt gave way; None if it did not."""
         if row["ended_at"] is None or row["left"] is None or json.loads(row["left"])[2] != PREEMPTION:
             return None
         asked = {name: row[name] for name in ("job_id", "placed_at", "ended_at")}
         told = next(iter(self._store.rows("switch_of", **asked)), None)
         if told is None:
             return None
+        next_attempt = {"job_id": row["job_id"], "attempt": row["attempt"] + 1}
+        following = next(iter(self._store.rows("used_attempt", **next_attempt)), None)
         told_s, ended_s = _known_seconds(told["told_at"]), _known_seconds(row["ended_at"])
         start_s = 0.0
         worked_s = None if following is None else _worked_from_s(following)
@@ -166,6 +219,37 @@ def _lost_s(row: sqlite3.Row, ran_s: float | None, ended_s: float | None) -> flo
     advanced, age_s, _ = json.loads(row["left"])
     ran = ended_s - ran_s
     return min(age_s or 0.0, ran) if advanced else ran
+
+
+def _hour(at_s: float) -> int:
+    return int(at_s // HOUR_S)
+
+
+def _by_hour(span: UsageSpan) -> Iterator[dict[str, object]]:
+    """Yield what an attempt that has ended used in each hour, as columns."""
+    began = True
+    for hour in range(_hour(span.placed_s), _hour(span.ended_s or span.placed_s) + 1):
+        used = span.sum(hour * HOUR_S, (hour + 1) * HOUR_S)
+        if used is not None:
+            figures = {name: getattr(used, name) for name in _FIGURES}
+            who = {"hour": hour, "owner": span.user, "team": span.team}
+            yield {**who, "began": int(began), "carried": int(not began), **figures}
+            began = False
+
+
+_FIGURES: Final = (
+    *("device_s", "cpu_s", "useful_device_s", "useful_cpu_s", "measured_device_s", "busy_device_s"),
+)
+
+
+def _usage_sum(row: sqlite3.Row) -> UsageSum:
+    figures = {name: row[name] for name in _FIGURES}
+    return UsageSum(row["owner"], row["team"], attempts=row["attempts"], **figures)
+
+
+def _usage_hour(row: sqlite3.Row) -> UsageHour:
+    begins_at = datetime.fromtimestamp(row["hour"] * HOUR_S, UTC)
+    return UsageHour(begins_at, row["owner"], row["team"], row["device_s"], row["cpu_s"])
 
 
 def _seconds(text: str | None) -> float | None:

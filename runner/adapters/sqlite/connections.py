@@ -37,6 +37,7 @@ class Connections:
         self._writer: sqlite3.Connection | None = None
         self._changed = threading.Condition()
         self._idle: list[sqlite3.Connection] = []
+        self._snapshots: dict[int, sqlite3.Connection] = {}  # by thread
         self._lent = 0
         self._closed = False
 
@@ -68,11 +69,26 @@ class Connections:
         if self._writer is not None and self._writing_thread == threading.get_ident():
             yield self._writer
             return
+        if (snapshot := self._snapshots.get(threading.get_ident())) is not None:
+            yield snapshot
+            return
         connection = self._borrow()
         try:
             yield connection
         finally:
             self._give_back(connection)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Let all questions of this thread in the block see the store as it was at the first one."""
+        with self.reader() as connection:
+            connection.execute("BEGIN")
+            self._snapshots[threading.get_ident()] = connection
+            try:
+                yield
+            finally:
+                del self._snapshots[threading.get_ident()]
+                connection.rollback()
 
     def close(self, *, keep_log: bool = False) -> None:
         """Close everything; what a thread still uses after ``CLOSE_WAIT_S`` is closed when it is given back.

@@ -184,6 +184,53 @@ CREATE TABLE starts (
     PRIMARY KEY (job_id, attempt)
 ) STRICT, WITHOUT ROWID;
 
+-- name: version_6
+-- What would grow with everything that ever finished is kept as sums.  Triggers count jobs by state.
+CREATE TABLE job_counts (state TEXT PRIMARY KEY, jobs INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO job_counts (state, jobs) SELECT state, count(*) FROM jobs GROUP BY state;
+CREATE TRIGGER jobs_counted AFTER INSERT ON jobs BEGIN
+    INSERT INTO job_counts (state, jobs) VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET jobs = jobs + 1;
+END;
+CREATE TRIGGER jobs_recounted AFTER UPDATE OF state ON jobs WHEN old.state != new.state BEGIN
+    UPDATE job_counts SET jobs = jobs - 1 WHERE state = old.state;
+    INSERT INTO job_counts (state, jobs) VALUES (new.state, 1) ON CONFLICT (state) DO UPDATE SET jobs = jobs + 1;
+END;
+-- What attempts held that ended some time ago is summed by hours since 1970, user and team.  An attempt began in
+-- one of its hours and was carried into the others.
+ALTER TABLE lendings ADD COLUMN summed INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX lendings_unsummed ON lendings (ended_at) WHERE summed = 0;
+CREATE TABLE usage_hours (
+    hour              INTEGER NOT NULL,
+    owner             TEXT NOT NULL,
+    team              TEXT NOT NULL,
+    began             INTEGER NOT NULL,
+    carried           INTEGER NOT NULL,
+    device_s          REAL NOT NULL,
+    cpu_s             REAL NOT NULL,
+    useful_device_s   REAL NOT NULL,
+    useful_cpu_s      REAL NOT NULL,
+    measured_device_s REAL NOT NULL,
+    busy_device_s     REAL NOT NULL,
+    PRIMARY KEY (hour, owner, team)
+) STRICT, WITHOUT ROWID;
+-- What each attempt held, when its program started, and what of its work was saved.
+CREATE VIEW used_attempts AS
+SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,
+    utilisation.device_s AS device_s, utilisation.busy_s AS busy_s, starts.start_s AS start_s,
+    (SELECT json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts."progress.advanced"',
+         '$.facts."checkpoint.age_s"', '$.facts.killed_by')
+     FROM decisions
+     WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
+     ORDER BY seq DESC LIMIT 1) AS left
+FROM lendings
+JOIN jobs ON jobs.id = lendings.job_id
+LEFT JOIN attempts ON attempts.job_id = lendings.job_id AND attempts.number = lendings.attempt
+LEFT JOIN utilisation ON utilisation.job_id = lendings.job_id AND utilisation.attempt = lendings.attempt
+LEFT JOIN starts ON starts.job_id = lendings.job_id AND starts.attempt = lendings.attempt;
+CREATE INDEX switch_requests ON events (at) WHERE kind = 'preempt_requested';
+CREATE INDEX attempts_by_end ON attempts (ended_at);
+PRAGMA user_version = 6;
+
 -- name: indexes
 -- Of version 5, made where they are missing: they hold nothing that the tables do not.  A list of one's own jobs
 -- must not look at everybody's.
@@ -221,8 +268,8 @@ CREATE TABLE reserve (room BLOB);
 INSERT INTO reserve VALUES (zeroblob(4194304));
 DROP TABLE reserve;
 
--- name: all_ids
-SELECT id FROM jobs;
+-- name: ids_among
+SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: other_image
 SELECT 1 FROM attempts WHERE image != :image LIMIT 1;
@@ -264,7 +311,8 @@ FROM new
 WHERE attempts.job_id = new.job_id AND attempts.number = new.number AND attempts.ended_at IS NULL;
 
 -- name: unfinished
-SELECT * FROM whole_jobs WHERE state != 'finished' ORDER BY id;
+SELECT * FROM whole_jobs WHERE id IN (SELECT id FROM jobs INDEXED BY jobs_unfinished WHERE state != 'finished')
+ORDER BY id;
 
 -- name: job_by_id
 SELECT * FROM whole_jobs WHERE id = :id;
@@ -276,16 +324,25 @@ ORDER BY id DESC LIMIT :limit;
 -- name: job_by_token
 SELECT * FROM whole_jobs WHERE token = :token;
 
--- name: recent
-SELECT * FROM whole_jobs WHERE (ended_at IS NULL OR ended_at >= :since)
-AND (:before IS NULL OR id < :before) ORDER BY id DESC LIMIT :limit;
+-- name: unfinished_ids
+SELECT id FROM jobs INDEXED BY jobs_unfinished
+WHERE state != 'finished' AND (:uid IS NULL OR uid = :uid) AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit;
 
--- name: recent_of_owner
-SELECT * FROM whole_jobs WHERE id IN (
-    SELECT id FROM jobs INDEXED BY jobs_by_owner
-    WHERE uid = :uid AND (ended_at IS NULL OR ended_at >= :since) AND (:before IS NULL OR id < :before)
-    ORDER BY id DESC LIMIT :limit)
-ORDER BY id DESC;
+-- name: ended_ids
+SELECT id FROM jobs WHERE state = 'finished' AND (:before IS NULL OR id < :before) ORDER BY id DESC LIMIT :limit;
+
+-- name: ended_ids_since
+SELECT id FROM jobs INDEXED BY jobs_by_end WHERE ended_at >= :since AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: ended_ids_of_owner
+SELECT id FROM jobs INDEXED BY jobs_by_owner
+WHERE uid = :uid AND ended_at >= coalesce(:since, '') AND (:before IS NULL OR id < :before)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: jobs_among
+SELECT * FROM whole_jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
 
 -- name: attempts_of
 SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number;
@@ -303,7 +360,7 @@ SELECT coalesce(sum(ran_s), 0.0) AS ran, coalesce(sum(taken), 0) AS taken FROM (
            AND json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts.killed_by') IN ('nobody', 'preemption')
            AND (cause IN ('killed', 'terminated', 'vanished', 'stopped')
                 OR json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts."device.lost"'))) AS taken
-    FROM attempts WHERE ended_at IS NOT NULL AND launched_at IS NOT NULL
+    FROM attempts INDEXED BY attempts_by_end WHERE ended_at IS NOT NULL AND launched_at IS NOT NULL
     ORDER BY ended_at DESC LIMIT 1000
 );
 
@@ -311,13 +368,13 @@ SELECT coalesce(sum(ran_s), 0.0) AS ran, coalesce(sum(taken), 0) AS taken FROM (
 SELECT text FROM events WHERE job_id = :job_id AND kind = :kind ORDER BY seq;
 
 -- name: changed_after
-SELECT DISTINCT job_id FROM events WHERE seq > :after ORDER BY job_id;
+SELECT DISTINCT job_id FROM events NOT INDEXED WHERE seq > :after ORDER BY job_id;
 
 -- name: last_seq
 SELECT coalesce(max(seq), 0) FROM events;
 
 -- name: count_states
-SELECT state, count(*) FROM jobs GROUP BY state;
+SELECT state, jobs FROM job_counts WHERE jobs > 0;
 
 -- name: add_text
 INSERT OR IGNORE INTO texts (digest, text) VALUES (:digest, :text);
@@ -358,8 +415,9 @@ SELECT * FROM whole_jobs WHERE name = :name AND owner = :owner ORDER BY id DESC 
 SELECT * FROM whole_jobs WHERE id >= :first AND id < :first + :count ORDER BY id;
 
 -- name: labelled
-SELECT * FROM whole_jobs WHERE (ended_at IS NULL OR ended_at >= :since) AND (:uid IS NULL OR uid = :uid)
-    AND (:before IS NULL OR id < :before)
+SELECT * FROM whole_jobs WHERE id IN (
+        SELECT id FROM jobs WHERE ended_at IS NULL UNION ALL SELECT id FROM jobs WHERE ended_at >= :since)
+    AND (:uid IS NULL OR uid = :uid) AND (:before IS NULL OR id < :before)
     AND EXISTS (SELECT 1 FROM json_each(iif(json_valid(labels), labels, '{}')) AS label
                 WHERE label.key = :key AND (:value IS NULL OR label.value = :value))
 ORDER BY id DESC LIMIT :limit;
@@ -429,6 +487,9 @@ WHERE lendings.job_id = new.job_id AND lendings.attempt = new.number AND lending
 SELECT * FROM lendings WHERE ended_at IS NULL OR ended_at > :begins
 ORDER BY placed_at, job_id, attempt;
 
+-- name: lendings_unsummed
+SELECT * FROM lendings WHERE summed = 0 ORDER BY placed_at, job_id, attempt;
+
 -- name: lasted_by_name
 -- Only a few rows are read, however many jobs have the name.
 SELECT lasted FROM (
@@ -483,33 +544,73 @@ GROUP BY job_id;
 
 -- name: switches_since
 -- What attempts held that gave way, and when they were told.
-SELECT lendings.gpus, lendings.cpus, lendings.ended_at,
-    (SELECT max(events.at) FROM events
-     WHERE events.job_id = lendings.job_id AND events.kind = 'preempt_requested'
-         AND events.at >= lendings.placed_at AND events.at <= lendings.ended_at) AS told_at
-FROM jobs JOIN lendings ON lendings.job_id = jobs.id
-WHERE (jobs.ended_at IS NULL OR jobs.ended_at > :since) AND json_extract(iif(json_valid(jobs.job), jobs.job, '{}'), '$.preempted') > 0
-    AND lendings.ended_at > :since AND told_at IS NOT NULL
-    AND (SELECT json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts.killed_by') FROM decisions
+SELECT lendings.job_id, lendings.attempt, lendings.gpus, lendings.cpus, lendings.ended_at, max(events.at) AS told_at
+FROM events INDEXED BY switch_requests CROSS JOIN lendings ON lendings.job_id = events.job_id
+    AND events.at >= lendings.placed_at AND events.at <= lendings.ended_at
+WHERE events.kind = 'preempt_requested' AND events.at > :since
+    AND (SELECT json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts.killed_by')
+         FROM decisions
          WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
          ORDER BY seq DESC LIMIT 1) = 'preemption'
+GROUP BY lendings.job_id, lendings.attempt
 ORDER BY lendings.ended_at;
 
 -- name: used_between
--- What each attempt held within a span, when its program started, and what of its work was saved.
-SELECT lendings.*, jobs.name AS name, attempts.launched_at AS launched_at, attempts.cause AS cause,
-    utilisation.device_s AS device_s, utilisation.busy_s AS busy_s, starts.start_s AS start_s,
-    (SELECT json_extract(iif(json_valid(decisions.body), decisions.body, '{}'), '$.facts."progress.advanced"', '$.facts."checkpoint.age_s"',
-         '$.facts.killed_by')
-     FROM decisions
-     WHERE decisions.job_id = lendings.job_id AND decisions.attempt = lendings.attempt AND moment = 'exit'
-     ORDER BY seq DESC LIMIT 1) AS left
-FROM lendings
-JOIN jobs ON jobs.id = lendings.job_id
-LEFT JOIN attempts ON attempts.job_id = lendings.job_id AND attempts.number = lendings.attempt
-LEFT JOIN utilisation ON utilisation.job_id = lendings.job_id AND utilisation.attempt = lendings.attempt
-LEFT JOIN starts ON starts.job_id = lendings.job_id AND starts.attempt = lendings.attempt
-WHERE lendings.placed_at < :until AND (lendings.ended_at IS NULL OR lendings.ended_at > :since);
+SELECT * FROM used_attempts WHERE placed_at < :until AND (ended_at IS NULL OR ended_at > :since);
+
+-- name: used_attempt
+SELECT * FROM used_attempts WHERE job_id = :job_id AND attempt = :attempt;
+
+-- name: used_unsummed
+SELECT * FROM used_attempts WHERE summed = 0;
+
+-- name: used_and_over
+SELECT * FROM used_attempts WHERE summed = 0 AND ended_at < :before ORDER BY ended_at LIMIT :limit;
+
+-- name: used_by_job
+SELECT * FROM used_attempts WHERE job_id = :job_id;
+
+-- name: largest_jobs
+-- The jobs that held the most, and how many jobs held anything.
+SELECT job_id, count(*) OVER () AS jobs FROM (
+    SELECT job_id, sum(gpus * held) AS device_days, sum(cpus * held) AS cpu_days FROM (
+        SELECT job_id, gpus, cpus,
+            julianday(min(coalesce(ended_at, :until), :until)) - julianday(max(placed_at, :since)) AS held
+        FROM lendings WHERE ended_at > :since OR ended_at IS NULL)
+    WHERE held > 0 GROUP BY job_id)
+ORDER BY device_days DESC, cpu_days DESC, job_id LIMIT :most;
+
+-- name: sum_lending
+UPDATE lendings SET summed = 1 WHERE job_id = :job_id AND attempt = :attempt;
+
+-- name: add_usage
+INSERT INTO usage_hours (hour, owner, team, began, carried, device_s, cpu_s, useful_device_s, useful_cpu_s,
+    measured_device_s, busy_device_s)
+VALUES (:hour, :owner, :team, :began, :carried, :device_s, :cpu_s, :useful_device_s, :useful_cpu_s,
+    :measured_device_s, :busy_device_s)
+ON CONFLICT (hour, owner, team) DO UPDATE
+SET began = began + excluded.began, carried = carried + excluded.carried,
+    device_s = device_s + excluded.device_s, cpu_s = cpu_s + excluded.cpu_s,
+    useful_device_s = useful_device_s + excluded.useful_device_s,
+    useful_cpu_s = useful_cpu_s + excluded.useful_cpu_s,
+    measured_device_s = measured_device_s + excluded.measured_device_s,
+    busy_device_s = busy_device_s + excluded.busy_device_s;
+
+-- name: used_since_hour
+SELECT owner, team, sum(began) + sum(carried * (hour = :hour)) AS attempts, sum(device_s) AS device_s,
+    sum(cpu_s) AS cpu_s, sum(useful_device_s) AS useful_device_s, sum(useful_cpu_s) AS useful_cpu_s,
+    sum(measured_device_s) AS measured_device_s, sum(busy_device_s) AS busy_device_s
+FROM usage_hours WHERE hour >= :hour GROUP BY owner, team;
+
+-- name: usage_by_hour
+SELECT hour, owner, team, device_s, cpu_s FROM usage_hours WHERE hour >= :hour;
+
+-- name: gave_way_since
+-- The attempts that were told to give way since a time, and that have ended.
+SELECT DISTINCT used_attempts.* FROM events INDEXED BY switch_requests
+CROSS JOIN used_attempts ON used_attempts.job_id = events.job_id
+    AND events.at >= used_attempts.placed_at AND events.at <= used_attempts.ended_at
+WHERE events.kind = 'preempt_requested' AND events.at >= :since;
 
 -- name: switch_of
 -- To which job an attempt gave way that was allocated for a while, and what the queue said of it.

@@ -6,17 +6,18 @@ opens it; one of an older version is migrated.
 """
 
 import hashlib
+import json
 import re
 import secrets
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -66,7 +67,7 @@ log = structlog.get_logger()
 
 R = TypeVar("R")
 
-VERSION: Final = 5
+VERSION: Final = 6
 _HEADER_BYTES: Final = 100
 _USER_VERSION_OFFSET: Final = 60
 
@@ -87,6 +88,7 @@ MIGRATIONS: Final = {
     3: ("version_3", "version_3_utilisation", "version_3_schedules"),
     4: ("version_4",),
     5: ("version_5", "version_5_starts"),
+    6: ("version_6",),
 }
 """The statements that lead to each version from the one before it; a new store goes through all of them."""
 
@@ -345,9 +347,10 @@ class SqliteStore:
         """Return whether an attempt of this store had another image than this."""
         return self._value("other_image", image=other_than) is not None
 
-    def ids(self) -> frozenset[str]:
-        """Return the ids of all jobs."""
-        return frozenset(str(row["id"]) for row in self.rows("all_ids"))
+    def known(self, ids: Iterable[str]) -> frozenset[str]:
+        """Return those of some ids that are ids of jobs."""
+        asked = json.dumps([int(each) for each in ids])
+        return frozenset(str(row["id"]) for row in self.rows("ids_among", ids=asked))
 
     # --- writing, by the thread that may write
 
@@ -532,13 +535,36 @@ class SqliteStore:
         return self._job(rows)
 
     def recent(
-        self, since: datetime, uid: int | None, limit: int, before: int | None = None
+        self,
+        since: datetime | None,
+        uid: int | None,
+        limit: int,
+        before: int | None = None,
+        ended: bool | None = None,  # noqa: FBT001
     ) -> tuple[JobRow, ...]:
-        """Return unfinished jobs and those that ended after ``since``, the newest first."""
-        page = {"since": since.isoformat(), "limit": limit, "before": before}
-        return self._jobs(
-            self.rows("recent", **page) if uid is None else self.rows("recent_of_owner", uid=uid, **page)
-        )
+        """Return unfinished jobs and those that ended after ``since``, the newest first; as ``JobStore``."""
+        page = {"since": None if since is None else since.isoformat(), "uid": uid, "limit": limit}
+        found: list[JobRow] = []
+        while len(found) < limit:
+            ids = self._recent_ids(ended, {**page, "before": before})
+            found += self._jobs(self.rows("jobs_among", ids=json.dumps(ids)))
+            if len(ids) < limit:
+                break
+            before = ids[-1]  # some of them cannot be read, perhaps
+        return tuple(found[:limit])
+
+    def _recent_ids(self, ended: bool | None, page: Mapping[str, Any]) -> list[int]:  # noqa: FBT001
+        """Return the ids of one page, the newest first; nothing is looked at that is older than it."""
+        ids: list[int] = []
+        if ended is not True:
+            asked = {name: page[name] for name in ("uid", "before", "limit")}
+            ids += [row["id"] for row in self.rows("unfinished_ids", **asked)]
+        if ended is not False:
+            name = "ended_ids" if page["since"] is None else "ended_ids_since"
+            if page["uid"] is not None:
+                name = "ended_ids_of_owner"
+            ids += [row["id"] for row in self.rows(name, **page)]
+        return sorted(ids, reverse=True)[: page["limit"]]
 
     def labelled(  # noqa: PLR0913, PLR0917  (one per condition)
         self,
@@ -633,7 +659,8 @@ _IDENTITY: Final = ("job_id", "id", "number", "attempt", "seq", "schedule", "at"
 def _table(name: str) -> str:
     """Return the table that a named statement reads rows of."""
     found = re.search(r"\bFROM (\w+)", SQL[name])
-    return "rows" if found is None else found[1].replace("whole_jobs", "jobs")
+    named = "rows" if found is None else found[1]
+    return {"whole_jobs": "jobs", "used_attempts": "lendings"}.get(named, named)
 
 
 def _named_event(row: sqlite3.Row) -> tuple[EventRow, str]:

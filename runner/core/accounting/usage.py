@@ -7,9 +7,21 @@ attempt that did not complete.  Times are seconds of one clock.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import fsum
+from typing import Final
+
+HOUR_S: Final = 3600
+"""Usage that is over is kept as sums of so long a time, which begin at full hours."""
+
+EXACT_S: Final = 2 * HOUR_S
+"""A period of at most this length is reported to the second; a longer one begins at a full hour."""
+
+
+def begin_of_period(since_s: float, until_s: float) -> float:
+    """Return when a period begins that is asked for: a long one at the full hour before."""
+    return since_s if until_s - since_s <= EXACT_S else since_s // HOUR_S * HOUR_S
 
 
 class GroupBy(StrEnum):
@@ -67,6 +79,25 @@ class UsageSpan:
             return 0.0
         return _overlap(self.started_s, self._end(until_s) - self.lost_s, since_s, until_s)
 
+    def sum(self, since_s: float, until_s: float) -> "UsageSum | None":
+        """Return what was used between two times; None if nothing was allocated then."""
+        held_s, useful_s = self.allocated_s(since_s, until_s), self.useful_s(since_s, until_s)
+        if held_s <= 0:
+            return None
+        measured_s = 0.0 if self.util is None else self.gpus * held_s
+        return UsageSum(
+            self.user,
+            self.team,
+            self.job,
+            1,
+            self.gpus * held_s,
+            self.cpus * held_s,
+            self.gpus * useful_s,
+            self.cpus * useful_s,
+            measured_s,
+            measured_s * (self.util or 0.0),
+        )
+
     def _end(self, until_s: float) -> float:
         return until_s if self.ended_s is None else self.ended_s
 
@@ -95,41 +126,97 @@ class UsageRow:
     spared_wait_s: float = 0.0
 
 
-def usage_by(
-    usage_records: Iterable[UsageSpan], since_s: float, until_s: float, by: GroupBy
-) -> tuple[UsageRow, ...]:
+@dataclass(frozen=True, slots=True)
+class UsageSum:
+    """What some attempts of a user in a team used within a period, or of one job of theirs; sums add up.
+
+    ``measured_device_s``: the part of ``device_s`` whose utilisation was measured, and ``busy_device_s``
+    what was busy of that.
+    """
+
+    user: str
+    team: str
+    job: str = ""
+    attempts: int = 0
+    device_s: float = 0.0
+    cpu_s: float = 0.0
+    useful_device_s: float = 0.0
+    useful_cpu_s: float = 0.0
+    measured_device_s: float = 0.0
+    busy_device_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GaveWay:
+    """An attempt that gave way within a period, and what it held."""
+
+    user: str
+    team: str
+    job: str
+    gpus: int
+    cpus: float
+    switch: Switch
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The usage within a period, and who gave way to whom."""
+
+    sums: tuple[UsageSum, ...] = ()
+    switches: tuple[GaveWay, ...] = ()
+
+    @classmethod
+    def of(cls, spans: Iterable[UsageSpan], since_s: float, until_s: float) -> "Used":
+        """Return what allocations used between two times."""
+        found = [(each, each.sum(since_s, until_s)) for each in spans]
+        held = [(span, used) for span, used in found if used is not None]
+        return cls(
+            tuple(used for _, used in held),
+            tuple(
+                GaveWay(span.user, span.team, span.job, span.gpus, span.cpus, span.switch)
+                for span, _ in held
+                if span.switch is not None and since_s <= span.switch.told_s < until_s
+            ),
+        )
+
+    def __add__(self, other: "Used") -> "Used":
+        return Used(self.sums + other.sums, self.switches + other.switches)
+
+
+def usage_by(used: Used, by: GroupBy) -> tuple[UsageRow, ...]:
     """Return the usage by key, the largest first."""
-    found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
-    groups: dict[str, list[UsageSpan]] = defaultdict(list)
-    for each in found:
-        groups[_who(each, by)].append(each)
-    whole = _sums(found, since_s, until_s)
+    sums: dict[str, list[UsageSum]] = defaultdict(list)
+    gave: dict[str, list[GaveWay]] = defaultdict(list)
     won: dict[str, list[Switch]] = defaultdict(list)
-    for switch in _won(found, since_s, until_s):
-        won[_who(switch, by)].append(switch)
-    uses = (_use(who, each, whole, (since_s, until_s), won[who]) for who, each in groups.items())
+    for each in used.sums:
+        sums[_who(each, by)].append(each)
+    for switched in used.switches:
+        gave[_who(switched, by)].append(switched)
+    for switched in _won(used.switches):
+        won[_who(switched.switch, by)].append(switched.switch)
+    whole = _added(used.sums)
+    uses = (_use(who, _added(mine), whole, gave[who], won[who]) for who, mine in sums.items())
     return tuple(sorted(uses, key=lambda use: (-use.device_s, -use.cpu_s, use.who)))
 
 
-def total_usage(usage_records: Sequence[UsageSpan], since_s: float, until_s: float) -> UsageRow:
+def share_of(row: UsageRow, whole: UsageRow) -> UsageRow:
+    """Return a row with its share of a whole that has more than the rows beside it."""
+    share = _ratio(row.device_s, whole.device_s) if whole.device_s else _ratio(row.cpu_s, whole.cpu_s)
+    return replace(row, share=share or 0.0)
+
+
+def total_usage(used: Used) -> UsageRow:
     """Return the usage of all together."""
-    found = [each for each in usage_records if each.allocated_s(since_s, until_s) > 0]
-    won = _won(found, since_s, until_s)
-    return _use("", found, _sums(found, since_s, until_s), (since_s, until_s), won)
+    whole = _added(used.sums)
+    return _use("", whole, whole, used.switches, [each.switch for each in _won(used.switches)])
 
 
-def _switches(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> list[Switch]:
-    """Return the switches that were begun between two times."""
-    switches = (each.switch for each in usage_records)
-    return [each for each in switches if each is not None and since_s <= each.told_s < until_s]
-
-
-def _won(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> list[Switch]:
+def _won(switches: Iterable[GaveWay]) -> list[GaveWay]:
     """Return those after which the other job was placed."""
-    return [each for each in _switches(usage_records, since_s, until_s) if each.spared_s is not None]
+    return [each for each in switches if each.switch.spared_s is not None]
 
 
-def _who(usage: UsageSpan | Switch, by: GroupBy) -> str:
+def _who(usage: UsageSum | GaveWay | Switch, by: GroupBy) -> str:
     match by:
         case GroupBy.USER:
             return usage.user
@@ -139,62 +226,41 @@ def _who(usage: UsageSpan | Switch, by: GroupBy) -> str:
             return usage.job
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    device_s: float
-    cpu_s: float
-
-
-def _sums(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> _Sums:
-    spans = [(each, each.allocated_s(since_s, until_s)) for each in usage_records]
-    return _Sums(
-        fsum(each.gpus * span_s for each, span_s in spans),
-        fsum(each.cpus * span_s for each, span_s in spans),
+def _added(sums: Sequence[UsageSum]) -> UsageSum:
+    """Return the sum of sums."""
+    return UsageSum(
+        "",
+        "",
+        "",
+        sum(each.attempts for each in sums),
+        fsum(each.device_s for each in sums),
+        fsum(each.cpu_s for each in sums),
+        fsum(each.useful_device_s for each in sums),
+        fsum(each.useful_cpu_s for each in sums),
+        fsum(each.measured_device_s for each in sums),
+        fsum(each.busy_device_s for each in sums),
     )
 
 
 def _use(
-    who: str,
-    usage_records: Sequence[UsageSpan],
-    whole: _Sums,
-    within: tuple[float, float],
-    won: Sequence[Switch],
+    who: str, mine: UsageSum, whole: UsageSum, gave_way: Sequence[GaveWay], won: Sequence[Switch]
 ) -> UsageRow:
-    since_s, until_s = within
-    mine = _sums(usage_records, since_s, until_s)
     share = _ratio(mine.device_s, whole.device_s) if whole.device_s else _ratio(mine.cpu_s, whole.cpu_s)
-    weights = [each.gpus if mine.device_s else each.cpus for each in usage_records]
-    useful = fsum(
-        weight * each.useful_s(since_s, until_s) for weight, each in zip(weights, usage_records, strict=True)
-    )
-    costs = [
-        weight * switch.cost_s
-        for weight, each in zip(weights, usage_records, strict=True)
-        for switch in _switches((each,), since_s, until_s)
-    ]
+    useful = mine.useful_device_s if mine.device_s else mine.useful_cpu_s
+    costs = [(each.gpus if mine.device_s else each.cpus) * each.switch.cost_s for each in gave_way]
     return UsageRow(
         who,
-        len(usage_records),
+        mine.attempts,
         mine.device_s,
         mine.cpu_s,
         share or 0.0,
         _ratio(useful, mine.device_s or mine.cpu_s),
-        _utilisation(usage_records, since_s, until_s),
+        _ratio(mine.busy_device_s, mine.measured_device_s),
         len(costs),
         fsum(costs),
         len(won),
         fsum(each.spared_s or 0.0 for each in won),
     )
-
-
-def _utilisation(usage_records: Iterable[UsageSpan], since_s: float, until_s: float) -> float | None:
-    """Return the mean over the device time that was measured."""
-    known = [
-        (each.gpus * each.allocated_s(since_s, until_s), each.util)
-        for each in usage_records
-        if each.util is not None
-    ]
-    return _ratio(fsum(weight * util for weight, util in known), fsum(weight for weight, _ in known))
 
 
 def _ratio(part: float, whole: float) -> float | None:

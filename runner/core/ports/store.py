@@ -96,6 +96,17 @@ class UsageRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageHour:
+    """What the attempts of a user in a team held within one hour."""
+
+    begins_at: datetime
+    owner: str
+    team: str
+    device_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchRecord:
     """An attempt that gave way: what it held, when it was told, and when it had left."""
 
@@ -125,6 +136,12 @@ class UsageHistory(Protocol):
 
     def since(self, at: datetime) -> Iterable[UsageRecord]:
         """Return the usage records that end after ``at``."""
+
+    def hours_since(self, at: datetime) -> Iterable[UsageHour]:
+        """Return what is summed of the hours from a time on."""
+
+    def unsummed(self) -> Iterable[UsageRecord]:
+        """Return the usage records that are in no sum yet."""
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
         """Return the running times of the latest similar jobs that succeeded, the newest first, in seconds.
@@ -232,11 +249,17 @@ class JobStore(Store, Protocol):
         """Return the job that was submitted with a token."""
 
     def recent(
-        self, since: datetime, uid: int | None, limit: int, before: int | None = None
+        self,
+        since: datetime | None,
+        uid: int | None,
+        limit: int,
+        before: int | None = None,
+        ended: bool | None = None,  # noqa: FBT001
     ) -> tuple[JobRow, ...]:
         """Return unfinished jobs and those that ended after ``since``, the newest first.
 
-        ``before`` is the id from which on jobs are left out, for the next page.
+        ``before`` is the id from which on jobs are left out, for the next page.  With ``ended`` only those
+        that have ended, or only the others.
         """
 
     def labelled(  # noqa: PLR0913, PLR0917  (one per condition)

@@ -4,17 +4,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from runner.core.accounting.usage import UsageSpan
+from runner.core.accounting.usage import Used
 
 BusyTimes: TypeAlias = Mapping[tuple[str, int], tuple[float, float]]
 """By job and attempt: the device-seconds that were measured, and those in which a device was busy."""
 
 
 class UsageReport(Protocol):
-    """What attempts held, and how busy it was."""
+    """What attempts held, and how busy it was; any thread may read."""
 
-    def between(self, since: datetime, until: datetime) -> tuple[UsageSpan, ...]:
-        """Return the usage records within a span of time; any thread may call this."""
+    def used(self, since: datetime, until: datetime) -> Used:
+        """Return the usage by user and team from a time on (see ``begin_of_period``) until now."""
+
+    def used_by_job(self, since: datetime, until: datetime, most: int) -> tuple[Used, int]:
+        """Return the usage of the jobs that held the most, and how many jobs held anything."""
+
+    def sum_up(self, now: datetime) -> None:
+        """Add what attempts used that ended some time ago to the sums; only the writer of the store may."""
 
     def add(self, busy: BusyTimes) -> None:
         """Add busy times; only the thread that writes the store may call this."""

@@ -214,11 +214,13 @@ async def list_jobs(  # noqa: PLR0913  (one per query parameter)
     limit: int | None = None,
     cursor: Number | None = None,
     label: str | None = None,
+    ended: bool | None = None,
     sweep: str | None = None,
     last: bool = False,
 ) -> Any:  # noqa: ANN401
     """Answer with a page of jobs, the newest first; with ``sweep`` the jobs of one matrix.
 
+    With ``ended`` there are only those that have ended, or only the others, unless a label is given.
     ``next`` is the ``cursor`` of the next page, null behind the last one.  With ``last`` each job has
     ``last_progress``: what it has told last, if it does not run any more.
     """
@@ -226,7 +228,11 @@ async def list_jobs(  # noqa: PLR0913  (one per query parameter)
     if sweep is not None:
         return await run_control(_matrix_page, service, caller, sweep, show)
     return await run_control(
-        _page, service, caller, show, every=all, mine=mine, limit=limit, cursor=cursor, label=label
+        partial(_page, service, caller, show, every=all, mine=mine),
+        limit=limit,
+        cursor=cursor,
+        label=label,
+        ended=ended,
     )
 
 
@@ -246,11 +252,12 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     limit: int | None,
     cursor: int | None,
     label: str | None,
+    ended: bool | None,
 ) -> Response:
     """Return a page of jobs; it becomes text here, on a thread, because it may be long."""
     known = PAGE if limit is None else min(max(limit, 1), PAGE)
     uid = service.submission.owner(caller).uid if mine else None
-    rows = service.queries.recent(uid, known, every=every, label=label, before=cursor)
+    rows = service.queries.recent(uid, known, every=every, label=label, before=cursor, ended=ended)
     following = int(rows[-1].job.id) if len(rows) == known else None
     if label is not None:  # it would tell who has it
         rows = tuple(row for row in rows if not service.queries.is_hidden(caller, row))

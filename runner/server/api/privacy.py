@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from runner.core.accounting.usage import UsageSpan
+from runner.core.accounting.usage import GaveWay, Used
 from runner.core.ports.store import JobRow
 from runner.server.api.views import Json
 from runner.services.context import Caller
@@ -58,19 +58,23 @@ def hide_holders(service: JobService, caller: Caller, devices: Iterable[Json]) -
     ]
 
 
-def hide_jobs(service: JobService, caller: Caller, spans: Iterable[UsageSpan]) -> tuple[UsageSpan, ...]:
+def hide_jobs(service: JobService, caller: Caller, used: Used) -> Used:
     """Return usage as a caller may see it: others' jobs by their ids alone."""
     if not service.settings.private_jobs or service.queries.sees_all(caller):
-        return tuple(spans)
+        return used
     own = service.user(caller).name
-    return tuple(_nameless(each, own) for each in spans)
+    return Used(
+        tuple(each if each.user == own else replace(each, job=_hidden(each.job)) for each in used.sums),
+        tuple(_nameless(each, own) for each in used.switches),
+    )
 
 
-def _nameless(span: UsageSpan, own: str) -> UsageSpan:
-    switch = span.switch
-    if switch is not None and switch.user != own:
+def _nameless(gave_way: GaveWay, own: str) -> GaveWay:
+    switch = gave_way.switch
+    if switch.user != own:
         switch = replace(switch, job=_hidden(switch.job))
-    return replace(span, job=span.job if span.user == own else _hidden(span.job), switch=switch)
+    job = gave_way.job if gave_way.user == own else _hidden(gave_way.job)
+    return replace(gave_way, job=job, switch=switch)
 
 
 def _hidden(job: str) -> str:

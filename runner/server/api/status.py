@@ -1,15 +1,14 @@
 """HTTP for the state of the whole machine: its overview, usage, and metrics."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from runner.core.accounting.usage import GroupBy, UsageSpan, total_usage, usage_by
+from runner.core.accounting.usage import GroupBy, begin_of_period, share_of, total_usage, usage_by
 from runner.server.api.deps import LONGEST_WAIT_S, CallerDep, ServiceDep
 from runner.server.api.metrics import CONTENT_TYPE, MetricsCollector
 from runner.server.api.overview import DeviceFields, OverviewCache, StartEstimate
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
 router: Final = APIRouter(route_class=SharedThreadsRoute)
 
 LONGEST_SPAN_S: Final = 10 * 366 * 86400.0
+
+MOST_JOBS: Final = 200
+"""Jobs in one answer at most."""
 
 
 @router.get("/v1/overview")
@@ -45,29 +47,31 @@ def get_usage(
     by: GroupBy = GroupBy.USER,
     since_s: Annotated[float, Query(gt=0, le=LONGEST_SPAN_S)] = 7 * 86400.0,
 ) -> Any:  # noqa: ANN401
-    """Answer with the usage of the last ``since_s`` seconds by user, team or job."""
+    """Answer with the usage of the last ``since_s`` seconds by user, team or job.
+
+    A period of more than two hours begins at a full hour.  Of jobs there are those that used the most;
+    ``more`` is the number of the others.
+    """
     until = service.clock.now()
-    since = until - timedelta(seconds=since_s)
-    spans = hide_jobs(service, caller, service.usage_report.between(since, until))
-    return JSONResponse(_usage_json(service, spans, since, until, by))
-
-
-def _usage_json(
-    service: JobService, spans: Sequence[UsageSpan], since: datetime, until: datetime, by: GroupBy
-) -> dict[str, Any]:
-    span, capacity = (since.timestamp(), until.timestamp()), service.daemon.context.capacity
-    return {
-        "since": moment(since),
-        "until": moment(until),
-        "by": by.value,
-        "uses": [asdict(each) for each in usage_by(spans, *span, by)],
-        "total": asdict(total_usage(spans, *span)),
-        "there": {
-            "device_s": len(capacity.devices) * (until - since).total_seconds(),
-            "cpu_s": capacity.cpus * (until - since).total_seconds(),
-        },
-        "switching_budget": service.daemon.context.site.rules.switching.budget,
-    }
+    asked_s = (until - timedelta(seconds=since_s)).timestamp()
+    since = datetime.fromtimestamp(begin_of_period(asked_s, until.timestamp()), UTC)
+    report = service.usage_report
+    used = report.used(since, until)
+    groups, jobs = (used, 0) if by is not GroupBy.JOB else report.used_by_job(since, until, MOST_JOBS)
+    rows, total = usage_by(hide_jobs(service, caller, groups), by), total_usage(used)
+    capacity, period_s = service.daemon.context.capacity, (until - since).total_seconds()
+    return JSONResponse(
+        {
+            "since": moment(since),
+            "until": moment(until),
+            "by": by.value,
+            "uses": [asdict(share_of(each, total)) for each in rows],
+            "more": max(jobs - len(rows), 0),
+            "total": asdict(total),
+            "there": {"device_s": len(capacity.devices) * period_s, "cpu_s": capacity.cpus * period_s},
+            "switching_budget": service.daemon.context.site.rules.switching.budget,
+        }
+    )
 
 
 @router.get("/metrics")

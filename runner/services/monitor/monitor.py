@@ -8,6 +8,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import structlog
@@ -19,6 +20,7 @@ from runner.control.transitions import ANSWER_S
 from runner.core.devices.bottleneck import SampleWindow, UtilizationSample
 from runner.core.job.states import Running
 from runner.core.ports.store import JobRow
+from runner.core.ports.usage import BusyTimes
 from runner.services.jobs import JobService
 from runner.services.monitor.alarms import IdleAlarms
 from runner.services.monitor.counts import OutcomeCounts
@@ -134,13 +136,18 @@ class UtilizationMonitor:
     def _write(self) -> None:
         """Let the control loop write the busy times; what cannot be written is kept for the next write."""
         busy, self._busy = self._busy, {}
-        if not busy:
-            return
         try:
-            self.service.daemon.run_exclusively(lambda: self.service.usage_report.add(busy))
+            self.service.daemon.run_exclusively(partial(self._add, busy))
         except (Unavailable, TimeoutError) as error:
             log.warning("monitor.cannot_write", problem=str(error))
             self._busy = busy
+
+    def _add(self, busy: BusyTimes) -> None:
+        """Write busy times, and add the attempts that ended some time ago to the sums of usage."""
+        report = self.service.usage_report
+        if busy:
+            report.add(busy)
+        report.sum_up(self.service.clock.now())
 
 
 def _fresh(status: Status | None, samples: _AttemptSamples, now: float) -> Status | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from runner.core.ports.store import SimilarBy, SwitchRecord, UsageRecord
+from runner.core.ports.store import SimilarBy, SwitchRecord, UsageHour, UsageRecord
 
 
 class NoHistory:
@@ -11,6 +11,13 @@ class NoHistory:
 
     def since(self, at: datetime) -> Iterable[UsageRecord]:
         del at
+        return ()
+
+    def hours_since(self, at: datetime) -> Iterable[UsageHour]:
+        del at
+        return ()
+
+    def unsummed(self) -> Iterable[UsageRecord]:
         return ()
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:

@@ -447,7 +447,7 @@ def test_what_switching_has_cost_is_not_forgotten_by_the_next_daemon(site: Host)
     def known() -> tuple[float, dict[tuple[str, str], tuple[float, ...]]]:
         jobs, rules = site.daemon.scheduler.jobs, site.daemon.context.site.rules
         spent = jobs.switching.spent_device_s(site.clock.monotonic(), rules.half_life_s)
-        levels = jobs._level_usage.read(site.clock.monotonic(), rules.switching.levels_device_s)
+        levels = jobs._levels().read(site.clock.monotonic(), rules.switching.levels_device_s)
         return spent, dict(levels)
 
     before = known()

@@ -1,5 +1,6 @@
 """Usage is an integral: it does not matter in how many steps it is added up, or who does it."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,9 +11,20 @@ from runner.control.usage import UsageTracker, load_level_usage
 from runner.core.ports.store import UsageRecord
 from runner.core.scheduler.fairshare import accrue_usage
 from runner.core.scheduler.level_usage import Holding, LevelUsage
+from tests.fakes.daemon.history import NoHistory
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HALF_S = 3600.0
+
+
+class Past(NoHistory):
+    """Some usage records, of which none is summed."""
+
+    def __init__(self, *records: UsageRecord) -> None:
+        self.records = records
+
+    def since(self, at: datetime) -> Iterable[UsageRecord]:
+        return [each for each in self.records if each.ended_at is None or each.ended_at > at]
 
 
 def lending(owner: str, began_s: float, ended_s: float | None, team: str = "") -> UsageRecord:
@@ -28,14 +40,14 @@ def test_what_is_charged_in_steps_is_what_a_daemon_adds_up_that_begins_later(ste
         now_s += step_s
         usage.advance(now_s)
     later = UsageTracker(HALF_S, 0.01)
-    later.load([lending("ann", 0, None, "vision")], NOW + timedelta(seconds=now_s))
+    later.load(Past(lending("ann", 0, None, "vision")), NOW + timedelta(seconds=now_s))
     assert usage.users.used == pytest.approx(later.users.used)
     assert usage.groups.used == pytest.approx(later.groups.used)
 
 
 def test_what_has_been_given_back_fades() -> None:
     usage = UsageTracker(HALF_S, 0.01)
-    usage.load([lending("ann", -7200, -3600), lending("bob", -3600, None)], NOW)
+    usage.load(Past(lending("ann", -7200, -3600), lending("bob", -3600, None)), NOW)
     whole = accrue_usage(2.1, 3600, HALF_S)
     assert usage.users.used == pytest.approx({"ann": whole / 2, "bob": whole})
     usage.advance(HALF_S)
@@ -57,7 +69,7 @@ def test_nobody_is_charged_twice_for_a_job_or_after_it() -> None:
 
 def test_a_clock_that_was_set_makes_no_usage_negative() -> None:
     usage = UsageTracker(HALF_S, 0.0)
-    usage.load([lending("ann", 500, 100), lending("bob", 500, None), lending("eve", -100, 900)], NOW)
+    usage.load(Past(lending("ann", 500, 100), lending("bob", 500, None), lending("eve", -100, 900)), NOW)
     assert usage.users.rounded().keys() == {"eve"}
     usage.advance(10.0)
     usage.advance(5.0)

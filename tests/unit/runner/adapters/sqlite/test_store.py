@@ -210,10 +210,34 @@ def test_a_list_of_ones_own_jobs_is_paged_and_looks_at_no_others(store: SqliteSt
         values = {"since": "2020", "uid": uid, "limit": 9, "before": None}
         steps = [
             row["detail"]
-            for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL['recent_of_owner']}", values)
+            for name in ("unfinished_ids", "ended_ids_of_owner", "ended_ids_since")
+            for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", values)
         ]
     assert [row.job.id for row in store.recent(NOW, uid, 9)] == ["1"]
-    assert not any(step.startswith("SCAN") for step in steps)
+    scans = [step for step in steps if step.startswith("SCAN")]
+    assert scans == ["SCAN jobs USING INDEX jobs_unfinished"]  # which has those that have not ended
+
+
+def test_a_page_has_those_that_have_ended_or_the_others_however_many_rows_are_damaged(
+    store: SqliteStore,
+) -> None:
+    for _ in range(12):
+        add(store)
+    with store.transaction() as connection:
+        ended = "UPDATE jobs SET state = 'finished', ended_at = ? WHERE id % 2 = 0"
+        connection.execute(ended, (NOW.isoformat(),))
+        connection.execute("UPDATE jobs SET job = 'torn' WHERE id IN (6, 8, 9)")
+
+    def ids(*asked: object, **named: object) -> str:
+        return " ".join(row.job.id for row in store.recent(*asked, **named))  # type: ignore[arg-type]
+
+    for since in (NOW, None):
+        for uid in (None, ANN.uid):
+            assert ids(since, uid, 3) == "12 11 10"
+            assert ids(since, uid, 3, before=10) == "7 5 4"
+            assert ids(since, uid, 3, ended=True) == "12 10 4"
+            assert ids(since, uid, 9, before=11, ended=False) == "7 5 3 1"
+    assert ids(NOW + timedelta(days=1), None, 9, ended=True) == ""
 
 
 def test_an_unchanged_job_is_parsed_once_and_a_changed_one_anew(store: SqliteStore) -> None:

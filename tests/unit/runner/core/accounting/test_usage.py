@@ -4,73 +4,80 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.accounting.usage import GroupBy, Switch, UsageSpan, total_usage, usage_by
+from runner.core.accounting.usage import GroupBy, Switch, UsageSpan, Used, total_usage, usage_by
 
 H = 3600.0
 ONE = UsageSpan("train", "ada", "vision", gpus=2, cpus=8, placed_s=0, ended_s=4 * H, started_s=0)
 
 
 def test_hours_are_devices_times_time_and_only_of_the_span() -> None:
-    [use] = usage_by([ONE], H, 3 * H, GroupBy.USER)
+    [use] = usage_by(Used.of([ONE], H, 3 * H), GroupBy.USER)
     assert (use.who, use.attempts, use.device_s, use.cpu_s) == ("ada", 1, 4 * H, 16 * H)
 
 
 def test_what_is_still_lent_counts_until_now() -> None:
-    [use] = usage_by([replace(ONE, ended_s=None)], 0, 10 * H, GroupBy.USER)
+    [use] = usage_by(Used.of([replace(ONE, ended_s=None)], 0, 10 * H), GroupBy.USER)
     assert use.device_s == 20 * H
 
 
 def test_what_was_before_or_is_after_the_span_is_left_out() -> None:
-    assert usage_by([ONE], 5 * H, 6 * H, GroupBy.USER) == ()
-    assert usage_by([replace(ONE, placed_s=9 * H, ended_s=None)], 0, 6 * H, GroupBy.USER) == ()
-    assert total_usage([], 0, H).efficiency is None
+    assert usage_by(Used.of([ONE], 5 * H, 6 * H), GroupBy.USER) == ()
+    assert usage_by(Used.of([replace(ONE, placed_s=9 * H, ended_s=None)], 0, 6 * H), GroupBy.USER) == ()
+    assert total_usage(Used.of([], 0, H)).efficiency is None
 
 
 def test_uses_are_put_together_by_user_team_or_job_the_most_first() -> None:
     usage_records = [ONE, replace(ONE, job="other", user="bob", gpus=6), replace(ONE, job="third")]
-    assert [use.who for use in usage_by(usage_records, 0, 4 * H, GroupBy.USER)] == ["bob", "ada"]
-    assert [use.who for use in usage_by(usage_records, 0, 4 * H, GroupBy.TEAM)] == ["vision"]
-    assert [use.who for use in usage_by(usage_records, 0, 4 * H, GroupBy.JOB)] == ["other", "third", "train"]
-    assert [use.share for use in usage_by(usage_records, 0, 4 * H, GroupBy.USER)] == [0.6, 0.4]
+    assert [use.who for use in usage_by(Used.of(usage_records, 0, 4 * H), GroupBy.USER)] == ["bob", "ada"]
+    assert [use.who for use in usage_by(Used.of(usage_records, 0, 4 * H), GroupBy.TEAM)] == ["vision"]
+    assert [use.who for use in usage_by(Used.of(usage_records, 0, 4 * H), GroupBy.JOB)] == [
+        "other",
+        "third",
+        "train",
+    ]
+    assert [use.share for use in usage_by(Used.of(usage_records, 0, 4 * H), GroupBy.USER)] == [0.6, 0.4]
 
 
 def test_where_no_device_was_lent_the_share_and_the_efficiency_are_of_cpus() -> None:
     plain = replace(ONE, gpus=0)
-    uses = usage_by([plain, replace(plain, user="bob", cpus=24, started_s=2 * H)], 0, 4 * H, GroupBy.USER)
+    uses = usage_by(
+        Used.of([plain, replace(plain, user="bob", cpus=24, started_s=2 * H)], 0, 4 * H), GroupBy.USER
+    )
     assert [(use.who, use.share, use.efficiency) for use in uses] == [("bob", 0.75, 0.5), ("ada", 0.25, 1.0)]
 
 
 def test_starting_and_what_was_lost_at_the_end_are_not_useful() -> None:
-    [use] = usage_by([replace(ONE, started_s=H, lost_s=H)], 0, 4 * H, GroupBy.USER)
+    [use] = usage_by(Used.of([replace(ONE, started_s=H, lost_s=H)], 0, 4 * H), GroupBy.USER)
     assert use.efficiency == 0.5
-    [use] = usage_by([replace(ONE, started_s=H, lost_s=H)], 0, 2 * H, GroupBy.USER)  # the loss came later
+    [use] = usage_by(
+        Used.of([replace(ONE, started_s=H, lost_s=H)], 0, 2 * H), GroupBy.USER
+    )  # the loss came later
     assert use.efficiency == 0.5
-    [use] = usage_by([replace(ONE, started_s=None)], 0, 4 * H, GroupBy.USER)
+    [use] = usage_by(Used.of([replace(ONE, started_s=None)], 0, 4 * H), GroupBy.USER)
     assert use.efficiency == 0
 
 
 def test_utilisation_is_the_mean_over_the_device_time_that_was_looked_at() -> None:
     usage_records = [replace(ONE, util=0.9), replace(ONE, gpus=6, util=0.1), replace(ONE, gpus=100)]
-    assert total_usage(usage_records, 0, 4 * H).utilisation == pytest.approx(0.3)
-    assert total_usage([ONE], 0, 4 * H).utilisation is None
+    assert total_usage(Used.of(usage_records, 0, 4 * H)).utilisation == pytest.approx(0.3)
+    assert total_usage(Used.of([ONE], 0, 4 * H)).utilisation is None
 
 
 def test_what_giving_way_cost_the_one_and_spared_the_other() -> None:
     switch = Switch(told_s=H, cost_s=30, spared_s=2 * H, job="short", user="bob", team="speech")
     long = replace(ONE, ended_s=H + 10, switch=switch)
     short = replace(ONE, job="short", user="bob", team="speech", placed_s=H + 10, gpus=1)
-    ada, bob = usage_by([long, short], 0, 4 * H, GroupBy.USER)[::-1]
+    ada, bob = usage_by(Used.of([long, short], 0, 4 * H), GroupBy.USER)[::-1]
     assert (ada.who, ada.gave_way, ada.gave_way_cost_s) == ("ada", 1, 2 * 30)  # of two devices
     assert (ada.preferred, ada.spared_wait_s) == (0, 0)
     assert (bob.gave_way, bob.preferred, bob.spared_wait_s) == (0, 1, 2 * H)
-    whole = total_usage([long, short], 0, 4 * H)
+    whole = total_usage(Used.of([long, short], 0, 4 * H))
     assert (whole.gave_way, whole.gave_way_cost_s, whole.preferred, whole.spared_wait_s) == (1, 60, 1, 2 * H)
-    assert [(each.who, each.preferred) for each in usage_by([long, short], 0, 4 * H, GroupBy.JOB)] == [
-        ("short", 1), ("train", 0),
-    ]  # fmt: skip
-    assert total_usage([long, short], H + 1, 4 * H).gave_way == 0  # it was told before
+    by_job = usage_by(Used.of([long, short], 0, 4 * H), GroupBy.JOB)
+    assert [(each.who, each.preferred) for each in by_job] == [("short", 1), ("train", 0)]
+    assert total_usage(Used.of([long, short], H + 1, 4 * H)).gave_way == 0  # it was told before
     unused = replace(long, switch=replace(switch, spared_s=None))
-    whole = total_usage([unused, short], 0, 4 * H)
+    whole = total_usage(Used.of([unused, short], 0, 4 * H))
     assert (whole.gave_way, whole.gave_way_cost_s, whole.preferred, whole.spared_wait_s) == (1, 60, 0, 0)
 
 
@@ -92,8 +99,8 @@ SOME = st.builds(
 @given(usage_records=st.lists(SOME, max_size=8), since=st.floats(0, 100), until=st.floats(0, 100))
 def test_parts_make_up_the_whole(usage_records: list[UsageSpan], since: float, until: float) -> None:
     whole, parts = (
-        total_usage(usage_records, since, until),
-        usage_by(usage_records, since, until, GroupBy.JOB),
+        total_usage(Used.of(usage_records, since, until)),
+        usage_by(Used.of(usage_records, since, until), GroupBy.JOB),
     )
     assert sum(use.device_s for use in parts) == pytest.approx(whole.device_s)
     assert sum(use.share for use in parts) == pytest.approx(1.0 if parts else 0.0)

@@ -67,9 +67,29 @@ def test_the_client_follows_the_pages(site: Site, monkeypatch: pytest.MonkeyPatc
     site.submit(MATRIX)
     client = LocalClient(site)
     assert [job["id"] for job in client.jobs(everything=True)] == ["5", "4", "3", "2", "1"]
-    assert len(client.asked) == 3
+    assert len(client.asked) == 4  # three pages of those that have not ended, one of the others
     assert [job["id"] for job in client.jobs(everything=True, limit=3)] == ["5", "4", "3"]
     assert [job["id"] for job in client.jobs(everything=True, limit=2)] == ["5", "4"]
+
+
+def test_a_list_has_every_unfinished_job_and_the_newest_of_the_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "PAGE", 2)
+    monkeypatch.setattr("runner.client.client.ENDED", 2)
+    site.submit(MATRIX)
+    client = LocalClient(site)
+    for ended, listed, more in (
+        ((), "5 4 3 2 1", False),
+        ((2, 5), "5 4 3 2 1", False),
+        ((4,), "5 4 3 1", True),
+    ):
+        for number in ended:
+            site.ask("POST", f"/jobs/{number}/cancel")
+        assert [job["id"] for job in client.jobs()] == listed.split()
+        assert client.more is more
+    assert [job["id"] for job in client.jobs(ended=False)] == ["3", "1"]
+    assert [job["id"] for job in client.jobs(limit=9)] == ["5", "4", "3", "2", "1"]
 
 
 def test_an_overview_lists_so_many_jobs_and_counts_the_others(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,13 @@ def place(tmp_path: Path) -> Iterator[Watched]:
 def test_nothing_was_used_of_an_idle_machine(place: Watched) -> None:
     answer: dict[str, Any] = place.ask("GET", "/usage").json()
     assert (answer["uses"], answer["total"]["device_s"], answer["by"]) == ([], 0, "user")
-    assert answer["there"] == {"device_s": 2 * 7 * 86400.0, "cpu_s": 4 * 7 * 86400.0}
+    since, until = (datetime.fromisoformat(answer[name]) for name in ("since", "until"))
+    assert (since.minute, since.second) == (0, 0)
+    assert timedelta(days=7) <= until - since < timedelta(days=7, hours=1)
+    period_s = (until - since).total_seconds()
+    assert answer["there"] == pytest.approx({"device_s": 2 * period_s, "cpu_s": 4 * period_s}, abs=0.1)
+    short = place.ask("GET", "/usage?since_s=3600").json()
+    assert short["there"]["device_s"] == pytest.approx(2 * 3600)
 
 
 @pytest.mark.parametrize(("by", "who"), [("user", "ada"), ("team", "vision"), ("job", "1 job")])

@@ -13,9 +13,10 @@ from images.settings import ACCELERATORS
 from runner.base.textfile import read_source
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.client.autostart import state_dir
+from runner.files.required import RequirementReader
 from runner.files.settings.model import load_settings
 from runner.server.packages import package_settings
-from runner.services.submission.packages import RequirementReader, find_errors, refuse_mistakes
+from runner.services.submission.packages import find_errors, refuse_mistakes
 
 
 def build_with(image: str, accelerator: str, requirements: str, name: str, log: Path) -> dict[str, str]:

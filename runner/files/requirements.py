@@ -155,12 +155,11 @@ def parse_locked(text: str) -> LockedPackages:
         ValueError: it is not TOML, or not a lock.
     """
     found = _load(text)
-    packages = found.get("packages", found.get("package"))
+    packages, python = found.get("packages", found.get("package")), found.get("requires-python")
+    wanted = str(SpecifierSet(python)) if isinstance(python, str) else None
     if not isinstance(packages, list):
         raise ValueError("is not a lock: it has no packages")  # noqa: TRY004  (of the text)
-    python = found.get("requires-python")
-    lines = tuple(_locked_lines(packages, _places(text, _LOCKED_NAME)))
-    return LockedPackages(lines, str(SpecifierSet(python)) if isinstance(python, str) else None)
+    return LockedPackages(tuple(_locked_lines(packages, _places(text, _LOCKED_NAME))), wanted)
 
 
 def _locked_lines(packages: list[Any], places: Mapping[str, int]) -> Iterator[RequirementLine]:

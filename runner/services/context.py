@@ -10,6 +10,7 @@ from runner.agent.host_processes import HostProcesses
 from runner.agent.interface import Agent
 from runner.agent.package_locks import PackageLocks
 from runner.agent.ports import BatchCheck
+from runner.agent.user_texts import SubmittingUsers
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.errors import Refused, RunnerError
 from runner.control.controller import Controller
@@ -19,7 +20,7 @@ from runner.core.ports.notifications import NotificationFeed
 from runner.core.ports.schedules import Schedules
 from runner.core.ports.store import JobStore
 from runner.core.ports.usage import UsageReport
-from runner.core.ports.users import FileUsers, User
+from runner.core.ports.users import User
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 
@@ -53,7 +54,7 @@ class ServiceContext:
     schedules: Schedules
     usage_report: UsageReport
     notification_feed: NotificationFeed
-    users: FileUsers
+    users: SubmittingUsers
     attempt_service: Agent
     live: LiveSettings
     clock: Clock

@@ -12,7 +12,8 @@ below it.  A request of the kind ``code`` comes with a stream, to which the chil
 holds, and with the listing of the last time if there is one.  A request of the kind ``update`` comes with a
 stream of changes and the working directory that they are made in; one of the kind ``archive`` with a stream
 and a directory, below which ``path`` is what is written as a tar archive.  A request of the kind ``damage``
-comes with a directory, and ``paths`` names the files below it whose formats the child reads.  The process
+comes with a directory, and ``paths`` names the files below it whose formats the child reads.  A child that
+was asked for as a ``worker`` serves the calls of ``worker`` on its end of the socket pair.  The process
 ends when the daemon closes the socket, also by dying.
 
 With ``UID:GID`` as a second argument it does not trust the daemon: it looks up the groups of a user itself,
@@ -20,6 +21,7 @@ and opens what root asks for as this user.  So nothing is ever opened as root.
 """
 
 import codecs
+import gc
 import grp
 import json
 import os
@@ -29,6 +31,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +50,8 @@ MAX_PACKET_BYTES: Final = 64 * 1024
 CPU_S: Final = 10
 CODE_CPU_S: Final = 120
 """Reading a code directory of the operator's own limit may take longer than opening a file."""
+WORKER_CPU_S: Final = 3600
+"""Of all requests of a worker; each has a limit of its own."""
 ARCHIVE_CPU_S: Final = 3600
 """Outputs of a job may have any size."""
 MAX_KEPT: Final = 20
@@ -110,6 +115,8 @@ def _begin(
         if list(children.values()).count(uid) >= MAX_CHILDREN_PER_USER:
             _answer(answers, {"busy": True})
             return
+        if request.get("kind") == "worker":
+            _load_worker()
         pid = os.fork()
         if pid:
             children[pid] = uid
@@ -128,6 +135,12 @@ def _begin(
 def _answer_as_user(request: dict[str, Any], directory: list[int], answers: socket.socket) -> None:
     become(int(request["uid"]), int(request["gid"]), [int(group) for group in request["groups"]])
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, ARCHIVE_CPU_S))
+    if request["kind"] == "worker":
+        from runner.adapters.host import worker  # noqa: PLC0415  (loaded before this process was forked)
+
+        resource.setrlimit(resource.RLIMIT_CPU, (WORKER_CPU_S, WORKER_CPU_S))
+        worker.serve(answers)
+        return
     if request["kind"] == "code":
         _answer(answers, {"problem": _send_code(request, *directory)})
         return
@@ -146,6 +159,16 @@ def _answer_as_user(request: dict[str, Any], directory: list[int], answers: sock
         _answer(answers, {"problem": str(error)})
     else:
         _answer(answers, {"problem": None}, descriptor)
+
+
+@cache
+def _load_worker() -> None:
+    """Load what all workers need before the first one is forked: they share it, and may lack the right."""
+    from runner.adapters.host import worker  # noqa: PLC0415  (on the first request for one)
+
+    worker.warm_up()
+    gc.collect()
+    gc.freeze()  # so that the workers do not copy it
 
 
 def _open(request: dict[str, Any], directory: list[int]) -> int:

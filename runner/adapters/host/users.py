@@ -13,10 +13,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from weakref import finalize
 
 from jobs.contract import open_directory
@@ -25,9 +26,16 @@ from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.walk import LAST
 from runner.adapters.host.file_formats import find_first_damage
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath, open_path
+from runner.adapters.host.workers import TOO_MUCH, Workers
 from runner.base.errors import Unavailable, UsageError
-from runner.base.textfile import one_line
+from runner.base.textfile import Position, one_line
 from runner.core.ports.users import Owner, PathKind, UnknownUids, User
+
+if TYPE_CHECKING:
+    from runner.adapters.host.worker import UserWork
+    from runner.files.required import Collected
+    from runner.files.submission import Submission
+    from runner.files.written import WrittenJobs
 
 ANSWER_S: Final = 10.0
 """Longest wait for a file system."""
@@ -73,6 +81,7 @@ class HostUsers:
         self._subordinate = subordinate
         self._broker: _Broker | None = None
         self._starting = Lock()
+        self._workers = Workers(self._start_worker)
 
     def find_user(self, uid: int, gid: int) -> User:
         """Return the user of a uid; the host's records outrank the gid of the connection.
@@ -161,6 +170,59 @@ class HostUsers:
         if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
             raise UsageError(f"{one_line(str(path))}: is larger than {MAX_SECRET_BYTES} bytes")
         return content
+
+    def read_jobs(self, who: User, submission: "Submission") -> "WrittenJobs":
+        """Return the jobs of a submission; they are read by a worker of their submitter's.
+
+        Raises:
+            FileError: the file is wrong; all its errors at once.
+            UsageError: an option is wrong, or the file takes too much time or memory to read.
+            Refused: its jobs are too large together.
+            Unavailable: the file systems of the submitter do not answer.
+        """
+        shown = submission.shown or submission.path
+        with _told_about(shown):
+            found: WrittenJobs = self._work(who).read_jobs(
+                submission.path, submission.text, submission.name, submission.shown, submission.instead
+            )
+        return found
+
+    def find_place(self, who: User, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
+        """Return where a value stands in a job file; none if its worker has no answer."""
+        try:
+            found: Position | None = self._work(who).find_place(text, number, path)
+        except (UsageError, Unavailable):
+            return None
+        return found
+
+    def has_schedule(self, who: User, text: bytes) -> bool:
+        """Return whether a job file has a schedule, valid or not."""
+        return bool(self._work(who).has_schedule(text))
+
+    def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> "Collected":
+        """Return the requirements of a job; they are read by a worker of its submitter's.
+
+        Raises:
+            FileError: a file of them cannot be read; ``MissingFile``: the first one.
+            UsageError: they take too much time or memory to read.
+            Unavailable: the file systems of the submitter do not answer.
+        """
+        with _told_about("image.requirements" if not isinstance(asked, str) else asked):
+            found: Collected = self._work(who).read_requirements(base, asked)
+        return found
+
+    def _work(self, who: User) -> "UserWork":
+        """Return what the workers of a user do."""
+        from runner.adapters.host.worker import CALLS  # noqa: PLC0415  (with the first text of a user)
+
+        work: UserWork = CALLS.proxy("user", partial(self._workers.exchange, who))
+        return work
+
+    def _start_worker(self, who: User) -> socket.socket:
+        mine, theirs = socket.socketpair()
+        with theirs:
+            self._send(json.dumps(_request(who, "", "worker")).encode(), theirs.fileno())
+        return mine
 
     def stream_code_as_user(
         self, who: User, directory: Path, options: Mapping[str, object], *known: int
@@ -266,6 +328,7 @@ class HostUsers:
 
     def close(self) -> None:
         """End the processes; the next request starts another one."""
+        self._workers.close()
         with self._starting:
             broker, self._broker = self._broker, None
             given, self._given = self._given, []
@@ -315,6 +378,19 @@ class HostUsers:
         if self._connect is not None or self.instead_of_root is not None:
             return True
         return os.geteuid() == 0 and who.uid != 0
+
+
+@contextmanager
+def _told_about(shown: str) -> Iterator[None]:
+    """Tell at a file that its worker has ended; an answer of another shape is no answer."""
+    try:
+        yield
+    except UsageError as error:
+        if str(error) == TOO_MUCH:
+            raise UsageError(f"{one_line(shown)}: {TOO_MUCH}") from error
+        raise
+    except (ValueError, TypeError, LookupError) as error:
+        raise Unavailable(f"{one_line(shown)}: the process that reads it gave no answer of use") from error
 
 
 def _in_packets(paths: Sequence[str]) -> Iterator[list[str]]:

@@ -5,6 +5,7 @@ paths exist, which is checked with the rights of the job's owner, and which imag
 offers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 
 from jobs import contract
 from runner.base import yaml
-from runner.base.textfile import Problem
+from runner.base.textfile import Position, Problem
 from runner.files.job.image import ImageChoice
 from runner.files.job.parallel import ParallelFields
 from runner.files.job.program_files import check_checkpoint_files, check_resume_args
@@ -154,10 +155,15 @@ class Origin:
 
     path: Path = field(default=Path("job.yaml"), compare=False)
     tree: yaml.Node | None = field(default=None, compare=False)
+    find: Callable[[tuple[yaml.PathPart, ...]], Position | None] | None = field(default=None, compare=False)
+    """Returns a position, where the tree is not in this process."""
 
     def problem(self, path: tuple[yaml.PathPart, ...], fact: str) -> Problem:
         """Return a problem of the value at a path, with its position if the tree is known."""
-        at = yaml.find_position(self.tree, path) if self.tree else None
+        if self.find is not None:
+            at = self.find(path)
+        else:
+            at = yaml.find_position(self.tree, path) if self.tree else None
         return Problem(at, format_path(path), fact)
 
 

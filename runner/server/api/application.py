@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse
 from fastapi.telemetry import TelemetryConfig
 
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
+from runner.files.submission import MAX_JOB_FILE_BYTES
 from runner.server.api import devices, files, jobs, logs
 from runner.server.api.audit import AuditLog, AuditMiddleware
 from runner.server.api.deps import AdmittedUids, get_caller
@@ -16,7 +17,6 @@ from runner.server.api.turns import TurnsMiddleware
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
-from runner.services.submission.request import MAX_JOB_FILE_BYTES
 
 MAX_BODY_BYTES: Final = 2 * MAX_JOB_FILE_BYTES
 """Limit of a request; the largest holds a job file as base64."""

@@ -6,12 +6,12 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api.deps import Body, CallerDep, ServiceDep, decode_base64
 from runner.server.api.threads import SharedThreadsRoute, run_check
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.job_diff import JobDiff
-from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 
 router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 

@@ -22,6 +22,7 @@ from runner.core.job.describe import describe_start
 from runner.core.job.states import Running, Stopping
 from runner.core.ports.store import EventRow, JobRow
 from runner.files.revision import parse_revision
+from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api import logs, views
 from runner.server.api.deps import (
     LARGEST,
@@ -43,7 +44,6 @@ from runner.server.api.why import reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
-from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ async def submit(
         body.path, decode_base64(body.text_b64), body.name, body.shown, body.token, instead
     )
     # Most files do not contain the word, and are not parsed twice.
-    if b"schedule" in submission.text and await run_check(schedules.has_schedule, submission):
+    if b"schedule" in submission.text and await run_check(schedules.has_schedule, caller, submission):
         return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
     try:
         if body.dry_run:

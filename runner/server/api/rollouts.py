@@ -6,6 +6,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api import diff
 from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64
 from runner.server.api.threads import SharedThreadsRoute, run_in_share, run_rollout
@@ -14,7 +15,6 @@ from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
 from runner.services.rollout.service import RolloutRequest, RolloutService
 from runner.services.rollout.verify import RolloutVerifier
-from runner.services.submission.request import MAX_JOB_FILE_BYTES, Submission
 
 router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 

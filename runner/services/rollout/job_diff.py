@@ -15,11 +15,11 @@ from runner.core.policy.change_class import change_rows
 from runner.core.ports.code import CodeEntry
 from runner.core.ports.store import JobRow
 from runner.files.revision import Revision, parse_revision
+from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.diff import compare_revisions
 from runner.services.submission.code_changes import CodeChange, code_changes, code_entries, has_same_code
-from runner.services.submission.request import Submission
 from runner.services.submission.resolve import keep_code
 
 MAX_TEXT_BYTES: Final = 512 * 1024

@@ -21,6 +21,7 @@ from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.store import DecisionRow, JobRow, RevisionRow
 from runner.files.revision import Revision, parse_revision
+from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
@@ -30,7 +31,6 @@ from runner.services.rollout.progress import saves_when_asked
 from runner.services.rollout.trial import Trial
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.code_changes import has_same_code
-from runner.services.submission.request import Submission
 
 
 @dataclass(frozen=True, slots=True)

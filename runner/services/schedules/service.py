@@ -13,13 +13,12 @@ from runner.base.textfile import FileError, Problem, one_line, quoted
 from runner.core.ports.schedules import FiringRow, ScheduleRow, Schedules, ScheduleState
 from runner.core.schedule import upcoming
 from runner.files.job.cron import find_timezone, parse_cron
-from runner.files.job.load import has_schedule
 from runner.files.job.model import JobFile
 from runner.files.job.queue import Schedule
+from runner.files.submission import Submission
 from runner.services.context import Caller, NotFound
 from runner.services.jobs import JobService
 from runner.services.schedules.trigger import ScheduleTrigger, rules
-from runner.services.submission.request import Submission
 
 WORKERS: Final = 2
 """Job files that are resolved in parallel: one that waits for a dead file server does not block all."""
@@ -48,9 +47,9 @@ class ScheduleService:
         trigger = ScheduleTrigger(service, service.schedules, KeyedExecutor(WORKERS))
         return cls(service, service.schedules, trigger)
 
-    def has_schedule(self, submission: Submission) -> bool:
+    def has_schedule(self, caller: Caller, submission: Submission) -> bool:
         """Return whether a job file has a schedule; what is wrong with it is found when it is resolved."""
-        return has_schedule(submission.text)
+        return self.service.users.has_schedule(self.service.user(caller), submission.text)
 
     def draft(self, caller: Caller, submission: Submission) -> ScheduleRow:
         """Return the schedule that a job file would make; nothing is written.

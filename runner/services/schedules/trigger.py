@@ -41,10 +41,10 @@ from runner.core.schedule import (
     upcoming,
 )
 from runner.files.job.cron import Cron, parse_cron
+from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.submission import dependencies as predecessors
-from runner.services.submission.request import Submission
 
 log = structlog.get_logger()
 

@@ -17,7 +17,7 @@ from runner.core.scheduler.admission import Refusal, RefusalReason, check_admiss
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, Snapshot
 from runner.files.job.model import JobFile
 from runner.files.revision import VENDORS, Revision
-from runner.services.submission.request import Submission
+from runner.files.submission import Submission
 
 PLACES: Final[Mapping[RefusalReason, tuple[PathPart, ...]]] = {
     RefusalReason.CLASS: ("queue", "priority_class"),

@@ -15,7 +15,7 @@ from runner.core.scheduler.dependencies import CircularDependency, Readiness, ch
 from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
 from runner.files.job.model import JobFile
 from runner.files.revision import Revision, parse_revision
-from runner.services.submission.request import Submission
+from runner.files.submission import Submission
 
 After = tuple[tuple[str, DependencyCondition], ...]
 

@@ -9,8 +9,8 @@ from runner.core.ports.users import Owner
 from runner.files.job.initial_weights import JobWeights, init_from, parse_init_from
 from runner.files.job.model import JobFile
 from runner.files.revision import InitialWeights
+from runner.files.submission import Submission
 from runner.services.submission.dependencies import After, jobs_named
-from runner.services.submission.request import Submission
 
 FIELD: Final = ("workload", "init_from")
 

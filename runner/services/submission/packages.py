@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -13,26 +12,15 @@ from packaging.specifiers import SpecifierSet
 
 from jobs.contract import TRACKER_PACKAGES
 from runner.agent.package_locks import PackageLocks
-from runner.base.errors import UsageError
+from runner.agent.user_texts import UserTexts
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
-from runner.base.yaml import PathPart
 from runner.core.ports.images import Accelerator, BuildFailed
 from runner.core.ports.packages import PackageRequest, Unresolvable
-from runner.core.ports.users import User, Users
+from runner.core.ports.users import User
 from runner.files.job.model import JobFile
 from runner.files.package_lock import locked_hashes, locked_python
-from runner.files.requirements import (
-    MAX_LINES,
-    RequirementLine,
-    find_mistake,
-    parse_lines,
-    parse_locked,
-    parse_pyproject,
-)
-
-MAX_FILES: Final = 20
-"""Files that one file of requirements may include."""
-
+from runner.files.required import Collected, MissingFile, PlacedLine
+from runner.files.requirements import RequirementLine
 
 MAX_REASON: Final = 10_000
 """Characters of a reason that are searched for what it blames."""
@@ -49,16 +37,6 @@ def no_locks(_name: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedLine:
-    """A requirement, and the file that it is in; None: the job file."""
-
-    line: RequirementLine
-    path: Path | None
-    field: tuple[PathPart, ...] | None = None
-    """The field of the job file that asks for it; None: that of its requirements."""
-
-
 class RequirementsError(FileError):
     """The mistakes of requirements, which may be in several files."""
 
@@ -73,39 +51,12 @@ class RequirementsError(FileError):
         return tuple(dict.fromkeys(line for each in self.errors for line in each.lines))[:MAX_PROBLEMS]
 
 
-class MissingFile(FileError):
-    """A file that cannot be read."""
-
-    def __init__(self, path: Path, fact: str) -> None:
-        self.fact = fact
-        super().__init__(path, [Problem(None, "", fact)])
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """What is wrong with one requirement."""
-
-    placed: PlacedLine
-    fact: str
-
-
-@dataclass(slots=True)
-class Collected:
-    """The requirements of a job."""
-
-    lines: list[PlacedLine] = field(default_factory=list)
-    constraints: list[PlacedLine] = field(default_factory=list)
-    files: set[Path] = field(default_factory=set)
-    pythons: list[tuple[Path, str]] = field(default_factory=list)  # that locks are made for, as specifiers
-    mistakes: list[Mistake] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True)
 class PackageResolver:
     """Resolves the packages of the jobs of one submission."""
 
     locks: PackageLocks
-    users: Users
+    texts: UserTexts
     who: User
     base: Path
     """The directory of the job file."""
@@ -134,9 +85,8 @@ class PackageResolver:
             PackagesPending: they are being resolved.
             Unavailable: the index or the engine does not answer.
         """
-        reader = RequirementReader(partial(self.users.read_as_user, self.who), self.base)
         try:
-            collected = reader.read(job.image.requirements or ())
+            collected = self.texts.read_requirements(self.who, self.base, job.image.requirements or ())
         except MissingFile as error:
             problem = job.origin.problem(("image", "requirements"), f"{error.path}: {error.fact}")
             raise FileError(job.origin.path, [problem]) from error
@@ -170,109 +120,6 @@ class PackageResolver:
         _check_python_of_image(job, lock)
         _check_hashes(job, collected, lock)
         return lock, digest
-
-
-@dataclass(frozen=True, slots=True)
-class RequirementReader:
-    """Reads requirements, and the files that they include."""
-
-    read_file: Callable[[Path], bytes]
-    """Returns the content of a file; may raise UsageError."""
-    base: Path
-    """The directory that relative paths begin in."""
-
-    def read(self, asked: str | tuple[str, ...]) -> Collected:
-        """Return the requirements of a file or of a list, with the mistakes of single lines.
-
-        Raises:
-            FileError: a file cannot be read.
-        """
-        collected = Collected()
-        if isinstance(asked, str):
-            self._read(self.base / asked, collected, constrains=False)
-        else:
-            self._collect(asked, collected)
-        return collected
-
-    def _collect(self, asked: Sequence[str], collected: Collected) -> None:
-        """Add the requirements of a list; an entry such as ``-r FILE`` stands for those of the file."""
-        for number, text in enumerate(asked):
-            placed = PlacedLine(RequirementLine(text.strip(), number), None)
-            self._add(placed, self.base, collected, constrains=False)
-
-    def _read(self, path: Path, collected: Collected, *, constrains: bool) -> None:
-        if path in collected.files:
-            return
-        collected.files.add(path)
-        shown = self._shown(path)
-        if len(collected.files) > MAX_FILES:
-            raise FileError(shown, [Problem(None, "", f"includes more than {MAX_FILES} files")])
-        for line in self._lines(path, shown, collected):
-            if len(collected.lines) >= MAX_LINES:
-                raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
-            self._add(PlacedLine(line, shown), path.parent, collected, constrains=constrains)
-
-    def _add(self, placed: PlacedLine, directory: Path, collected: Collected, *, constrains: bool) -> None:
-        """Add one line, or what the file holds that it includes."""
-        line = placed.line
-        if line.include is not None:
-            also_constrains, inner = line.include
-            self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
-        elif (fact := find_mistake(line)) is not None:
-            collected.mistakes.append(Mistake(placed, fact))
-        else:
-            (collected.constraints if constrains else collected.lines).append(placed)
-
-    def _include(self, placed: PlacedLine, path: Path, collected: Collected, *, constrains: bool) -> None:
-        try:
-            self._read(path, collected, constrains=constrains)
-        except MissingFile as error:
-            fact = error.fact if placed.path is None else f"{one_line(str(self._shown(path)))}: {error.fact}"
-            collected.mistakes.append(Mistake(placed, fact))
-
-    def _lines(self, path: Path, shown: Path, collected: Collected) -> Iterable[RequirementLine]:
-        text = self._text(path, shown)
-        try:
-            if path.name == "pyproject.toml":
-                self._add_uv_lock(path.with_name("uv.lock"), collected)
-                return tuple(parse_pyproject(text))
-            if path.suffix == ".toml":
-                locked = parse_locked(text)
-                if locked.python is not None:
-                    collected.pythons.append((shown, locked.python))
-                return locked.lines
-        except ValueError as error:
-            raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
-        return parse_lines(text)
-
-    def _add_uv_lock(self, path: Path, collected: Collected) -> None:
-        """Add the versions of ``uv.lock``, if there is one, as constraints."""
-        try:
-            text = self.read_file(path).decode()
-        except UsageError:  # there is none, or it is not for this user
-            return
-        except UnicodeDecodeError as error:
-            raise FileError(self._shown(path), [Problem(None, "", "is not UTF-8 text")]) from error
-        shown = self._shown(path)
-        try:
-            lines = parse_locked(text).lines
-        except ValueError as error:
-            raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
-        if len(lines) > MAX_LINES:
-            raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
-        collected.constraints += [PlacedLine(line, shown) for line in lines]
-
-    def _text(self, path: Path, shown: Path) -> str:
-        try:
-            return self.read_file(path).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
-        except UsageError as error:
-            raise MissingFile(shown, str(error).removeprefix(f"{one_line(str(path))}: ")) from error
-
-    def _shown(self, path: Path) -> Path:
-        """Return a path as a user would write it: relative to the job file if it is below its directory."""
-        return path.relative_to(self.base) if path.is_relative_to(self.base) else path
 
 
 def _check_pythons(collected: Collected, lock: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,20 +18,19 @@ from jobs.contract import Program
 from runner.agent.host_processes import HostProcesses
 from runner.agent.package_locks import PackageLocks
 from runner.agent.ports import BatchCheck
-from runner.base.cpu_limit import check_cpu
-from runner.base.errors import Refused, UsageError
+from runner.agent.user_texts import SubmittingUsers
+from runner.base.errors import Refused
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
 from runner.control.controller import Controller
 from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
 from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
 from runner.core.ports.store import JobStore
-from runner.core.ports.users import Owner, User, Users
+from runner.core.ports.users import Owner, User
 from runner.files.job.conflicts import find_profile_conflicts
-from runner.files.job.load import LoadedFile
 from runner.files.job.model import JobFile, resolve_profile
+from runner.files.job.paths import PathCheck
 from runner.files.job.track import find_tracking_problems
-from runner.files.policy import job_policy as of_job
 from runner.files.revision import (
     ArrayMembership,
     CodeReference,
@@ -43,13 +42,14 @@ from runner.files.revision import (
 )
 from runner.files.settings.model import Settings
 from runner.files.settings.network import OutboundUsers
+from runner.files.submission import Submission
 from runner.files.validation import did_you_mean
+from runner.files.written import WrittenJobs
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.dockerfile import check_dockerfile, check_dockerfile_is_kept
 from runner.services.submission.initial_weights import resolve_initial_weights
 from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
-from runner.services.submission.request import Submission
 from runner.services.submission.slurm import find_slurm_problems
 
 CODE_FIELD: Final = ("workload", "code")
@@ -68,7 +68,7 @@ class RevisionResolver:
 
     daemon: Controller
     store: JobStore
-    users: Users
+    users: SubmittingUsers
     settings: Settings
     state_dir: Path
     host_processes: HostProcesses | None
@@ -86,17 +86,16 @@ class RevisionResolver:
             UsageError: an option of the submission is wrong.
             Refused: a quota of the owner is used up.
         """
-        look, reader = partial(self.users.path_problem, who), partial(_read_policy, self.users, who)
-        named = of_job.JobReferences(submission.place.parent, look, reader)
-        written = submission.read(named.problems)
+        written = self.users.read_jobs(who, submission)
+        find = partial(self.users.find_place, who, submission.text)
+        jobs = tuple(written.jobs(Path(submission.shown or submission.place), find))
         snapshot = self.daemon.exclusive.read(self.daemon.admission_snapshot)
-        gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(written.jobs))
-        resolver = _JobResolver(self, who, owner, submission, gate, named, known_locks)
+        gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(jobs))
+        resolver = _JobResolver(self, who, owner, submission, gate, written, known_locks)
         found: list[Revision] = []
         problems: list[Problem] = []
         details: dict[str, None] = {}
-        for job, sweep in zip(written.jobs, _sweeps(written), strict=True):
-            check_cpu()
+        for job, sweep in zip(jobs, _sweeps(written), strict=True):
             try:
                 found.append(resolver.revision(job, sweep))
             except FileError as error:
@@ -107,7 +106,7 @@ class RevisionResolver:
             if len(problems) > MAX_PROBLEMS:
                 break
         if problems:
-            wrong = FileError(written.jobs[0].origin.path, problems)
+            wrong = FileError(jobs[0].origin.path, problems)
             wrong.details = "\n".join(filter(None, details))
             raise wrong
         if resolver.refused:
@@ -115,18 +114,18 @@ class RevisionResolver:
         return Resolution(tuple(found))
 
 
-def _sweeps(written: LoadedFile) -> Iterator[ArrayMembership | None]:
+def _sweeps(written: WrittenJobs) -> Iterator[ArrayMembership | None]:
     """Yield the matrix membership of each job; the id of the matrix follows with the ids of the jobs."""
     for number, values in enumerate(written.values, start=1):
         yield (
             None
-            if written.matrix is None
+            if not written.is_matrix
             else ArrayMembership(
                 id="",
                 values=values,
-                at_a_time=written.matrix.at_a_time,
+                at_a_time=written.at_a_time,
                 number=number,
-                count=len(written.jobs),
+                count=len(written.values),
             )
         )
 
@@ -140,14 +139,18 @@ class _JobResolver:
     owner: Owner
     submission: Submission
     gate: Admission
-    named: of_job.JobReferences
+    written: WrittenJobs
     known_locks: KnownLocks
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
+    _base: Path = field(init=False)  # of relative paths
+    _check: PathCheck = field(init=False)
     _code_taken: dict[Path, CodeReference | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
+        self._base = self.submission.place.parent
+        self._check = cache(partial(self.resolver.users.path_problem, self.who))
 
     def _with_time_limit(self, job: JobFile) -> JobFile:
         """Return a job with the time limit of its class if it names none."""
@@ -181,8 +184,8 @@ class _JobResolver:
             groups=self.who.groups,
             user=self.who.name,
             data=data,
-            inputs=find_inputs(job, self.named.base, self.named.check),
-            policy=of_job.serialize_policy(self.named.policy(job)),
+            inputs=find_inputs(job, self._base, self._check),
+            policy=self.written.policy(job),
             team=self._team,
             sweep=sweep,
             network=network_access(self.resolver.settings, self.who, job),
@@ -253,7 +256,7 @@ class _JobResolver:
             fact = "this daemon offers no packages"
             raise FileError(job.origin.path, [job.origin.problem(("image",), fact)])
         allowed = resolver.settings.allowed_images
-        packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self.named.base, allowed)
+        packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self._base, allowed)
         offered = job.image.offered
         reference = None if offered == "auto" else allowed[offered]
         lock, request = packages.resolve(job, accelerator, reference, self.known_locks, trackers)
@@ -262,7 +265,7 @@ class _JobResolver:
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return the path of a job's data, and the problems with it."""
         try:
-            return find_data(job, self.named.base, self.resolver.state_dir, self.named.check), ()
+            return find_data(job, self._base, self.resolver.state_dir, self._check), ()
         except FileError as error:
             return None, error.problems
 
@@ -336,7 +339,7 @@ class _JobResolver:
             read = partial(self.resolver.users.read_as_user, self.who)
             rules = self.resolver.settings
             offered = frozenset(rules.allowed_images.values()) if rules.serves_all_users else None
-            check_dockerfile(read, self.named.base, asked, offered)
+            check_dockerfile(read, self._base, asked, offered)
 
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
         if self.resolver.host_processes and job.image.system:
@@ -462,17 +465,3 @@ def team(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
-
-
-def _read_policy(users: Users, who: User, path: Path) -> bytes:
-    """Return the text of a policy file, read with the rights of the submitter.
-
-    Raises:
-        FileError: it cannot be read.
-    """
-    try:
-        return users.read_as_user(who, path)
-    except UsageError as error:
-        raise FileError(
-            path, [Problem(None, "", str(error).removeprefix(f"{one_line(str(path))}: "))]
-        ) from error

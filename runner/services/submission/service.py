@@ -23,12 +23,12 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
 from runner.files.revision import Revision
+from runner.files.submission import Submission
 from runner.services.context import Caller, ServiceContext
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.packages import KnownLocks, no_locks
-from runner.services.submission.request import Submission
 from runner.services.submission.resolve import Resolution, RevisionResolver
 
 CHECK_CPU_S: Final = 20.0

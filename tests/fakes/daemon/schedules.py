@@ -17,10 +17,10 @@ from runner.core.ports.devices import Device
 from runner.core.ports.schedules import FiringRow, ScheduleRow
 from runner.core.ports.store import JobRow
 from runner.files.settings.model import Settings
+from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.schedules.service import ScheduleService
 from runner.services.schedules.trigger import ScheduleTrigger
-from runner.services.submission.request import Submission
 from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.daemon.services import attempt_config, job_service
 from tests.fakes.engine.executor import FakeExecutor, World

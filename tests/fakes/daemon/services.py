@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from runner.adapters.host.run_directory import HostRunDirectory
-from runner.adapters.host.users import HostUsers
 from runner.adapters.sqlite.accounting import SqliteAccounting
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.adapters.sqlite.schedules import SqliteSchedules
@@ -20,8 +19,9 @@ from runner.core.ports.packages import Packages
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.services.jobs import JobService
+from tests.fakes.daemon.users import DirectUsers
 
-USERS = HostUsers()
+USERS = DirectUsers()
 """One for all daemons of a test process: it may start a process of its own."""
 
 

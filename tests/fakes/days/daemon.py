@@ -30,10 +30,10 @@ from runner.core.ports.store import JobRow
 from runner.core.scheduler.backfill import Plan, plan
 from runner.core.scheduler.snapshot import DeviceState, Snapshot
 from runner.files.settings.model import Settings
+from runner.files.submission import Submission
 from runner.server import composition as app
 from runner.services.context import Caller
 from runner.services.jobs import JobService
-from runner.services.submission.request import Submission
 from tests.fakes.daemon.fast_clock import FastClock
 from tests.fakes.daemon.service import LENDABLE_BYTES
 from tests.fakes.days import invariants as day_rules

@@ -14,9 +14,9 @@ from runner.core.job.events import HoldRequested, ReleaseRequested
 from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, TOPICS, Notification
 from runner.core.ports.notifications import RetryLater, Undelivered
 from runner.files.settings.notify import NotificationRule
+from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.notifications import BATCH, MAX_AGE, MAX_TRIES, MAX_UNRECORDED, Sender
-from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 
 JOB = b"workload: {kind: causal_lm, data: stdlib}\n"

@@ -16,9 +16,9 @@ from runner.core.ports.notifications import Undelivered
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.files.settings.notify import NotificationRule
+from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.notifications import Sender, make_notifications
-from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
 

@@ -20,9 +20,9 @@ from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
 from runner.files.revision import InitialWeights, Revision, parse_revision
+from runner.files.submission import Submission
 from runner.services.context import Caller, NotFound
 from runner.services.rollout.trial import canary_revision
-from runner.services.submission.request import Submission
 from runner.services.submission.resolve import accelerator_of, team
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
 from tests.unit.runner.server.api.test_rollouts import Place

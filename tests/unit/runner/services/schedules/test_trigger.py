@@ -14,9 +14,9 @@ from runner.control.controller import Controller
 from runner.core.job.states import Finished
 from runner.core.ports.schedules import FiringRow
 from runner.files.job.cron import Cron
+from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.schedules.trigger import LABEL, MAX_PER_ROUND, MAX_WAIT_S, job_name
-from runner.services.submission.request import Submission
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
 

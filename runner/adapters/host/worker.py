@@ -1,0 +1,244 @@
+"""A worker: a process that is its user in every respect, and reads what this user has written.
+
+The file broker forks it and it serves one request after the other, until nothing was asked for a while.  What
+a text costs is its author's: each request has a limit of processor time, the process one of memory, and the
+kernel ends it at either.  That loses nothing: a worker has no state, and the next request starts another.
+
+``UserWork`` is all that it does; requests and answers follow from the signatures.
+"""
+
+import codecs
+import os
+import resource
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from jobs.contract import profiles_dir
+from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_path
+from runner.adapters.rpc.calls import Calls, Interface
+from runner.adapters.rpc.errors import ErrorKinds
+from runner.adapters.rpc.frames import Disconnected, close_all, receive, send
+from runner.base import yaml
+from runner.base.errors import Unavailable, UsageError
+from runner.base.identity import limit
+from runner.base.textfile import FileError, Position, Problem, one_line
+from runner.core.ports.users import PathKind
+from runner.files.job.load import has_schedule
+from runner.files.required import Collected, MissingFile, RequirementReader
+from runner.files.requirements import RequirementLine, find_mistake, parse_lines, parse_locked
+from runner.files.submission import Submission
+from runner.files.written import WrittenJobs, WrittenWrongly, find_place, read_jobs, values_of
+
+T = TypeVar("T")
+
+IDLE_S: Final = 30.0
+"""A worker that was not asked for so long ends."""
+
+CPU_S: Final = 20
+"""Processor time of one request; a matrix of 1,000 jobs takes a few seconds."""
+
+MEMORY_BYTES: Final = 2 * 1024**3
+"""Address space of a worker."""
+
+NICENESS: Final = 5
+"""The daemon goes first."""
+
+DESCRIPTORS: Final = 64
+MAX_REQUEST_BYTES: Final = 4 * 1024**2
+
+
+class UserWork(Protocol):
+    """What a worker does for its user."""
+
+    def read_jobs(
+        self, path: str, text: bytes, name: str | None, shown: str | None, instead: Mapping[str, Any]
+    ) -> WrittenJobs:
+        """Return the jobs of a submission; may raise WrittenWrongly, UsageError, Refused."""
+
+    def find_place(self, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
+        """Return where a value of a job stands in the file; ``number`` counts those of a matrix, from 0."""
+
+    def has_schedule(self, text: bytes) -> bool:
+        """Return whether a job file has a schedule, valid or not."""
+
+    def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
+        """Return the requirements of a job; may raise WrittenWrongly, MissingFile."""
+
+
+def _arguments_of_missing(error: BaseException) -> tuple[object, ...]:
+    return (str(error.path), error.fact) if isinstance(error, MissingFile) else ()
+
+
+def _arguments_of_wrong(error: BaseException) -> tuple[object, ...]:
+    return values_of(error) if isinstance(error, FileError) else ()
+
+
+CALLS: Final = Calls(
+    {"user": Interface(UserWork)},
+    ErrorKinds({WrittenWrongly: _arguments_of_wrong, MissingFile: _arguments_of_missing}),
+)
+
+
+class OwnWork:
+    """Satisfies ``UserWork`` with the rights of this process."""
+
+    def read_jobs(
+        self, path: str, text: bytes, name: str | None, shown: str | None, instead: Mapping[str, Any]
+    ) -> WrittenJobs:
+        if not os.access(profiles_dir(), os.R_OK | os.X_OK):
+            fact = f"uid {os.geteuid()} cannot read {profiles_dir()}"
+            raise Unavailable(f"{fact}; the operator installs the runner where all users can read it")
+        submission = Submission(path, text, name, shown, instead=instead)
+        return _as_values(lambda: read_jobs(submission, path_problem, _read_policy))
+
+    def find_place(self, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
+        return _place(text, number, path)
+
+    def has_schedule(self, text: bytes) -> bool:
+        return has_schedule(text)
+
+    def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
+        return _as_values(lambda: RequirementReader(_read_small, base).read(asked))
+
+
+@lru_cache(maxsize=64)
+def _place(text: bytes, number: int, path: tuple[yaml.PathPart, ...]) -> Position | None:
+    return find_place(text, number, path)
+
+
+def _as_values(work: Callable[[], T]) -> T:
+    """Return what work returns; the problems of a file are raised as values that an answer carries."""
+    try:
+        return work()
+    except MissingFile:
+        raise
+    except FileError as error:
+        raise WrittenWrongly(*values_of(error)) from error
+
+
+def path_problem(path: Path, kind: PathKind) -> str | None:
+    """Return why this process cannot use a path as ``kind``, or None."""
+    try:
+        os.close(_open(path, kind))
+    except PathRefusedError as error:
+        return str(error)
+    return None
+
+
+def _open(path: Path, kind: PathKind) -> int:
+    opened = open_path(path, kind)
+    try:
+        return opened.reopen()
+    finally:
+        opened.close()
+
+
+def _read_small(path: Path) -> bytes:
+    """Return the content of a small file.
+
+    Raises:
+        UsageError: it cannot be read, is no regular file, or too large.
+    """
+    try:
+        with os.fdopen(_open(path, "secret"), "rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+    except PathRefusedError as error:
+        raise UsageError(str(error)) from error
+    if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
+        raise UsageError(f"{one_line(str(path))}: is larger than {MAX_SECRET_BYTES} bytes")
+    return content
+
+
+def _read_policy(path: Path) -> bytes:
+    try:
+        return _read_small(path)
+    except UsageError as error:
+        fact = str(error).removeprefix(f"{one_line(str(path))}: ")
+        raise FileError(path, [Problem(None, "", fact)]) from error
+
+
+# --- the process
+
+_SAMPLE: Final = b"""\
+workload: {kind: program, command: [echo]}
+progress: {log: 'step (?P<step>[0-9]+)'}
+schedule: {cron: '0 3 * * *', timezone: Europe/Berlin}
+policy: default
+matrix: {values: {seed: [1, 2]}}
+"""
+_WRONG: Final = b"workload: {kind: progam}\nseed: -1\n"
+
+
+def warm_up() -> None:
+    """Load all that texts need, once for all workers, which are forked from this process.
+
+    A worker may lack the right to load a module, or an encoding, of an interpreter below /root.
+    """
+    work, lock = OwnWork(), '[[packages]]\nname = "a"\nversion = "1"\n'
+    for text in (_SAMPLE, _WRONG, b"\xff", b"a: [", "\ufeff".encode("utf-16")):
+        with suppress(UsageError):
+            work.read_jobs("/job.yaml", text, None, None, {"priority": 1, "priority_class": "x"})
+    list(parse_lines("tqdm>=4; python_version > '3'"))
+    parse_locked(lock)
+    for text in (b"", b"\xff"):
+        with suppress(UnicodeDecodeError):
+            text.decode("utf-8-sig")
+    for name in ("unicode_escape", "idna", "utf-16"):
+        codecs.lookup(name)
+    find_mistake(RequirementLine("tqdm>=4; python_version > '3'", 1))
+    find_mistake(RequirementLine("tqdm 4", 1))
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer the requests of a connection, until it is closed or nothing was asked for a while."""
+    for kind, most in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, DESCRIPTORS),
+    ):
+        limit(kind, most)
+    os.nice(NICENESS)
+    work = OwnWork()
+    while _is_asked(connection):
+        try:
+            content, given = receive(connection, MAX_REQUEST_BYTES)
+        except Disconnected:
+            return
+        _grant_time()
+        _answer(connection, work, content, given)
+
+
+def _is_asked(connection: socket.socket) -> bool:
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    return bool(waiting.poll(IDLE_S * 1000))
+
+
+def _grant_time() -> None:
+    """Let the kernel end this process once the next request has taken its processor time."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    until = int(time.process_time()) + 1 + CPU_S
+    resource.setrlimit(resource.RLIMIT_CPU, (until if hard < 0 else min(until, hard), hard))
+
+
+def _answer(connection: socket.socket, work: OwnWork, content: bytes, given: list[int]) -> None:
+    try:
+        answer, _ = CALLS.do({"user": work}, content, given)
+    except MemoryError:
+        answer = CALLS.errors.pack(UsageError("takes more memory to read than a text of one user may"))
+    except Exception as error:  # noqa: BLE001  (an answer of its own, to whoever asked)
+        answer = CALLS.errors.pack(error)
+    finally:
+        close_all(given)
+    try:
+        send(connection, answer)
+    except OSError:
+        return

@@ -1,0 +1,45 @@
+"""The port to what users have written: it is read by a process of theirs, and never by the daemon."""
+
+from pathlib import Path
+from typing import Protocol
+
+from runner.base.textfile import Position
+from runner.base.yaml import PathPart
+from runner.core.ports.users import FileUsers, User
+from runner.files.required import Collected
+from runner.files.submission import Submission
+from runner.files.written import WrittenJobs
+
+
+class UserTexts(Protocol):
+    """Reads texts with the rights of their authors, at the expense of their authors.
+
+    Each method raises UsageError if the text takes too much time or memory, and Unavailable if it cannot be
+    read now.
+    """
+
+    def read_jobs(self, who: User, submission: Submission) -> WrittenJobs:
+        """Return the jobs of a submission.
+
+        Raises:
+            FileError: the file is wrong; all its errors at once.
+            UsageError: an option of the submission is wrong.
+            Refused: its jobs are too large together.
+        """
+
+    def find_place(self, who: User, text: bytes, number: int, path: tuple[PathPart, ...]) -> Position | None:
+        """Return where a value of a job stands in the file; ``number`` counts those of a matrix, from 0."""
+
+    def has_schedule(self, who: User, text: bytes) -> bool:
+        """Return whether a job file has a schedule, valid or not."""
+
+    def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> Collected:
+        """Return the requirements of a job; ``base`` is the directory of the job file.
+
+        Raises:
+            FileError: a file of them cannot be read; ``MissingFile``: the first one.
+        """
+
+
+class SubmittingUsers(FileUsers, UserTexts, Protocol):
+    """The users of this host, with what they have written."""

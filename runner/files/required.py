@@ -1,0 +1,170 @@
+"""The requirements of a job: those of its job file, and those of the files that it names.
+
+They are read where their author's rights are: in the worker of a user, or in a command of theirs.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from runner.base.errors import UsageError
+from runner.base.textfile import FileError, Problem, one_line
+from runner.base.yaml import PathPart
+from runner.files.requirements import (
+    MAX_LINES,
+    RequirementLine,
+    find_mistake,
+    parse_lines,
+    parse_locked,
+    parse_pyproject,
+)
+
+MAX_FILES: Final = 20
+"""Files that one file of requirements may include."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLine:
+    """A requirement, and the file that it is in; None: the job file."""
+
+    line: RequirementLine
+    path: Path | None
+    field: tuple[PathPart, ...] | None = None
+    """The field of the job file that asks for it; None: that of its requirements."""
+
+
+class MissingFile(FileError):
+    """A file that cannot be read."""
+
+    def __init__(self, path: Path | str, fact: str) -> None:
+        self.fact = fact
+        super().__init__(Path(path), [Problem(None, "", fact)])
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong with one requirement."""
+
+    placed: PlacedLine
+    fact: str
+
+
+@dataclass(slots=True)
+class Collected:
+    """The requirements of a job."""
+
+    lines: list[PlacedLine] = field(default_factory=list)
+    constraints: list[PlacedLine] = field(default_factory=list)
+    pythons: list[tuple[Path, str]] = field(default_factory=list)  # that locks are made for, as specifiers
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many lines were read."""
+        return len(self.lines) + len(self.constraints) + len(self.mistakes)
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementReader:
+    """Reads requirements, and the files that they include."""
+
+    read_file: Callable[[Path], bytes]
+    """Returns the content of a file; may raise UsageError."""
+    base: Path
+    """The directory that relative paths begin in."""
+    files: set[Path] = field(default_factory=set)
+    """Those that were read."""
+
+    def read(self, asked: str | tuple[str, ...]) -> Collected:
+        """Return the requirements of a file or of a list, with the mistakes of single lines.
+
+        Raises:
+            FileError: a file cannot be read.
+        """
+        collected = Collected()
+        if isinstance(asked, str):
+            self._read(self.base / asked, collected, constrains=False)
+        else:
+            self._collect(asked, collected)
+        return collected
+
+    def _collect(self, asked: Sequence[str], collected: Collected) -> None:
+        """Add the requirements of a list; an entry such as ``-r FILE`` stands for those of the file."""
+        for number, text in enumerate(asked):
+            placed = PlacedLine(RequirementLine(text.strip(), number), None)
+            self._add(placed, self.base, collected, constrains=False)
+
+    def _read(self, path: Path, collected: Collected, *, constrains: bool) -> None:
+        if path in self.files:
+            return
+        self.files.add(path)
+        shown = self._shown(path)
+        if len(self.files) > MAX_FILES:
+            raise FileError(shown, [Problem(None, "", f"includes more than {MAX_FILES} files")])
+        for line in self._lines(path, shown, collected):
+            if collected.size >= MAX_LINES:
+                raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
+            self._add(PlacedLine(line, shown), path.parent, collected, constrains=constrains)
+
+    def _add(self, placed: PlacedLine, directory: Path, collected: Collected, *, constrains: bool) -> None:
+        """Add one line, or what the file holds that it includes."""
+        line = placed.line
+        if line.include is not None:
+            also_constrains, inner = line.include
+            self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
+        elif (fact := find_mistake(line)) is not None:
+            collected.mistakes.append(Mistake(placed, fact))
+        else:
+            (collected.constraints if constrains else collected.lines).append(placed)
+
+    def _include(self, placed: PlacedLine, path: Path, collected: Collected, *, constrains: bool) -> None:
+        try:
+            self._read(path, collected, constrains=constrains)
+        except MissingFile as error:
+            fact = error.fact if placed.path is None else f"{one_line(str(self._shown(path)))}: {error.fact}"
+            collected.mistakes.append(Mistake(placed, fact))
+
+    def _lines(self, path: Path, shown: Path, collected: Collected) -> Iterable[RequirementLine]:
+        text = self._text(path, shown)
+        try:
+            if path.name == "pyproject.toml":
+                self._add_uv_lock(path.with_name("uv.lock"), collected)
+                return tuple(parse_pyproject(text))
+            if path.suffix == ".toml":
+                locked = parse_locked(text)
+                if locked.python is not None:
+                    collected.pythons.append((shown, locked.python))
+                return locked.lines
+        except ValueError as error:
+            raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
+        return parse_lines(text)
+
+    def _add_uv_lock(self, path: Path, collected: Collected) -> None:
+        """Add the versions of ``uv.lock``, if there is one, as constraints."""
+        try:
+            text = self.read_file(path).decode()
+        except UsageError:  # there is none, or it is not for this user
+            return
+        except UnicodeDecodeError as error:
+            raise FileError(self._shown(path), [Problem(None, "", "is not UTF-8 text")]) from error
+        shown = self._shown(path)
+        try:
+            lines = parse_locked(text).lines
+        except ValueError as error:
+            raise FileError(shown, [Problem(None, "", one_line(str(error)))]) from error
+        if collected.size + len(lines) > MAX_LINES:
+            raise FileError(shown, [Problem(None, "", f"has more than {MAX_LINES} requirements")])
+        collected.constraints += [PlacedLine(line, shown) for line in lines]
+
+    def _text(self, path: Path, shown: Path) -> str:
+        try:
+            return self.read_file(path).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
+        except UsageError as error:
+            raise MissingFile(shown, str(error).removeprefix(f"{one_line(str(path))}: ")) from error
+
+    def _shown(self, path: Path) -> Path:
+        """Return a path as a user would write it: relative to the job file if it is below its directory."""
+        return path.relative_to(self.base) if path.is_relative_to(self.base) else path

@@ -409,13 +409,6 @@ def test_a_container_shows_the_refusals_of_the_page() -> None:
 
 # --- architecture.md
 
-LAYERS = ("cli", "client", "server", "services", "control", "agent", "adapters")
-WALKS = (
-    "A job file's way to a container",
-    "An exit's way to a verdict and the next launch",
-    "A log line's way to a terminal",
-)
-
 
 def named(path: str) -> object:
     """Return the object that a dotted path names, whose module is the longest prefix that can be imported."""
@@ -435,14 +428,6 @@ def test_every_function_that_the_architecture_names_exists() -> None:
     functions = re.findall(r"`(runner(?:\.\w+){2,})`", page("explanation/architecture"))
     assert len(functions) > 20
     assert all(callable(named(function)) for function in functions)
-
-
-@pytest.mark.parametrize("walk", WALKS)
-def test_a_walk_has_at_most_eight_stations_and_never_goes_up_again(walk: str) -> None:
-    stations = [row[1].strip("`") for row in table(page("explanation/architecture"), walk)]
-    layers = [LAYERS.index(station.split(".")[1]) for station in stations]
-    assert len(stations) <= 8
-    assert layers == sorted(layers)
 
 
 # --- glossary.md

@@ -22,6 +22,7 @@ from bench.cases import (
     estimates,
     first_line,
     graphs,
+    growth,
     idle_daemon,
     latency,
     listing,
@@ -38,6 +39,7 @@ from bench.cases import (
     slurm_jobs,
     slurm_ranks,
     snapshot,
+    soak,
     stall,
     stream_scale,
     submit,
@@ -60,6 +62,7 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     sessions.BENCH: sessions.measure,
     idle_daemon.BENCH: idle_daemon.measure,
     listing.BENCH: listing.measure,
+    growth.BENCH: growth.measure,
     long_queue.BENCH: long_queue.measure,
     dashboard.BENCH: dashboard.measure,
     decide.BENCH: decide.measure,
@@ -77,7 +80,11 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     loader_memory.BENCH: loader_memory.measure,
     stream_scale.BENCH: stream_scale.measure,
     graphs.BENCH: graphs.measure,
+    soak.BENCH: soak.measure,
 }
+
+ALONE: Final = frozenset({soak.BENCH})
+"""Those that take hours, and are measured only where they are named."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,10 +94,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in result_files.find(asked.results or result_files.RESULTS, asked.names):
             print(f"{path}\n{result_files.show(path)}")
         return 0
-    names = asked.names or list(BENCHES)
+    names = asked.names or [name for name in BENCHES if name not in ALONE]
     machine = this_machine()
     print(machine.text(), flush=True)
     effort = replace(QUICK if asked.quick else Effort(), whole=asked.whole)
+    if asked.soak_s is not None:
+        effort = replace(effort, soak_s=asked.soak_s)
     with open_scratch(effort) as scratch:
         lines = [line for name in names for line in measure_case(name, scratch)]
     print(f"\n{render(lines)}", end="")
@@ -114,6 +123,14 @@ def measure_case(name: str, scratch: Scratch) -> list[Line]:
     return lines
 
 
+def _seconds(text: str) -> float:
+    """Return the seconds of a time such as 90s, 20m and 2h."""
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+    if unit is None or not text[:-1].isdecimal() or not int(text[:-1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; for example 20m or 2h")
+    return int(text[:-1]) * float(unit)
+
+
 def _draw(path: Path, machine: Machine, lines: Sequence[Line]) -> None:
     """Save what is drawn of the measurements: memory by epoch, and slowdowns of a day in several queues."""
     where = f"{machine.cpu}, {machine.cores} cores"
@@ -131,6 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--whole", action="store_true", help="burst: 300 jobs also in queues that need minutes for them"
+    )
+    parser.add_argument(
+        "--for", dest="soak_s", type=_seconds, metavar="TIME", help="soak: for so long, as 20m; 2h by default"
     )
     parser.add_argument("--results", type=Path, metavar="DIR", help="keep the numbers below this directory")
     parser.add_argument(

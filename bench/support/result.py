@@ -7,7 +7,20 @@ from typing import Any, Literal, TypeAlias
 
 from bench.support.stats import Ratio, median, p95, paired_ratio, ratio
 
-Unit: TypeAlias = Literal["ms", "s", "MiB", "%", "jobs/s", "windows/s", "requests", "jobs", "x"]
+Unit: TypeAlias = Literal[
+    "ms",
+    "s",
+    "MiB",
+    "%",
+    "jobs/s",
+    "windows/s",
+    "requests",
+    "jobs",
+    "x",
+    "descriptors",
+    "threads",
+    "directories",
+]
 
 
 class CannotMeasure(Exception):

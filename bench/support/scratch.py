@@ -31,7 +31,10 @@ class Effort:
     starts: int = 7
     lists: int = 15
     finished_jobs: int = 10_000
+    grown_jobs: int = 100_000
+    asked: int = 15
     idle_s: float = 12.0
+    soak_s: float = 7200.0
     cases: int = 2
     repeats: int = 5
     turns: int = 16
@@ -69,7 +72,10 @@ QUICK: Final = Effort(
     starts=1,
     lists=2,
     finished_jobs=200,
+    grown_jobs=300,
+    asked=2,
     idle_s=0.2,
+    soak_s=3.0,
     cases=1,
     repeats=1,
     turns=2,
@@ -115,7 +121,7 @@ class Scratch:
         """Return a store with many finished jobs, created on first use."""
         if self._store is None:
             self._store = self.directory("store") / "store.db"
-            with _fast_directory(self.root) as disk:
+            with fast_directory(self.root) as disk:
                 history.build_store(disk / "store.db", self.effort.finished_jobs)
                 shutil.copy(disk / "store.db", self._store)
         return self._store
@@ -133,7 +139,7 @@ def open_scratch(effort: Effort) -> Iterator[Scratch]:
 
 
 @contextmanager
-def _fast_directory(otherwise: Path) -> Iterator[Path]:
+def fast_directory(otherwise: Path) -> Iterator[Path]:
     """Yield a directory in memory, because each of many transactions would wait for the disk."""
     memory = os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > MEMORY_NEEDED
     with tempfile.TemporaryDirectory(dir=MEMORY_DISK if memory else otherwise) as directory:

@@ -1,6 +1,6 @@
 """A daemon opens a state directory that an earlier commit wrote, with a job that still runs.
 
-``tests/fixtures/state_directory`` says what it contains and how it was made.
+``tests/fixtures/state_directory`` and its like say what they contain and how they were made.
 """
 
 import json
@@ -24,18 +24,27 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="the daemon that wrote the state directory was root"),
 ]
 
-KEPT: Final = Path(__file__).parents[1] / "fixtures" / "state_directory"
+FIXTURES: Final = Path(__file__).parents[1] / "fixtures"
+DIRECTORIES: Final = ("state_directory", "state_directory_5dac0be")
 FINISHED: Final = ("1", "2", "3", "4")
 UID: Final = 65532
 """Whom the jobs of root run as."""
 
 ENTRY: Final = 'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; exec "$@"'
-"""What the commit gave to the shell before the program."""
+"""What the commits gave to the shell before the program."""
+
+VARIABLES: Final = 'variables=$(cat <&4) || exit 125; eval "$variables"; exec 4<&-; exec "$@"'
+"""What the later commit gave to a shell before that, which reads the variables from a file."""
+
+KEPT: Path
+"""The directory that is restored."""
 
 
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Service]:
+@pytest.fixture(scope="module", params=DIRECTORIES)
+def daemon(request: pytest.FixtureRequest) -> Iterator[Service]:
     """A daemon on the restored directory, while the program of job 6 waits for a word of the test."""
+    global KEPT  # noqa: PLW0603  the fixture is the module's
+    KEPT = FIXTURES / request.param
     with service(executor="process", cpus=2, memory_bytes=4 * 1024**3) as made:
         restore(made)
         with subprocess.Popen(shim(made), close_fds=True, start_new_session=True) as running:
@@ -56,16 +65,30 @@ def restore(made: Service) -> None:
     (made.root / "code").chmod(0o755)
     (made.root / "code" / "main.sh").chmod(0o644)
     (made.state / "processes").chmod(0o700)
+    record = next((made.state / "processes").iterdir())
+    if (record / "environment").exists():
+        (record / "environment").write_text(in_place((record / "environment").read_text(), made))
     for number in range(1, 11):
         job = made.state / "jobs" / str(number)
         started = (job / "attempts" / "1").exists()
-        leaves = [job / "home", *([job / "attempts" / "1", job / "lineages" / "1"] if started else [])]
+        home = job / "home"
+        if (job / "homes").exists():
+            home.symlink_to("homes/1")
+            home = job / "homes" / "1"
+        leaves = [home, *([job / "attempts" / "1", job / "lineages" / "1"] if started else [])]
         for folder in (job / "attempts", job / "lineages", *leaves):
             folder.mkdir(parents=True, exist_ok=True)
         for leaf in leaves:
-            for path in (leaf, *leaf.iterdir()):
-                os.chown(path, UID, UID)
-                path.chmod(0o700 if path == leaf else 0o600)
+            give(leaf)
+        if (job / "work" / "1").exists():
+            give(job / "work" / "1")
+
+
+def give(leaf: Path) -> None:
+    """Give a directory, and what is in it, to whom the job runs as."""
+    for path in (leaf, *leaf.iterdir()):
+        os.chown(path, UID, UID)
+        path.chmod(0o700 if path == leaf else 0o600)
 
 
 def in_place(text: str, made: Service) -> str:
@@ -76,12 +99,19 @@ def shim(made: Service) -> list[str]:
     """Return the command by which the commit started job 6: the shim, then the program as its owner."""
     paths, code = made.paths("6"), made.root / "code"
     record = next((made.state / "processes").iterdir())
-    return [
+    as_owner = (
         *("/bin/sh", str(KEPT / "shim.sh"), str(record)),
         *("setpriv", "--no-new-privs", "--reuid", str(UID), "--regid", str(UID), "--clear-groups", "--"),
-        *("env", "--ignore-environment", "--default-signal=INT,QUIT"),
-        *(f"PATH={os.environ['PATH']}", f"HOME={paths.home}", "RUNNER_ATTEMPT=1"),
-        *("/bin/sh", "-c", ENTRY, "runner", str(code), str(paths.log), "/bin/sh", "main.sh", "wait"),
+        *("env", "--ignore-environment", "--default-signal=INT,QUIT", f"PATH={os.environ['PATH']}"),
+    )
+    program = (str(paths.log), "/bin/sh", "main.sh", "wait")
+    if not (record / "environment").exists():
+        given = (f"HOME={paths.home}", "RUNNER_ATTEMPT=1")
+        return [*as_owner, *given, "/bin/sh", "-c", ENTRY, "runner", str(code), *program]
+    work = made.state / "jobs" / "6" / "work" / "1"
+    return [
+        *("/bin/sh", "-c", 'exec 4<"$0"; exec "$@"', str(record / "environment"), *as_owner),
+        *("/bin/sh", "-c", VARIABLES, "runner", "/bin/sh", "-c", ENTRY, "runner", str(work), *program),
     ]
 
 

@@ -1,7 +1,8 @@
 """The cost of a daemon with a long history: its start, its memory, and its processor time when idle.
 
 The start is measured from the start of the process to the first answer over the socket.  It is compared
-with a Python process that only imports the daemon's modules and exits, which is a lower bound.
+with a Python process that only imports the daemon's libraries and exits, which is a lower bound, and with the
+start of a daemon without a history.
 """
 
 import shutil
@@ -28,7 +29,9 @@ from bench.support.scratch import Scratch
 BENCH: Final = "daemon"
 LIBRARIES: Final = "docker, fastapi, pydantic, structlog, uvicorn, yaml"
 FLOOR: Final = "python importing its libraries"
+EMPTY: Final = "the start of an empty daemon"
 AIM_START_S: Final = 1.5
+AIM_HISTORY: Final = 1.1
 AIM_MEMORY_MIB: Final = 150.0
 AIM_IDLE_PERCENT: Final = 1.0
 SETTLE_S: Final = 2.0
@@ -41,11 +44,13 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     memory: list[float] = []
     contestants = {
         "start": _start(directory, memory),
+        "empty": _start(scratch.directory("empty"), []),
         "floor": interleave.time_command([sys.executable, "-c", f"import {LIBRARIES}"], {}),
     }
     seconds = interleave.interleave(scratch.effort.starts, scratch.effort.warmups, contestants)
     start = Series(f"start to first answer, {history}", "s", seconds["start"])
     yield Result(BENCH, start, Series(FLOOR, "s", seconds["floor"]), Aim(AIM_START_S, "p50"))
+    yield Result(BENCH, start, Series(EMPTY, "s", seconds["empty"]), Aim(AIM_HISTORY, "ratio"))
     resident = Series("resident memory after start", "MiB", tuple(memory))
     yield Result(BENCH, resident, None, Aim(AIM_MEMORY_MIB, "p50"))
     with running_daemon(directory) as daemon:

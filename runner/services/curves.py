@@ -7,8 +7,8 @@ devices is sampled, too.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -46,8 +46,11 @@ MOST_STEPS: Final = 2**63
 PIECE_BYTES: Final = 1024**2
 """How much of a file is read at once."""
 
-MOST_PIECES: Final = 64
+MOST_PIECES: Final = 16
 """Pieces that one look reads at most; the next look goes on there."""
+
+SAMPLED_PIECES: Final = 4
+"""The same of all running jobs of one owner together, when nobody has asked for their curves."""
 
 HISTORY_S: Final = 86400.0
 """For how long the use of devices is kept."""
@@ -155,15 +158,20 @@ def _is_number(value: object) -> bool:
 
 @dataclass(slots=True)
 class CurveService:
-    """Keeps the curves of all jobs of a daemon."""
+    """Keeps the curves of all jobs of a daemon.
+
+    The curves of one owner's jobs have a lock of their own, and no other is held while a file is read: who
+    has written a gigabyte of numbers waits for it alone.
+    """
 
     service: JobService
     kept: KeptCurves
-    _live: dict[str, CurveSet] = field(default_factory=dict)
+    _live: dict[str, tuple[int, CurveSet]] = field(default_factory=dict)  # with the uid of the owner
     _devices: CurveSet | None = None
     _written: float | None = None
     _rounds: int = 0
-    _lock: Lock = field(default_factory=Lock)
+    _lock: Lock = field(default_factory=Lock)  # of the devices
+    _owners: dict[int, Lock] = field(default_factory=dict)
 
     def thread(self) -> PeriodicThread:
         """Return the thread that looks at running jobs and devices; it is not started yet."""
@@ -171,12 +179,19 @@ class CurveService:
 
     def of_job(self, row: JobRow) -> CurveSet:
         """Return the curves of a job as they are now; may raise Unavailable."""
-        with self._lock:
-            found = self._live.get(row.job.id) or parse_curves(self.kept.read(row.job.id))
-            is_new = self._read_reports(row, found)
+        with self._lock_of(row.owner.uid):
+            found = self._found(row)
+            is_new = self._read_reports(row, found, MOST_PIECES)
             if (self._read_end(row, found) or is_new) and row.job.id not in self._live:
                 self.kept.write(row.job.id, found.json())
             return parse_curves(found.json())
+
+    def _lock_of(self, owner: int) -> Lock:
+        return self._owners.setdefault(owner, Lock())
+
+    def _found(self, row: JobRow) -> CurveSet:
+        live = self._live.get(row.job.id)
+        return parse_curves(self.kept.read(row.job.id)) if live is None else live[1]
 
     def reported(self, job_id: str) -> ReportedCurve | None:
         """Return the loss that a job has reported; None without one. May raise Unavailable."""
@@ -195,27 +210,44 @@ class CurveService:
 
     def sample(self) -> None:
         """Look at all running jobs and devices once."""
-        running = {
-            tracked.row.job.id: tracked.row
-            for tracked in list(self.service.daemon.tracked_jobs.values())
-            if isinstance(tracked.row.job.state, Running)
-        }
+        running: dict[int, list[JobRow]] = {}
+        for tracked in list(self.service.daemon.tracked_jobs.values()):
+            if isinstance(tracked.row.job.state, Running):
+                running.setdefault(tracked.row.owner.uid, []).append(tracked.row)
         now = self.service.clock.now().timestamp()
         with self._lock:
             self._sample_devices(now)
-            for job_id, row in running.items():
-                with suppress(RunnerError, OSError):  # its directory may be going
-                    curves = self._live.get(job_id) or parse_curves(self.kept.read(job_id))
-                    self._live[job_id] = curves
-                    self._read_reports(row, curves)
-                    self._sample_job(row, curves, now)
-            self._drop_ended(running)
-            self._write_sometimes()
+        for owner, rows in running.items():
+            with self._unless_read(owner) as is_free:
+                for row in rows if is_free else ():
+                    self._sample(row, max(SAMPLED_PIECES // len(rows), 1), now)
+        self._drop_ended({row.job.id for rows in running.values() for row in rows})
+        self._write_sometimes()
+
+    def _sample(self, row: JobRow, pieces: int, now: float) -> None:
+        with suppress(RunnerError, OSError):  # its directory may be going
+            curves = self._found(row)
+            self._live[row.job.id] = row.owner.uid, curves
+            self._read_reports(row, curves, pieces)
+            self._sample_job(row, curves, now)
+
+    @contextmanager
+    def _unless_read(self, owner: int) -> Iterator[bool]:
+        """Hold the lock of an owner, or yield that somebody reads their curves, for whom no other waits."""
+        lock = self._lock_of(owner)
+        is_free = lock.acquire(blocking=False)
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                lock.release()
 
     def stop(self) -> None:
         """Write what is not written yet."""
-        with self._lock:
-            self._write()
+        for job_id, (owner, curves) in list(self._live.items()):
+            with self._lock_of(owner):
+                self._keep(job_id, curves)
+        self._write_devices()
 
     def _sample_job(self, row: JobRow, curves: CurveSet, now: float) -> None:
         status = self.service.queries.progress(row)
@@ -248,20 +280,22 @@ class CurveService:
             if isinstance(value, int | float):
                 yield name, float(value)
 
-    def _read_reports(self, row: JobRow, curves: CurveSet) -> bool:
-        """Add what the attempts of the present lineage have written since the last look."""
+    def _read_reports(self, row: JobRow, curves: CurveSet, pieces: int) -> bool:
+        """Add what the attempts of the lineage have written since the last look, in so many pieces."""
         if curves.lineage != row.job.lineage:
             curves.curves.clear()
             curves.lineage, curves.attempt, curves.offset, curves.has_file = row.job.lineage, 0, 0, False
             curves.ended = 0
         directory, is_new = self.service.attempt_service.directory(row), False
         for number in self._attempts(row, curves.attempt):
+            if pieces == 0:
+                break  # the rest of this file is read first, by the next look
             if number != curves.attempt:
                 curves.attempt, curves.offset, curves.has_file = number, 0, False
             path = directory.paths(number, row.job.lineage).metrics
             with suppress(OSError), directory.open(path) as file:
-                for piece in _pieces(file, curves):
-                    is_new = True
+                for piece in _pieces(file, curves, pieces):
+                    is_new, pieces = True, pieces - 1
                     for line in piece.splitlines():
                         _add_line(curves, line)
         return is_new
@@ -285,33 +319,41 @@ class CurveService:
             if attempt.lineage == row.job.lineage and attempt.number >= first:
                 yield attempt.number
 
-    def _drop_ended(self, running: Mapping[str, JobRow]) -> None:
-        for job_id in self._live.keys() - running.keys():
-            curves = self._live.pop(job_id)
-            row = self.service.store.get(job_id)
-            if row is None:
+    def _drop_ended(self, running: Collection[str]) -> None:
+        for job_id, (owner, curves) in list(self._live.items()):
+            if job_id in running:
                 continue
-            with suppress(RunnerError, OSError):
-                self._read_reports(row, curves)
-                self._read_end(row, curves)
-            self._keep(job_id, curves)
+            with self._unless_read(owner) as is_free:
+                if not is_free:
+                    continue
+                self._live.pop(job_id)
+                row = self.service.store.get(job_id)
+                if row is None:
+                    continue
+                with suppress(RunnerError, OSError):
+                    self._read_reports(row, curves, 1)
+                    self._read_end(row, curves)
+                self._keep(job_id, curves)
 
     def _write_sometimes(self) -> None:
         now = self.service.clock.monotonic()
         if self._written is None or now - self._written >= WRITE_S:
             self._written = now
-            self._write()
+            for job_id, (owner, curves) in list(self._live.items()):
+                with self._unless_read(owner) as is_free:
+                    if is_free:
+                        self._keep(job_id, curves)
+            self._write_devices()
         self._rounds += 1
         if self._rounds % FORGOTTEN_EVERY == 0:
             for key in self.kept.names():
                 if key != DEVICES and self.service.store.get(key) is None:
                     self.kept.remove(key)
 
-    def _write(self) -> None:
-        for job_id, curves in self._live.items():
-            self._keep(job_id, curves)
-        if self._devices is not None:
-            self._keep(DEVICES, self._devices)
+    def _write_devices(self) -> None:
+        with self._lock:
+            if self._devices is not None:
+                self._keep(DEVICES, self._devices)
 
     def _keep(self, key: str, curves: CurveSet) -> None:
         try:
@@ -333,10 +375,10 @@ def _sampled(status: Status, *, alone: bool) -> Iterator[tuple[str, float]]:
     yield from status.metrics.items()
 
 
-def _pieces(file: Any, curves: CurveSet) -> Iterator[bytes]:  # noqa: ANN401  an open file
+def _pieces(file: Any, curves: CurveSet, most: int) -> Iterator[bytes]:  # noqa: ANN401  an open file
     """Yield what a file has beyond the offset, in pieces of whole lines."""
     file.seek(curves.offset)
-    for _ in range(MOST_PIECES):
+    for _ in range(most):
         piece = file.read(PIECE_BYTES)
         end = piece.rfind(b"\n") + 1
         if end == 0:

@@ -47,7 +47,7 @@ def test_no_more_names_are_kept_than_the_limit() -> None:
 def test_a_file_that_grows_is_read_once() -> None:
     curves, lines = CurveSet(), [b'{"time": %d, "step": %d, "loss": 1}\n' % (n, n) for n in range(4)]
     for end in (lines[0] + lines[1][:5], lines[0] + lines[1] + lines[2], b"".join(lines)):
-        for piece in _pieces(BytesIO(end), curves):
+        for piece in _pieces(BytesIO(end), curves, 9):
             for line in piece.splitlines():
                 _add_line(curves, line)
     assert [point.step for point in curves.curves["loss"].points] == [0, 1, 2, 3]

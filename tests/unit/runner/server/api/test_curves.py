@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from runner.adapters.host.curve_files import CurveFiles
 from runner.core.notification import ReportedCurve
 from runner.server.api import curves
+from runner.services import curves as module
 from runner.services.curves import CurveService
+from tests.fakes.patience import patience
 from tests.unit.runner.server.api.test_jobs import JOB
 from tests.unit.runner.server.api.test_overview import GPU_JOB, Place
 
@@ -170,3 +174,64 @@ def test_notifications_are_told_the_loss_of_a_job(place: Drawn) -> None:
     found = place.curves.reported("1")
     assert found is not None
     assert found.text == "loss 0.2 at step 4, from 0.2 to 0.25"
+
+
+ADA, BOB = 4241, 4242
+
+
+class Busy:
+    """A reader of files that is at one owner's file for as long as a test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.ends = Event(), Event()
+        self.pieces, self.is_first = module._pieces, True
+        monkeypatch.setattr(module, "_pieces", self)
+
+    def __call__(self, file: BytesIO, kept: module.CurveSet, most: int) -> Iterator[bytes]:
+        if self.is_first:
+            self.is_first = False
+            self.began.set()
+            assert self.ends.wait(patience(30))
+        return self.pieces(file, kept, most)
+
+
+def test_nobody_waits_for_the_numbers_of_another(place: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who asks for curves, nor the samples of running jobs."""
+    for uid in (ADA, BOB):
+        assert place.submit(JOB, uid).status_code == 201
+    place.until("running", "1")
+    place.until("running", "2")
+    for job_id in ("1", "2"):
+        (place.attempt_dir(job_id) / "metrics.jsonl").write_text('{"time": 1, "step": 1, "loss": 1}\n')
+    rows = {row.owner.uid: row for row in place.service.store.recent(place.service.clock.now(), None, 9)}
+    busy = Busy(monkeypatch)
+    reader = Thread(target=place.curves.of_job, args=(rows[ADA],), daemon=True)
+    reader.start()
+    assert busy.began.wait(patience(30))
+    try:
+        for work in (lambda: place.curves.of_job(rows[BOB]), place.curves.sample, place.curves.of_devices):
+            other = Thread(target=work, daemon=True)
+            other.start()
+            other.join(patience(30))
+            assert not other.is_alive()
+        assert place.curves.of_job(rows[BOB]).curves
+    finally:
+        busy.ends.set()
+        reader.join(patience(30))
+
+
+def test_a_look_at_running_jobs_reads_a_part_and_the_next_goes_on(
+    place: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.submit(JOB)
+    place.until("running")
+    monkeypatch.setattr(module, "PIECE_BYTES", 200)
+    place.writes(*range(100))
+    place.curves.sample()
+    read = place.curves._live["1"][1].offset
+    assert 0 < read <= 200 * module.SAMPLED_PIECES
+    place.curves.sample()
+    assert read < place.curves._live["1"][1].offset <= 2 * read + 200
+    for _ in range(10):
+        place.steps()
+    assert place.steps()[-1] == 99

@@ -9,7 +9,8 @@ ROWS = re.findall(r"^\| H(\d+) \|.*\| `(tests/\S+\.py)::(test_\w+)` \|$", PAGE, 
 
 
 def test_every_attack_has_a_test_that_exists() -> None:
-    assert [int(number) for number, _, _ in ROWS] == list(range(1, 25))
+    assert [int(number) for number, _, _ in ROWS] == list(range(1, len(ROWS) + 1))
+    assert len(ROWS) > 30
     missing = [
         f"{path}::{name}"
         for _, path, name in ROWS

@@ -50,6 +50,7 @@ from runner.adapters.slurm.states import (
     parse_accounting,
     parse_drained,
     started_twice,
+    was_cancelled_by_person,
 )
 from runner.base.errors import Unavailable
 from runner.base.threads import PeriodicThread
@@ -412,7 +413,12 @@ class SlurmExecutor:
                 why = self._failure_to_start(record, row)
             except Unavailable as error:
                 return Unknown(key, f"{error}; job {number} was cancelled, and by whom is not known yet")
-            verdict = verdict if why is None else failed_start(key, row, why)
+            if why is None and was_cancelled_by_person(known := self._accounted(booking, record, evidence)):
+                verdict = judge(key, known, evidence, self._clock.now())
+            else:  # such as after a node was frozen for a while
+                verdict = failed_start(
+                    key, row, why or "its script never ran, and no person is known to have cancelled it"
+                )
         if isinstance(verdict, Gone):
             verdict = self._with_lost_nodes(booking, evidence, verdict)
         if isinstance(verdict, StartedTwice):

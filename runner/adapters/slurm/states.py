@@ -40,6 +40,11 @@ NOWHERE: Final = frozenset({"", "n/a"})
 FAILED_START: Final = re.compile(r"Duplicate jobid|Prolog")
 """How the reasons begin for which slurmctld drains a node that could not start a job."""
 
+FIRST_PERSON: Final = 1000
+"""The smallest uid of a person: Slurm cancels jobs as root or as its own user."""
+
+_CANCELLER: Final = re.compile(r"by (\d+)")
+
 COMPLETING: Final = timedelta(seconds=60)
 """How long Slurm may take to clean up after an attempt whose exit status is known."""
 
@@ -234,6 +239,12 @@ def failed_start(key: Key, row: Row, why: str) -> Gone:
     return Gone(key, None, error=error, never_started=True, reason=EndReason.NODE_FAILED)
 
 
+def was_cancelled_by_person(known: Row | None) -> bool:
+    """Return whether Slurm's accounting names a person who has cancelled a job, and not Slurm or nobody."""
+    found = None if known is None else _CANCELLER.fullmatch(known.reason)
+    return found is not None and int(found[1]) >= FIRST_PERSON
+
+
 def _judge_forgotten(key: Key, seen: Evidence) -> Verdict:
     if seen.exit_code is not None:
         return Gone(key, seen.exit_code, at=seen.exited_at)
@@ -305,7 +316,7 @@ def _describe_end(row: Row, reason: EndReason | None) -> str:
 
 def _canceller(row: Row) -> str:
     """Return who has cancelled a job, where the state of the accounting has it (``CANCELLED by 1000``)."""
-    found = re.fullmatch(r"by (\d+)", row.reason)
+    found = _CANCELLER.fullmatch(row.reason)
     return f" by uid {found[1]}" if found else ""
 
 

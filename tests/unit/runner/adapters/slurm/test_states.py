@@ -22,6 +22,7 @@ from runner.adapters.slurm.states import (
     parse_accounting,
     parse_drained,
     parse_rows,
+    was_cancelled_by_person,
 )
 from runner.core.ports.executor import Alive, EndReason, Gone, Key, Waiting
 
@@ -227,6 +228,21 @@ def test_who_cancelled_a_job_is_told_where_the_accounting_says_it() -> None:
     said = judge(KEY, found, BEGUN, NOW)
     assert isinstance(said, Gone)
     assert said.error == "job 12 was cancelled in Slurm on node1 by uid 1002"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_person"),
+    [
+        ("CANCELLED by 1002", True),
+        ("CANCELLED by 0", False),
+        ("CANCELLED by 64", False),
+        ("CANCELLED", False),
+    ],
+)
+def test_slurm_itself_is_no_person_who_cancels(state: str, *, is_person: bool) -> None:
+    found = parse_accounting(f"12|{state}|0:15|1001\n", "12", "", NAME)
+    assert was_cancelled_by_person(found) is is_person
+    assert not was_cancelled_by_person(None)
 
 
 @pytest.mark.parametrize(

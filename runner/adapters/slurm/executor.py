@@ -90,6 +90,16 @@ OUTPUT: Final = ".slurm-out"
 TRIES: Final = 3
 """Slurm calls a job over whose script is just being started; it is signalled again once it has begun."""
 
+CLEAN_START: Final = """\
+ulimit -c 0
+[ -n "${{RUNNER_CLEAN-}}" ] ||
+    exec setpriv --no-new-privs -- env --ignore-environment --default-signal=INT,QUIT \\
+        RUNNER_CLEAN=1 {passed} /bin/sh "$0"
+unset RUNNER_CLEAN
+"""
+"""The script starts again without Slurm's environment; the values of the job's own are no arguments, which
+everybody on the node could list."""
+
 LOG_OF_NODE: Final = """\
 case $RUNNER_NODE in 0) log={directory}/log.txt ;; *) log={directory}/node-$RUNNER_NODE.log.txt ;; esac
 """
@@ -259,18 +269,16 @@ class SlurmExecutor:
             "LANG": "C.UTF-8",
             **attempt_environment(request, request.run_dir, request.run_dir / "cache"),
         }
-        words = [f"{name}={value}" for name, value in variables.items()]
         several = _nodes(request) > 1
         kept = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_ID"]
         kept += OF_NODE if several else ("SLURMD_NODENAME",)
         passed = " ".join(f'"{name}=${{{name}-}}"' for name in kept)
         entry = entry_script(request.directory or request.run_dir, request.log, request.argv)
-        clean = "env --ignore-environment --default-signal=INT,QUIT"
-        said = " ".join(quote(word) for word in words)
+        exports = "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
         log = str(request.log)
         start = " ".join('"$log"' if several and word == log else quote(word) for word in entry)
-        command = f"ulimit -c 0\nexec setpriv --no-new-privs -- {clean} {said} {passed} {start}\n"
-        return LOG_OF_NODE.format(directory=quote(str(request.log.parent))) + command if several else command
+        place = LOG_OF_NODE.format(directory=quote(str(request.log.parent))) if several else ""
+        return f"{CLEAN_START.format(passed=passed)}{exports}{place}exec {start}\n"
 
     def _with_interface(self, request: LaunchRequest) -> LaunchRequest:
         """Return a request whose processes talk through the interface of the settings."""

@@ -42,7 +42,9 @@ def test_a_network_that_begins_where_another_ended_is_killed_and_ends_with_the_s
     for end in report["ends"]:
         assert end == report["reference"]
     alone = spec("imu_stream velocity", tmp_path / "made up")
-    other = torture(tmp_path / "others", {"spec": alone, "arms": ARMS, "seed": seed, **kills})
+    other = torture(
+        tmp_path / "others", {"spec": alone, "arms": ARMS, "seed": seed, **dict.fromkeys(kills, 0)}
+    )
     assert other["reference"]["weights"] != report["reference"]["weights"]
 
 
@@ -90,7 +92,7 @@ def chain(root: Path, data: Path, kills: dict[str, int]) -> list[str | None]:
     before, hashes = None, []
     for number, module in enumerate(MODULES, 1):
         asked = spec(f"imu_stream {module}", data)
-        asked["workload"] |= {"bidirectional": True, "steps": 300}
+        asked["workload"] |= {"bidirectional": True, "steps": 200}
         asked["checkpoint"] = {"every_steps": 20, "keep": 2}
         if before is not None:
             asked["workload"]["init_from"] = f"job/{number - 1}/final"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.contract import Manifest, checkpoint_name, checkpoints, verify
+from tests.chaos.endless import endless, saves, saves_at
 from tests.fakes.daemon.service import Service, service, until
 
 QUEUE = {
@@ -21,30 +21,6 @@ def shared() -> Iterator[Service]:
     """A daemon with room for one job at a time, and levels of seconds."""
     with service(cpus=1, watch_every_s=0.2, queue=QUEUE) as made:
         yield made.start()
-
-
-def endless(daemon: Service, name: str) -> str:
-    """Submit a training that goes on until it is cancelled, so that no step of it can be missed."""
-    checkpoint = {"every_steps": 50, "keep": 1000}
-    return daemon.submit(daemon.training(name, 10**6, checkpoint=checkpoint), end="cancelled")
-
-
-def saves(daemon: Service, job_id: str, attempt: int) -> Manifest:
-    """Return a checkpoint of an attempt or a later one, once there is one."""
-
-    def look() -> Manifest | None:
-        newest = next((path for _, path in checkpoints(daemon.paths(job_id).lineage_dir)), None)
-        found = None if newest is None else verify(newest)
-        return found if found is not None and found.attempt >= attempt else None
-
-    return until(look, f"attempt {attempt} of job {job_id} saves", more=daemon.log_tail)
-
-
-def saves_at(daemon: Service, job_id: str, step: int) -> Manifest:
-    """Return the checkpoint of a step, once it is there."""
-    place = daemon.paths(job_id).lineage_dir / checkpoint_name(step)
-    until(place.exists, f"job {job_id} saves step {step}", 240, more=daemon.log_tail)
-    return verify(place)
 
 
 def test_a_long_training_gives_way_to_short_ones_and_its_state_is_the_same(shared: Service) -> None:

@@ -15,11 +15,11 @@ from tests.fakes.workloads.counter_image import counter_image
 
 pytestmark = pytest.mark.engine
 
-STEPS = 3000
-"""In which a canary can be measured beside a training that goes on."""
+STEPS = 10**6
+"""Of a training that goes on until it is cancelled, so that no step of it can be missed."""
 
-FEWER = 1800
-"""In which a training that has begun can be changed twice."""
+EITHER_WAY = {0, 3}
+"""What was measured decides whether a change is made: on a busy machine it is not."""
 
 FEW = 900
 """In which one that does not go on by itself can be changed."""
@@ -48,7 +48,7 @@ def at_step(daemon: Service, job_id: str, step: int) -> Json:
     return until(look, f"job {job_id} is at step {step}", more=daemon.log_tail)
 
 
-def apply(daemon: Service, file: Path, *options: str, code: int = 0) -> Json:
+def apply(daemon: Service, file: Path, *options: str, code: int | set[int] = 0) -> Json:
     *_, answer = daemon.runner("apply", str(file), *options, "--json", code=code).splitlines()
     found: Json = json.loads(answer)
     return found
@@ -94,12 +94,12 @@ def test_a_change_that_is_stored_is_taken_up_by_the_next_start_with_the_same_bit
 
 
 def test_another_trajectory_is_declined_then_resumed_and_a_new_model_is_rolled_back(daemon: Service) -> None:
-    job_id = daemon.submit(training(daemon, "changed", FEWER), end="cancelled")
+    job_id = daemon.submit(training(daemon, "changed", STEPS), end="cancelled")
     at_step(daemon, job_id, 250)
-    hotter = training(daemon, "changed", FEWER, workload={"learning_rate": 0.002})
+    hotter = training(daemon, "changed", STEPS, workload={"learning_rate": 0.002})
     assert apply(daemon, hotter, code=3)["outcome"] == "decline"
     allowed = training(
-        daemon, "changed", FEWER, workload={"learning_rate": 0.002}, allow=["changed_training"]
+        daemon, "changed", STEPS, workload={"learning_rate": 0.002}, allow=["changed_training"]
     )
     assert apply(daemon, allowed)["outcome"] == "resume"
     resumed = until(
@@ -108,7 +108,7 @@ def test_another_trajectory_is_declined_then_resumed_and_a_new_model_is_rolled_b
     assert resumed["attempts"][0]["checkpoint_step"] >= 250
     at_step(daemon, job_id, 600)
     wider = training(
-        daemon, "changed", FEWER, workload={"learning_rate": 0.002, "width": 64}, allow=["changed_training"]
+        daemon, "changed", STEPS, workload={"learning_rate": 0.002, "width": 64}, allow=["changed_training"]
     )
     assert apply(daemon, wider, "--approve")["outcome"] == "restart"
     until(
@@ -130,7 +130,7 @@ def test_a_canary_is_measured_beside_a_training_and_leaves_nothing_in_its_lineag
     job_id = daemon.submit(training(daemon, "tried", environment={"A": "b"}), end="cancelled")
     at_step(daemon, job_id, 250)
     file = training(daemon, "tried", profile={"extends": "cpu", "threads": 1, "optimizer": "loop"})
-    answer = apply(daemon, file, "--dry-run", "--canary", "50")
+    answer = apply(daemon, file, "--dry-run", "--canary", "50", code=EITHER_WAY)
     assert answer["econ"]["rate_new"]["mean"] > 0
     assert answer["econ"]["seconds"]["keep"] > 0
     canary = daemon.job("tried-canary")
@@ -147,11 +147,11 @@ def test_a_canary_is_measured_beside_a_training_and_leaves_nothing_in_its_lineag
 
 def test_a_job_that_fills_its_machine_makes_room_for_its_canary(daemon: Service) -> None:
     resources = {"cpus": 1, "memory": "40GiB"}
-    job_id = daemon.submit(training(daemon, "large", FEWER, resources=resources), end="cancelled")
+    job_id = daemon.submit(training(daemon, "large", STEPS, resources=resources), end="cancelled")
     at_step(daemon, job_id, 250)
     loop = {"extends": "cpu", "threads": 1, "optimizer": "loop"}
-    file = training(daemon, "large", FEWER, resources=resources, profile=loop)
-    said = daemon.runner("apply", str(file), "--canary", "50")
+    file = training(daemon, "large", STEPS, resources=resources, profile=loop)
+    said = daemon.runner("apply", str(file), "--canary", "50", code=EITHER_WAY)
     assert "there is no room beside the job" in said
     assert "to start again, with the change or without" in said
     ended = leave(daemon, job_id, 2)

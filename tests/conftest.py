@@ -72,13 +72,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.timeout(patience(mark.args[0])), append=False)
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--accept", action="store_true", help="write the texts that differ into the tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Leave out what costs seconds: looking for what may be freed while modules load, coloured tracebacks."""
     # A shell that runs the tests in the background ignores SIGINT, as nohup ignores SIGHUP, and so would each
     # command that they start.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+    if config.getoption("--accept"):
+        config.pluginmanager.import_plugin("tests.accept")
     slowness()  # before the workers of pytest-xdist are started, which inherit it
     gc.disable()
     hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine is no mistake

@@ -28,7 +28,11 @@ PROPERTIES: Final = (
     "tests/unit/runner/core/scheduler/test_attained_properties.py",
     "tests/unit/runner/core/scheduler/test_reservations.py",
 )
-BITS: Final = ("tests/chaos/test_bitwise_processes.py", "tests/chaos/test_bitwise_containers.py")
+BITS: Final = (
+    "tests/chaos/test_bitwise_processes.py",
+    "tests/chaos/test_bitwise_stopped_early.py",
+    "tests/chaos/test_bitwise_containers.py",
+)
 RANKS: Final = ("tests/chaos/test_distributed_killed.py",)
 
 

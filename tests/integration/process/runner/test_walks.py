@@ -25,6 +25,10 @@ LAYERS: Final = ("cli", "client", "server", "services", "control", "agent", "ada
 """The highest first."""
 
 MOST_STATIONS: Final = 9
+READING: Final = "The way of a reading of a GPU to an allocation"
+BEFORE_A_JOB: Final = 4
+"""Stations of that walk that a reading passes without a job."""
+
 JOB: Final[dict[str, Any]] = {
     "workload": {"kind": "program", "command": ["sh", "-c", "exit 3"]},
     "accelerator": "cuda",
@@ -99,22 +103,34 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
         file = made.root / "job.yaml"
         file.write_text(json.dumps(JOB))
         with traced_daemon(made, made.environ):
+            began = WALKS[READING][:BEFORE_A_JOB]
+            until(
+                lambda: followed(read_calls(place / "calls"), began), "a device was read and its status known"
+            )
             with traced(["submit", str(file)], made.environ, subprocess.PIPE) as command:
                 printed, _ = command.communicate(timeout=patience())
             assert command.returncode == 0, (printed, made.log_tail())
             ended = made.ends("1")
             assert (ended["outcome"], len(ended["attempts"])) == ("failed", 2)
-    found = sorted(
-        (json.loads(line) for line in (place / "calls").read_text().splitlines()), key=lambda call: call["at"]
-    )
+    return read_calls(place / "calls")
+
+
+def read_calls(file: Path) -> list[Call]:
+    """Return all calls that were traced, in order."""
+    *lines, _unfinished = file.read_text().split("\n")
+    found = sorted(map(json.loads, lines), key=lambda call: call["at"])
     return [Call(each["function"], tuple(each["callers"])) for each in found]
 
 
 def followed(calls: Sequence[Call], stations: Sequence[Station]) -> list[Call] | None:
-    """Return the calls of the stations in their order, None if they were not made in it."""
+    """Return the calls of the stations in their order and by their callers, None if they were not made so.
+
+    A station may be called by others in between, such as the scheduler by a loop that has nothing to place.
+    """
     left, found = iter(calls), []
     for station in stations:
-        call = next((call for call in left if call.function == station.function), None)
+        wanted = (station.function, station.called_by)
+        call = next((call for call in left if (call.function, call.called_by) == wanted), None)
         if call is None:
             return None
         found.append(call)
@@ -132,10 +148,17 @@ def second_launch(calls: Sequence[Call]) -> Sequence[Call]:
     return calls[launches[0] + 1 : launches[1] + 1]
 
 
+def first_launch(calls: Sequence[Call]) -> Sequence[Call]:
+    """Return the calls from the start of the daemon to the first launch."""
+    return calls[
+        : next(i for i, call in enumerate(calls) if call.function.endswith(".ProcessExecutor.launch"))
+    ]
+
+
 WHEN: Final = {
     "A job file's way to a container": submission,
     "An exit's way to a decision and the next launch": second_launch,
-    "The way of a reading of a GPU to an allocation": second_launch,
+    READING: first_launch,
 }
 
 
@@ -147,9 +170,8 @@ def test_the_page_has_three_walks_of_at_most_nine_stations() -> None:
 @pytest.mark.parametrize("walk", WALKS)
 def test_a_walk_is_what_a_real_run_calls_and_never_climbs(walk: str, calls: list[Call]) -> None:
     stations = WALKS[walk]
-    found = followed(WHEN[walk](calls), stations)
-    assert found is not None, f"{walk}: {[call.function for call in calls]}"
-    assert [call.called_by for call in found] == [station.called_by for station in stations]
+    made = WHEN[walk](calls)
+    assert followed(made, stations), f"{walk}: {[(call.called_by, call.function) for call in made]}"
     for station in stations:
         if station.called_by != "thread":
             assert LAYERS.index(station.called_by) <= LAYERS.index(station.layer), f"{station} climbs"
@@ -158,9 +180,10 @@ def test_a_walk_is_what_a_real_run_calls_and_never_climbs(walk: str, calls: list
 @pytest.mark.parametrize("walk", WALKS)
 def test_calls_in_another_order_or_too_few_are_no_walk(walk: str) -> None:
     stations = WALKS[walk]
-    made = [Call(station.function, ()) for station in stations]
+    made = [Call(each.function, (f"runner.{each.called_by}.x",)) for each in stations]
     between = Call("runner.control.loop.ControlLoop.run_once", ())
     assert followed([each for call in made for each in (between, call)], stations) == made
     assert followed([*made[1:], made[0]], stations) is None
     assert followed([made[1], made[0], *made[2:]], stations) is None
     assert followed(made[:-1], stations) is None
+    assert followed([*made[:-1], Call(made[-1].function, ("runner.services.x",))], stations) is None

@@ -1,9 +1,10 @@
 """Write every generated page anew: ``python -m scripts.docs``."""
 
-from scripts.docs import cli, job_file, machines, policy, promises, sources
+from scripts.docs import cli, decisions, job_file, machines, policy, promises, sources
 from scripts.docs.page import DOCS, regenerate
 
 PAGES = {
+    "explanation/changing-a-running-job.md": decisions.reference,
     "reference/cli.md": cli.reference,
     "reference/jobfile-fields.md": job_file.reference,
     "reference/policy-facts.md": policy.reference,

@@ -20,7 +20,7 @@ from runner.core.policy import explain as records
 from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.change_class import ChangeClass, RevisionChange, change_rows
 from runner.core.policy.decision import PolicyDecision, Situation
-from runner.core.policy.economics import ChangeCosts, Evaluations, Overheads, Risk, Work, estimate_mtbf_s
+from runner.core.policy.economics import ChangeCosts, Overheads, Risk, Work, estimate_mtbf_s
 from runner.core.policy.evaluate import decide, pays
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.model import STARTS, Verb
@@ -32,7 +32,9 @@ from runner.services.rollout.progress import Saving, StepTimes, saves_when_asked
 from runner.services.rollout.throughput import (
     NEVER,
     MetricsLine,
+    RunningEvaluation,
     Throughput,
+    expect_evaluations,
     measure_throughput,
     seconds_to_first_step,
     slowdown,
@@ -313,11 +315,12 @@ class RolloutEvaluator:
         new_pace = measured.pace if measured else None
         rate = now_pace.steps if now_pace else None
         costs = self._costs(measured, written, now_pace)
+        every = getattr(self.before.job.workload, "eval_every", None)
         case = ChangeCosts(
             self._work(),
             costs,
             self._risk(now_pace),
-            self._evaluations(now_pace, new_pace, written, now),
+            expect_evaluations(every, now_pace, new_pace, self._running_evaluation(written, now)),
             costs.start_s if self._stands_still else None,
         )
         return CostBenefit(
@@ -347,25 +350,16 @@ class RolloutEvaluator:
             return Overheads()
         return Overheads(start_s=seconds_to_first_step(written, launched, pace.steps.mean))
 
-    def _evaluations(
-        self, old: Throughput | None, new: Throughput | None, written: Sequence[MetricsLine], now: datetime
-    ) -> Evaluations:
-        """Return what evaluations take; what a canary has not shown takes as long as before."""
-        every = getattr(self.before.job.workload, "eval_every", None)
-        now_s = (old.eval_s if old else None) or 0.0
-        running_s = None
-        status = self.service.queries.progress(self.row)
-        if status is not None and status.phase is Phase.EVAL:
-            last_s = max((line.time for line in written if line.trained), default=status.time)
-            elapsed_s = max(now.timestamp() - last_s, 0.0)
-            if status.eval_s is not None and status.eval_left_s is not None:  # as its log tells
-                now_s = status.eval_s
-                running_s = max(status.eval_left_s - (now.timestamp() - status.time), 0.0)
-            else:
-                now_s = max(now_s, elapsed_s)
-                running_s = max(now_s - elapsed_s, 0.0)
-        seen_s = new.eval_s if new else None
-        return Evaluations(every, now_s, now_s if seen_s is None else seen_s, running_s)
+    def _running_evaluation(self, written: Sequence[MetricsLine], now: datetime) -> RunningEvaluation | None:
+        """Return the evaluation that runs, None if none does."""
+        status, now_s = self.service.queries.progress(self.row), now.timestamp()
+        if status is None or status.phase is not Phase.EVAL:
+            return None
+        if status.eval_s is not None and status.eval_left_s is not None:  # as its log tells
+            left_s = max(status.eval_left_s - max(now_s - status.time, 0.0), 0.0)
+            return RunningEvaluation(max(status.eval_s - left_s, 0.0), left_s)
+        last_s = max((line.time for line in written if line.trained), default=status.time)
+        return RunningEvaluation(max(now_s - last_s, 0.0))
 
     def _left_s(self, now: datetime) -> float | None:
         """Return the time that the limit of the job leaves, None without a limit."""

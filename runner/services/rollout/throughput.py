@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from runner.core.policy.economics import MIN_MEASUREMENTS, Rate
+from runner.core.policy.economics import MIN_MEASUREMENTS, Evaluations, Rate
 
 METRICS_BYTES: Final = 4 * 1024**2
 """How much of the end of ``metrics.jsonl`` is read."""
@@ -104,6 +104,30 @@ def measure_throughput(
 def seconds_to_first_step(lines: Sequence[MetricsLine], launched: datetime, rate: float) -> float:
     """Return how long a start takes: from the launch to the beginning of the first step."""
     return max(lines[0].time - launched.timestamp() - 1 / rate, 0.0)
+
+
+class RunningEvaluation(NamedTuple):
+    """An evaluation that runs: for how long, and for how long still, if its log tells that."""
+
+    elapsed_s: float
+    left_s: float | None = None
+
+
+def expect_evaluations(
+    every: int | None, old: Throughput | None, new: Throughput | None, running: RunningEvaluation | None
+) -> Evaluations:
+    """Return what the evaluations of a job take; what a canary has not shown takes as long as before.
+
+    Of the first one nobody knows how long it takes, unless its log tells that: it may end at once.
+    """
+    now_s = (old.eval_s if old else None) or 0.0
+    left_s = None
+    if running is not None:
+        whole_s = running.elapsed_s + (running.left_s or 0.0)
+        now_s = whole_s if running.left_s is not None else max(now_s, whole_s)
+        left_s = now_s - running.elapsed_s
+    seen_s = new.eval_s if new else None
+    return Evaluations(every, now_s, now_s if seen_s is None else seen_s, left_s)
 
 
 def slowdown(written: Sequence[MetricsLine], beside: Span, alone: Rate) -> float:

@@ -171,6 +171,9 @@ def scenario() -> list[Decision]:
     last.real["keep"] = finished("last") - last.at
     first.real["keep"] = finished("last") - began
     print("  and what resuming would have taken: the end of the second epoch, with the change", flush=True)
+    runner(
+        "apply", str(FILES / "last-memory.yaml"), show=False
+    )  # it has ended: its next start has the change
     again = time.time()
     runner("restart", "last", "--from", str(EPOCH * (EPOCHS - 1)))
     last.real["resume"] = finished("last") - again

@@ -364,8 +364,9 @@ def _evaluate(
         first = True
     began = time.monotonic()
     between = _no_save if first else _saving_within(training, checkpoints, progress.step, began)
+    progress.evaluation = None
     with reporter.within(Phase.EVAL):
-        found = training.evaluate(requests, between)
+        found = training.evaluate(requests, _telling(reporter, training.plan.eval_batches, between))
     if training.ranks.agree(found is None)[0] or found is None:
         return
     guard.evaluated(time.monotonic() - began)
@@ -383,6 +384,19 @@ def _evaluate(
         if training.ranks.leads:
             checkpoints.publish_best(progress.step, weights)
     training.ranks.wait_for_leader()
+
+
+def _telling(reporter: Reporter, batches: int, between: Callable[[], None]) -> Callable[[], None]:
+    """Return what is done before each batch of an evaluation, with the report of how much of it is over."""
+    began, done = time.monotonic(), 0
+
+    def tell() -> None:
+        nonlocal done
+        reporter.evaluated(done / batches, time.monotonic() - began)
+        done += 1
+        between()
+
+    return tell
 
 
 def _no_save() -> None:

@@ -63,6 +63,7 @@ class Progress:
     checkpoint_step: int | None = None
     save_every_s: float | None = None
     save_stall_s: float | None = None
+    evaluation: tuple[float, float] | None = None  # seconds that the one that runs takes, and still takes
     resumed_from: int | None = None
     rejected: tuple[Rejected, ...] = ()
     weights_sha256: str | None = None
@@ -143,6 +144,13 @@ class Reporter:
         if self._clock() - self._beat_at >= HEARTBEAT_S:
             self.beat()
 
+    def evaluated(self, share: float, passed_s: float) -> None:
+        """Record which share of an evaluation is over, and how long that has taken."""
+        if share > 0:
+            self.progress.evaluation = (passed_s / share, passed_s * (1 / share - 1))
+        if self._clock() - self._beat_at >= HEARTBEAT_S:
+            self.beat()
+
     def beat(self) -> None:
         """Write the heartbeat."""
         self._beat_at = self._clock()
@@ -199,9 +207,12 @@ class Reporter:
             self._trackers.end(_TRACKED_ENDS.get(cause, "FAILED"), self.progress.step)
 
     def _status(self) -> Status:
-        now = self.progress
+        now, phase = self.progress, self._phases.current
+        eval_s, eval_left_s = (now.evaluation if phase is Phase.EVAL else None) or (None, None)
         return Status(
-            phase=self._phases.current,
+            phase=phase,
+            eval_s=eval_s,
+            eval_left_s=eval_left_s,
             time=time.time(),
             step=now.step,
             total_steps=now.total_steps,

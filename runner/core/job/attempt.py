@@ -89,3 +89,4 @@ class ExpectedSpeedup:
     back_to: int  # the revision before
     rate: float  # steps per second before
     faster: float  # how many times faster it was measured to be, at the bounds against it
+    back_s: float = 0.0  # what the stop and the start of going back cost

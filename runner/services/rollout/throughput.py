@@ -36,14 +36,6 @@ class Throughput:
     steps: Rate
     eval_s: float | None = None
 
-    def overall(self, eval_every: int | None, eval_s: float | None = None) -> Rate:
-        """Return the rate with evaluations spread over it; ``eval_s`` stands in for what was not seen."""
-        took = self.eval_s if self.eval_s is not None else eval_s
-        if not eval_every or not took:
-            return self.steps
-        mean = 1 / (1 / self.steps.mean + took / eval_every)
-        return Rate(mean, self.steps.deviation * (mean / self.steps.mean) ** 2, self.steps.count)
-
 
 @dataclass(frozen=True, slots=True)
 class MetricsLine:

@@ -34,12 +34,16 @@ class MeasuredSpeedup:
 
 
 def verify(promise: ExpectedSpeedup, rate: Rate, work: Work) -> MeasuredSpeedup:
-    """Return the measured speed-up of a change; a rollback would start from the step ``work.saved``."""
+    """Return the measured speed-up of a change; a rollback would start from the step ``work.saved``.
+
+    It is rolled back only if that ends sooner at the rate that speaks against it.
+    """
     faster = rate.mean / promise.rate
     said = f"{faster:.2f} times as fast, of {promise.faster:.2f} that were measured before"
     if not misses_expectation(promise.faster, faster):
         return MeasuredSpeedup(f"the change keeps what it promised: {said}", roll_back=False)
-    on_s, back_s = (work.total - work.done) / rate.mean, (work.total - work.saved) / promise.rate
+    on_s = (work.total - work.done) / rate.high
+    back_s = promise.back_s + (work.total - work.saved) / promise.rate
     if back_s < on_s:
         return MeasuredSpeedup(f"the change brings too little: {said}", roll_back=True)
     return MeasuredSpeedup(
@@ -95,7 +99,7 @@ class RolloutVerifier:
         plan = parse_revision(row.revision).job.workload
         found = verify(
             promise,
-            seen.overall(getattr(plan, "eval_every", None)),
+            seen.steps,
             Work(float(plan.known_steps or status.total_steps or 0), status.step, saved),
         )
         now = service.clock.now()

@@ -52,6 +52,17 @@ def test_a_heartbeat_counts_the_items_since_the_attempt_began(paths: RunPaths) -
     assert (status(paths).items, status(paths).items_per_s) == (1000, 10.0)
 
 
+def test_a_heartbeat_tells_how_much_of_an_evaluation_is_left(paths: RunPaths) -> None:
+    clock = Clock()
+    reporter = Reporter(paths, clock)
+    with reporter.within(Phase.EVAL):
+        assert (status(paths).eval_s, status(paths).eval_left_s) == (None, None)
+        clock.now += 10
+        reporter.evaluated(0.25, 10.0)
+        assert (status(paths).eval_s, status(paths).eval_left_s) == (40.0, 30.0)
+    assert (status(paths).phase, status(paths).eval_left_s) == (Phase.INIT, None)
+
+
 def test_a_change_of_phase_is_told_at_once(paths: RunPaths) -> None:
     reporter = Reporter(paths, Clock())
     reporter.begin()

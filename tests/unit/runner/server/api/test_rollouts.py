@@ -316,6 +316,23 @@ def test_a_canary_is_a_job_of_its_own_that_is_taken_away_when_it_has_been_measur
     assert not list((site.directory / "jobs").glob(".canary-*"))
 
 
+def test_a_canary_evaluates_where_its_job_does_and_the_rest_of_an_evaluation_is_work(site: Place) -> None:
+    text = BASE.replace("eval_every: null", "eval_every: 100")
+    cached = text.replace('"off"', "memory")
+    site.runs(text)
+    site.saves(40)
+    site.writes(1.0)
+    canary = site.measured(cached, 10.0)
+    spec = json.loads((site.attempt_dir(canary) / "spec.json").read_text())
+    assert (spec["workload"]["eval_every"], spec["checkpoint"]["before_eval"]) == (20, False)
+    evaluating = Status(
+        phase=Phase.EVAL, time=time.time(), step=60, total_steps=400, eval_s=900, eval_left_s=500
+    )
+    (site.attempt_dir() / "status.json").write_text(dump(evaluating))
+    lines = site.apply(cached, canary=canary, dry_run=True)["arithmetic"]
+    assert any("4 evaluations * 900.0 s + " in line and "s of the one that runs" in line for line in lines)
+
+
 def test_a_change_that_was_measured_to_pay_is_resumed_with_its_arithmetic(site: Place) -> None:
     site.runs()
     site.saves(40)
@@ -542,6 +559,13 @@ def test_a_change_is_taken_back_only_if_it_disappoints_and_going_back_ends_soone
     found = verify(PROMISE, Rate(rate, 0.0, 30), Work(400, 200, saved))
     assert found.roll_back is back
     assert words in found.text
+
+
+def test_going_back_costs_a_stop_and_a_start_and_a_doubtful_rate_takes_nothing_back() -> None:
+    dear = ExpectedSpeedup(back_to=1, rate=1.0, faster=4.0, back_s=250.0)
+    assert verify(dear, Rate(0.5, 0.0, 30), Work(400, 200, 200)).roll_back is False
+    assert verify(PROMISE, Rate(0.5, 0.0, 30), Work(400, 200, 200)).roll_back is True
+    assert verify(PROMISE, Rate(0.8, 2.0, 25), Work(400, 200, 200)).roll_back is False
 
 
 @pytest.mark.parametrize(("per_s", "revision"), [(12.0, 2), (0.2, 3)])

@@ -5,10 +5,12 @@ import math
 
 import pytest
 
-from runner.core.policy.economics import Rate
+from runner.core.policy.economics import Evaluations, Rate
 from runner.services.rollout.throughput import (
     MetricsLine,
+    RunningEvaluation,
     Throughput,
+    expect_evaluations,
     measure_throughput,
     parse_metrics,
     slowdown,
@@ -97,14 +99,28 @@ def test_an_evaluation_is_counted_by_itself() -> None:
     assert found.eval_s == pytest.approx(4.0)
 
 
-def test_evaluations_are_spread_over_the_steps_between_them() -> None:
-    seen = Throughput(Rate(2.0, 0.1, 25), eval_s=5.0)
-    overall = seen.overall(10)  # half a second for a step, and half a second of evaluation
-    assert overall.mean == pytest.approx(1.0)
-    assert overall.deviation == pytest.approx(0.025)
-    assert seen.overall(None) == seen.steps
-    assert Throughput(seen.steps).overall(10, eval_s=5.0) == overall
-    assert Throughput(seen.steps).overall(10) == seen.steps
+SEEN = Throughput(Rate(2.0, 0.1, 25), eval_s=5.0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "running", "expected"),
+    [
+        (SEEN, Throughput(Rate(2.0, 0.1, 25), eval_s=1.0), None, Evaluations(10, 5.0, 1.0)),
+        (SEEN, Throughput(Rate(2.0, 0.1, 25)), None, Evaluations(10, 5.0, 5.0)),
+        (None, None, None, Evaluations(10)),
+        (SEEN, None, RunningEvaluation(4.0), Evaluations(10, 5.0, 5.0, 1.0)),
+        (SEEN, None, RunningEvaluation(7.0), Evaluations(10, 7.0, 7.0, 0.0)),
+        (SEEN, None, RunningEvaluation(4.0, 3.0), Evaluations(10, 7.0, 7.0, 3.0)),
+        (None, None, RunningEvaluation(4.0), Evaluations(10, 4.0, 4.0, 0.0)),
+    ],
+)
+def test_an_evaluation_takes_as_long_as_was_seen_of_it_or_as_its_log_tells(
+    old: Throughput | None,
+    new: Throughput | None,
+    running: RunningEvaluation | None,
+    expected: Evaluations,
+) -> None:
+    assert expect_evaluations(10, old, new, running) == expected
 
 
 def test_a_step_that_is_reported_twice_takes_no_time() -> None:

@@ -25,9 +25,9 @@ FASTER: Final = (7, 10)
 EPOCHS_TOLD: Final = 120
 
 EPOCH: Final = 150
-"""Steps; the demonstration has three epochs, and validation is most of each."""
+"""Steps; the demonstration has five epochs, and validation is most of each."""
 
-EPOCHS: Final = 3
+EPOCHS: Final = 5
 SHARE: Final = DONE / BATCHES
 CANARY: Final = 60
 CANARY_AT: Final = 30
@@ -75,7 +75,7 @@ def job_file(folder: Path, name: str, graphs: str, *, before_eval: bool) -> Path
             "steps": EPOCH * EPOCHS,
             "batch_size": 4,
             "eval_every": EPOCH,
-            "eval_batches": 600,
+            "eval_batches": 290,
             "log_every": 1,
         },
         "profile": {"extends": "cpu", "name": f"graphs-{graphs}", "graph_cache": graphs, "threads": 1},
@@ -207,7 +207,7 @@ def replay(demo: Any, folder: Path) -> bool:  # noqa: ANN401  (the module of the
     print("=== gogooku3 at 84 % of the validation bar, by the figures of its report")
     for line in told():
         print(f"  {line}")
-    print(f"\n=== the same on this machine, three short epochs, policy {POLICY}", flush=True)
+    print(f"\n=== the same on this machine, five short epochs, policy {POLICY}", flush=True)
     run = Replay(demo, folder)
     keep_s = run.keep("told-keep")
     cases = {}

@@ -14,7 +14,7 @@ FAILURES: Final = {
     "config": ("{'model': {}}['optimizer']\n", "KeyError: 'optimizer'"),
     "arguments": (
         "import argparse, sys\nsys.argv += ['--lr2', '3']\nargparse.ArgumentParser().parse_args()\n",
-        "unrecognized arguments: --lr2",
+        "the program refuses its arguments",
     ),
     "permission": ("raise PermissionError(13, 'Permission denied', '/checkpoints')\n", "PermissionError"),
     "type": ("len(3)\n", "TypeError: object of type 'int' has no len()"),
@@ -35,7 +35,7 @@ FAILURES: Final = {
             f"{STEPS}import sys\n"
             "sys.stderr.write('CUDA error: uncorrectable ECC error encountered\\n')\nsys.exit(1)\n"
         ),
-        "uncorrectable ECC",
+        "a device has failed",
     ),
     "rank": (
         (

@@ -11,8 +11,19 @@ from typing import Final
 
 from runner.base.errors import Refused
 from runner.core.ports.executor import Key, LaunchRequest
+from runner.files.field_checks import HOOK_VARIABLES
 
-ENTRY: Final = 'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; exec "$@"'
+_SECRETS: Final = """\
+for name in ${RUNNER_SECRET_ENV-}; do
+  value=$(cat "$RUNNER_SECRETS_DIR/$name") || exit 126; command export "$name=$value"
+done; umask "${RUNNER_UMASK:-077}"
+"""
+"""Part of a shell script: the variables whose values are in the files of secrets, and the umask.
+
+The values are in no request to an engine, in no record and in no argument.
+"""
+
+ENTRY: Final = f'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; {_SECRETS}exec "$@"'
 """A shell script that opens the log, changes to the working directory and is replaced by the program.
 
 Arguments: the working directory, the log, the program and its arguments.  The program appends to the log
@@ -31,7 +42,7 @@ umask 077; read -r host </proc/sys/kernel/hostname; claim=${2%/*}/.started-$host
 if [ -e "$claim" ]; then echo "the container was started again: an attempt starts once" >&2; exit 125; fi
 true 2>/dev/null >"$claim"
 exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
-env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
+@SECRETS@env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
 env --default-signal=INT,QUIT /bin/sh -c 'exec "$@"' runner "$@" 3>&- &
 main=$!
 exec 2>/dev/null
@@ -55,7 +66,7 @@ for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_contro
 done
 [ -z "$killed" ] || { echo "oom_kill $killed" >&3; sleep 0.4 || sleep 1; }
 exit $status
-"""
+""".replace("@SECRETS@", _SECRETS)
 )
 """``ENTRY`` for a container: the shell stays as the parent of the program.
 
@@ -72,11 +83,11 @@ SIGQUIT ignored.  Where ``env`` cannot reset them (coreutils before 8.31, busybo
 shell: it alone gets the signals, and nothing waits for the daemon to read the count.
 """
 
-INSIDE: Final = 'umask 077; cd "$1" || exit 126; shift; exec "$@"'
+INSIDE: Final = 'umask "${RUNNER_UMASK:-077}"; cd "$1" || exit 126; shift; exec "$@"'
 """A shell script that a command inside of a running attempt begins with; its output goes to whoever asked."""
 
 FORBIDDEN_VARIABLES: Final = re.compile(
-    r"LD_.*|NVIDIA_.*|DOCKER_.*|(AMD|ROCR|HIP|CUDA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
+    rf"LD_.*|{HOOK_VARIABLES}|DOCKER_.*|(AMD|ROCR|HIP|CUDA)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL"
 )
 """Environment variables that a job must not set.
 

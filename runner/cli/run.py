@@ -28,6 +28,9 @@ SHOWN: Final = "runner run"
 
 REQUIREMENTS: Final = "requirements.txt"
 
+SECRETS: Final = "~/.config/runner/secrets"
+"""The directory of secrets that are named without a file."""
+
 ANSWERS: Final = {"d": False, "detach": False, "c": True, "cancel": True}
 """Answers to Ctrl-C, and whether each cancels the job."""
 
@@ -67,6 +70,20 @@ def variables(
             raise click.BadParameter(f"{key[:60]!r} is not set here; write {key[:60]}=VALUE", ctx, param)
         found[key] = value if equals else os.environ[key]
         check_text(ctx, param, found[key])
+    return tuple(found.items())
+
+
+def secrets(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Return ``NAME=FILE`` pairs; ``NAME`` alone is a file in the user's directory of secrets."""
+    found = {}
+    for one in given:
+        check_text(ctx, param, one)
+        name, equals, file = one.partition("=")
+        if not name or (equals and not file):
+            raise click.BadParameter(f"{one[:60]!r} is not NAME or NAME=FILE", ctx, param)
+        found[name] = os.path.expanduser(file or f"{SECRETS}/{name}")  # noqa: PTH111  pathlib takes 5 ms
     return tuple(found.items())
 
 
@@ -142,6 +159,22 @@ line_options: Final = (
         callback=variables,
         metavar="KEY[=VALUE]",
         help="Set an environment variable, by default to its value here; may be repeated.",
+    ),
+    click.option(
+        "--secret",
+        "secrets",
+        multiple=True,
+        callback=secrets,
+        metavar="NAME[=FILE]",
+        help="Show a file as /run/secrets/NAME; by default ~/.config/runner/secrets/NAME.",
+    ),
+    click.option(
+        "--secret-env",
+        "secret_env",
+        multiple=True,
+        callback=secrets,
+        metavar="NAME[=FILE]",
+        help="The same, and its content as the environment variable NAME.",
     ),
     click.option(
         "--network",

@@ -31,6 +31,8 @@ OPTIONS: Final = {
     "checkpoint.resume_args": "--resume-args",
     "mounts": "--mount",
     "environment": "--env",
+    "secret_env": "--secret-env",
+    "secrets": "--secret, --secret-env",
     "profile": "--profile",
     "labels": "--label",
     "network": "--network",
@@ -87,6 +89,8 @@ class CommandLine:
     resume_args: tuple[str, ...] = ()
     mounts: tuple[Mapping[str, Value], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = ()
+    secret_env: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     profile: str | None = None
     network: str | None = None
@@ -127,6 +131,8 @@ class CommandLine:
             "network": self.network,
             "mounts": self.mounts,
             "environment": dict(self.environment),
+            "secrets": dict(self.secrets + self.secret_env),
+            "secret_env": tuple(name for name, _ in self.secret_env),
             "labels": dict(self.labels),
             "priority": self.priority,
             "queue": _given(queue),

@@ -38,8 +38,14 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 
 _LOADER: Final = re.compile(r"LD_.*|GLIBC_TUNABLES|GCONV_PATH|BASH_ENV|ENV|PYTHON(HOME|PATH|STARTUP|INSPECT)")
+HOOK_VARIABLES: Final = (
+    r"NVIDIA_(VISIBLE_DEVICES|DRIVER_CAPABILITIES|DISABLE_REQUIRE|REQUIRE_.*|MIG_.*|IMEX_.*|CTK_.*|CONTAINER_.*"
+    r"|GDS|GDRCOPY|MOFED|NVSWITCH)"
+)
+"""Variables that the programs read which put NVIDIA's devices into containers, as root."""
+
 _DEVICES: Final = re.compile(
-    r"NVIDIA_.*|(CUDA|AMD|ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|CUDA_DEVICE_ORDER"
+    HOOK_VARIABLES + r"|(CUDA|AMD|ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|CUDA_DEVICE_ORDER"
 )
 _ENGINE: Final = re.compile(r"DOCKER_.*|CONTAINER_HOST")
 _RUNNER: Final = re.compile(
@@ -49,7 +55,21 @@ _RUNNER: Final = re.compile(
 _THREADS: Final = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS")
 _ALLOCATOR: Final = re.compile(r"PYTORCH_((CUDA|HIP)_)?ALLOC_CONF")
 _BLOCKING: Final = re.compile(r"(CUDA|HIP)_LAUNCH_BLOCKING|AMD_SERIALIZE_KERNEL")
-_SECRET: Final = re.compile(r".*(PASSWORD|PASSWD|SECRET|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY|TOKEN$).*")
+_PASSWORD: Final = re.compile(r".*(PASSWORD|PASSWD|PASSPHRASE|_PWD)")
+_SECRET: Final = re.compile(r".*(SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY|TOKEN)")
+_OF_TEXT: Final = re.compile(
+    r"(.*_)?(EOS|BOS|PAD|MASK|UNK|SEP|CLS|EOT|NUM|MAX|MIN|STOP|START|END|SPECIAL)_TOKEN"
+)
+_HARMLESS: Final = re.compile(
+    r"|[+-]?[0-9]+([.][0-9]+)?|true|false|yes|no|none|<.*>|\[.*\]|~?/[^:@]*", re.IGNORECASE
+)
+_ISSUED: Final = re.compile(
+    r"hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}"
+    r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|nvapi-[\w-]{20,}"
+    r"|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*|[a-z][a-z0-9+.-]*://[^/@:\s]*:[^/@\s]+@.*",
+    re.DOTALL,
+)
+"""What well-known services issue, and addresses with a password."""
 
 REFUSED_VARIABLES: Final = (
     (_LOADER, "controls which code programs load; set it in the image"),
@@ -62,7 +82,6 @@ REFUSED_VARIABLES: Final = (
         'is set by the runner; set "allocator" in the profile',
     ),
     (_BLOCKING, 'is set by the runner; set "launch_blocking" in the profile'),
-    (_SECRET, "looks like a secret, and the environment of a job is not secret; use secrets"),
 )
 """Patterns and messages; the first pattern that matches counts."""
 
@@ -137,10 +156,31 @@ def check_variable_name(value: str) -> str:
     return value
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable is a secret: by its value, or by the last words of its name.
+
+    ``EOS_TOKEN``, a number in ``NUM_TOKEN`` and the path of a file with a secret are none.
+    """
+    if _ISSUED.fullmatch(value):
+        return True
+    upper = name.upper()
+    if _PASSWORD.fullmatch(upper):
+        return value != "" and not value.startswith(("/", "~/"))
+    is_named = _SECRET.fullmatch(upper) is not None and _OF_TEXT.fullmatch(upper) is None
+    return is_named and _HARMLESS.fullmatch(value) is None
+
+
 def check_text(value: str) -> str:
     """Return a value of the environment, or an argument of a program."""
     if len(value.encode()) > MAX_TEXT:
         raise ValueError("is longer than 32 KiB; put it in a file and mount that")
+    return value
+
+
+def check_umask(value: str) -> str:
+    """Return a umask in octal digits, which leaves the owner its rights."""
+    if not re.fullmatch(r"0?0[0-7]{2}", value):
+        raise ValueError(f'must be three octal digits that begin with 0, such as "022", not {quoted(value)}')
     return value
 
 

@@ -270,6 +270,19 @@ class Revision(BaseModel):
         ours = build_environment(profile, self.accelerator, cpus, cache, scratch, cpu_shares=shares)
         return {**self.job.environment, **ours}
 
+    def facts(self, secrets_dir: PurePath) -> Mapping[str, str]:
+        """Return variables that tell of the code and the secrets of a job, and the umask of its files."""
+        code, job = self.code, self.job
+        writes = any(not mount.read_only for mount in job.mounts)  # where others may read
+        found = {
+            "RUNNER_CODE_DIGEST": code and code.snapshot,
+            "RUNNER_GIT_COMMIT": code and code.commit and code.commit + ("-dirty" if code.dirty else ""),
+            "RUNNER_SECRETS_DIR": str(secrets_dir) if job.secrets else None,
+            "RUNNER_SECRET_ENV": " ".join(job.secret_env),
+            "RUNNER_UMASK": job.umask or ("022" if writes else None),
+        }
+        return {name: value for name, value in found.items() if value}
+
     def spec(self, job_id: str, attempt: Attempt, *, in_container: bool) -> AttemptSpec:
         """Return the spec of one attempt, without the mean time between interruptions of the host."""
         return AttemptSpec(

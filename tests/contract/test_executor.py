@@ -431,3 +431,20 @@ def test_the_groups_of_a_request_are_those_of_the_program(real: Place, job: str)
     executor.launch(request)
     assert end(executor, request.key).exit_code == 0
     assert {54321, 54322} <= set(json.loads(printed(request)))
+
+
+def test_a_secret_becomes_a_variable_inside_and_files_have_the_umask(real: Place, job: str) -> None:
+    root = str(real.job_dir) if real.job_dir else None
+    program = "import os; open('home/made', 'w').close(); print(repr(os.environ['HF_TOKEN']))"
+    request = real.request("python3", "-c", program, job=job)
+    root = root or str(request.run_dir)
+    told = {"RUNNER_SECRET_ENV": "HF_TOKEN", "RUNNER_SECRETS_DIR": f"{root}/home", "RUNNER_UMASK": "002"}
+    request = replace(request, environment=told)
+    (request.run_dir / "home" / "HF_TOKEN").write_text("se cr$et`'\"\n")
+    executor = real.executor()
+    assert "se cr" not in json.dumps(executor.plan(request))
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    assert printed(request) == repr("se cr$et`'\"") + "\n"
+    assert (request.run_dir / "home" / "made").stat().st_mode & 0o777 == 0o664
+    assert request.log.stat().st_mode & 0o777 == 0o600

@@ -303,7 +303,10 @@ class LaunchPreparer:
             run_dir=paths.root,
             log=paths.log,
             limits=Limits(resources.cpus, resources.memory, resources.shm_bytes),
-            environment=dict(revision.environment(*self._visible_paths(paths), overrides)),
+            environment={
+                **revision.environment(*self._visible_paths(paths), overrides),
+                **revision.facts(SECRETS_DIR if self.config.in_container else paths.root / "secrets"),
+            },
             mounts=mounts,
             devices=devices,
             network=network,

@@ -206,6 +206,8 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "mounts": _SURROUNDINGS,
     "network": FieldRule(ChangeClass.A, "only what it can reach", bits=True),
     "secrets.*": _SURROUNDINGS,
+    "secret_env": _SURROUNDINGS,
+    "umask": _SURROUNDINGS,
     "seed": _SEED,
     # Switches of the profile
     "profile.precision": _ROUNDING,

@@ -16,6 +16,18 @@ from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflict
 from runner.files.profiles.load import Accelerator, load_choice
 
 
+def _secret_variables(job: JobFile) -> Iterator[Problem]:
+    """Yield the variables that no secret gives a value, and those that have two."""
+    for i, name in enumerate(job.secret_env):
+        if name not in job.secrets:
+            yield job.origin.problem(
+                ("secret_env", i), f"{quoted(name)} is no secret of this job; add secrets.{name}"
+            )
+        elif name in job.environment:
+            fact = f"{quoted(name)} is in environment, too; remove it there"
+            yield job.origin.problem(("secret_env", i), fact)
+
+
 def find_conflicts(job: JobFile) -> Iterator[Problem]:
     """Yield the problems of fields that contradict each other."""
     problem = job.origin.problem
@@ -50,6 +62,7 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
     if job.checkpoint.before_eval is not None and isinstance(job.workload, contract.Program):
         fact = "is for built-in workloads; a program decides itself when it saves; remove it"
         yield problem(("checkpoint", "before_eval"), fact)
+    yield from _secret_variables(job)
     for path, fact in _own_checkpoints(job):
         yield problem(path, fact)
     for path, fact in find_contradictions(

@@ -21,7 +21,7 @@ from runner.files.job.matrix import (
 )
 from runner.files.job.model import JobFile, Origin
 from runner.files.job.queue import Matrix
-from runner.files.job.shorthand import find_long_texts, find_numeric_name
+from runner.files.job.shorthand import find_long_texts, find_numeric_name, find_secrets
 from runner.files.profiles.load import find_unknown_profile
 from runner.files.validation import parse_mapping, validate_model
 
@@ -104,7 +104,7 @@ def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None,
     if job is not None:
         problems += find_conflicts(job.read_from(Origin(path, tree)))
         problems += () if unknown else find_unavoidable_profile_conflicts(job, profiles)
-    return job, [*unknown, *problems]
+    return job, [*unknown, *find_secrets(tree), *problems]
 
 
 def read_job(path: Path, profiles: Path | None = None) -> JobFile:
@@ -123,6 +123,8 @@ def _as_written(tree: yaml.MappingNode) -> dict[str, yaml.Plain]:
         node = tree.entries.get(section)
         if isinstance(node, yaml.MappingNode):
             values[section] = {key: _typed(value) for key, value in node.entries.items()}
+    if (umask := tree.entries.get("umask")) is not None:
+        values["umask"] = _typed(umask)  # 022 is a number in YAML
     return values
 
 

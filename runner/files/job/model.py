@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import Position, Problem
+from runner.files.field_checks import check_umask
 from runner.files.job.image import ImageChoice
 from runner.files.job.parallel import ParallelFields
 from runner.files.job.program_files import check_checkpoint_files, check_resume_args
@@ -199,6 +200,12 @@ class JobFile(contract.Spec):
     )
     secrets: dict[Name, HostPath] = Field(
         {}, max_length=32, description="Files of the host, shown read-only as /run/secrets/NAME."
+    )
+    secret_env: tuple[Variable, ...] = Field(
+        (), max_length=32, description="Secrets that the program also finds as environment variables."
+    )
+    umask: Annotated[str, AfterValidator(check_umask)] | None = Field(
+        None, description="What its files deny: 022, 027, 002...; null: 022 with a writable mount, else 077."
     )
     checkpoint: Checkpoints = Field(Checkpoints(), description="When to save, and how many to keep.")
     progress: LogProgress = Field(LogProgress(), description="How the log of a program tells its progress.")

@@ -9,7 +9,7 @@ from typing import Final
 from jobs import contract
 from runner.base import yaml
 from runner.base.textfile import MAX_PROBLEMS, Problem, quoted, shown
-from runner.files.field_checks import NUMBER_REFUSED, check_host_path, check_text, is_number
+from runner.files.field_checks import NUMBER_REFUSED, check_host_path, check_text, is_number, is_secret
 from runner.files.job.initial_weights import init_from, parse_init_from
 from runner.files.validation import error_below, format_choices, format_path, suggest_choice
 
@@ -52,6 +52,18 @@ def _long_texts(node: yaml.Node, path: tuple[yaml.PathPart, ...]) -> Iterator[Pr
                     fact = f"a name here has {MAX_KEY} characters at most, not {len(key)}"
                     yield Problem(node.keys[key], format_path((*path, key)), fact)
                 yield from _long_texts(value, (*path, key))
+
+
+def find_secrets(tree: yaml.MappingNode) -> Iterator[Problem]:
+    """Yield the variables of a job whose values are secret."""
+    section = tree.entries.get("environment")
+    if not isinstance(section, yaml.MappingNode):
+        return
+    for name, node in section.entries.items():
+        if isinstance(node, yaml.ScalarNode) and is_secret(name, node.text):
+            fact = "is a secret, and what a job file says is not; write it to a file, and name that as"
+            way = f"secrets.{name}, and the variable in secret_env (--secret-env {name}=FILE)"
+            yield Problem(section.keys[name], format_path(("environment", name)), f"{fact} {way}")
 
 
 def check_kind(value: object) -> object:

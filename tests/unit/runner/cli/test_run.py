@@ -107,9 +107,23 @@ def test_a_variable_without_a_value_is_taken_from_here(
     assert b'FROM_HERE: "7 of 9"\n' in api.submitted[0]
 
 
+def test_a_secret_is_a_file_and_a_variable_where_that_is_said(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    become(api, ended())
+    invoke("run", "--secret", "netrc=~/.netrc", "--secret-env", "HF_TOKEN", "true")
+    text = api.submitted[0].decode()
+    assert "secrets:\n  netrc: /home/ada/.netrc\n  HF_TOKEN: " in text
+    assert "/home/ada/.config/runner/secrets/HF_TOKEN" in text
+    assert "secret_env: [HF_TOKEN]\n" in text
+
+
 @pytest.mark.parametrize(
     ("args", "fact"),
     [
+        (("--secret", "=x", "true"), "'=x' is not NAME or NAME=FILE"),
+        (("--secret-env", "x=", "true"), "'x=' is not NAME or NAME=FILE"),
         ((), "there is no COMMAND; write it behind the options: runner run -- python train.py"),
         (("-g", "1"), "there is no COMMAND"),
         (("--mount", "x", "true"), "'x' is not SRC:DST or SRC:DST:rw"),

@@ -205,6 +205,39 @@ def test_a_snapshot_of_the_code_is_no_mount_of_the_directory(tmp_path: Path) -> 
     assert told(kept, in_container=True).code.path == "/code"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("git", "told"),
+    [
+        ({}, None),
+        ({"commit": "1f0c", "dirty": False}, "1f0c"),
+        ({"commit": "1f0c", "dirty": None}, "1f0c"),
+        ({"commit": "1f0c", "dirty": True}, "1f0c-dirty"),
+    ],
+)
+def test_a_program_is_told_what_code_runs(
+    tmp_path: Path, git: dict[str, str | bool | None], told: str | None
+) -> None:
+    one = resolved("{kind: program, command: [./train], code: src}", tmp_path)
+    code = CodeReference.model_validate({"snapshot": "5e6f", "files": 1, "bytes": 2, **git})
+    facts = one.model_copy(update={"code": code}).facts(PurePosixPath("/run/secrets"))
+    assert facts == {"RUNNER_CODE_DIGEST": "5e6f"} | ({} if told is None else {"RUNNER_GIT_COMMIT": told})
+
+
+@pytest.mark.parametrize(
+    ("rest", "told"),
+    [
+        ("", {}),
+        ("umask: 027\n", {"RUNNER_UMASK": "027"}),
+        ("mounts: [{source: a, target: /data/a}]\n", {}),
+        ("mounts: [{source: a, target: /data/a, read_only: false}]\n", {"RUNNER_UMASK": "022"}),
+        ("secrets: {A: x}\n", {"RUNNER_SECRETS_DIR": "/s"}),
+        ("secrets: {A: x}\nsecret_env: [A]\n", {"RUNNER_SECRETS_DIR": "/s", "RUNNER_SECRET_ENV": "A"}),
+    ],
+)
+def test_a_job_is_told_of_its_secrets_and_its_umask(tmp_path: Path, rest: str, told: dict[str, str]) -> None:
+    assert resolved("{kind: program, command: [./x]}", tmp_path, rest).facts(PurePosixPath("/s")) == told
+
+
 def test_the_code_of_a_program_is_its_path_as_json_unless_more_is_said(tmp_path: Path) -> None:
     short = resolved("{kind: program, command: [./train], code: {path: src}}", tmp_path)
     long = resolved("{kind: program, command: [./train], code: {path: src, live: true}}", tmp_path)

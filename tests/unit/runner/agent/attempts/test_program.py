@@ -108,4 +108,12 @@ def test_the_contract_names_every_variable_of_a_program() -> None:
     below = (Path(__file__).parents[5] / "docs/reference/contract.md").read_text().partition("## Programs")[2]
     named = re.findall(r"^\| `(\w+)` \|", below, re.MULTILINE)
     told = variables(full, plan, RunPaths(Path("/job"), 2, 3))
-    assert sorted(named) == sorted([*told, "RUNNER_RESUME_FROM"])  # the last one with its own checkpoints
+    of_job = [
+        "RUNNER_CODE_DIGEST",
+        "RUNNER_GIT_COMMIT",
+        "RUNNER_SECRETS_DIR",
+        "RUNNER_SECRET_ENV",
+        "RUNNER_UMASK",
+    ]
+    with_checkpoints = ["RUNNER_RESUME_FROM"]
+    assert sorted(named) == sorted([*told, *of_job, *with_checkpoints])

@@ -128,6 +128,11 @@ def test_a_job_runs_with_the_primary_group_that_its_submitter_has_now(tmp_path: 
     assert (request.owner.uid, request.owner.gid) == (ME.uid, PROJECT)
 
 
+def test_a_job_has_the_groups_with_which_its_mounts_were_checked(tmp_path: Path) -> None:
+    request = launched(tmp_path, Accounts(User(ME.uid, ME.gid, (0, ME.gid, PROJECT), ME.name)))
+    assert request.groups == (PROJECT,)  # without root's, and without the primary one
+
+
 def test_a_submitter_whose_account_is_gone_reads_nothing(tmp_path: Path) -> None:
     accounts = Accounts()
     with pytest.raises(Unavailable, match=rf"user me \(uid {ME.uid}\) is not in the user database"):

@@ -348,6 +348,8 @@ WRONG_LAUNCHES: Final = [
     ({"owner": Owner(DAEMON_UID, DAEMON_UID, "runner")}, "daemon's user"),
     ({"owner": Owner(43210, 4, "ann")}, "a group of this host"),
     ({"owner": Owner(1, 4, "daemon")}, "is not in this group"),
+    ({"owner": Owner(1, 1, "daemon"), "groups": (4,)}, "is not in this group"),
+    ({"owner": Owner(1, 1, "daemon"), "groups": (0,)}, "no job belongs to root"),
     ({"key": Key("i2", "1", 1)}, "another store"),
     ({"key": Key("i1", "../1", 1)}, "not an attempt"),
     ({"run_dir": Path("/etc")}, "run directory"),

@@ -53,8 +53,12 @@ class RunDirectory(Protocol):
         wanted: WorkingDirectory,
         fill: Callable[[Path], None],
         update: Callable[[str, Path], tuple[str, ...]],
+        afresh: int | None = None,
     ) -> tuple[str, ...]:
         """Make the working directory of a lineage with what ``fill`` writes.
+
+        For the attempt ``afresh``, what earlier ones have left there is set aside, in
+        ``work/L.before-N`` of the run directory.
 
         One that was made of another snapshot is given to ``update`` with that snapshot; the answer is what
         that returns: the paths that the program keeps.  May raise Refused, Unavailable.

@@ -280,6 +280,18 @@ def find_requirements(code: str) -> str | None:
 @click.option(
     "--save", callback=check_text, metavar="FILE", help="Also write the job file that says the same."
 )
+@click.option(
+    "--retries",
+    type=click.IntRange(0, 999),
+    metavar="N",
+    help="Further attempts that count, at most.  [default: as the policy says]",
+)
+@click.option("--no-retry", is_flag=True, help="The same as --retries 0.")
+@click.option(
+    "--keep-files",
+    is_flag=True,
+    help="A further attempt without a checkpoint goes on in the files that the one before has left.",
+)
 @verbose
 @as_json
 def run(  # noqa: PLR0913  one per option
@@ -288,6 +300,8 @@ def run(  # noqa: PLR0913  one per option
     detach: bool,
     dry_run: bool,
     save: str | None,
+    retries: int | None,
+    no_retry: bool,
     verbose: bool,
     as_json: bool,
     **options: Any,  # noqa: ANN401  values of click
@@ -307,7 +321,11 @@ def run(  # noqa: PLR0913  one per option
         )
     for word in command:
         check_text(click.get_current_context(), click.Argument(["command"]), word)
-    line = make_line(command, **options)
+    check_one_word(command)
+    if no_retry and retries:
+        raise click.UsageError("--retries and --no-retry exclude each other")
+    attempts = 1 if no_retry else None if retries is None else retries + 1
+    line = make_line(command, attempts=attempts, **options)
     tell_of_input()
     client = find_or_start(complain)
     with details_told(verbose=verbose):
@@ -318,6 +336,20 @@ def run(  # noqa: PLR0913  one per option
     for warning in answer.get("warnings", ()):
         complain(f"warning: {warning}")
     click.get_current_context().exit(_stay(client, answer["job"], as_json=as_json))
+
+
+def check_one_word(command: tuple[str, ...]) -> None:
+    """Refuse a command in one pair of quotes, which no program is called; name the line that works."""
+    import shlex  # noqa: PLC0415  not needed for --help
+
+    word = command[0]
+    if len(command) > 1 or not any(each.isspace() for each in word) or os.path.exists(word):  # noqa: PTH110
+        return
+    is_line = not set("|&;<>$`()") & set(word)
+    line = " ".join(word.split()) if is_line else f"bash -o pipefail -c {shlex.quote(word)}"
+    raise click.UsageError(
+        f"{word[:60]!r} is one word, and no program has that name; write: runner run -- {line}"
+    )
 
 
 def tell_of_input() -> None:

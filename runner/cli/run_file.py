@@ -100,6 +100,7 @@ class CommandLine:
     not_before: str | None = None
     terminal: bool = False
     attempts: int | None = None  # at most; None: as many as the policy allows
+    keep_files: bool = False
 
     def fields(self) -> dict[str, Value]:
         """Return the job file as nested values, in the order of the reference."""
@@ -127,7 +128,13 @@ class CommandLine:
             "profile": self.profile,
             "resources": _given(resources),
             "image": self._image(),
-            "checkpoint": _given({"files": self.checkpoint, "resume_args": self.resume_args}),
+            "checkpoint": _given(
+                {
+                    "files": self.checkpoint,
+                    "keep_files": self.keep_files or None,
+                    "resume_args": self.resume_args,
+                }
+            ),
             "network": self.network,
             "mounts": self.mounts,
             "environment": dict(self.environment),

@@ -12,12 +12,19 @@ from runner.base.textfile import one_line, quoted
 SHELL_OPERATORS: Final = frozenset({"|", "||", "&&", ";", "<", ">", ">>"})
 """As a word of its own, each of these is almost certainly meant for a shell."""
 
+SHELL: Final = ("bash", "-o", "pipefail", "-c")
+"""A shell whose pipe fails if any program in it does."""
+
+SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+_COMMAND_OPTION: Final = re.compile(r"-[a-z]*c")
+_PIPE: Final = re.compile(r"(?<![|>])\|(?!\|)")
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\\.")
 _FOR_A_SHELL: Final = re.compile(r"[|><&;$`*]")
 
 
 def suggest_list(text: str, *, command: bool) -> str:
     """Return a text as the list that the field needs; a command that needs a shell gets one."""
-    words = ["sh", "-c", text] if command and _FOR_A_SHELL.search(text) else text.split()
+    words = [*SHELL, text] if command and _FOR_A_SHELL.search(text) else text.split()
     return f"[{', '.join(map(quoted, words))}]"
 
 
@@ -29,5 +36,21 @@ def find_shell_warnings(command: Iterable[str]) -> Iterator[str]:
             begun = quoted(f"{one_line(' '.join(words[:number])[:40])} ...".lstrip())
             yield (
                 f"workload.command[{number}]: '{word}' is passed to the program as it is; "
-                f'for a shell write ["sh", "-c", {begun}]'
+                f"for a shell write [{', '.join(map(quoted, SHELL))}, {begun}]"
             )
+    yield from _find_lost_failures(words)
+
+
+def _find_lost_failures(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield a warning for a pipe in the text for a shell: its exit code is that of the last program alone."""
+    for number, word in enumerate(words[:-1]):
+        name, options = word.rpartition("/")[2], [each for each in words[number + 1 :] if each[:1] in "-+"]
+        if name not in SHELLS or not any(_COMMAND_OPTION.fullmatch(each) for each in options):
+            continue
+        text = next((each for each in words[number + 1 :] if each[:1] not in "-+" and each != "pipefail"), "")
+        if _PIPE.search(_QUOTED.sub("", text)) and "pipefail" not in " ".join(words):
+            yield (
+                f"workload.command[{words.index(text)}]: a failure before a '|' counts as a success; "
+                f"write [{', '.join(map(quoted, SHELL))}, {quoted(one_line(text)[:60])}]"
+            )
+        return

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from socket import socket
 from typing import Final, Literal, TypeVar
 
@@ -47,6 +47,8 @@ from runner.adapters.host.program_checkpoints import (
     find_here,
     open_here,
 )
+from runner.adapters.host.program_files import directory_at
+from runner.adapters.host.set_aside import remove
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
@@ -86,6 +88,11 @@ WHAT_TO_DO: Final = "put it back, or begin anew with: runner restart"
 
 SECTOR_BYTES: Final = 512
 """The unit of ``st_blocks``, whatever the file system's is."""
+
+
+def work_aside(lineage: int, attempt: int) -> str:
+    """Return where the working directory lies that was set aside for an attempt, below the run directory."""
+    return f"work/{lineage}.before-{attempt}"
 
 
 def highest(parent: str | Path) -> int:
@@ -247,11 +254,13 @@ class HostRunDirectory:
         wanted: WorkingDirectory,
         fill: Callable[[Path], None],
         update: Callable[[str, Path], tuple[str, ...]],
+        afresh: int | None = None,
     ) -> tuple[str, ...]:
         """Make the working directory of a lineage atomically, or bring one to the wanted snapshot.
 
         ``fill`` writes the code where the job cannot reach it yet.  ``update`` gets the snapshot that a
-        directory was made of; what it returns is the answer: the paths that the program keeps.
+        directory was made of; what it returns is the answer: the paths that the program keeps.  For the
+        attempt ``afresh``, what is there is set aside.
 
         Raises:
             Refused: there is no such code, the directory belongs to another user, or that of the job is lost.
@@ -259,7 +268,7 @@ class HostRunDirectory:
         """
         draft = self.work_draft(lineage)
         place = draft.with_name(str(lineage))
-        before = self.begin_work(lineage)
+        before = self.begin_work(lineage, afresh=afresh)
         if before == wanted.snapshot:
             return ()
         with self._changing():
@@ -276,8 +285,11 @@ class HostRunDirectory:
         """Return where a working directory is written before the job can reach it."""
         return self.root / "work" / f".{lineage}.draft"
 
-    def begin_work(self, lineage: int, writer: int | None = None) -> str | None:
+    def begin_work(self, lineage: int, writer: int | None = None, *, afresh: int | None = None) -> str | None:
         """Return the snapshot of a working directory that is there; else make a draft for ``writer``, a uid.
+
+        For the attempt ``afresh`` a directory of earlier attempts is set aside, once; what was set aside
+        for an attempt before that is removed.
 
         Raises:
             Refused: the directory belongs to another user, or that of the job is lost.
@@ -289,11 +301,23 @@ class HostRunDirectory:
             place = draft.with_name(str(lineage))
             if place.is_dir():
                 self._check_owner(str(place))
-                return self._noted_work(lineage)
+                if not self._set_work_aside(lineage, place, afresh):
+                    return self._noted_work(lineage)
             _make_empty(draft)
             if writer is not None:
                 os.chown(draft, writer, 0, follow_symlinks=False)
         return None
+
+    def _set_work_aside(self, lineage: int, place: Path, afresh: int | None) -> bool:
+        """Set a working directory aside for an attempt, and return whether that was done now."""
+        aside = self.root / work_aside(lineage, afresh or 0)
+        if afresh is None or aside.is_dir():
+            return False
+        with directory_at(place.parent, PurePosixPath()) as parent:
+            for old in place.parent.glob(f"{lineage}.before-*"):
+                remove(parent, old.name)
+        place.rename(aside)
+        return True
 
     def publish_work(self, lineage: int, snapshot: str) -> None:
         """Put the draft of a working directory in its place."""

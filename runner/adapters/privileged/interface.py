@@ -256,8 +256,11 @@ class PrivilegedRun(Protocol):
     def publish_seed(self, lineage: Number) -> None:
         """Give the draft of a lineage to its owner, and put it in its place."""
 
-    def begin_work(self, lineage: Number) -> str | None:
-        """Make the draft of a working directory, which the daemon may write to, unless there is one."""
+    def begin_work(self, lineage: Number, *, afresh: Number | None = None) -> str | None:
+        """Make the draft of a working directory, which the daemon may write to, unless there is one.
+
+        For the attempt ``afresh``, one that is there is set aside.
+        """
 
     def note_work(self, lineage: Number, snapshot: Snapshot) -> None:
         """Note which snapshot a working directory has been brought to."""

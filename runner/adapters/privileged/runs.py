@@ -42,8 +42,9 @@ class RootRunDirectory(HostRunDirectory):
         self._give_away(draft, keep_modes=False)
         draft.rename(draft.with_name(str(lineage)))
 
-    def begin_work(self, lineage: int, writer: int | None = None) -> str | None:
-        return super().begin_work(lineage, self._daemon_uid if writer is None else writer)
+    def begin_work(self, lineage: int, writer: int | None = None, *, afresh: int | None = None) -> str | None:
+        writer = self._daemon_uid if writer is None else writer
+        return super().begin_work(lineage, writer, afresh=afresh)
 
     def publish_work(self, lineage: int, snapshot: str) -> None:
         self._give_away(self.work_draft(lineage), keep_modes=True)

@@ -5,7 +5,8 @@ traceback, its last lines.  The type of an exception comes first: a ``KeyError``
 """
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -218,6 +219,20 @@ _USAGE: Final = re.compile(
 )
 _USAGE_CODE: Final = 2
 
+_CARRIAGE_RETURN: Final = re.compile(
+    rb"\\r'?: (?:command not found|No such file)|\^M|\r['\"]?: (?:command not found|No such file|not found)"
+    rb"|bad interpreter: [^\n]{0,100}\r"
+)
+"""What a shell, ``env`` and the kernel say of a script whose lines end with CR LF."""
+
+_SCRIPTS: Final = (".sh", ".bash", ".py", ".pl")
+_NO_COMMAND: Final = re.compile(
+    rb"(?m)^[^\n]{0,200}?: (?:exec: )?([A-Za-z0-9_.+-]{1,60}): (?:command )?not found\s*$"
+    rb"|^/usr/bin/env: '?([A-Za-z0-9_.+-]{1,60})'?: No such file"
+)
+_PACKAGES: Final = {"gcc": "build-essential", "g++": "build-essential", "cc": "build-essential"}
+"""Debian packages of commands that have another name."""
+
 _TRACEBACK: Final = b"Traceback (most recent call last)"
 _RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
 """What torch writes before each line of a traceback, once the processes of a training are connected."""
@@ -251,6 +266,32 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     if exit_code == _USAGE_CODE and _USAGE.search(last):
         return Diagnosis(ExitCause.USAGE_ERROR, "the program refuses its arguments")
     return None
+
+
+def explain_start(command: Sequence[str], log: bytes) -> str:
+    """Return what keeps a program from starting, and the line that works; empty if that is not known."""
+    word, last = command[0] if command else "", b"\n".join(log.splitlines()[-LAST_LINES:])
+    name = shlex.quote(word)
+    if _CARRIAGE_RETURN.search(last):
+        script = next((each for each in command if each.endswith(_SCRIPTS)), "the script")
+        return f"{script} has the line ends of Windows; write: sed -i 's/\\r$//' {shlex.quote(script)}"
+    if len(command) == 1 and len(word.split()) > 1:
+        return f"the command is one word; write it without quotes: {' '.join(word.split())}"
+    if "/" not in word and word.endswith(_SCRIPTS):
+        return f"a program of the working directory begins with ./ : ./{word}, or {_interpreter(word)} {name}"
+    if "/" in word and word.endswith(_SCRIPTS) and b"ermission denied" in last:
+        return f"{word} may not be executed: chmod +x {name}, or {_interpreter(word)} {name}"
+    missing = [next(filter(None, groups)) for groups in _NO_COMMAND.findall(last)]
+    tool = missing[-1].decode() if missing else word
+    if "/" in tool or not tool or tool.endswith(_SCRIPTS):
+        return ""
+    return (
+        f"{tool} is not in the image; image.system: [{_PACKAGES.get(tool, tool)}] installs a Debian package"
+    )
+
+
+def _interpreter(script: str) -> str:
+    return "python" if script.endswith(".py") else "bash"
 
 
 def find_exception(log: bytes) -> PythonException | None:

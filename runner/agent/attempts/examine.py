@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from jobs.contract import AttemptSpec, Program, RunPaths
 from runner.agent.attempts import facts as attempt_facts
 from runner.agent.attempts.checkpoints import read_saved_of
-from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, find_exception
+from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, explain_start, find_exception
 from runner.agent.attempts.log_status import read_log_status
 from runner.agent.interface import ExitFindings, PinnedPolicy, ProgressProbe
 from runner.agent.ports import RunDirectory
@@ -22,7 +22,7 @@ from runner.base.errors import Unavailable
 from runner.base.threads import run_guarded
 from runner.base.units import format_size
 from runner.core.job.attempt import Attempt, AttemptEnd
-from runner.core.job.exit_cause import NO_MATCH, Evidence, explain_exit, is_complete
+from runner.core.job.exit_cause import NO_MATCH, NO_START_CODES, Evidence, explain_exit, is_complete
 from runner.core.job.states import State, Stopping
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import validate_facts
@@ -112,6 +112,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     attempt, revision = run.attempt, run.revision
     evidence = replace(
         _evidence(gone, reports, reports_expected=not run.is_program),
+        hint_of_start=_hint_of_start(run, gone, reports),
         has_checkpoint=saved.attempt == attempt.number,
         memory_limit=format_size(revision.job.resources.memory),
         shared_memory_limit=format_size(revision.job.resources.shm_bytes) if run.in_container else "",
@@ -222,6 +223,14 @@ def _read_reports(run: ExaminedAttempt) -> attempt_facts.AttemptReports:
         report(paths.METRICS, directory.rates, ()),
         _read(run, "log", partial(directory.tail, paths.log, LOG_TAIL_BYTES), b""),
     )
+
+
+def _hint_of_start(run: ExaminedAttempt, gone: Gone, reports: attempt_facts.AttemptReports) -> str:
+    """Return what keeps a program from starting, of an exit code that says that it did not."""
+    plan = run.revision.job.workload
+    if not isinstance(plan, Program) or gone.exit_code not in NO_START_CODES:
+        return ""
+    return explain_start(plan.command, reports.log_tail)
 
 
 def _node(reports: attempt_facts.AttemptReports, attempt: Attempt) -> str:

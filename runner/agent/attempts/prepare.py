@@ -25,7 +25,7 @@ from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt, ProgramStart, StartFrom
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
-from runner.core.ports.checkpoints import ProgramFiles
+from runner.core.ports.checkpoints import ProgramFiles, Verification
 from runner.core.ports.clock import Clock
 from runner.core.ports.code import CodeSnapshots
 from runner.core.ports.devices import Device
@@ -142,7 +142,8 @@ class LaunchPreparer:
         if weights is not None:
             seen = str(WEIGHTS_TARGET) if config.in_container else str(weights)
             spec = spec.model_copy(update={"init_weights": seen})
-        said = self._make_working_directory(revision, attempt, directory, row.owner)
+        afresh = self._begins_afresh(revision, attempt, directory)
+        said = self._make_working_directory(revision, attempt, directory, row.owner, afresh=afresh)
         secrets = {
             name: config.users.read_as_user(who, revision.base / path)
             for name, path in revision.job.secrets.items()
@@ -165,7 +166,31 @@ class LaunchPreparer:
         packages = config.packages
         environment = packages.environment(revision.lock) if packages and revision.lock else None
         request = apply_program(request, spec, in_container=config.in_container, environment=environment)
-        return self._resume_program(request, revision, attempt, directory, paths)
+        launch = self._resume_program(request, revision, attempt, directory, paths)
+        if launch.resumed is not None or afresh is None:
+            return launch
+        place = f"work/{attempt.lineage}.before-{attempt.number}" if afresh else ""
+        if afresh and not (directory.root / place).is_dir():
+            return launch  # there was nothing before
+        return replace(launch, resumed=ProgramStart(0, "", directory=place, known_as=""))
+
+    @staticmethod
+    def _begins_afresh(revision: Revision, attempt: Attempt, directory: RunDirectory) -> bool | None:
+        """Return whether a further attempt of a program begins with the submitted code.
+
+        It goes on in the files of the attempt before if it has a checkpoint, or if its job file says so.
+        None: there are no such files, or a checkpoint tells where it begins.
+        """
+        code, plan = revision.working_directory(), revision.job.workload
+        if code is None or code.read_only or not isinstance(plan, Program) or plan.terminal:
+            return None
+        if attempt.number == 1 or attempt.start.source is StartFrom.SCRATCH:
+            return None
+        paths = directory.paths(attempt.number, attempt.lineage)
+        if directory.saved(paths, Verification.SIZES).steps:
+            return None
+        checkpoint = revision.job.checkpoint
+        return checkpoint.files is None and not checkpoint.keep_files
 
     def _initial_weights(self, revision: Revision, owner: Owner, who: User) -> Path | None:
         """Return the directory of the weights that a job begins with, None if there is none any more.
@@ -247,7 +272,13 @@ class LaunchPreparer:
         return apply_program(request, self.spec(row, attempt), in_container=self.config.in_container)
 
     def _make_working_directory(
-        self, revision: Revision, attempt: Attempt, directory: RunDirectory, owner: Owner
+        self,
+        revision: Revision,
+        attempt: Attempt,
+        directory: RunDirectory,
+        owner: Owner,
+        *,
+        afresh: bool | None,
     ) -> str:
         """Make the working directory of the lineage, or bring that of earlier attempts to the code of now.
 
@@ -261,6 +292,7 @@ class LaunchPreparer:
             wanted,
             lambda place: snapshots.fill(revision.uid, wanted, place, owner),
             lambda before, place: snapshots.update(revision.uid, before, wanted, place, owner),
+            attempt.number if afresh else None,
         )
         said = "the code was changed; the program had changed this itself, and keeps it"
         return f"runner: {said}: {', '.join(map(one_line, kept))}\n" if kept else ""

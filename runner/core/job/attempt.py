@@ -26,7 +26,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStart:
-    """Which of the checkpoints that a program saves on its own an attempt resumes from."""
+    """Which of the checkpoints that a program saves on its own an attempt resumes from, or which files.
+
+    Without a path it has no checkpoint: it begins in the files of the attempt before, or, with a directory,
+    afresh.
+    """
 
     step: int  # the number by which it is chosen: its step, or the number of the version
     path: str  # as the program knows it

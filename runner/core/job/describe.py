@@ -91,6 +91,13 @@ def _resumed(resumed: ProgramStart | None) -> str:
     """Return what a program resumes from, and which later checkpoints were set aside for it."""
     if resumed is None:
         return ""
+    if not resumed.path:
+        kept = f"what was written before is in {resumed.directory}"
+        return (
+            f", from the submitted code; {kept}"
+            if resumed.directory
+            else ", in the files of the attempt before"
+        )
     name = f"step {resumed.step}" if resumed.known_as is None else resumed.known_as
     text = f", from {resumed.path}{f' ({name})' if name else ''}"
     if not resumed.set_aside:

@@ -34,6 +34,7 @@ class Evidence:
     exception: str = ""  # the last line of a traceback at the end of its log
     told: ExitCause | None = None  # the cause that the end of its log tells
     hint: str = ""  # what can be done about that
+    hint_of_start: str = ""  # what keeps the program from starting, and the line that works
     engine_cause: ExitCause | None = None  # why the engine has ended it; ``engine_error`` has the words
 
 
@@ -62,6 +63,9 @@ BY_CODE: Final = {
     127: (ExitCause.NOT_FOUND, "the program was not found"),
 }
 
+
+NO_START_CODES: Final = frozenset({126, 127})
+"""Exit codes of a shell for what it cannot start."""
 
 STOPPED_EARLY: Final = "stopped early"
 """Begins what a program says that succeeded before the last step of its plan."""
@@ -127,7 +131,9 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
         case Evidence(exit_code=int(code)) if code in BY_CODE:
             cause, message = BY_CODE[code]
             known = evidence.writes_result or code == 75
-            return cause, evidence.result_message or (message if known else f"{message} (exit code {code})")
+            words = message if known else f"{message} (exit code {code})"
+            hint = f"; {evidence.hint_of_start}" if evidence.hint_of_start else ""
+            return cause, evidence.result_message or f"{words}{hint}"
         case Evidence(told=ExitCause() as told) if _may_be_told(evidence):
             return told, _told_text(evidence)
         case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:

@@ -119,6 +119,11 @@ class Checkpoints(contract.Spec):
         description="Pattern of the files or directories that a program saves on its own; relative to its"
         " working directory, below /job/home/ or below a mount; null: it saves none.",
     )
+    keep_files: bool = Field(
+        default=False,
+        description="A further attempt of a program that has no checkpoint goes on in the files that the one"
+        " before has left; false: it begins with the submitted code. checkpoint.files implies it.",
+    )
     resume_args: Annotated[tuple[Text, ...], AfterValidator(check_resume_args)] = Field(
         (),
         max_length=20,

@@ -89,6 +89,24 @@ def test_options_become_fields_and_stand_before_the_command(api: FakeApi, invoke
         assert line in text
 
 
+def test_attempts_and_files_are_options(api: FakeApi, invoke: Invoke) -> None:
+    become(api, ended())
+    for option, line in (
+        (("--retries", "2"), b"retry:\n  max_attempts: 3\n"),
+        (("--retries", "0"), b"retry:\n  max_attempts: 1\n"),
+        (("--no-retry",), b"retry:\n  max_attempts: 1\n"),
+        (("--keep-files",), b"checkpoint:\n  keep_files: true\n"),
+    ):
+        invoke("run", *option, "true")
+        assert line in api.submitted[-1]
+
+
+def test_a_program_whose_name_has_blanks_is_one(api: FakeApi, invoke: Invoke, here: Path) -> None:
+    become(api, ended())
+    (here / "my program").touch()
+    assert invoke("run", "--no-code", "my program").exit_code == 0
+
+
 def test_own_checkpoints_are_described_in_two_options(api: FakeApi, invoke: Invoke) -> None:
     become(api, ended())
     invoke("run", "--checkpoint", "out/c-*", "--resume-args", "--resume '{newest}'", "true")
@@ -133,6 +151,9 @@ def test_a_secret_is_a_file_and_a_variable_where_that_is_said(
         (("--label", "x", "true"), "'x' is not KEY=VALUE"),
         (("--name", "\udcff", "true"), "is not UTF-8 text"),
         (("true", "\udcff"), "is not UTF-8 text"),
+        (("python train.py --lr 3",), "write: runner run -- python train.py --lr 3"),
+        (("python x.py | tee log",), "write: runner run -- bash -o pipefail -c 'python x.py | tee log'"),
+        (("--no-retry", "--retries", "2", "true"), "--retries and --no-retry exclude each other"),
         (("--gpu", "1", "true"), "no such option '--gpu'; did you mean \"--gpus\"?"),
     ],
 )

@@ -9,7 +9,7 @@ from runner.files import shell
     "text", ["a | b", "a > b", "a < b", "a && b", "a; b", "echo $HOME", "echo `date`", "ls *.py"]
 )
 def test_a_text_for_a_shell_becomes_a_list_that_starts_one(text: str) -> None:
-    assert shell.suggest_list(text, command=True) == f'["sh", "-c", "{text}"]'
+    assert shell.suggest_list(text, command=True) == f'["bash", "-o", "pipefail", "-c", "{text}"]'
 
 
 def test_a_text_without_anything_for_a_shell_becomes_its_words() -> None:
@@ -22,9 +22,38 @@ def test_what_would_be_an_argument_and_not_a_pipe_is_warned_about(mark: str) -> 
     (warning,) = shell.find_shell_warnings(("python", "train.py", mark, "log"))
     assert warning == (
         f"workload.command[2]: '{mark}' is passed to the program as it is; "
-        'for a shell write ["sh", "-c", "python train.py ..."]'
+        'for a shell write ["bash", "-o", "pipefail", "-c", "python train.py ..."]'
     )
 
 
 def test_a_shell_that_was_asked_for_draws_no_warning() -> None:
-    assert list(shell.find_shell_warnings(("sh", "-c", "python train.py | tee log"))) == []
+    assert list(shell.find_shell_warnings(("sh", "-c", "python train.py > log"))) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sh", "-c", "python train.py | tee log"),
+        ("/bin/bash", "-ec", "python train.py 2>&1|tee log"),
+        ("env", "A=1", "bash", "-c", "true && python x.py |& tee log"),
+    ],
+)
+def test_a_pipe_that_hides_a_failure_is_told(command: tuple[str, ...]) -> None:
+    (warning,) = shell.find_shell_warnings(command)
+    assert "a failure before a '|' counts as a success" in warning
+    assert 'write ["bash", "-o", "pipefail", "-c", "' in warning
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bash", "-o", "pipefail", "-c", "python train.py | tee log"),
+        ("bash", "-c", "set -o pipefail; python train.py | tee log"),
+        ("sh", "-c", "python a.py || python b.py"),
+        ("sh", "-c", "python train.py --sep '|' \\| x"),
+        ("python", "-c", "print(1 | 2)"),
+        ("bash", "train.sh"),
+    ],
+)
+def test_a_pipe_that_hides_none_is_not(command: tuple[str, ...]) -> None:
+    assert list(shell.find_shell_warnings(command)) == []

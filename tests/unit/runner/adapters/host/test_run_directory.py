@@ -12,6 +12,7 @@ from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.run_directory import HostRunDirectory, highest
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.checkpoints import SavedCheckpoints
+from runner.core.ports.code import WorkingDirectory
 from runner.core.ports.users import Owner
 
 ROOT = os.geteuid() == 0
@@ -351,3 +352,31 @@ def test_what_is_kept_of_a_job_that_waits_is_no_attempt(directory: HostRunDirect
     assert directory.highest_numbers() == (0, 0)
     directory.keep(2, "exit.json", "{}")
     assert directory.highest_numbers() == (2, 0)
+
+
+def test_what_an_attempt_has_written_is_set_aside_once_and_the_newest_is_kept(
+    directory: HostRunDirectory,
+) -> None:
+    """A launch that is asked for again finds the directory that it has begun with."""
+    wanted = WorkingDirectory("abc", read_only=False)
+
+    def make(afresh: int | None) -> str:
+        def fill(place: Path) -> None:
+            (place / "train.py").write_text("the code")
+
+        directory.make_work(1, wanted, fill, lambda _, __: (), afresh)
+        place = directory.root / "work/1"
+        (place / "corpus.bin").touch()
+        (place / "corpus.bin").write_text(f"written for {afresh}")
+        return ",".join(sorted(path.name for path in (directory.root / "work").iterdir()))
+
+    assert make(None) == "1,1.json"
+    (directory.root / "work/1/deep/er").mkdir(parents=True)
+    assert make(2) == "1,1.before-2,1.json"
+    assert (directory.root / "work/1.before-2/corpus.bin").read_text() == "written for None"
+    assert not (directory.root / "work/1/deep").exists()
+    (directory.root / "work/1/more").touch()
+    assert make(2) == "1,1.before-2,1.json"
+    assert (directory.root / "work/1/more").exists()
+    assert make(3) == "1,1.before-3,1.json"
+    assert (directory.root / "work/1.before-3/more").exists()

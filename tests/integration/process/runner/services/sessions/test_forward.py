@@ -52,7 +52,7 @@ def job(daemon: Service) -> Iterator[str]:
 
 
 def test_a_server_inside_answers_on_the_loopback(daemon: Service, job: str) -> None:
-    with forwarding(daemon, job, f"{PORT}:0") as (_, port):
+    with forwarding(daemon, job, f"0:{PORT}") as (_, port):
         for number in range(5):
             assert fetch(port, f"/{number}") == f"inside /{number}".encode() + b"x" * 300000
     until(lambda: not sockets(daemon.paths(job).terminals), "the relay has ended")
@@ -61,7 +61,7 @@ def test_a_server_inside_answers_on_the_loopback(daemon: Service, job: str) -> N
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_process_of_another_user_is_turned_away(daemon: Service, job: str) -> None:
-    with forwarding(daemon, job, f"{PORT}:0") as (command, port):
+    with forwarding(daemon, job, f"0:{PORT}") as (command, port):
         other = subprocess.run(
             [sys.executable, "-c", FETCH_AS_ANOTHER, str(port)], check=False, timeout=patience()
         )
@@ -72,7 +72,7 @@ def test_a_process_of_another_user_is_turned_away(daemon: Service, job: str) -> 
 
 
 def test_a_closed_port_is_one_line_and_a_closed_connection(daemon: Service, job: str) -> None:
-    with forwarding(daemon, job, f"{CLOSED}:0") as (command, port):
+    with forwarding(daemon, job, f"0:{CLOSED}") as (command, port):
         for _ in range(2):
             with socket.create_connection(("127.0.0.1", port), 60) as connection:
                 assert connection.recv(100) == b""
@@ -84,7 +84,7 @@ def test_a_closed_port_is_one_line_and_a_closed_connection(daemon: Service, job:
 
 
 def test_it_goes_on_after_the_daemon_was_killed(daemon: Service, job: str) -> None:
-    with forwarding(daemon, job, f"{PORT}:0") as (command, port):
+    with forwarding(daemon, job, f"0:{PORT}") as (command, port):
         daemon.kill()
         assert command.stderr is not None
         assert command.stderr.readline() == "the daemon has left; waiting for it\n"
@@ -104,7 +104,7 @@ def test_it_ends_with_its_job(daemon: Service) -> None:
     )
     job_id = daemon.submit(file, end="cancelled")
     daemon.reaches(job_id, "running")
-    with forwarding(daemon, job_id, "6006:0") as (command, _):
+    with forwarding(daemon, job_id, "0:6006") as (command, _):
         daemon.runner("cancel", job_id)
         assert command.wait(patience()) == 11
         assert command.stderr is not None
@@ -130,5 +130,5 @@ def test_a_job_that_does_not_run_forwards_nothing(daemon: Service) -> None:
     job_id = daemon.submit(file)
     daemon.ends(job_id)
     assert "a session needs a running job" in daemon.runner(
-        "forward", job_id, "6006:0", code=Refused.exit_code
+        "forward", job_id, "0:6006", code=Refused.exit_code
     )

@@ -275,7 +275,7 @@ def find_requirements(code: str) -> str | None:
 @with_line_options
 @click.option("--detach", is_flag=True, help="Print id and name, and do not follow the job.")
 @click.option(
-    "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
+    "--dry-run", is_flag=True, help="Print what would run; --json has the engine arguments. Submit nothing."
 )
 @click.option(
     "--save", callback=check_text, metavar="FILE", help="Also write the job file that says the same."

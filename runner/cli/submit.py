@@ -1,6 +1,7 @@
 """``runner submit``: send a job file unchanged to the daemon, which parses it."""
 
 import os
+from collections.abc import Iterator
 from stat import S_ISREG
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ def dependencies(
     help="Wait without output until the job ends; exit with its outcome.",
 )
 @click.option(
-    "--dry-run", is_flag=True, help="Print the resolved job and the exact engine arguments; submit nothing."
+    "--dry-run", is_flag=True, help="Print what would run; --json has the engine arguments. Submit nothing."
 )
 @click.option("--class", "priority_class", metavar="NAME", help="The priority class of the job.")
 @click.option(
@@ -191,11 +192,12 @@ def _show_jobs(jobs: list[dict[str, Any]]) -> None:
 
 
 def _show_plan(answer: dict[str, Any]) -> None:
-    """Print what would happen, in parts: the resolved job, its spec, the engine's arguments."""
+    """Print what would happen in a few lines; ``--json`` has the resolved job and all arguments."""
     import json  # noqa: PLC0415
 
-    for part in ("job", "spec", "engine"):
-        say(f"{part}: {json.dumps(answer.get(part), indent=2)}")
+    for title, text in _plan_lines(answer.get("job") or {}):
+        say(f"{title:<11} {text}")
+    say(f"{'all of it':<11} --json")
     if devices := answer.get("devices"):
         _show_devices(devices)
     if len(jobs := answer.get("jobs", ())) > 1:
@@ -204,6 +206,35 @@ def _show_plan(answer: dict[str, Any]) -> None:
             say(f"  {job['name']}: {json.dumps(job['values'])}")
     if "schedule" in answer:
         _show_schedule(answer["schedule"])
+
+
+def _plan_lines(resolved: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is most of interest in a resolved job."""
+    import shlex  # noqa: PLC0415
+
+    job = resolved.get("job") or {}
+    workload, resources, image = (job.get(name) or {} for name in ("workload", "resources", "image"))
+    yield "name", job.get("name", "")
+    command, code = workload.get("command"), resolved.get("code") or {}
+    yield "workload", shlex.join(command) if command else workload.get("kind", "")
+    if code:
+        yield "code", f"snapshot {str(code.get('snapshot', ''))[:12]}"
+    packages = [name for name in ("requirements", "python", "system", "dockerfile") if image.get(name)]
+    yield "image", " with ".join(filter(None, (image.get("name", "auto"), ", ".join(packages))))
+    gpus, memory = resources.get("gpus", 0), resources.get("memory", 0) / 1024**3
+    devices = f"{gpus} x {resolved.get('accelerator')}" if gpus else "no GPU"
+    limit = resources.get("time_limit") or "none"
+    yield "resources", f"{devices}, {resources.get('cpus', 0):g} CPU, {memory:.3g} GiB; time limit: {limit}"
+    yield "network", str(resolved.get("network"))
+    for mount in job.get("mounts") or ():
+        mode = "read-only" if mount.get("read_only") else "writable"
+        yield "mount", f"{mount.get('source')} at {mount.get('target')}, {mode}"
+    if files := (job.get("checkpoint") or {}).get("files"):
+        yield "checkpoints", files
+    queue = job.get("queue") or {}
+    yield "queue", f"class {queue.get('priority_class')}, priority {job.get('priority')}"
+    attempts = (job.get("retry") or {}).get("max_attempts")
+    yield "policy", f"{job.get('policy')}" + (f", at most {attempts} attempts" if attempts else "")
 
 
 def _show_devices(said: dict[str, Any]) -> None:

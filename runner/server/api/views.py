@@ -33,9 +33,15 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "gpus": list(_devices(row.job)),
         "host": row.job.state.attempt.host if isinstance(row.job.state, Allocated) else None,
         "progress": None if progress is None else progress.model_dump(mode="json"),
-        "saved_step": row.job.saved,
+        "saved_step": _saved_step(row, progress),
         "labels": dict(row.labels),
     }
+
+
+def _saved_step(row: JobRow, progress: Status | None) -> int | None:
+    """Return the step of the newest checkpoint: as a running attempt reports it, else as it was verified."""
+    told = None if progress is None else progress.checkpoint_step
+    return row.job.saved if told is None else max(told, row.job.saved or 0)
 
 
 def network(access: str, state: NetworkState) -> Json:

@@ -17,11 +17,30 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 AT = "2026-03-01T12:00:00.000Z"
 Json = dict[str, Any]
+
+RESOLVED: Final = {
+    "accelerator": "cuda",
+    "network": "outbound",
+    "code": {"snapshot": "0123456789abcdef"},
+    "job": {
+        "name": "train",
+        "workload": {"kind": "program", "command": ["python", "train.py", "--name", "a b"]},
+        "image": {"name": "auto", "requirements": ["x"]},
+        "resources": {"gpus": 2, "cpus": 1.5, "memory": 4 * 1024**3, "time_limit": "2h"},
+        "mounts": [{"source": "data", "target": "/data/x", "read_only": True}],
+        "checkpoint": {"files": "out/c-*"},
+        "queue": {"priority_class": "normal"},
+        "priority": 50,
+        "policy": "default",
+        "retry": {"max_attempts": 3},
+    },
+}
+"""What a dry run answers with, in part."""
 
 
 class Vanish(Exception):
@@ -288,7 +307,7 @@ class _Exchange(BaseHTTPRequestHandler):
         names = [f"{name}-{number}" for number in range(1, count + 1)] or [name]
         if body["dry_run"]:
             jobs = [{"name": each, "values": {"seed": 1}} for each in names]
-            plan = {"job": {"name": "train"}, "spec": {"attempt": 1}, "engine": {"user": "1000:1000"}}
+            plan = {"job": RESOLVED, "spec": {"attempt": 1}, "engine": {"user": "1000:1000"}}
             self._json({**plan, "jobs": jobs})
             return
         made = [self.api.add(each) for each in names]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from jobs.contract import Phase, Status
 from runner.core.job.attempt import ProgramStart
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
@@ -25,6 +26,23 @@ def test_the_saved_step_of_a_job_is_shown_whatever_its_state(state: State, saved
     shown = views.summary(row, "", None)
     assert (shown["saved_step"], shown["progress"]) == (saved, None)
     assert views.summary(replace(row, priority=9), "", None)["priority"] == 9
+
+
+def test_the_saved_step_of_a_job_that_runs_is_what_it_has_reported() -> None:
+    row = JobRow(
+        Job("1", Queued(NOW, "img"), saved=40), "train", Owner(1, 1, "ann"), NOW, 50, RevisionText.of("{}")
+    )
+    told = Status(phase=Phase.TRAIN, time=1.0, step=550, checkpoint_step=540)
+    assert views.summary(row, "", told)["saved_step"] == 540
+    assert views.summary(row, "", told.model_copy(update={"checkpoint_step": None}))["saved_step"] == 40
+
+
+def test_a_version_is_no_step_that_an_attempt_has_resumed_from() -> None:
+    row = AttemptRow("1", 2, 1, "img", NOW, NOW, None, None, None, "", None, None)
+    assert (
+        views.attempt(row, None, None, ProgramStart(3, "state.pt", known_as="version 3"))["resumed_from"]
+        is None
+    )
 
 
 def test_an_attempt_of_a_program_shows_what_it_resumed_from_and_what_was_set_aside_for_it() -> None:

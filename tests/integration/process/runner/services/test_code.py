@@ -29,7 +29,14 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def submit(daemon: Service, name: str, code: Any = None, *, wait: str = "1") -> tuple[str, Path, Path]:  # noqa: ANN401
+def submit(
+    daemon: Service,
+    name: str,
+    code: Any = None,  # noqa: ANN401
+    *,
+    wait: str = "1",
+    keep_files: bool = False,
+) -> tuple[str, Path, Path]:
     """Submit a program with its code beside its job file; return its id, its code and its file."""
     place = daemon.root / f"code of {name}"
     place.mkdir()
@@ -40,19 +47,36 @@ def submit(daemon: Service, name: str, code: Any = None, *, wait: str = "1") -> 
         workload={"kind": "program", "command": ["python3", "train.py"], "code": code or str(place)},
         resources={"cpus": 0.1, "memory": "64MiB"},
         environment={"WAIT": wait},
+        checkpoint={"keep_files": keep_files},
         retry={"backoff": "0s"},
     )
     return daemon.submit(file), place, file
 
 
+def test_a_further_attempt_without_a_checkpoint_begins_with_the_submitted_code(daemon: Service) -> None:
+    job_id, _, _ = submit(daemon, "afresh")
+    until(lambda: "version 1" in daemon.log(job_id), "the first attempt has begun")
+    daemon.runner("kill", job_id, "--signal", "KILL")
+    assert daemon.ends(job_id)["outcome"] == "succeeded"
+    assert "version 1 finds ['train.py']" in daemon.log(job_id, 2)
+    work = daemon.paths(job_id).work_dir
+    assert (names(work), names(work.with_name("1.before-2"))) == (
+        ["output 2", "train.py"],
+        ["output 1", "train.py"],
+    )
+    told = "attempt 2 started, from the submitted code; what was written before is in work/1.before-2"
+    assert told in daemon.runner("events", job_id)
+
+
 def test_a_resumed_attempt_runs_what_was_submitted_where_the_last_one_worked(daemon: Service) -> None:
-    job_id, place, _ = submit(daemon, "kept")
+    job_id, place, _ = submit(daemon, "kept", keep_files=True)
     until(lambda: "version 1" in daemon.log(job_id), "the first attempt has begun")
     (place / "train.py").write_text(SCRIPT.replace("version 1", "version 2"))
     daemon.runner("kill", job_id, "--signal", "KILL")
     assert daemon.ends(job_id)["outcome"] == "succeeded"
     assert "version 1 finds ['output 1', 'train.py']" in daemon.log(job_id, 2)
     assert names(daemon.paths(job_id).work_dir) == ["output 1", "output 2", "train.py"]
+    assert "attempt 2 started, in the files of the attempt before" in daemon.runner("events", job_id)
     told = daemon.runner("diff", job_id)
     assert '-print("version 1 finds", sorted(os.listdir()), flush=True)' in told.splitlines()
     assert '+print("version 2 finds", sorted(os.listdir()), flush=True)' in told.splitlines()

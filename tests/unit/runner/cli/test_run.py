@@ -97,7 +97,7 @@ def test_attempts_and_files_are_options(api: FakeApi, invoke: Invoke) -> None:
         (("--no-retry",), b"retry:\n  max_attempts: 1\n"),
         (("--keep-files",), b"checkpoint:\n  keep_files: true\n"),
     ):
-        invoke("run", *option, "true")
+        invoke("run", "--detach", *option, "true")
         assert line in api.submitted[-1]
 
 

@@ -13,7 +13,6 @@ from typing import Final
 
 from runner.agent.ports import VerificationQueue
 from runner.base.errors import RunnerError, Unavailable
-from runner.base.textfile import one_line
 from runner.base.waiting import check_wanted
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.packages import PackageRequest, Packages, Unresolvable
@@ -30,6 +29,8 @@ PATIENCE_S: Final = 60.0
 
 RECHECK_S: Final = 0.5
 """Between two looks at whether the answer is still wanted."""
+
+UNEXPECTED: Final = "the packages could not be resolved, by a mistake of the daemon; its log says more"
 
 KEPT: Final = 256
 """Locks in memory."""
@@ -114,14 +115,12 @@ class PackageLocks:
             del self._known[key]
 
     def _resolve(self, request: PackageRequest, who: User, pending: PendingLock) -> None:
+        pending.error = Unavailable(UNEXPECTED)  # until there is an answer
         try:
             pending.text = self._packages.resolve(request, who, pending.log, pending.job_id)
+            pending.error = None
         except (RunnerError, Unresolvable, BuildFailed) as error:
             pending.error = error
-        except BaseException as error:
-            fact = one_line(f"{type(error).__name__}: {error}")
-            pending.error = Unavailable(f"the packages could not be resolved: {fact}")
-            raise  # to the log of the daemon
         finally:
             pending.log.unlink(missing_ok=True)
             with self._lock:

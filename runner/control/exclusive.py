@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from runner.base.errors import Unavailable
-from runner.base.waiting import without_pauses
 from runner.control.context import KeyedWork
 from runner.control.inbox import Inbox
 from runner.control.messages import Call
@@ -50,7 +49,7 @@ class ExclusiveSection:
             return self._on_the_loop(work)
         try:
             self._inbox.yield_once()
-            with self._work_queue.batch(), self._build_queue.batch(), without_pauses():
+            with self._work_queue.batch(), self._build_queue.batch():
                 return work()
         finally:
             self._lock.release()
@@ -81,8 +80,7 @@ class ExclusiveSection:
         if not self._lock.acquire(timeout=ANSWER_S):
             raise Unavailable(BUSY)
         try:
-            with without_pauses():
-                return work()
+            return work()
         finally:
             self._lock.release()
 

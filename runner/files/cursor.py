@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 from runner.base import yaml
-from runner.base.cpu_limit import check_cpu
 from runner.base.textfile import MAX_PROBLEMS, Position, Problem, one_line, quoted, shown
 from runner.base.units import format_duration, parse_duration
 from runner.base.yaml import Node, PathPart, ScalarNode
@@ -121,7 +120,6 @@ class Cursor:
         self, names: Iterable[str], meant: Mapping[str, str] | None = None, kind: str = "field"
     ) -> dict[str, "Cursor"]:
         """Return the known entries of a mapping, and report the others as unknown."""
-        check_cpu()
         known = list(names)
         entries = self.entries()
         for name in entries.keys() - set(known):

@@ -17,7 +17,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from runner.base import yaml
-from runner.base.cpu_limit import check_cpu
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted, shown
 from runner.base.yaml import Node, PathPart, ScalarNode
 from runner.files import shell
@@ -33,7 +32,6 @@ def error_below(path: tuple[PathPart, ...], fact: str) -> PydanticCustomError:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return ``; did you mean "x"?`` or nothing."""
-    check_cpu()
     if len(word) > 64:
         return ""
     lowered = {choice.lower(): choice for choice in choices}

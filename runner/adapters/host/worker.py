@@ -14,8 +14,9 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ from runner.base import yaml
 from runner.base.errors import Unavailable, UsageError
 from runner.base.identity import limit
 from runner.base.textfile import FileError, Position, Problem, one_line
+from runner.base.threads import run_to_future
 from runner.core.ports.users import PathKind
 from runner.files.job.load import has_schedule
 from runner.files.required import Collected, MissingFile, RequirementReader
@@ -230,15 +232,13 @@ def _grant_time() -> None:
 
 
 def _answer(connection: socket.socket, work: OwnWork, content: bytes, given: list[int]) -> None:
+    done: Future[tuple[bytes, tuple[int, ...]]] = Future()
     try:
-        answer, _ = CALLS.do({"user": work}, content, given)
-    except MemoryError:
-        answer = CALLS.errors.pack(UsageError("takes more memory to read than a text of one user may"))
-    except Exception as error:  # noqa: BLE001  (an answer of its own, to whoever asked)
-        answer = CALLS.errors.pack(error)
+        run_to_future(done, partial(CALLS.do, {"user": work}, content, given))
     finally:
         close_all(given)
-    try:
-        send(connection, answer)
-    except OSError:
-        return
+    error = done.exception()
+    if isinstance(error, MemoryError):
+        error = UsageError("takes more memory to read than a text of one user may")
+    with suppress(OSError):  # whoever asked has stopped waiting
+        send(connection, done.result()[0] if error is None else CALLS.errors.pack(error))

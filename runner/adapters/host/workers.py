@@ -4,6 +4,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore, Lock
 from typing import Final
@@ -76,15 +77,14 @@ class Workers:
         self, who: User, connection: socket.socket, request: bytes, given: tuple[int, ...]
     ) -> tuple[bytes, list[int]]:
         connection.settimeout(WAIT_S)
-        try:
-            send(connection, request, *given)
+        with ExitStack() as unless_answered:
+            unless_answered.callback(connection.close)
+            try:
+                send(connection, request, *given)
+            except OSError as error:
+                raise Disconnected(error.strerror or str(error)) from error
             answer = receive(connection, MAX_ANSWER_BYTES)
-        except OSError as error:
-            connection.close()
-            raise Disconnected(error.strerror or str(error)) from error
-        except BaseException:
-            connection.close()
-            raise
+            unless_answered.pop_all()
         with self._lock:
             self._idle.setdefault(who, []).append(connection)
         return answer

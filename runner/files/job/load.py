@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from jobs import contract
 from runner.base import yaml
-from runner.base.cpu_limit import check_cpu
 from runner.base.textfile import FileError, Problem, read_source
 from runner.files.field_checks import make_job_name
 from runner.files.job.conflicts import find_conflicts, find_unavoidable_profile_conflicts
@@ -70,7 +69,6 @@ def parse_jobs(
     jobs: list[JobFile] = []
     found = VariantProblems(tree)
     for variant in variants:
-        check_cpu()
         job, those = _read(variant, path, profiles)
         found.add(variant, (*those, *(besides(job) if job and besides else ())))
         jobs += [job] if job else []

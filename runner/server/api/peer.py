@@ -8,7 +8,6 @@ import asyncio
 import resource
 import socket
 import struct
-import time
 from collections import Counter
 from dataclasses import dataclass
 from threading import Event
@@ -17,8 +16,6 @@ from typing import Any, ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runner.adapters.host.users import SUBORDINATE_IDS
-from runner.server.api.body_pace import BodyPace, PacedFlow
-from runner.server.api.processor_shares import shares_here
 
 GONE: Final = "runner.gone"
 """The event in the scope of a request that is set when its connection has ended."""
@@ -59,14 +56,9 @@ class PeerProtocol(HttpToolsProtocol):
     _connections: ClassVar[Counter[int]] = Counter()  # by the uid of the person
     _bodies: ClassVar[Counter[int]] = Counter()  # bytes, by the uid of the person
 
-    _paces: ClassVar[dict[int, BodyPace]] = {}  # by the uid of the person
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        began_s = time.thread_time()
         self._gone = Event()
         super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn narrows to Transport
-        self._paced = self.flow = PacedFlow(self.transport)
-        self._pace_timer: asyncio.TimerHandle | None = None
         self.client = client_of(transport)
         self._timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
@@ -77,22 +69,10 @@ class PeerProtocol(HttpToolsProtocol):
         self._connections[self._person] += 1
         if self._connections[self._person] > MAX_CONNECTIONS:
             self._refuse(f"uid {self._person} has {MAX_CONNECTIONS} connections already; end some")
-        self._shares = shares_here()
-        self._shares.charge(self._person, time.thread_time() - began_s)
-        if wait_s := self._shares.wait_s(self._person):
-            self._hold(wait_s)
-
-    def _hold(self, seconds: float) -> None:
-        """Read nothing for a while."""
-        if not self._paced.held and not self.transport.is_closing():
-            self._paced.hold()
-            self._pace_timer = asyncio.get_running_loop().call_later(seconds, self._paced.release)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
         self.forget_connection(self._person)
-        if self._pace_timer is not None:
-            self._pace_timer.cancel()
         self._end_timers()
         self._free_bodies()
         super().connection_lost(exc)
@@ -136,9 +116,6 @@ class PeerProtocol(HttpToolsProtocol):
             self._refuse(f"{fact}; try again")
             return
         super().on_body(body)
-        wait_s = self._paces.setdefault(self._person, BodyPace()).wait_s(len(body), time.monotonic())
-        if wait_s:
-            self._hold(wait_s)
 
     def on_message_complete(self) -> None:
         self._end_body()
@@ -158,9 +135,7 @@ class PeerProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        began_s = time.thread_time()
         super().data_received(data)
-        self._shares.charge(self._person, time.thread_time() - began_s)
         if self._timer is not None and not self.transport.is_closing():
             self._head += len(data)
             if self._head > MAX_HEAD_BYTES:

@@ -21,6 +21,7 @@ from runner.agent.ports import BatchCheck
 from runner.agent.user_texts import SubmittingUsers
 from runner.base.errors import Refused
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
+from runner.base.waiting import check_wanted
 from runner.control.controller import Controller
 from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
@@ -96,6 +97,7 @@ class RevisionResolver:
         problems: list[Problem] = []
         details: dict[str, None] = {}
         for job, sweep in zip(jobs, _sweeps(written), strict=True):
+            check_wanted()
             try:
                 found.append(resolver.revision(job, sweep))
             except FileError as error:

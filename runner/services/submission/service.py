@@ -10,7 +10,6 @@ from typing import Any, Final
 from runner.agent.host_processes import HostProcesses
 from runner.agent.package_locks import PackagesPending
 from runner.base import privileges
-from runner.base.cpu_limit import limit_cpu
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, one_line
 from runner.base.units import format_size
@@ -30,11 +29,6 @@ from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.packages import KnownLocks, no_locks
 from runner.services.submission.resolve import Resolution, RevisionResolver
-
-CHECK_CPU_S: Final = 20.0
-"""Processor time for checking one submission; a matrix of 1,000 jobs takes a few seconds."""
-
-TOO_MUCH_WORK: Final = f"takes more than {CHECK_CPU_S:.0f} s to check; make the file or its matrix smaller"
 
 AWAITS_ENGINE: Final = (
     "waits until the container engine answers: {}; start it, or let jobs run as plain processes with"
@@ -143,8 +137,7 @@ class SubmissionService:
             context.package_locks,
             context.batch_check,
         )
-        with limit_cpu(CHECK_CPU_S, f"{one_line(submission.shown or submission.path)}: {TOO_MUCH_WORK}"):
-            return resolver.resolve(user, self._owner_of(user), submission, known_locks)
+        return resolver.resolve(user, self._owner_of(user), submission, known_locks)
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
         """Return the result that a submission would have: the resolved job, its spec, the engine arguments.

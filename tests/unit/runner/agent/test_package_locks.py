@@ -141,3 +141,16 @@ def test_few_locks_are_kept(locks: PackageLocks, monkeypatch: pytest.MonkeyPatch
 def test_the_log_of_a_resolution_is_removed(locks: PackageLocks, tmp_path: Path) -> None:
     found(locks)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_of_the_daemon_is_no_empty_lock(
+    locks: PackageLocks, packages: FakePackages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a build answers 5 where a list was expected."""
+
+    def fail(*_: object) -> str:
+        raise TypeError("'int' object is not iterable")
+
+    monkeypatch.setattr(packages, "resolve", fail)
+    with pytest.raises(Unavailable, match="could not be resolved"):
+        found(locks)

@@ -4,7 +4,6 @@ from contextvars import copy_context
 
 import pytest
 
-from runner.base.cpu_limit import check_cpu, limit_cpu
 from runner.base.errors import Unavailable
 from runner.base.waiting import check_wanted, is_wanted
 
@@ -17,17 +16,6 @@ def test_work_is_broken_off_when_nobody_waits_for_its_answer() -> None:
     def work() -> None:
         is_wanted.set(lambda: False)
         check_wanted()
-
-    with pytest.raises(Unavailable, match="nobody waits"):
-        copy_context().run(work)
-
-
-def test_a_check_ends_when_its_client_has_gone() -> None:
-    def work() -> None:
-        is_wanted.set(lambda: False)
-        check_cpu()  # of a command that reads its own user's file
-        with limit_cpu(20.0, "too much"):
-            check_cpu()
 
     with pytest.raises(Unavailable, match="nobody waits"):
         copy_context().run(work)

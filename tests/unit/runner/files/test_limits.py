@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.cpu_limit import CpuLimitError, limit_cpu
 from runner.base.textfile import MAX_PROBLEMS, FileError
 from runner.files.job.load import parse_jobs
 from runner.files.policy.load import MAX_CHAIN, MAX_RULES, parse_policy, read_policy
@@ -198,10 +197,3 @@ def test_policies_that_extend_each_other_through_links_end_at_the_limit(tmp_path
     (tmp_path / "top.yaml").write_text("policy: 1\nextends: ./again/top.yaml\n")
     with pytest.raises(FileError, match="a chain of more than 8 policies"):
         read_policy(tmp_path / "top.yaml")
-
-
-def test_a_file_that_takes_more_cpu_time_than_its_limit_is_refused() -> None:
-    text = f"{JOB}matrix: {{values: {{seed: {list(range(900))}}}}}\n".encode()
-    with pytest.raises(CpuLimitError, match="took too long"), limit_cpu(0.01, "took too long"):
-        parse_jobs(text, Path("job.yaml"))
-    assert len(parse_jobs(text, Path("job.yaml")).jobs) == 900  # the limit has ended with its block

@@ -16,11 +16,8 @@ from runner.server.api.threads import (
     ALL_ROLLOUTS,
     CHECKS,
     CONTROLS,
-    FORGET_S,
-    LONG_S,
     ROLLOUTS,
     SHARE,
-    CheckTimes,
     SharedThreadsRoute,
     run_check,
     run_control,
@@ -152,7 +149,7 @@ def test_however_many_people_send_slow_requests_another_may_list_and_cancel(path
     app = application(work)
 
     async def scene() -> None:
-        people = range(1001, 1001 + max(40 // SHARE, ALL_ROLLOUTS // ROLLOUTS) + 2)
+        people = range(1001, 1001 + max(40 // SHARE, ALL_ROLLOUTS // ROLLOUTS, ALL_CHECKS // CHECKS) + 2)
         slow = [task for uid in people for task in await many(app, path, uid, 10)]
         [other] = await many(app, "/control", 2000, 1)
         [own] = await many(app, "/control", 1001, 1)
@@ -162,37 +159,6 @@ def test_however_many_people_send_slow_requests_another_may_list_and_cancel(path
         await asyncio.gather(*slow)
 
     asyncio.run(scene())
-
-
-def test_people_whose_checks_took_long_keep_no_other_check_waiting() -> None:
-    work = Work()
-    app = application(work)
-
-    async def scene() -> None:
-        people = range(1001, 1001 + ALL_CHECKS)
-        for uid in people:
-            threads._pools_here().check_times.add(uid, 2 * LONG_S)
-        slow = [task for uid in people for task in await many(app, "/check", uid, 5)]
-        others = await many(app, "/check", 2000, 1)
-        for _ in range(threads.LONG_CHECKS + 1):  # the other one's check has begun beside theirs
-            assert await asyncio.to_thread(work.begun.acquire, timeout=patience())
-        work.go_on.set()
-        await asyncio.gather(*slow, *others)
-
-    asyncio.run(asyncio.wait_for(scene(), patience()))
-
-
-def test_checks_that_took_long_are_forgotten() -> None:
-    now_s = [100.0]
-    times = CheckTimes(lambda: now_s[0])
-    times.add(1001, 1.5 * LONG_S)
-    assert times.are_long(1001)
-    assert not times.are_long(1002)
-    now_s[0] += FORGET_S
-    assert not times.are_long(1001)
-    now_s[0] += 10 * FORGET_S
-    times.add(1002, 0.1)
-    assert list(times._spent) == [1002]
 
 
 def test_work_whose_client_has_gone_is_not_begun() -> None:

@@ -7,7 +7,7 @@ of a value if it has something to say about it.  The jobs of a matrix share what
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -132,9 +132,15 @@ def _policy(named: JobReferences, job: JobFile) -> WrittenPolicy:
 
 def find_place(text: bytes, number: int, path: tuple[yaml.PathPart, ...]) -> Position | None:
     """Return where a value of a job stands in the file; ``number`` counts the jobs of a matrix, from 0."""
+    trees = _trees(text)
+    return yaml.find_position(trees[min(number, len(trees) - 1)], path) if trees else None
+
+
+@lru_cache(maxsize=1)  # a file with problems has many, and they are asked for one after the other
+def _trees(text: bytes) -> tuple[yaml.MappingNode, ...]:
+    """Return the trees of the jobs in a file, none if it is not a job file."""
     tree, _ = yaml.compose(text)
     if not isinstance(tree, yaml.MappingNode):
-        return None
+        return ()
     matrix = parse_matrix(tree)
-    variants = expand_matrix(tree, matrix, "", ()) if matrix else ()
-    return yaml.find_position(variants[number].tree if number < len(variants) else tree, path)
+    return tuple(each.tree for each in expand_matrix(tree, matrix, "")) if matrix else (tree,)

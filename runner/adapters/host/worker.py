@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -25,7 +25,6 @@ from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_
 from runner.adapters.rpc.calls import Calls, Interface
 from runner.adapters.rpc.errors import ErrorKinds
 from runner.adapters.rpc.frames import Disconnected, close_all, receive, send
-from runner.base import yaml
 from runner.base.errors import Unavailable, UsageError
 from runner.base.identity import limit
 from runner.base.textfile import FileError, Position, Problem, one_line
@@ -100,18 +99,13 @@ class OwnWork:
         return _as_values(lambda: read_jobs(submission, path_problem, _read_policy))
 
     def find_place(self, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
-        return _place(text, number, path)
+        return find_place(text, number, path)
 
     def has_schedule(self, text: bytes) -> bool:
         return has_schedule(text)
 
     def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
         return _as_values(lambda: RequirementReader(_read_small, base).read(asked))
-
-
-@lru_cache(maxsize=64)
-def _place(text: bytes, number: int, path: tuple[yaml.PathPart, ...]) -> Position | None:
-    return find_place(text, number, path)
 
 
 def _as_values(work: Callable[[], T]) -> T:

@@ -40,6 +40,13 @@ class UserTexts(Protocol):
             FileError: a file of them cannot be read; ``MissingFile``: the first one.
         """
 
+    def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
+        """Check the Dockerfile of a job; it may begin with the images that are offered, None: with any.
+
+        Raises:
+            FileError: at the lines that say what it may not.
+        """
+
 
 class SubmittingUsers(FileUsers, UserTexts, Protocol):
     """The users of this host, with what they have written."""

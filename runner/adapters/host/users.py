@@ -211,6 +211,17 @@ class HostUsers:
             found: Collected = self._work(who).read_requirements(base, asked)
         return found
 
+    def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
+        """Check the Dockerfile of a job; it is read by a worker of its submitter's.
+
+        Raises:
+            FileError: at the lines that say what it may not.
+            UsageError: it takes too much time or memory to read.
+            Unavailable: the file systems of the submitter do not answer.
+        """
+        with _told_about(path):
+            self._work(who).check_dockerfile(base, path, offered)
+
     def _work(self, who: User) -> "UserWork":
         """Return what the workers of a user do."""
         from runner.adapters.host.worker import CALLS  # noqa: PLC0415  (with the first text of a user)

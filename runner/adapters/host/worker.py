@@ -30,6 +30,7 @@ from runner.base.identity import limit
 from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.base.threads import run_to_future
 from runner.core.ports.users import PathKind
+from runner.files.dockerfile import check_dockerfile
 from runner.files.job.load import has_schedule
 from runner.files.required import Collected, MissingFile, RequirementReader
 from runner.files.requirements import RequirementLine, find_mistake, parse_lines, parse_locked
@@ -71,6 +72,9 @@ class UserWork(Protocol):
     def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
         """Return the requirements of a job; may raise WrittenWrongly, MissingFile."""
 
+    def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
+        """Check the Dockerfile of a job; may raise WrittenWrongly."""
+
 
 def _arguments_of_missing(error: BaseException) -> tuple[object, ...]:
     return (str(error.path), error.fact) if isinstance(error, MissingFile) else ()
@@ -106,6 +110,9 @@ class OwnWork:
 
     def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
         return _as_values(lambda: RequirementReader(_read_small, base).read(asked))
+
+    def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
+        _as_values(lambda: check_dockerfile(_read_small, base, path, offered))
 
 
 def _as_values(work: Callable[[], T]) -> T:

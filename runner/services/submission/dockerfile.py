@@ -1,46 +1,8 @@
-"""The Dockerfile of a job: it is checked when the job is submitted, and built when its image is prepared."""
+"""The Dockerfile of a job: it is in the code that is kept, and built when its image is prepared."""
 
-from collections.abc import Callable, Collection
-from pathlib import Path
-
-from images.dockerfile import MAX_BYTES, read_dockerfile
-from runner.base.errors import UsageError
-from runner.base.textfile import FileError, Position, Problem, one_line
+from runner.base.textfile import FileError, one_line
 from runner.core.ports.code import CodeSnapshots
 from runner.files.revision import Revision
-
-
-def check_dockerfile(
-    read: Callable[[Path], bytes], base: Path, path: str, offered: Collection[str] | None
-) -> None:
-    """Check a Dockerfile.
-
-    Args:
-        read: Returns the content of a file, with the rights of the submitter.
-        base: The directory of the job file.
-        path: The Dockerfile, as the job file names it.
-        offered: The images that it may begin with; None: any.
-
-    Raises:
-        FileError: at the lines that say what it may not.
-    """
-    shown = Path(path)
-    try:
-        body = read(base / path)
-        text = body.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
-    except UsageError as error:
-        fact = str(error).removeprefix(f"{one_line(str(base / path))}: ")
-        raise FileError(shown, [Problem(None, "", fact)]) from error
-    if len(body) > MAX_BYTES:
-        raise FileError(shown, [Problem(None, "", f"is larger than {MAX_BYTES // 1024} KiB")])
-    mistakes = read_dockerfile(text, offered).mistakes
-    if mistakes:
-        problems = [
-            Problem(Position(each.line, 1), one_line(each.text), one_line(each.fact)) for each in mistakes
-        ]
-        raise FileError(shown, problems)
 
 
 def check_dockerfile_is_kept(code: CodeSnapshots | None, revision: Revision) -> None:

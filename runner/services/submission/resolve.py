@@ -48,7 +48,7 @@ from runner.files.validation import did_you_mean
 from runner.files.written import WrittenJobs
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
-from runner.services.submission.dockerfile import check_dockerfile, check_dockerfile_is_kept
+from runner.services.submission.dockerfile import check_dockerfile_is_kept
 from runner.services.submission.initial_weights import resolve_initial_weights
 from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
 from runner.services.submission.slurm import find_slurm_problems
@@ -338,10 +338,9 @@ class _JobResolver:
             fact = f"{quoted(asked)} is not in the code of the job ({one_line(str(code.path))})"
             yield made.job.origin.problem(where, fact)
         else:
-            read = partial(self.resolver.users.read_as_user, self.who)
             rules = self.resolver.settings
             offered = frozenset(rules.allowed_images.values()) if rules.serves_all_users else None
-            check_dockerfile(read, self._base, asked, offered)
+            self.resolver.users.check_dockerfile(self.who, self._base, asked, offered)
 
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
         if self.resolver.host_processes and job.image.system:

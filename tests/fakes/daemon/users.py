@@ -30,3 +30,7 @@ class DirectUsers(HostUsers):
     def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> Collected:
         del who
         return OwnWork().read_requirements(base, asked)
+
+    def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
+        del who
+        OwnWork().check_dockerfile(base, path, offered)

@@ -121,6 +121,16 @@ def test_requirements_come_back_as_values(users: HostUsers, who: User, place: Pa
         users.read_requirements(who, place, "absent.txt")
 
 
+def test_a_dockerfile_is_checked_by_a_worker(users: HostUsers, who: User, place: Path) -> None:
+    (place / "Dockerfile").write_text("FROM ${BASE}\nADD http://127.0.0.1/x /x\n")
+    with pytest.raises(FileError) as caught:
+        users.check_dockerfile(who, place, "Dockerfile", frozenset())
+    [line] = caught.value.lines
+    assert line.startswith("Dockerfile:2:1: ")
+    (place / "Dockerfile").write_text("FROM ${BASE}\nRUN true\n")
+    users.check_dockerfile(who, place, "Dockerfile", None)
+
+
 @pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "packages = 5"])
 def test_a_lock_that_is_none_is_one_line(users: HostUsers, who: User, place: Path, text: str) -> None:
     (place / "pylock.toml").write_text(text)

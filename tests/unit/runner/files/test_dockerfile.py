@@ -8,12 +8,12 @@ import pytest
 from runner.base import privileges
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError
+from runner.files.dockerfile import check_dockerfile
 from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile
 from runner.files.revision import path_below
 from runner.files.settings.model import Settings
 from runner.files.settings.packages import PackagesSettings
-from runner.services.submission.dockerfile import check_dockerfile
 from runner.services.submission.resolve import dockerfile_refusal
 
 

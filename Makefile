@@ -20,7 +20,7 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -31,6 +31,7 @@ help:
 	@echo "make examples      every example that needs no GPU, as shipped, beside its trivial predictor"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
 	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
+	@echo "make test-hosts    as root: contract, images, packages and the demo on Debian's next release: Docker 28.5, containerd store"
 	@echo "make test-mlflow   a training and a real MLflow server, both killed (280 MB)"
 	@echo "make test-cuda-image  the CUDA image from its wheels (2.7 GB, 15 GB of disk): import torch, missing libraries"
 	@echo "make check         the static checks, in seconds"
@@ -110,6 +111,11 @@ test-split: venv engine slurm
 	scratch="$$(scripts/scratch)"; trap 'scripts/scratch "$$scratch"; scripts/slurm stop' EXIT HUP INT TERM; \
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch" TEST_DAEMON_USER=$(SPLIT_USER); \
 	$(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT) $(ONLY)
+
+# In namespaces of their own; 6 GB below /var/cache/runner-hosts, and minutes to make the root directory once.
+test-hosts: venv engine
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" scripts/hosts $(ONLY)
 
 test-cuda-image: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels/test_cuda_image.py

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,6 +36,7 @@ from runner.agent.attempts.prepare import AttemptConfig
 from runner.agent.attempts.service import AttemptService
 from runner.base import logging as logs
 from runner.base.fair_executor import FairExecutor
+from runner.base.instant import Instant
 from runner.base.keyed_executor import KeyedExecutor
 from runner.control.context import Capacity, Context
 from runner.control.controller import Controller
@@ -191,6 +192,9 @@ class NoDevices:
 
     def unfit(self) -> Mapping[str, str]:
         return {}
+
+    def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
+        del devices, fault, now
 
 
 @dataclass(slots=True)

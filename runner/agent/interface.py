@@ -4,7 +4,7 @@ The control loop and the services are given it; ``agent.attempts.service`` and `
 satisfy it, and the fakes of the tests do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from jobs.contract import RunPaths
 from runner.agent.ports import RunDirectory
+from runner.base.instant import Instant
 from runner.core.job.attempt import Attempt, AttemptEnd, ProgramStart
 from runner.core.policy.facts import Facts
 from runner.core.policy.heartbeat import ProgressReport
@@ -185,3 +186,6 @@ class Devices(Protocol):
 
     def unfit(self) -> Mapping[str, str]:
         """Return the devices that must not be allocated, each with the reason."""
+
+    def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
+        """Record whether devices could be given to a container; ``fault``: why they could not."""

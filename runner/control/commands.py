@@ -12,8 +12,16 @@ from runner.control.context import Context
 from runner.control.messages import LaunchAccepted, LaunchRefusal
 from runner.core.job.attempt import Attempt
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
-from runner.core.job.events import Event, ImageFailed, ImageMissing, ImageReady, Launched, PreparationRefused
-from runner.core.ports.executor import Alive, ImageGone, LaunchRefused, LaunchResult
+from runner.core.job.events import (
+    Event,
+    HostFailed,
+    ImageFailed,
+    ImageMissing,
+    ImageReady,
+    Launched,
+    PreparationRefused,
+)
+from runner.core.ports.executor import Alive, HostFault, ImageGone, LaunchRefused, LaunchResult
 from runner.core.ports.images import BuildFailed
 from runner.core.ports.store import JobRow
 
@@ -60,6 +68,8 @@ def _launch(context: Context, row: JobRow, command: Launch) -> Event | LaunchRef
         result = context.executor.launch(launch.request)
     except ImageGone:
         return ImageMissing(context.clock.now())
+    except HostFault as error:
+        return HostFailed(context.clock.now(), str(error))
     except (LaunchRefused, Refused, UsageError) as error:
         return _refused(context, row, command, str(error))
     finally:

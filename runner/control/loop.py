@@ -11,6 +11,7 @@ What callers ask for is in ``controller``, and how commands are executed in ``di
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -24,6 +25,7 @@ from runner.control.decisions import decide_exit
 from runner.control.dispatcher import CommandDispatcher, ended_unasked
 from runner.control.exclusive import ExclusiveSection
 from runner.control.inbox import Inbox
+from runner.control.launch_failures import LaunchFailures
 from runner.control.messages import (
     Call,
     EventReceived,
@@ -39,9 +41,9 @@ from runner.control.recovery import Recovery
 from runner.control.scheduler import Scheduler
 from runner.control.transitions import Transition, batches, record_transitions, transition
 from runner.control.watchdog import Watchdog, act_on_findings
-from runner.core.job.events import Event, ImageMissing, Launched, RevisionApplied, SwitchCalledOff
+from runner.core.job.events import Event, HostFailed, ImageMissing, Launched, RevisionApplied, SwitchCalledOff
 from runner.core.job.lifecycle import IllegalTransition, due_event
-from runner.core.job.states import Finished, Preparing, Running, State, Stopping
+from runner.core.job.states import Finished, Preparing, Running, Starting, State, Stopping
 from runner.core.ports.executor import Alive
 from runner.core.ports.store import DecisionRow, JobRow
 
@@ -73,6 +75,7 @@ class ControlLoop:
     dispatcher: CommandDispatcher = field(init=False)
     recovery: Recovery = field(init=False)
     _thread: PeriodicThread = field(init=False)
+    launch_failures: LaunchFailures = field(default_factory=LaunchFailures)
     _unrecorded: list[JobMessage] = field(default_factory=list)
     _plan_by_s: float = 0.0
     _has_observed: bool = False  # an attempt that ended before this daemon began is not due for a stop
@@ -267,6 +270,8 @@ class ControlLoop:
                 return transition(tracked, message.event)
             if isinstance(message, Examined):
                 message = replace(message, unasked=ended_unasked(tracked, message))
+            if isinstance(message, LaunchRefusal) and (again := self._host_refuses(message)) is not None:
+                return transition(tracked, HostFailed(message.at, message.why, again))
             of_queue = self.scheduler.jobs.queue_facts(message.job_id, message.at)
             decided = decide_exit(self.context, tracked.row, message, of_queue)
             if decided is not None:
@@ -275,6 +280,16 @@ class ControlLoop:
         except IllegalTransition as error:
             log.info("job.event_ignored", job_id=message.job_id, problem=str(error))
         return None
+
+    def _host_refuses(self, refusal: LaunchRefusal) -> datetime | None:
+        """Return the time of the next launch if the launch fails as that of another job did, else None."""
+        if refusal.hold:
+            return None
+        failure = self.launch_failures.note(refusal.job_id, refusal.why)
+        if failure is None:
+            return None
+        log.warning("launch.fails_for_all", job_id=refusal.job_id, like_job=failure.first, why=refusal.why)
+        return refusal.at + timedelta(seconds=failure.wait_s)
 
     def _advance_and_record(self, message: JobMessage) -> None:
         """Advance a job by one message; a message that cannot be recorded now is kept for later."""
@@ -315,6 +330,12 @@ class ControlLoop:
             tracked.since = self.context.moment()
         if isinstance(event, Launched):
             tracked.image_misses = 0
+            self.launch_failures.forget()
+        if isinstance(event, Launched | HostFailed) and isinstance(before.state, Starting | Stopping):
+            fault = event.why if isinstance(event, HostFailed) and event.not_before is None else None
+            self.context.inventory.record_launch(
+                before.state.allocation.devices, fault, self.context.moment()
+            )
         elif isinstance(event, ImageMissing):
             tracked.image_misses += 1
         elif isinstance(event, SwitchCalledOff) and not event.could_save:

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final
+from uuid import uuid4
 
 import docker
 import pytest
@@ -146,7 +147,7 @@ def test_two_wishes_at_once_cause_one_build(
     settings: ImageSettings, image: str, tmp_path: Path, client: docker.DockerClient
 ) -> None:
     dockerfile = (settings.dockerfiles / "Dockerfile.cpu").read_text()
-    (tmp_path / "Dockerfile.cpu").write_text(f"{dockerfile}LABEL test={tmp_path.name}\n")
+    (tmp_path / "Dockerfile.cpu").write_text(f"{dockerfile}LABEL test={uuid4().hex}\n")
     engine = Observed()
     answers: list[str] = []
 

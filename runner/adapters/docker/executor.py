@@ -50,6 +50,7 @@ from runner.core.ports.executor import (
     Created,
     EndReason,
     Gone,
+    HostFault,
     ImageGone,
     Key,
     LaunchRefused,
@@ -149,7 +150,7 @@ class DockerExecutor:
             if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):
                 raise _name_taken(name)
             if inspected["State"]["Status"] == "created":
-                self._start(arguments, inspected)
+                self._start(arguments, inspected, request)
                 self._memory_kills.watch(inspected["Id"])
         return LaunchResult.BEGUN
 
@@ -335,7 +336,7 @@ class DockerExecutor:
             return False
         return True
 
-    def _start(self, arguments: Json, inspected: Json) -> None:
+    def _start(self, arguments: Json, inspected: Json, request: LaunchRequest) -> None:
         """Start a created container if it is as requested, else remove it."""
         name, container = arguments["name"], inspected["Id"]
         differences = find_differences(arguments, inspected)
@@ -347,15 +348,18 @@ class DockerExecutor:
         except APIError as error:
             if not self._is_refusal(container, error):
                 raise
-            refusal = LaunchRefused(f"{name}: {explanation(error)}")
             self._connection.client().remove_container(container, v=True, force=False)
-            raise refusal from error
+            why = f"{name}: {explanation(error)}"
+            if not request.devices:
+                raise LaunchRefused(why) from error
+            self._chosen_injection = None  # the engine is asked anew: a driver or a specification has changed
+            raise HostFault(why) from error
 
     def _is_refusal(self, container: str, error: APIError) -> bool:
-        """Return whether a failed start says something about the container that was to be started.
+        """Return whether an engine has tried to start a container, and could not.
 
-        An engine answers 500 both for a container that cannot be started and for its own trouble.  It records
-        the former in the container.
+        An engine answers 500 both for that and for its own trouble.  It records the former in the container.
+        Docker does so for a fault of the host, too, such as a driver that cannot give devices to containers.
         """
         try:
             state = self._connection.client().inspect_container(container)["State"]

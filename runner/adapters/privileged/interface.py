@@ -29,6 +29,7 @@ from runner.core.ports.executor import (
     Alive,
     Created,
     Gone,
+    HostFault,
     ImageGone,
     Key,
     LaunchRefused,
@@ -342,7 +343,7 @@ PRIVILEGED: Final = Calls(
     },
     ErrorKinds(
         {
-            **dict.fromkeys((ImageGone, LaunchRefused, BuildFailed, PathRefusedError), text_alone),
+            **dict.fromkeys((ImageGone, LaunchRefused, HostFault, BuildFailed, PathRefusedError), text_alone),
             Unresolvable: lambda error: (str(error), error.details, error.reasons[1:]),
         }
     ),

@@ -17,6 +17,7 @@ from runner.core.job import describe as story
 from runner.core.job.events import (
     Event,
     Exited,
+    HostFailed,
     ImageMissing,
     Launched,
     LaunchFailed,
@@ -142,9 +143,9 @@ def attempt_changes(before: Job, after: Job, event: Event) -> Iterator[tuple[str
             )
         case Launched():
             yield "attempt_launched", {"number": after.attempts, "at": at}
-        case ImageMissing() if isinstance(before.state, Starting):
+        case ImageMissing() | HostFailed() if isinstance(before.state, Starting):
             yield "drop_attempt", {"number": before.attempts}
-        case ImageMissing():
+        case ImageMissing() | HostFailed():
             yield "attempt_ended", _end(after, at, cause="not_started")
         case LaunchFailed(_, why, _):
             yield "attempt_ended", _end(after, at, cause="launch_failed", message=why)

@@ -44,7 +44,22 @@ DAEMON: Final = "runner"
 MAX_AGE_S: Final = 0.2
 """How long the statuses hold if there is no new reading and no allocation has changed."""
 
+FAULT_S: Final = 30.0
+"""After this a device that could not be given to a container is allocated once more."""
+
+LONGEST_FAULT_S: Final = 600.0
+"""The same after many failures in a row; each doubles the time."""
+
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _LaunchFault:
+    """A device that could not be given to a container."""
+
+    mark: AdminMark
+    until_s: float  # monotonic
+    times: int
 
 
 @dataclass(slots=True)
@@ -63,6 +78,7 @@ class Inventory:
     _unrecorded_marks: dict[str, AdminMark] = field(
         default_factory=dict
     )  # set by the daemon, and not in the store yet
+    _faults: dict[str, _LaunchFault] = field(default_factory=dict)  # by device
     _recorded: dict[str, Remembered] = field(default_factory=dict)  # what the store remembers of the statuses
     _alarms: list[tuple[str, str]] = field(default_factory=list)  # job and text, not in the store yet
     _alarms_raised: set[tuple[str, str, int]] = field(default_factory=set)  # job, device, pid
@@ -163,7 +179,9 @@ class Inventory:
         elif sample is not None and device.unified:  # the host's own memory proves nothing
             sample = Sample(sample.at, replace(sample.health, used_bytes=None))
         holders = self._holders.get(uuid, frozenset())
-        mark = self._device_marks.get(uuid)
+        fault = self._faults.get(uuid)
+        is_faulty = fault is not None and now.monotonic < fault.until_s
+        mark = self._device_marks.get(uuid) or (fault.mark if fault is not None and is_faulty else None)
         care, before = self.rules.care, self._statuses.get(uuid)
         if before is None and uuid in self._recorded:
             before = core.restore_status(self._recorded[uuid], now, care)
@@ -252,6 +270,24 @@ class Inventory:
                 self._alarms.insert(0, (job, text))
             raise
 
+    def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
+        """Record whether devices could be given to a container; ``fault`` is the reason that they could not.
+
+        Such devices are quarantined for a while, ever longer: only another launch shows whether that is over.
+        """
+        with self._lock:
+            for uuid in devices:
+                before = self._faults.pop(uuid, None)
+                if fault is None:
+                    continue
+                times = 1 if before is None else before.times + 1
+                wait_s = min(FAULT_S * 2 ** (times - 1), LONGEST_FAULT_S)
+                why = f"{fault} (tried again after {wait_s:g} s)"
+                mark = AdminMark(DeviceState.QUARANTINED, why, DAEMON, now.at)
+                self._faults[uuid] = _LaunchFault(mark, now.monotonic + wait_s, times)
+                log.warning("devices.not_given", device=uuid, why=fault, again_after_s=wait_s)
+            self._refresh()
+
     def drain(self, reference: str, reason: str, by: str) -> DeviceView:
         """Allocate a device no more; the jobs that hold it keep it.
 
@@ -272,7 +308,7 @@ class Inventory:
         """
         uuid = self.find(reference)
         state = self._statuses[uuid].state
-        if uuid not in self._device_marks and state is not DeviceState.DIRTY:
+        if uuid not in {*self._device_marks, *self._faults} and state is not DeviceState.DIRTY:
             raise Refused(f"{reference}: is {state}; there is nothing to resume it from")
         self.marks.take_back(uuid)
         log.info("devices.resumed", device=uuid, by=by)
@@ -286,6 +322,7 @@ class Inventory:
                 self._device_marks[uuid] = mark
             else:
                 self._device_marks.pop(uuid, None)
+                self._faults.pop(uuid, None)
                 standing, sample = self._statuses[uuid], self._samples.get(uuid)
                 self._statuses[uuid] = core.clear_status(standing, sample, self.clock.monotonic())
             self._refresh()

@@ -12,6 +12,7 @@ from runner.core.job.events import (
     Exited,
     GracePassed,
     HoldRequested,
+    HostFailed,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -44,6 +45,9 @@ def describe_event(event: Event, after: Job) -> str:
             return f"held: {why}"
         case ImageMissing():
             return "the image is gone from the engine; preparing it again"
+        case HostFailed(_, why, not_before):
+            again = "" if not_before is None else f"; tried again at {not_before:%H:%M:%S} UTC"
+            return f"not started, and not counted: {why}{again}"
         case Placed(_, allocation):
             where = ", ".join(allocation.devices) or "cpu"
             return f"attempt {after.attempts} placed on {where}, {describe_start(after)}"

@@ -48,6 +48,19 @@ class ImageMissing:
 
 
 @dataclass(frozen=True, slots=True)
+class HostFailed:
+    """The host could not start the attempt: its devices, its driver, its engine or its disk.
+
+    The attempt is not counted.
+    """
+
+    at: datetime
+    why: str
+    not_before: datetime | None = None  # of the next launch; None: as soon as there are devices
+    kind: Literal["host_failed"] = "host_failed"
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     at: datetime
     allocation: Allocation
@@ -189,6 +202,7 @@ Event: TypeAlias = (
     | ImageFailed
     | PreparationRefused
     | ImageMissing
+    | HostFailed
     | Placed
     | Launched
     | LaunchFailed

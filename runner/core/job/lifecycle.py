@@ -32,6 +32,7 @@ from runner.core.job.events import (
     Exited,
     GracePassed,
     HoldRequested,
+    HostFailed,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -99,11 +100,13 @@ def advance(job: Job, event: Event) -> Step:
             return _after_exit(job, state, at, _unstarted(job, why), ruling)
         case Starting(), ImageMissing(at):
             return _to(replace(job, attempts=job.attempts - 1), Preparing(at)), (PrepareImage(),)
+        case Starting(image=image), HostFailed(at, why, not_before):
+            return _to(replace(job, attempts=job.attempts - 1), Queued(at, image, why, not_before)), ()
         case Stopping() as state, Launched():
             return job, (Kill(state.attempt.number) if state.killed else Terminate(state.attempt.number),)
         case Stopping() as state, LaunchFailed(at, why, ruling):
             return _after_asked_exit(job, state, at, _unstarted(job, why), ruling)
-        case Stopping() as state, ImageMissing(at):
+        case Stopping() as state, ImageMissing(at) | HostFailed(at):
             return _never_started(job, state, at)
         case (Starting() | Running()) as state, Exited(attempt=number) if number == state.attempt.number:
             return _after_exit(job, state, event.at, event.ended, event.ruling)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeAlias
 
+from runner.base.errors import Unavailable
 from runner.core.ports.devices import Device
 from runner.core.ports.users import Owner
 
@@ -182,6 +183,13 @@ class LaunchRefused(Exception):
     """The engine refused a launch; the same launch would be refused again.  One line."""
 
 
+class HostFault(Unavailable):
+    """The host could not start a container with devices: a driver, a library, a specification of devices.
+
+    The attempt is not blamed, and its devices are not allocated until they are looked at again.
+    """
+
+
 class Executor(Protocol):
     """Where attempts run.  Every call may raise ``base.errors.Unavailable``, which is never evidence."""
 
@@ -204,6 +212,7 @@ class Executor(Protocol):
         Raises:
             ImageGone: the image must be prepared again.
             LaunchRefused: the engine says no (bad mount, no such device).
+            HostFault: the host cannot give the attempt its devices.
             Unavailable: the engine does not answer; nothing is known.
         """
 

@@ -1,10 +1,11 @@
 """Devices that are as a test says, and a summary of them that nobody has to look for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Event as Flag
 
+from runner.base.instant import Instant
 from runner.core.devices.reading import Health
 from runner.core.ports.devices import Device
 from runner.core.scheduler.snapshot import DeviceState, SchedulableDevice
@@ -42,6 +43,13 @@ class FakeInventory:
 
     def unfit(self) -> Mapping[str, str]:
         return dict(self.bad)
+
+    def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
+        del now
+        for uuid in devices:
+            self.bad.pop(uuid, None)
+            if fault is not None:
+                self.bad[uuid] = fault
 
     def schedulable(self, holders: Mapping[str, str]) -> tuple[SchedulableDevice, ...]:
         """Return devices that are fit or not, as ``bad`` says."""

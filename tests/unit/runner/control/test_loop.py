@@ -439,3 +439,44 @@ def test_a_refused_launch_is_judged_by_the_policy_too(host: Host) -> None:
     assert state.why.startswith("no progress: 3 attempts ended alike without a newer checkpoint; ")
     assert state.why.endswith("the last: launch failed: no such device")
     assert len(host.store.decisions(job_id)) == len(host.store.attempts(job_id)) == 3
+
+
+def test_a_driver_that_broke_at_night_costs_no_job_an_attempt_and_all_go_on_after_its_repair(
+    host: Host,
+) -> None:
+    host.context.host_fault = "nvml error: driver/library version mismatch"
+    jobs = [host.submit() for _ in range(6)]
+    host.attempt_service.needs_of |= dict.fromkeys(jobs, ResourceRequest(0.5, 1024, 1, "nvidia"))
+    host.settle()
+    assert [host.state(job) for job in jobs] == ["queued"] * 6
+    assert set(host.inventory.bad.values()) == {"nvml error: driver/library version mismatch"}
+    assert {host.row(job).job.history.charged for job in jobs} == {0}
+    assert [len(host.store.attempts(job)) for job in jobs] == [0] * 6
+    host.context.host_fault = ""
+    host.inventory.bad.clear()  # as the inventory does after a while
+    for _ in jobs:
+        host.wait(1)
+        for job in jobs:
+            if host.state(job) == "running":
+                host.context.end(host.key(job), 0)
+        host.settle()
+    assert [host.state(job) for job in jobs] == ["finished"] * 6
+    assert [len(host.store.attempts(job)) for job in jobs] == [1] * 6
+
+
+def test_a_launch_that_fails_alike_for_two_jobs_is_the_fault_of_the_host(host: Host) -> None:
+    host.context.refusals = ["failed to create shim: no space left on device"] * 3
+    jobs = [host.submit() for _ in range(3)]
+    host.settle()
+    assert [host.row(job).job.history.charged for job in jobs] == [1, 0, 0]
+    assert "failed to create shim" in host.daemon.why(jobs[1]) or host.state(jobs[1]) == "queued"
+    host.wait(120)
+    assert [host.state(job) for job in jobs] == ["running"] * 3
+
+
+def test_a_launch_that_fails_for_one_job_alone_is_its_own(host: Host) -> None:
+    host.context.refusals = ["no such mount"] * 2
+    job = host.submit()
+    host.settle()
+    host.wait(5)
+    assert host.row(job).job.history.charged == 2

@@ -29,6 +29,7 @@ from runner.core.ports.executor import (
     Alive,
     EndReason,
     Gone,
+    HostFault,
     Key,
     LaunchRefused,
     LaunchRequest,
@@ -364,3 +365,40 @@ def test_what_fits_or_is_not_known_is_started(
 )
 def test_the_cuda_of_an_image_is_what_it_says(config: dict[str, Any], cuda: tuple[int, int] | None) -> None:
     assert cuda_of_image(config) == cuda
+
+
+class NoDriver(QuickEnd):
+    """An engine that cannot start a container, as when the driver of the devices was upgraded beneath it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: list[str] = []
+
+    def inspect_container(self, name: str) -> dict[str, Any]:
+        inspected = super().inspect_container(name)
+        inspected["State"]["Error"] = "failed to start" if self.starts else ""
+        return inspected
+
+    def start(self, _name: str) -> None:
+        self.starts += 1
+        response = Response()
+        response.status_code = 500
+        raise APIError("", response, "nvml error: driver/library version mismatch: unknown")
+
+    def remove_container(self, container: str, **_: object) -> None:
+        self.removed.append(container)
+
+
+@pytest.mark.parametrize(("devices", "raised"), [((), LaunchRefused), ((GPU,), HostFault)])
+def test_a_start_that_fails_is_the_fault_of_the_host_if_the_container_has_devices(
+    monkeypatch: pytest.MonkeyPatch, devices: tuple[Device, ...], raised: type[Exception]
+) -> None:
+    engine, executor = NoDriver(), _executor("unix:///nowhere")
+    executor._chosen_injection = "cdi"
+    monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
+    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: ["c1"])
+    monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
+    with pytest.raises(raised, match="driver/library version mismatch"):
+        executor.launch(_request(*devices))
+    assert engine.removed == ["c1"]
+    assert executor._chosen_injection == (None if devices else "cdi")

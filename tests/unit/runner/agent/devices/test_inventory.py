@@ -483,3 +483,40 @@ def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) ->
     site.use("GPU-ab", 12, 13)
     site.look()
     assert asked == [{11, 12, 13}]
+
+
+def told(site: Site, fault: str | None, *uuids: str) -> None:
+    site.inventory.record_launch(uuids, fault, Instant(site.clock.now(), site.clock.monotonic()))
+
+
+def test_a_device_that_could_not_be_given_to_a_container_is_quarantined_and_looked_at_again(
+    site: Site,
+) -> None:
+    site.look()
+    [uuid, other] = [each.uuid for each in CARDS][:2]
+    told(site, "nvml error: driver/library version mismatch", uuid)
+    site.look()
+    by_uuid = {each.device.uuid: each.standing for each in site.inventory.views()}
+    assert by_uuid[uuid].state is DeviceState.QUARANTINED
+    assert by_uuid[uuid].reason == "nvml error: driver/library version mismatch (tried again after 30 s)"
+    assert by_uuid[other].state is DeviceState.FREE
+    site.look(31)
+    assert {each.device.uuid: each.standing.state for each in site.inventory.views()}[
+        uuid
+    ] is DeviceState.FREE
+    told(site, "still", uuid)
+    site.look(31)
+    assert site.inventory.unfit()[uuid] == "still (tried again after 60 s)"
+    told(site, None, uuid)
+    assert site.inventory.unfit() == {}
+
+
+def test_an_operator_takes_such_a_device_back_at_once_and_a_restart_forgets_it(site: Site) -> None:
+    site.look()
+    [uuid, *_] = [each.uuid for each in CARDS]
+    told(site, "no driver", uuid)
+    assert site.inventory.resume(uuid, "ann").standing.state is DeviceState.FREE
+    told(site, "no driver", uuid)
+    site.restart()
+    site.look()
+    assert uuid not in site.inventory.unfit()

@@ -28,6 +28,7 @@ from runner.core.job.events import (
     Exited,
     GracePassed,
     HoldRequested,
+    HostFailed,
     ImageFailed,
     ImageMissing,
     ImageReady,
@@ -87,6 +88,7 @@ EVENTS: tuple[Event, ...] = (
     ImageFailed(LATER, "no"),
     PreparationRefused(LATER, "not yours"),
     ImageMissing(LATER),
+    HostFailed(LATER, "no driver"),
     Placed(LATER, GPUS),
     Launched(LATER),
     LaunchFailed(LATER, "no", AGAIN),
@@ -126,6 +128,7 @@ LEGAL = {
         "launched",
         "launch_failed",
         "image_missing",
+        "host_failed",
         "exited",
         "cancel_requested",
         "restart_requested",
@@ -142,7 +145,15 @@ LEGAL = {
         "condemned",
         "revision_applied",
     },
-    "stopping": {"launched", "launch_failed", "image_missing", "exited", "cancel_requested", "grace_passed"},
+    "stopping": {
+        "launched",
+        "launch_failed",
+        "image_missing",
+        "host_failed",
+        "exited",
+        "cancel_requested",
+        "grace_passed",
+    },
     "held": {"cancel_requested", "restart_requested", "release_requested", "revision_applied"},
     "finished": {"restart_requested", "revision_applied"},
 }
@@ -537,8 +548,14 @@ def test_an_image_that_vanished_is_prepared_again_without_costing_an_attempt() -
 def test_an_attempt_that_was_stopped_before_its_image_was_missed_ends_as_asked(
     reason: StopReason, state: State
 ) -> None:
-    job, commands = advance(stopping(reason, by="ann"), ImageMissing(LATER))
-    assert (job.state, commands) == (state, (Remove(1),))
+    for event in (ImageMissing(LATER), HostFailed(LATER, "no driver")):
+        job, commands = advance(stopping(reason, by="ann"), event)
+        assert (job.state, commands) == (state, (Remove(1),))
+
+
+def test_a_fault_of_the_host_costs_no_attempt_and_the_job_waits() -> None:
+    job, commands = advance(replace(JOB, state=STATES[2], saved=40), HostFailed(LATER, "no driver"))
+    assert (job.state, job.attempts, job.saved, commands) == (Queued(LATER, "img", "no driver"), 0, 40, ())
 
 
 def test_a_launch_that_is_refused_is_an_end_that_saved_nothing() -> None:
@@ -644,7 +661,7 @@ def test_no_order_of_events_leaks_a_device_or_starts_an_attempt_twice(steps: lis
             job, commands = advance(job, event)
             launched += [c.attempt.number for c in commands if isinstance(c, Launch)]
             lineages.append(job.lineage)
-            if isinstance(event, ImageMissing) and isinstance(before, Starting):
+            if isinstance(event, ImageMissing | HostFailed) and isinstance(before, Starting):
                 launched.pop()  # it never began
         holds = hasattr(job.state, "allocation")
         assert holds == isinstance(job.state, Starting | Running | Stopping)

@@ -51,15 +51,14 @@ class Recovery:
             self.inbox.put(Call(partial(self.context.store.record_cleaned_up, newest)))
 
     def _clean_up(self, job_id: str, newest: int) -> None:
+        done = False
         try:
             self._clean_up_job(job_id)
+            done = True
         except RunnerError as error:  # the next daemon tries again
-            self._failed = True
             log.warning("job.not_cleaned_up", job_id=job_id, problem=describe_error(error))
-        except BaseException:  # told by the queue; the others are cleaned up all the same
-            self._failed = True
-            raise
-        finally:
+        finally:  # another error is told by the queue, and the other jobs are cleaned up all the same
+            self._failed |= not done
             self._queue_next(newest)
 
     def _clean_up_job(self, job_id: str) -> None:

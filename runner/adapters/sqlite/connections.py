@@ -8,7 +8,7 @@ cannot write.
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -122,11 +122,11 @@ class Connections:
             self._lent += 1
             if self._idle:
                 return self._idle.pop()
-        try:
-            return self._connect("ro")
-        except BaseException:
-            self._count_returned()
-            raise
+        with ExitStack() as on_error:
+            on_error.callback(self._count_returned)
+            connection = self._connect("ro")
+            on_error.pop_all()
+        return connection
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._changed:
@@ -144,14 +144,12 @@ class Connections:
 
     def _opened_writer(self) -> sqlite3.Connection:
         if self._writer is None:
-            connection = self._connect("rw")
-            try:
+            with ExitStack() as on_error:
+                connection = on_error.enter_context(closing(self._connect("rw")))
                 # FULL: what was recorded before an action must survive a power cut, not only a kill.
                 for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
                     connection.execute(f"PRAGMA {pragma}")
-            except BaseException:
-                connection.close()
-                raise
+                on_error.pop_all()
             self._writer = connection
         return self._writer
 

@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -181,11 +181,10 @@ class SqliteStore:
         self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # by job, as they were read
         self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
         self._used = 0
-        try:
+        with ExitStack() as on_error:
+            on_error.callback(self.connections.close)
             self._open()
-        except BaseException:
-            self.connections.close()
-            raise
+            on_error.pop_all()
         self.instance = str(self._value("get_meta", key="instance"))
 
     def _open(self) -> None:

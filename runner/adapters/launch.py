@@ -23,6 +23,16 @@ done; umask "${RUNNER_UMASK:-077}"
 The values are in no request to an engine, in no record and in no argument.
 """
 
+_IMAGE: Final = """\
+for name in ${RUNNER_IMAGE_ENV-}; do
+  eval ": \\"\\${$name:=\\$RUNNER_IMAGE_$name}\\"; export $name; unset RUNNER_IMAGE_$name"
+done; unset RUNNER_IMAGE_ENV
+"""
+"""Part of a shell script: the program gets what its image sets and the request has set aside.
+
+A value of the job stands before that of the image.
+"""
+
 ENTRY: Final = f'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; {_SECRETS}exec "$@"'
 """A shell script that opens the log, changes to the working directory and is replaced by the program.
 
@@ -42,7 +52,7 @@ umask 077; read -r host </proc/sys/kernel/hostname; claim=${2%/*}/.started-$host
 if [ -e "$claim" ]; then echo "the container was started again: an attempt starts once" >&2; exit 125; fi
 true 2>/dev/null >"$claim"
 exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
-@SECRETS@env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
+@SECRETS@@IMAGE@env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
 env --default-signal=INT,QUIT /bin/sh -c 'exec "$@"' runner "$@" 3>&- &
 main=$!
 exec 2>/dev/null
@@ -66,7 +76,7 @@ for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_contro
 done
 [ -z "$killed" ] || { echo "oom_kill $killed" >&3; sleep 0.4 || sleep 1; }
 exit $status
-""".replace("@SECRETS@", _SECRETS)
+""".replace("@SECRETS@", _SECRETS).replace("@IMAGE@", _IMAGE)
 )
 """``ENTRY`` for a container: the shell stays as the parent of the program.
 
@@ -83,7 +93,7 @@ SIGQUIT ignored.  Where ``env`` cannot reset them (coreutils before 8.31, busybo
 shell: it alone gets the signals, and nothing waits for the daemon to read the count.
 """
 
-INSIDE: Final = 'umask "${RUNNER_UMASK:-077}"; cd "$1" || exit 126; shift; exec "$@"'
+INSIDE: Final = f'{_IMAGE}umask "${{RUNNER_UMASK:-077}}"; cd "$1" || exit 126; shift; exec "$@"'
 """A shell script that a command inside of a running attempt begins with; its output goes to whoever asked."""
 
 FORBIDDEN_VARIABLES: Final = re.compile(

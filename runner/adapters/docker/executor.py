@@ -7,7 +7,7 @@ and a container may be renamed.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -130,7 +130,7 @@ class DockerExecutor:
         self._memory_kills = MemoryKills()
         self._chosen_injection: Injection | None = None
         self._isolation: EngineIsolation | None = None  # not asked yet
-        self._cuda_of_images: dict[str, tuple[int, int] | None] = {}  # by image id
+        self._image_configs: dict[str, Json] = {}  # by image id
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         return self._arguments(request)
@@ -139,8 +139,8 @@ class DockerExecutor:
         arguments = self._arguments(request)
         name = arguments["name"]
         with self._launch_lock(name), engine_errors(f"launch {name}"):
-            if self._look_at_engine():
-                arguments = self._arguments(request)
+            self._look_at_engine()
+            arguments = self._arguments(request, self._config_of(request.image).get("Env") or ())
             self._check_driver(request)
             inspected = self._find_reusable(arguments, request.key)
             if inspected is None:
@@ -154,12 +154,12 @@ class DockerExecutor:
                 self._memory_kills.watch(inspected["Id"])
         return LaunchResult.BEGUN
 
-    def _arguments(self, request: LaunchRequest) -> Json:
+    def _arguments(self, request: LaunchRequest, image_variables: Iterable[str] = ()) -> Json:
         wanted, seen = self.settings.hardening, self._isolation
         hardening = wanted if seen is None else seen.in_force(wanted)
         if self.settings.choose_injection and any(each.vendor == "nvidia" for each in request.devices):
             hardening = replace(hardening, gpu_injection=self._injection())
-        return engine_arguments(request, hardening, _device_gids(request.devices))
+        return engine_arguments(request, hardening, _device_gids(request.devices), image_variables)
 
     def _injection(self) -> Injection:
         """Return how this engine injects NVIDIA devices; an answer is kept until the daemon ends.
@@ -185,30 +185,29 @@ class DockerExecutor:
         """
         devices = [each for each in request.devices if each.vendor == "nvidia"]
         version = self.settings.driver_version
-        if not devices or version is None or (cuda := self._cuda_of(request.image)) is None:
+        if not devices or version is None or (cuda := cuda_of_image(self._config_of(request.image))) is None:
             return
         gpus = [Gpu(each.label or each.uuid, each.capability) for each in devices]
         if problem := launch_problem(cuda, version(), gpus):
             raise Unavailable(f"{attempt_name(request.key)}: not started: {problem}")
 
-    def _cuda_of(self, image: str) -> tuple[int, int] | None:
-        """Return the CUDA of an image, None if it names none or is not there; ids never change."""
-        if image not in self._cuda_of_images:
+    def _config_of(self, image: str) -> Json:
+        """Return what an image asks for, nothing if it is not there; ids never change."""
+        if image not in self._image_configs:
             try:
                 inspected: Json = self._connection.client().inspect_image(image)  # type: ignore[no-untyped-call]
             except NotFound:
-                return None
-            self._cuda_of_images[image] = cuda_of_image(inspected["Config"])
-        return self._cuda_of_images[image]
+                return {}
+            self._image_configs[image] = inspected["Config"] or {}
+        return self._image_configs[image]
 
-    def _look_at_engine(self) -> bool:
-        """Learn what the engine offers and report it; return whether that is new."""
+    def _look_at_engine(self) -> None:
+        """Learn what the engine offers and report it, once."""
         if self._isolation is not None:
-            return False
+            return
         seen = read_isolation(self._connection.client().info())
         report_isolation(seen, self.settings.hardening)
         self._isolation = seen
-        return True
 
     @contextmanager
     def _launch_lock(self, name: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Final
 from docker.errors import ImageNotFound
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
-from runner.adapters.docker.hardening import IMAGE_FORBIDDEN
+from runner.adapters.docker.hardening import IMAGE_FORBIDDEN, set_aside
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import ImageGone
 
@@ -20,6 +20,8 @@ CHUNK: Final = 2**20
 
 def export_image(url: str | None, image: str, directory: Path) -> tuple[str, ...]:
     """Unpack an image into an empty directory, and return the variables that it sets.
+
+    Those that hooks would read are under the names of ``set_aside``.
 
     Raises:
         ImageGone: the engine does not have it.
@@ -38,7 +40,8 @@ def export_image(url: str | None, image: str, directory: Path) -> tuple[str, ...
             raise ImageGone(image) from error
         finally:
             client.close()
-    return tuple(each for each in variables if not IMAGE_FORBIDDEN.fullmatch(each.partition("=")[0]))
+    harmless = (each for each in variables if not IMAGE_FORBIDDEN.fullmatch(each.partition("=")[0]))
+    return (*harmless, *(f"{name}={value}" for name, value in set_aside(variables).items()))
 
 
 def _extract(archive: Iterator[bytes], directory: Path) -> None:

@@ -10,7 +10,7 @@ out gets whatever default the engine was configured with, and it cannot be compa
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
@@ -39,7 +39,13 @@ SYSTEM_DIRS: Final = frozenset(
 """Top-level directories of the image and the kernel, which a mount must not hide."""
 
 IMAGE_FORBIDDEN: Final = re.compile(r"LD_.*|NVIDIA_.*|AMD_VISIBLE_DEVICES")
-"""Variables that an image must not set: hooks that inject devices read them, as root."""
+"""Variables of an image that a request overrides: hooks that inject devices read them, as root."""
+
+DECIDED: Final = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE"})
+"""Those of them whose values are the runner's, also for the program."""
+
+_PUT_BACK: Final = re.compile(r"(LD|NVIDIA)_[A-Za-z0-9_]+")
+"""Those that the program gets back; other names could not be variables of a shell."""
 
 IMAGE_MERGED_FIELDS: Final = frozenset({"HostConfig", "Env", "Labels", "Healthcheck"})
 """Fields that the engine merges with those of the image; each of them is compared separately."""
@@ -89,7 +95,10 @@ class HardeningSettings:
 
 
 def engine_arguments(
-    request: LaunchRequest, settings: HardeningSettings, device_gids: tuple[int, ...] = ()
+    request: LaunchRequest,
+    settings: HardeningSettings,
+    device_gids: tuple[int, ...] = (),
+    image_variables: Iterable[str] = (),
 ) -> Json:
     """Return ``{"name": ..., "config": ...}``: the name and the JSON body of the create request.
 
@@ -98,6 +107,7 @@ def engine_arguments(
         settings: The operator's settings.
         device_gids: Numeric ids of the groups that own the AMD device nodes on the host.  The engine would
             look up names in the image.
+        image_variables: What the image sets, as ``NAME=value``.
 
     Raises:
         Refused: uid or gid 0; a forbidden variable, mount target or network; a log outside the run directory.
@@ -105,6 +115,7 @@ def engine_arguments(
     check_request(request)
     owner = request.owner
     hosts_file = settings.hosts_file if request.network is None else None
+    environment = {**neutralised(image_variables), **_environment(request, settings)}
     return {
         "name": attempt_name(request.key),
         "config": {
@@ -114,7 +125,7 @@ def engine_arguments(
             "WorkingDir": str(JOB_DIR),
             "Hostname": HOST_NAME,
             "User": f"{owner.uid}:{owner.gid}",  # without a gid, the groups come from the image
-            "Env": [f"{name}={value}" for name, value in _environment(request, settings).items()],
+            "Env": [f"{name}={value}" for name, value in environment.items()],
             "Labels": _labels(request, settings),
             "StopSignal": "SIGTERM",
             "Healthcheck": {"Test": ["NONE"]},  # that of the image would run beside the job
@@ -135,6 +146,35 @@ def engine_arguments(
             },
         },
     }
+
+
+def neutralised(image_variables: Iterable[str]) -> dict[str, str]:
+    """Return the variables by which a request overrides those of an image that hooks would read.
+
+    Hooks run as root with the variables of the container (CVE-2025-23266): they get empty values, and no
+    requirements.  The image's values are under other names, from which the entry script takes them for the
+    program when all hooks have run.
+    """
+    variables = tuple(image_variables)
+    names = dict.fromkeys(each.partition("=")[0] for each in variables)
+    emptied = {name: "" for name in names if IMAGE_FORBIDDEN.fullmatch(name) and name not in DECIDED}
+    if not emptied:
+        return {}
+    return {**emptied, "NVIDIA_DISABLE_REQUIRE": "1", **set_aside(variables)}
+
+
+def set_aside(image_variables: Iterable[str]) -> dict[str, str]:
+    """Return the variables by which the entry script finds an image's values for the program."""
+    found = dict(each.partition("=")[::2] for each in image_variables)
+    kept = {
+        name: value
+        for name, value in found.items()
+        if value and name not in DECIDED and _PUT_BACK.fullmatch(name)
+    }
+    if not kept:
+        return {}
+    values = {f"RUNNER_IMAGE_{name}": value for name, value in kept.items()}
+    return {"RUNNER_IMAGE_ENV": " ".join(kept), **values}
 
 
 def find_differences(requested: Json, inspected: Json) -> list[str]:
@@ -341,7 +381,7 @@ def _differences_by_image(requested: Json, inspected: Json) -> Iterator[str]:
     for variable in sorted(present - wanted):
         name = variable.partition("=")[0]
         if IMAGE_FORBIDDEN.fullmatch(name):
-            yield f"the image sets {name}; build it without"
+            yield f"the image sets {name}, which the request does not override"
     for name, value in requested["config"]["Labels"].items():
         if labels.get(name) != value:
             yield f"label {name} is {labels.get(name)!r} instead of {value!r}"

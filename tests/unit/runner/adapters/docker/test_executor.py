@@ -146,6 +146,9 @@ class QuickEnd:
         self.status, self.starts = "created", 0
         self.looks: list[str] = []
 
+    def inspect_image(self, _image: str) -> dict[str, Any]:
+        return {"Config": {}}
+
     def inspect_container(self, _name: str) -> dict[str, Any]:
         seen = self.status
         self.looks.append(seen)

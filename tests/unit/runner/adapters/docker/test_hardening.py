@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runner.adapters.docker.hardening import (
+    IMAGE_FORBIDDEN,
     HardeningSettings,
     Json,
     engine_arguments,
@@ -227,6 +228,54 @@ def test_a_configured_seccomp_profile_is_sent_as_text() -> None:
 def test_memory_can_be_pinned_where_the_operator_says_so() -> None:
     limits = _host(settings=replace(SETTINGS, memlock_unlimited=True))["Ulimits"]
     assert {"Name": "memlock", "Soft": -1, "Hard": -1} in limits
+
+
+# --- What an image sets -------------------------------------------------------------------------------
+
+LAB_IMAGE = (
+    "PATH=/usr/bin",
+    "LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64",
+    'LD_PRELOAD=/opt/it\'s "a" $(touch x).so',
+    "LD_EMPTY=",
+    "LD_A;touch x=y",
+    "NVIDIA_VISIBLE_DEVICES=all",
+    "NVIDIA_DRIVER_CAPABILITIES=all",
+    "NVIDIA_DISABLE_REQUIRE=0",
+    "NVIDIA_REQUIRE_CUDA=cuda>=12.8 brand=tesla,driver>=535",
+    "NVIDIA_PRODUCT_NAME=CUDA",
+    "AMD_VISIBLE_DEVICES=all",
+    "CUDA_VERSION=12.8.1",
+)
+
+
+def _overridden(**environment: str) -> dict[str, str]:
+    arguments = engine_arguments(
+        replace(REQUEST, environment=environment), SETTINGS, image_variables=LAB_IMAGE
+    )
+    return dict(variable.split("=", 1) for variable in arguments["config"]["Env"])
+
+
+def test_hooks_never_see_what_an_image_sets_for_them() -> None:
+    found = _overridden()
+    seen_by_hooks = {**dict(each.split("=", 1) for each in LAB_IMAGE), **found}
+    assert {name: value for name, value in seen_by_hooks.items() if IMAGE_FORBIDDEN.fullmatch(name)} == {
+        "LD_LIBRARY_PATH": "",
+        "LD_PRELOAD": "",
+        "LD_EMPTY": "",
+        "LD_A;touch x": "",
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_DISABLE_REQUIRE": "1",
+        "NVIDIA_REQUIRE_CUDA": "",
+        "NVIDIA_PRODUCT_NAME": "",
+        "AMD_VISIBLE_DEVICES": "",
+    }
+    assert "CUDA_VERSION" not in found
+
+
+def test_an_image_that_sets_nothing_of_that_is_asked_for_as_before() -> None:
+    plain = ("PATH=/usr/bin", "NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+    assert engine_arguments(REQUEST, SETTINGS, image_variables=plain) == ASKED
 
 
 # --- What the engine made of it ----------------------------------------------------------------------

@@ -1,0 +1,39 @@
+"""The values of an image's variables, as the entry scripts give them back to the program."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.adapters.docker.hardening import neutralised
+from runner.adapters.launch import INSIDE, SUPERVISED_ENTRY
+
+HOSTILE = '/it\'s "a" $(touch x) `touch x`\n:/b c'
+IMAGE = (
+    f"LD_LIBRARY_PATH={HOSTILE}",
+    "LD_EMPTY=",
+    "LD_A;touch x=y",
+    "NVIDIA_VISIBLE_DEVICES=all",
+    "NVIDIA_REQUIRE_CUDA=cuda>=12.8 brand=tesla,driver>=535",
+    "NVIDIA_PRODUCT_NAME=CUDA",
+    "NVIDIA_TF32_OVERRIDE=1",
+)
+JOB = {"PATH": "/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_TF32_OVERRIDE": "0"}
+
+
+@pytest.mark.parametrize("script", [SUPERVISED_ENTRY, INSIDE], ids=["program", "beside it"])
+def test_the_program_gets_the_values_of_its_image_back(tmp_path: Path, script: str) -> None:
+    environment = {**neutralised(IMAGE), **JOB}
+    assert environment["LD_LIBRARY_PATH"] == ""
+    (tmp_path / "attempt").mkdir()
+    places = [str(tmp_path), *([str(tmp_path / "attempt" / "log")] if script == SUPERVISED_ENTRY else [])]
+    program = ["/bin/sh", "-c", 'env -0 >"$1"', "sh", str(tmp_path / "seen")]
+    command = ["/bin/sh", "-c", script, "runner", *places, *program]
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
+    seen = dict(each.split("=", 1) for each in (tmp_path / "seen").read_text().split("\0") if each)
+    assert seen["LD_LIBRARY_PATH"] == HOSTILE
+    assert seen["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.8 brand=tesla,driver>=535"
+    assert (seen["NVIDIA_VISIBLE_DEVICES"], seen["NVIDIA_PRODUCT_NAME"]) == ("void", "CUDA")
+    assert seen["NVIDIA_TF32_OVERRIDE"] == "0"  # the job's own
+    assert not [name for name in seen if name.startswith("RUNNER_IMAGE")]
+    assert not (tmp_path / "x").exists()

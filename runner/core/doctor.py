@@ -97,7 +97,7 @@ class AmdFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """The container engine; ``error`` says why it does not answer."""
+    """The one description of the container engine; ``error`` says why it does not answer."""
 
     error: str | None = None
     version: str = ""
@@ -105,6 +105,30 @@ class EngineFacts:
     cdi_enabled: bool | None = None  # None: the engine does not say
     cdi_files: tuple[str, ...] = ()  # specifications of nvidia.com/gpu
     storage: str = ""
+    podman: bool = False  # Podman behind Docker's API
+    rootless: bool = False  # it runs in a user namespace of its own
+    maps_users: bool = False  # to other users of the host (userns-remap)
+    apparmor: bool = False  # its host has it
+
+    @property
+    def unsupported(self) -> Finding | None:
+        """Return why no job can run in this engine; None: jobs can."""
+        if self.podman:
+            fact = "Podman is not supported: it makes other containers than it is asked for"
+        elif self.rootless:
+            fact = "rootless Docker is not supported: jobs could not write to their run directories in it"
+        else:
+            return None
+        advice = "use Docker that root runs (unset DOCKER_HOST, or see engine in the settings)"
+        return Finding(
+            "container engine", Verdict.PROBLEM, fact, f"{advice}, or say executor: process in the settings"
+        )
+
+    @property
+    def refusal(self) -> str | None:
+        """Return ``unsupported`` as one line."""
+        finding = self.unsupported
+        return None if finding is None else f"{finding.fact}; {finding.advice}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,10 +369,18 @@ def _engine(machine: Machine) -> Iterator[Finding]:
     elif engine.error is not None:
         advice = "start it (systemctl start docker), or say executor: process in the settings"
         yield Finding("container engine", Verdict.PROBLEM, engine.error, advice)
+    elif engine.unsupported is not None:
+        yield engine.unsupported
     else:
         runtimes = ", ".join(engine.runtimes)
         fact = f"{engine.version}; runtimes {runtimes}; storage {engine.storage or 'unknown'}"
         yield Finding("container engine", Verdict.OK, fact)
+        if engine.maps_users:
+            yield Finding(
+                "users of containers",
+                Verdict.OK,
+                "the engine maps them to others (userns-remap); jobs get those of the host",
+            )
 
 
 def _host(host: HostFacts) -> Iterator[Finding]:

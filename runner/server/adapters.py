@@ -60,6 +60,10 @@ if TYPE_CHECKING:
 class Adapters(Protocol):
     """What a daemon reaches the host and the engine by."""
 
+    @property
+    def engine_refusal(self) -> str | None:
+        """Return why no job can run in the engine; None: jobs can, or it did not answer."""
+
     def users(self) -> HostUsers:
         """Return the accounts of the host and their files."""
 
@@ -104,6 +108,7 @@ class LocalAdapters:
     directory: Path
     settings: Settings
     instance: str
+    engine_refusal: str | None = None
 
     def users(self) -> HostUsers:
         """Return the accounts of the host and their files."""
@@ -171,6 +176,7 @@ class SplitAdapters:
     settings: Settings
     instance: str
     helper: PrivilegedClient
+    engine_refusal: str | None = None
 
     def users(self) -> HostUsers:
         """Return the accounts of the host and their files."""
@@ -275,6 +281,15 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
             hardened, settings.engine, choose_injection=choose, driver_version=nvidia.driver_version
         )
     )
+
+
+def find_engine_refusal(settings: Settings) -> str | None:
+    """Return why no job can run in the engine; None: jobs can, or it does not answer now."""
+    if settings.executor not in {"auto", "docker"}:
+        return None
+    from runner.adapters.docker.engine import describe_engine  # noqa: PLC0415  loads the SDK
+
+    return describe_engine(settings.engine).refusal
 
 
 def _kind_here(settings: Settings) -> str:

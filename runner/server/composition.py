@@ -101,7 +101,11 @@ def build(
     adapters: Adapters | None = None,
     kernel_log: KernelLog | None = None,
 ) -> JobService:
-    """Return the service of one state directory, not started yet."""
+    """Return the service of one state directory, not started yet.
+
+    Raises:
+        UsageError: jobs are to run in an engine in which they cannot.
+    """
     adapters = adapters or LocalAdapters(directory, settings, store.instance)
     executor, engine_problem = _executor(settings, store, adapters)
     store.remember_executor(executor.kind)
@@ -247,6 +251,7 @@ def _executor(settings: Settings, store: SqliteStore, adapters: Adapters) -> tup
         unfinished=store.executor if store.unfinished() else None,
         used=store.has_run_in(other_than=NO_IMAGE),
         named=bool(settings.engine or os.environ.get("DOCKER_HOST")),
+        refusal=adapters.engine_refusal,
     )
     choice = choose_executor(settings.executor, evidence, lambda: adapters.executor("docker").observe())
     if choice.kind == "slurm":

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 def collect(directory: Path, settings: Settings, root: Path = Path("/")) -> Machine:
     """Return the facts about this machine, for a daemon with a state directory and settings."""
-    from runner.adapters.docker.doctor import describe_engine  # noqa: PLC0415  loads the SDK
+    from runner.adapters.docker.engine import describe_engine  # noqa: PLC0415  loads the SDK
 
     collector = FactCollector(root, directory)
     uses_engine = settings.executor in {"auto", "docker"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from runner.base.errors import Unavailable
+from runner.base.errors import Unavailable, UsageError
 
 BEGUN_AS_PROCESSES: Final = "unfinished jobs of this state directory were begun as processes"
 
@@ -31,6 +31,8 @@ class EngineEvidence:
     """Attempts of this store have run in containers."""
     named: bool = False
     """The settings or ``DOCKER_HOST`` give its address."""
+    refusal: str | None = None
+    """It answers, and no job can run in it for this reason."""
 
 
 def choose_executor(
@@ -38,13 +40,23 @@ def choose_executor(
     evidence: EngineEvidence,
     ask: Callable[[], object],
 ) -> ExecutorChoice:
-    """Return the executor of a daemon that starts; ``ask`` raises ``Unavailable`` if no engine answers."""
+    """Return the executor of a daemon that starts; ``ask`` raises ``Unavailable`` if no engine answers.
+
+    Raises:
+        UsageError: jobs are to run, or have run, in an engine in which they cannot.
+    """
+    if setting == "docker" and evidence.refusal:
+        raise UsageError(evidence.refusal)
     if setting != "auto":
         return ExecutorChoice(setting)
     if evidence.unfinished == "slurm":  # its attempts are there, whatever else is here
         return ExecutorChoice("slurm")
     if evidence.unfinished == "process":
         return ExecutorChoice("process", BEGUN_AS_PROCESSES)
+    if evidence.refusal:
+        if evidence.unfinished or evidence.used:  # in containers, which plain processes must not replace
+            raise UsageError(evidence.refusal)
+        return ExecutorChoice("process", evidence.refusal)
     if evidence.unfinished or evidence.used or evidence.named:
         return ExecutorChoice("docker")
     try:

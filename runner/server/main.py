@@ -36,6 +36,7 @@ from runner.files.settings.model import Settings, load_settings
 from runner.server.adapters import (
     LocalAdapters,
     SplitAdapters,
+    find_engine_refusal,
     image_settings,
     local_commands,
     local_executor,
@@ -88,7 +89,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     place, file = Path(socket_path or directory / "runner.sock"), Path(settings) if settings else None
     user = daemon_user(known)
     with hold_state(directory) as lock:
-        daemon = Start(directory, known, file, place, lock)
+        daemon = Start(directory, known, file, place, lock, find_engine_refusal(known))
         code = _serve(daemon) if user is None else _serve_in_two(daemon, user)
         end_threads(code)  # while the state is held: a launch that is under way is this daemon's
         return code
@@ -103,6 +104,7 @@ class Start:
     settings_file: Path | None
     socket: Path
     lock: StateLock
+    engine_refusal: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,9 @@ def _serve(start: Start, parts: Parts | None = None) -> int:
         # before the socket: a store that is refused takes no calls
         kernel_log = parts.kernel_log if parts else None
         adapters = (
-            SplitAdapters(directory, settings, store.instance, parts.helper)
+            SplitAdapters(directory, settings, store.instance, parts.helper, start.engine_refusal)
             if parts
-            else LocalAdapters(directory, settings, store.instance)
+            else LocalAdapters(directory, settings, store.instance, start.engine_refusal)
         )
         service = build(directory, settings, store, adapters, kernel_log)
         if not parts:

@@ -9,7 +9,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from runner.adapters.docker.doctor import describe_engine, try_image
+from runner.adapters.docker.doctor import try_image
+from runner.adapters.docker.engine import describe_engine
 from runner.core.doctor import Verdict
 
 pytestmark = pytest.mark.engine

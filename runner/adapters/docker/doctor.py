@@ -1,8 +1,7 @@
-"""What ``runner doctor`` asks the container engine, and the program that it starts in an image."""
+"""The program that ``runner doctor`` starts in an image, with a device or without."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,43 +11,7 @@ from requests import ConnectionError, ReadTimeout  # noqa: A004  as the engine's
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
 from runner.base.errors import Unavailable
-from runner.core.doctor import EngineFacts, Finding, Injection, Verdict
-
-CDI_DIRECTORIES: Final = ("etc/cdi", "var/run/cdi")
-ENGINE_TIMEOUT_S: Final = 10
-
-
-def describe_engine(url: str | None, root: Path = Path("/")) -> EngineFacts:
-    """Return the facts about the container engine."""
-    connection = EngineConnection(url, ENGINE_TIMEOUT_S)
-    try:
-        with engine_errors("look at the container engine"):
-            client = connection.connect()
-            try:
-                info: dict[str, Any] = client.info()
-            finally:
-                client.close()
-    except Unavailable as error:
-        return EngineFacts(error=str(error))
-    known = info.get("CDISpecDirs")
-    return EngineFacts(
-        version=str(info.get("ServerVersion", "")),
-        runtimes=tuple(sorted(info.get("Runtimes") or ())),
-        cdi_enabled=None if known is None else bool(known),
-        cdi_files=tuple(_cdi_files(known, root)),
-        storage=str(info.get("Driver", "")),
-    )
-
-
-def _cdi_files(directories: Iterable[str] | None, root: Path) -> Iterator[str]:
-    """Yield the CDI specifications that describe NVIDIA GPUs."""
-    named = [each.lstrip("/") for each in directories] if directories else list(CDI_DIRECTORIES)
-    for directory in named:
-        with suppress(OSError):
-            for path in sorted((root / directory).iterdir()):
-                if path.suffix in {".yaml", ".json"} and "nvidia.com/gpu" in path.read_text(errors="replace"):
-                    yield str(path)
-
+from runner.core.doctor import Finding, Injection, Verdict
 
 PROBE: Final = """
 import json, sys, time

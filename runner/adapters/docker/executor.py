@@ -22,7 +22,7 @@ from requests import ReadTimeout
 
 from runner.adapters.docker.accounts import write_account_files
 from runner.adapters.docker.connection import EngineConnection, engine_errors, explanation, shortened
-from runner.adapters.docker.doctor import describe_engine
+from runner.adapters.docker.engine import ask_engine, describe_engine, in_force, report_engine
 from runner.adapters.docker.events import EventsWatcher
 from runner.adapters.docker.hardening import (
     LABEL_ATTEMPT,
@@ -37,13 +37,12 @@ from runner.adapters.docker.hardening import (
     find_differences,
     key_of,
 )
-from runner.adapters.docker.isolation import EngineIsolation, read_isolation, report_isolation
 from runner.adapters.docker.memory_kills import MemoryKills
 from runner.adapters.host.process_status import is_childless
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
 from runner.core.cuda import Gpu, launch_problem, parse_version
-from runner.core.doctor import Injection, choose_injection
+from runner.core.doctor import EngineFacts, Injection, choose_injection
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import (
     Alive,
@@ -129,7 +128,7 @@ class DockerExecutor:
         self._launch_locks: WeakValueDictionary[str, _LaunchLock] = WeakValueDictionary()
         self._memory_kills = MemoryKills()
         self._chosen_injection: Injection | None = None
-        self._isolation: EngineIsolation | None = None  # not asked yet
+        self._engine: EngineFacts | None = None  # not asked yet
         self._image_configs: dict[str, Json] = {}  # by image id
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
@@ -155,8 +154,8 @@ class DockerExecutor:
         return LaunchResult.BEGUN
 
     def _arguments(self, request: LaunchRequest, image_variables: Iterable[str] = ()) -> Json:
-        wanted, seen = self.settings.hardening, self._isolation
-        hardening = wanted if seen is None else seen.in_force(wanted)
+        wanted, engine = self.settings.hardening, self._engine
+        hardening = wanted if engine is None else in_force(wanted, engine)
         if self.settings.choose_injection and any(each.vendor == "nvidia" for each in request.devices):
             hardening = replace(hardening, gpu_injection=self._injection())
         return engine_arguments(request, hardening, _device_gids(request.devices), image_variables)
@@ -202,12 +201,18 @@ class DockerExecutor:
         return self._image_configs[image]
 
     def _look_at_engine(self) -> None:
-        """Learn what the engine offers and report it, once."""
-        if self._isolation is not None:
+        """Learn what the engine offers and report it, once.
+
+        Raises:
+            Unavailable: no job can run in it; it did not answer when the daemon started.
+        """
+        if self._engine is not None:
             return
-        seen = read_isolation(self._connection.client().info())
-        report_isolation(seen, self.settings.hardening)
-        self._isolation = seen
+        engine = ask_engine(self._connection.client())
+        if engine.refusal is not None:
+            raise Unavailable(engine.refusal)
+        report_engine(engine, self.settings.hardening)
+        self._engine = engine
 
     @contextmanager
     def _launch_lock(self, name: str) -> Iterator[None]:

@@ -161,8 +161,8 @@ class Settings(BaseModel):
     engine's own.  Where the host has no AppArmor, it is left out and the log says so."""
 
     user_namespace: Literal["engine", "host"] = "engine"
-    """``engine``: as the engine does it.  ``host``: without its mapping of users (``userns-remap``), with
-    which jobs cannot write to their run directories."""
+    """``engine``: as the engine does it; one that maps users (``userns-remap``), under which jobs cannot
+    write to their run directories, is asked for ``host`` all the same.  ``host``: never with a mapping."""
 
     root_jobs_run_as: RunAs = RunAs()
     """The user that root's jobs run as.  Containers refuse uid 0 in any case."""

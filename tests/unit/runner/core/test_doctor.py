@@ -227,3 +227,19 @@ def test_an_engine_that_is_down_is_a_problem_and_says_nothing_about_devices() ->
 def test_limits_of_the_host(changes: dict[str, object], subject: str, verdict: Verdict) -> None:
     machine = replace(MACHINE, host=replace(HOST, **changes))  # type: ignore[arg-type]
     assert one(machine, subject).verdict is verdict
+
+
+# --- engines without support, and mapped users
+
+
+@pytest.mark.parametrize("change", [{"rootless": True}, {"podman": True}])
+def test_an_engine_in_which_no_job_can_run_is_a_problem_with_the_next_step(change: dict[str, bool]) -> None:
+    finding = one(replace(MACHINE, engine=replace(ENGINE, **change)), "container engine")  # type: ignore[arg-type]
+    assert finding.verdict is Verdict.PROBLEM
+    assert "is not supported" in finding.fact
+    assert "executor: process" in finding.advice
+
+
+def test_users_that_the_engine_maps_are_those_of_the_host_for_jobs() -> None:
+    machine = replace(MACHINE, engine=replace(ENGINE, maps_users=True))
+    assert one(machine, "users of containers").verdict is Verdict.OK

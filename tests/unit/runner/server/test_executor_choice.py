@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from runner.base.errors import Unavailable
+from runner.base.errors import Unavailable, UsageError
 from runner.server.executor_choice import (
     BEGUN_AS_PROCESSES,
     EngineEvidence,
@@ -67,3 +67,38 @@ def test_an_engine_that_answers_is_taken() -> None:
 def test_attempts_that_run_as_processes_are_not_abandoned_for_an_engine() -> None:
     choice = choose_executor("auto", EngineEvidence(unfinished="process"), answers)
     assert choice == ExecutorChoice("process", BEGUN_AS_PROCESSES)
+
+
+# --- an engine in which no job can run
+
+REFUSED = "Podman is not supported: why; what to do"
+
+
+def never() -> None:
+    pytest.fail("an engine that was refused is not asked")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_beside_an_engine_without_support_jobs_run_as_processes_and_the_reason_is_kept(named: bool) -> None:  # noqa: FBT001
+    evidence = EngineEvidence(named=named, refusal=REFUSED)
+    assert choose_executor("auto", evidence, never) == ExecutorChoice("process", REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("setting", "evidence"),
+    [
+        ("docker", EngineEvidence(refusal=REFUSED)),
+        ("auto", EngineEvidence(unfinished="docker", refusal=REFUSED)),
+        ("auto", EngineEvidence(used=True, refusal=REFUSED)),
+    ],
+)
+def test_jobs_of_containers_are_never_begun_in_an_engine_without_support_nor_as_processes(
+    setting: Literal["auto", "docker"], evidence: EngineEvidence
+) -> None:
+    with pytest.raises(UsageError, match=f"^{REFUSED}$"):
+        choose_executor(setting, evidence, never)
+
+
+@pytest.mark.parametrize("setting", ["process", "slurm"])
+def test_an_engine_that_is_not_used_refuses_nothing(setting: Literal["process", "slurm"]) -> None:
+    assert choose_executor(setting, EngineEvidence(refusal=REFUSED), never) == ExecutorChoice(setting)

@@ -142,6 +142,10 @@ class QuickEnd:
     def info() -> dict[str, Any]:
         return {"SecurityOptions": ["name=seccomp,profile=default"]}
 
+    @staticmethod
+    def version() -> dict[str, Any]:
+        return {"Components": [{"Name": "Engine"}]}
+
     def __init__(self) -> None:
         self.status, self.starts = "created", 0
         self.looks: list[str] = []
@@ -302,6 +306,10 @@ class Launching:
         return {"SecurityOptions": []}
 
     @staticmethod
+    def version() -> dict[str, Any]:
+        return {"Components": [{"Name": "Engine"}]}
+
+    @staticmethod
     def containers(**_: object) -> list[dict[str, Any]]:
         return []
 
@@ -405,3 +413,14 @@ def test_a_start_that_fails_is_the_fault_of_the_host_if_the_container_has_device
         executor.launch(_request(*devices))
     assert engine.removed == ["c1"]
     assert executor._chosen_injection == (None if devices else "cdi")
+
+
+def test_an_engine_without_support_that_comes_up_later_lets_the_job_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, executor = _launching(monkeypatch, "580.65.06", {})
+    monkeypatch.setattr(engine, "version", lambda: {"Components": [{"Name": "Podman Engine"}]})
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"^Podman is not supported"):
+            executor.launch(_request())
+    assert engine.created == 0

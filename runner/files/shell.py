@@ -19,6 +19,7 @@ SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _COMMAND_OPTION: Final = re.compile(r"-[a-z]*c")
 _PIPE: Final = re.compile(r"(?<![|>])\|(?!\|)")
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\\.")
+_ARGUMENTS: Final = re.compile(r"\$\{?[@*1-9]")
 _FOR_A_SHELL: Final = re.compile(r"[|><&;$`*]")
 
 
@@ -41,16 +42,35 @@ def find_shell_warnings(command: Iterable[str]) -> Iterator[str]:
     yield from _find_lost_failures(words)
 
 
-def _find_lost_failures(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield a warning for a pipe in the text for a shell: its exit code is that of the last program alone."""
+def find_dropped_arguments(command: Iterable[str]) -> str | None:
+    """Return why words that are put behind a command reach no program, None if they do.
+
+    Behind the text of ``sh -c`` the first word is ``$0``, and the text sees the others as ``"$@"`` alone.
+    """
+    words = tuple(command)
+    text = _text_for_shell(words)
+    if text is None or (_ARGUMENTS.search(text) and words[-1] != text):
+        return None
+    wanted = text if _ARGUMENTS.search(text) else f'{text} "$@"'
+    begun = [*words[: words.index(text)], wanted, "run"]
+    return f"the shell drops the words behind its text; write [{', '.join(map(quoted, begun))}]"
+
+
+def _text_for_shell(words: tuple[str, ...]) -> str | None:
+    """Return the text that a command gives to a shell, None if it gives it none."""
     for number, word in enumerate(words[:-1]):
         name, options = word.rpartition("/")[2], [each for each in words[number + 1 :] if each[:1] in "-+"]
-        if name not in SHELLS or not any(_COMMAND_OPTION.fullmatch(each) for each in options):
-            continue
-        text = next((each for each in words[number + 1 :] if each[:1] not in "-+" and each != "pipefail"), "")
-        if _PIPE.search(_QUOTED.sub("", text)) and "pipefail" not in " ".join(words):
-            yield (
-                f"workload.command[{words.index(text)}]: a failure before a '|' counts as a success; "
-                f"write [{', '.join(map(quoted, SHELL))}, {quoted(one_line(text)[:60])}]"
-            )
-        return
+        if name in SHELLS and any(_COMMAND_OPTION.fullmatch(each) for each in options):
+            rest = words[number + 1 :]
+            return next((each for each in rest if each[:1] not in "-+" and each != "pipefail"), None)
+    return None
+
+
+def _find_lost_failures(words: tuple[str, ...]) -> Iterator[str]:
+    """Yield a warning for a pipe in the text for a shell: its exit code is that of the last program alone."""
+    text = _text_for_shell(words)
+    if text is not None and _PIPE.search(_QUOTED.sub("", text)) and "pipefail" not in " ".join(words):
+        yield (
+            f"workload.command[{words.index(text)}]: a failure before a '|' counts as a success; "
+            f"write [{', '.join(map(quoted, SHELL))}, {quoted(one_line(text)[:60])}]"
+        )

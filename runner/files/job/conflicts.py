@@ -14,6 +14,7 @@ from runner.files.job.program_files import HOME, MOUNTS, checkpoint_mount
 from runner.files.job.queue import FieldProblem, find_contradictions
 from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
 from runner.files.profiles.load import Accelerator, load_choice
+from runner.files.shell import find_dropped_arguments
 
 
 def _secret_variables(job: JobFile) -> Iterator[Problem]:
@@ -85,6 +86,8 @@ def _own_checkpoints(job: JobFile) -> Iterator[FieldProblem]:
         return
     if not isinstance(plan, contract.Program):
         yield ("checkpoint", "files"), f"is for kind: program; {plan.kind} saves by itself; remove it"
+    elif job.checkpoint.resume_args and (dropped := find_dropped_arguments(plan.command)) is not None:
+        yield ("checkpoint", "resume_args"), f"would reach no program: {dropped}"
     elif files.startswith(MOUNTS):
         mount = checkpoint_mount(job)
         if mount is None:

@@ -57,3 +57,33 @@ def test_a_pipe_that_hides_a_failure_is_told(command: tuple[str, ...]) -> None:
 )
 def test_a_pipe_that_hides_none_is_not(command: tuple[str, ...]) -> None:
     assert list(shell.find_shell_warnings(command)) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        (("bash", "-c", "python t.py"), '["bash", "-c", "python t.py \\"$@\\"", "run"]'),
+        (("sh", "-ec", 'exec python t.py "$@"'), '["sh", "-ec", "exec python t.py \\"$@\\"", "run"]'),
+        (("env", "A=1", "bash", "-c", "x"), '["env", "A=1", "bash", "-c", "x \\"$@\\"", "run"]'),
+    ],
+)
+def test_words_that_a_shell_drops_are_told_with_the_line_that_works(
+    command: tuple[str, ...], written: str
+) -> None:
+    assert (
+        shell.find_dropped_arguments(command) == f"the shell drops the words behind its text; write {written}"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("python", "t.py"),
+        ("bash", "train.sh"),
+        ("bash", "-c", 'python t.py "$@"', "run"),
+        ("bash", "-c", "python t.py $1 ${2}", "run", "--fast"),
+        ("bash", "-o", "pipefail", "-c", 'python t.py "$@" | tee log', "run"),
+    ],
+)
+def test_words_that_reach_a_program_are_not(command: tuple[str, ...]) -> None:
+    assert shell.find_dropped_arguments(command) is None

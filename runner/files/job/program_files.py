@@ -25,7 +25,9 @@ _FIELD: Final = re.compile(r"\{[A-Za-z_]*\}")
 
 
 def check_checkpoint_files(value: str) -> str:
-    """Return the pattern of a program's checkpoints as written."""
+    """Return the pattern of a program's checkpoints as written, without a "./" at its beginning."""
+    while value.startswith("./"):
+        value = value[2:]
     if not 0 < len(value) <= MAX_PATTERN:
         raise ValueError(f"must have 1 to {MAX_PATTERN} characters, not {len(value)}")
     if value.startswith("~") or "$" in value:

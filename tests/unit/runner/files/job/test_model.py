@@ -9,6 +9,7 @@ from jobs.contract.plans.resident_transformer import ResidentTransformer
 from runner.base.textfile import FileError
 from runner.files.job.load import parse_job, parse_jobs, read_job
 from runner.files.job.model import WORKLOADS, JobFile, Retry, checkpoint_plan, resolve_profile
+from runner.files.job.program_files import check_checkpoint_files
 
 REPOSITORY = Path(__file__).parents[5]
 SHIPPED = sorted(
@@ -187,3 +188,8 @@ def test_the_example_of_annotations_has_as_many_as_the_document() -> None:
     assert found.annotations is not None
     trained = found.synthetic_annotations * (1 - found.annotations.held_out)
     assert (trained, found.epochs, found.batch_size) == (10, 5, 1)
+
+
+@pytest.mark.parametrize("written", ["out/c-*.pt", "./out/c-*.pt", "././out/c-*.pt"])
+def test_a_pattern_of_checkpoints_may_begin_as_people_write_paths(written: str) -> None:
+    assert check_checkpoint_files(written) == "out/c-*.pt"

@@ -1,4 +1,4 @@
 """The control loop: it observes attempts, advances jobs, records transitions and executes commands.
 
-It imports `runner.core` and `runner.base` alone, and uses the ports in `runner.core.ports`.
+It imports `runner.agent`, `runner.core` and `runner.base` alone, and uses the ports in `runner.core.ports`.
 """

@@ -27,6 +27,7 @@ from images.buildkit_progress import ProgressDecoder
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineForbidden, EngineUnavailable
 from images.ports import MAX_OUTPUT_BYTES, BuildRequest, Image, Step, StepEnd
+from images.pull_progress import PullProgress
 from images.settings import BuilderKind
 
 _STEP_NAME: Final = "runner-step-"
@@ -34,6 +35,9 @@ _STEP_NAME: Final = "runner-step-"
 
 _PULL_SILENCE_S: Final = 20
 """A registry that is silent for so long is unavailable; a pull that makes progress reports it."""
+
+_LAYER_SILENCE_S: Final = 600
+"""The longest silence in the pull of an image of others: a large layer is checked without a word."""
 
 _BUILDKIT_API: Final = (1, 39)
 """The first version of the engine API that has ``/build?version=2``."""
@@ -81,12 +85,18 @@ class DockerEngine:
             except APIError:  # the containerd store refuses one of two that move a tag at the same time
                 api.tag(image, repository, name)
 
-    def pull(self, reference: str) -> None:
-        with self._client(f"pull {reference}", _PULL_SILENCE_S) as api:
+    def pull(
+        self, reference: str, say: Callable[[str], None] | None = None, token: CancellationToken | None = None
+    ) -> None:
+        token = token or CancellationToken()
+        with self._client(f"pull {reference}", _PULL_SILENCE_S if say is None else _LAYER_SILENCE_S) as api:
             try:
+                progress = PullProgress(reference)
                 for record in api.pull(reference, stream=True, decode=True):
-                    if "error" in record:
-                        raise BuildFailed(f"pull {reference}: {record['error']}")
+                    token.check()
+                    line = progress.line(record)
+                    if line is not None and say is not None:
+                        say(line)
             except (APIError, requests.RequestException) as error:
                 raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
 

@@ -4,7 +4,7 @@
 dictionary.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -84,11 +84,16 @@ class Engine(Protocol):
 
     def tag(self, image: str, tag: str) -> None: ...
 
-    def pull(self, reference: str) -> None:
-        """Pull an image from its registry.
+    def pull(
+        self, reference: str, say: Callable[[str], None] | None = None, token: CancellationToken | None = None
+    ) -> None:
+        """Pull an image from its registry, with what ``docker login`` has left in the home of this process.
+
+        ``say`` is told how far it is; ``token`` ends it.
 
         Raises:
             BuildFailed: the registry refuses it, or does not answer in time.
+            BuildCancelled: ``token`` was cancelled.
         """
 
     def load_root(self, archive: IO[bytes], tag: str) -> str:

@@ -105,13 +105,27 @@ class ImageStore:
         """Return the id of an image by its tag or id; never pull it.
 
         Raises:
-            BuildFailed: the engine has none.
+            BuildFailed: the engine has none, or it is one that no container may be made of.
             EngineUnavailable: the engine does not answer.
         """
-        image = self._engine.image(reference)
-        if image is None:
-            raise BuildFailed(f"image {reference}: is not in the engine")
-        return image.id
+        found = self._engine.inspect(reference)
+        if volumes := ", ".join(sorted((found.get("Config") or {}).get("Volumes") or ())):
+            raise BuildFailed(f"image {reference}: declares the volume {volumes}; build it without")
+        return str(found["Id"])
+
+    def fetch(self, reference: str, log: Path, token: CancellationToken | None = None) -> str:
+        """Return the id of an image by its tag or id, and pull it if the engine has none.
+
+        Raises:
+            BuildFailed: the registry has none, or ``resolve`` refuses it.
+            EngineUnavailable: the engine does not answer.
+            BuildCancelled: ``token`` was cancelled.
+        """
+        with _translate_disk_errors(), BuildLog(log, self._echo, token) as lines, _log_failure(lines):
+            if self._engine.image(reference) is None:
+                lines.line(f"pull {reference}")
+                self._engine.pull(reference, lines.line, lines.token)
+            return self.resolve(reference)
 
     def bootstrap(self, base_tag: str) -> str:
         """Make a base image without a registry, and return its id.

@@ -128,6 +128,7 @@ def build(
             packages=packages,
             needed_images=partial(needed_images, store),
             allowed_images=OfferedImages(live),
+            any_image=not settings.serves_all_users,
             network=network,
             log_quota_bytes=settings.log_quota_bytes,
             clock=clock,

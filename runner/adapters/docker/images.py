@@ -46,7 +46,7 @@ class DockerImages:
 
     def __init__(self, store: ImageStore) -> None:
         self._store = store
-        self._builds: dict[Accelerator, PendingBuild] = {}
+        self._builds: dict[str, PendingBuild] = {}  # by the accelerator, or the reference that is pulled
         self._cache: dict[Accelerator, CachedImage] = {}
         self._lock = Lock()
 
@@ -74,19 +74,27 @@ class DockerImages:
         finally:
             self.leave(job_id)
 
-    def _join(self, accelerator: Accelerator, job_id: str) -> CancellationToken:
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+        token = self._join(reference, job_id)
+        try:
+            with _translated():
+                return self._store.fetch(reference, log, token)
+        finally:
+            self.leave(job_id)
+
+    def _join(self, wanted: str, job_id: str) -> CancellationToken:
         """Add a job to those that wait for an image, and return the token of their build."""
         with self._lock:
-            build = self._builds.setdefault(accelerator, PendingBuild())
+            build = self._builds.setdefault(wanted, PendingBuild())
             build.job_ids.add(job_id)
             return build.token
 
     def leave(self, job_id: str) -> None:
         with self._lock:
-            for accelerator, build in list(self._builds.items()):
+            for wanted, build in list(self._builds.items()):
                 build.job_ids.discard(job_id)
                 if not build.job_ids:
-                    del self._builds[accelerator]  # the next job begins a new build
+                    del self._builds[wanted]  # the next job begins a new build
                     build.token.cancel()
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ from runner.core.ports.packages import DockerfileRequest, Packages
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
+from runner.files.job.image import is_reference
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import checkpoint_mount, fill_resume_args
 from runner.files.job.slurm import batch_options
@@ -67,6 +68,7 @@ class AttemptConfig:
     packages: Packages | None = None
     needed_images: Callable[[], frozenset[str]] = frozenset  # of the jobs that have not ended
     queues: bool = False  # the engine has a queue of its own, and chooses devices itself
+    any_image: bool = False  # jobs may name any image of the engine or of a registry
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
@@ -120,6 +122,8 @@ class LaunchPreparer:
         name = chosen or revision.job.image.offered
         if name == "auto":
             return config.images.ensure(revision.accelerator, directory.root / "build.log", row.job.id)
+        if config.any_image and is_reference(name) and name not in config.allowed_images:
+            return self._fetched(row, name, directory.root / "build.log")
         if name not in config.allowed_images:
             raise BuildFailed(f"image {name!r} is no longer offered; ask the operator (allowed_images)")
         try:  # the id is recorded, so that all attempts run the same image
@@ -128,6 +132,15 @@ class LaunchPreparer:
             if row.job.attempts:  # it was there: nothing about this job has changed
                 raise Unavailable(f"{error} any more; ask the operator (allowed_images)") from error
             raise BuildFailed(f"{error}; ask the operator (allowed_images)") from error
+
+    def _fetched(self, row: JobRow, reference: str, log: Path) -> str:
+        """Return the id of any image, which is pulled if it is not there."""
+        try:
+            return self.config.images.fetch(reference, log, row.job.id)
+        except BuildFailed as error:
+            if row.job.attempts:  # it was there: nothing about this job has changed
+                raise Unavailable(f"{error}; it is tried again") from error
+            raise
 
     def prepare(
         self, row: JobRow, attempt: Attempt, directory: RunDirectory, image: str, devices: tuple[Device, ...]

@@ -37,5 +37,15 @@ class Images(Protocol):
             Unavailable: the engine does not answer.
         """
 
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+        """Return the id of an image of the engine, which pulls it from its registry if it is not there.
+
+        Blocks, possibly for minutes; what the engine says of it is appended to ``log``.
+
+        Raises:
+            BuildFailed: the registry does not have it, or refuses it.
+            Unavailable: the engine does not answer, or ``leave`` was called by all who waited.
+        """
+
     def digest(self, accelerator: Accelerator) -> str:
         """Return the content address of what ``ensure`` would give."""

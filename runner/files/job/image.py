@@ -3,22 +3,44 @@
 import re
 from typing import Annotated, Final
 
-from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from jobs import contract
 from runner.base.textfile import quoted, shown
-from runner.files.field_checks import check_host_path, check_text
-from runner.files.types import HostPath, Name
+from runner.files.field_checks import check_host_path, check_job_name, check_text
+from runner.files.types import HostPath
 from runner.files.validation import error_below
 
 MAX_REQUIREMENTS: Final = 1000
 """Entries of a list of requirements; a file may have as many lines as fit into it."""
 
+MAX_REFERENCE: Final = 500
+"""Letters of the reference of an image."""
+
 MAX_SYSTEM: Final = 100
 """Debian packages of one job, without those that they need."""
 
 _DEBIAN: Final = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?")
+_REFERENCE: Final = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/)?[a-z0-9]+(([._-]+|/)[a-z0-9]+)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
 _PYTHON: Final = re.compile(r"3\.[0-9]{1,2}")
+
+
+def is_reference(value: str) -> bool:
+    """Return whether the name of an image is that of an engine or a registry, not one of the operator."""
+    return any(mark in value for mark in "/:@")
+
+
+def check_image(value: str) -> str:
+    """Return the name of an image that the operator offers, or the reference of any image."""
+    if not is_reference(value):
+        return check_job_name(value)
+    if len(value) > MAX_REFERENCE or not _REFERENCE.fullmatch(value):
+        fact = "must be a name, or a reference such as nvcr.io/nvidia/pytorch:25.08-py3"
+        raise ValueError(f"{fact}, not {quoted(value)}")
+    return value
 
 
 def check_requirements(value: object) -> str | tuple[str, ...]:
@@ -63,6 +85,7 @@ def _as_written(value: str | tuple[str, ...]) -> str | list[str]:
     return value if isinstance(value, str) else list(value)
 
 
+ImageName = Annotated[str, AfterValidator(check_image)]
 RequirementsChoice = Annotated[
     str | tuple[str, ...],
     PlainValidator(check_requirements),
@@ -99,7 +122,10 @@ PythonVersion = Annotated[
 class ImageChoice(contract.Spec):
     """Which image runs the job, and which packages it has."""
 
-    name: Name = Field("auto", description="auto, or the name of an image that the operator offers.")
+    name: ImageName = Field(
+        "auto",
+        description="auto, an image that the operator offers, or any in your own daemon, as python:3.12.",
+    )
     requirements: RequirementsChoice | None = Field(
         None, description="Python packages: a requirements.txt, pyproject.toml or pylock.toml, or a list."
     )
@@ -113,9 +139,9 @@ class ImageChoice(contract.Spec):
     dockerfile: HostPath | None = Field(
         None, description="A Dockerfile in the code of the job, where the operator allows it."
     )
-    base: Name | None = Field(
+    base: ImageName | None = Field(
         None,
-        description="The image that gets the packages, one that the operator offers; null: by accelerator.",
+        description="The image that gets the packages, named as in name; null: that of the accelerator.",
     )
 
     @model_validator(mode="after")

@@ -17,6 +17,7 @@ from runner.base import privileges, yaml
 from runner.base.errors import UsageError
 from runner.base.identity import MAX_ID
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
+from runner.files.job.image import is_reference
 from runner.files.profiles.load import profile_names
 from runner.files.settings.dashboard import DashboardSettings
 from runner.files.settings.disk_quota import DiskQuotaSettings
@@ -304,6 +305,15 @@ class Settings(BaseModel):
     def serves_all_users(self) -> bool:
         """Whether the daemon is root's and everybody may submit."""
         return privileges.acts_for_root() and self.system_wide is not False
+
+    def image_reference(self, name: str) -> str | None:
+        """Return the reference of an image that a job names, None if it may not have it.
+
+        In one's own daemon a job may have any image of the engine or of a registry.
+        """
+        return self.allowed_images.get(
+            name, name if is_reference(name) and not self.serves_all_users else None
+        )
 
     @property
     def allowed_system_packages(self) -> tuple[str, ...]:

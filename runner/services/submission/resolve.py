@@ -29,6 +29,7 @@ from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
 from runner.core.ports.store import JobStore
 from runner.core.ports.users import Owner, User
 from runner.files.job.conflicts import find_profile_conflicts
+from runner.files.job.image import is_reference
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.job.paths import PathCheck
 from runner.files.job.track import find_tracking_problems
@@ -260,7 +261,7 @@ class _JobResolver:
         allowed = resolver.settings.allowed_images
         packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self._base, allowed)
         offered = job.image.offered
-        reference = None if offered == "auto" else allowed[offered]
+        reference = None if offered == "auto" else resolver.settings.image_reference(offered)
         lock, request = packages.resolve(job, accelerator, reference, self.known_locks, trackers)
         return {"lock": lock, "lock_request": request}
 
@@ -352,12 +353,25 @@ class _JobResolver:
             step = "install them there, or give the daemon a container engine"
             yield job.origin.problem(("image", "requirements"), f"{fact}; {step}")
         offered = job.image.offered
-        if offered not in {"auto", *self.resolver.settings.allowed_images}:
-            names = sorted(self.resolver.settings.allowed_images)
-            there = f"there are auto, {', '.join(names)}" if names else "there is only auto"
-            hint = did_you_mean(offered, ("auto", *names)) or "; ask the operator (allowed_images)"
-            fact = f"{quoted(offered)} is not offered here; {there}{hint}"
-            yield job.origin.problem(("image", "name" if job.image.base is None else "base"), fact)
+        where = ("image", "name" if job.image.base is None else "base")
+        if processes and is_reference(offered):
+            fact = "jobs are plain processes here; give the daemon a container engine"
+            yield job.origin.problem(where, fact)
+        elif offered != "auto" and self.resolver.settings.image_reference(offered) is None:
+            yield job.origin.problem(where, _not_offered(offered, self.resolver.settings))
+
+
+def _not_offered(name: str, settings: Settings) -> str:
+    """Return why a job may not have an image, and what can be done."""
+    names = sorted(settings.allowed_images)
+    there = f"there are auto, {', '.join(names)}" if names else "there is only auto"
+    step = "; ask the operator (allowed_images)"
+    if is_reference(name):
+        step = f'; ask the operator to offer it (allowed_images: {{NAME: "{name}"}})'
+    elif not settings.serves_all_users:
+        step = f"; any other image is written with its tag, such as {name}:latest"
+    hint = "" if is_reference(name) else did_you_mean(name, ("auto", *names))
+    return f"{quoted(name)} is not offered here; {there}{hint or step}"
 
 
 def keep_code(snapshots: CodeSnapshots | None, who: User, revision: Revision) -> CodeReference | None:

@@ -5,7 +5,7 @@ import io
 import json
 import shlex
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import IO, Any
@@ -90,7 +90,10 @@ class FakeEngine:
     def tag(self, image: str, tag: str) -> None:
         self.tagged[tag] = self.tagged.get(image, image)
 
-    def pull(self, reference: str) -> None:
+    def pull(
+        self, reference: str, say: Callable[[str], None] | None = None, token: CancellationToken | None = None
+    ) -> None:
+        del say, token
         self.pulled.append(reference)
         if reference not in self.registry:
             raise BuildFailed(f"pull {reference}: no such host")

@@ -30,5 +30,10 @@ class FakeImages:
             raise BuildFailed(f"image {reference}: is not in the engine")
         return self.offered[reference]
 
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+        del job_id
+        log.write_text(f"pull {reference}\n")
+        return self.resolve(reference)
+
     def digest(self, accelerator: Accelerator) -> str:
         return f"digest-{accelerator}"

@@ -69,6 +69,22 @@ def test_a_name_that_is_no_longer_offered_is_refused_in_words(tmp_path: Path) ->
         attempt_service(tmp_path, FakeImages()).prepare_image(row("theirs"))
 
 
+def test_any_image_is_fetched_in_ones_own_daemon_and_in_no_other(tmp_path: Path) -> None:
+    images, name = FakeImages(), "nvcr.io/nvidia/pytorch:25.08-py3"
+    images.offered[name] = "sha256:1"
+    with pytest.raises(BuildFailed, match=f"image '{name}' is no longer offered; ask the operator"):
+        attempt_service(tmp_path, images).prepare_image(row(name))
+    own = AttemptService(replace(attempt_config(tmp_path, images, FakeClock()), any_image=True))
+    assert own.prepare_image(row(name)) == "sha256:1"
+    assert (tmp_path / "1" / "build.log").read_text() == f"pull {name}\n"
+    del images.offered[name]
+    with pytest.raises(BuildFailed, match=f"image {name}: is not in the engine"):
+        own.prepare_image(row(name))
+    ran = row(name)
+    with pytest.raises(Unavailable, match="is not in the engine; it is tried again"):
+        own.prepare_image(replace(ran, job=replace(ran.job, attempts=1)))
+
+
 def test_processes_need_no_image_and_no_engine_is_asked(tmp_path: Path) -> None:
     assert attempt_service(tmp_path, FakeImages(), in_container=False).prepare_image(row("ours")) == "none"
 

@@ -15,6 +15,23 @@ def job(image: str) -> JobFile:
     return parse_job(f"{JOB}image: {image}\n".encode(), Path("job.yaml"))
 
 
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "python:3.12",
+        "pytorch/pytorch",
+        "nvcr.io/nvidia/pytorch:25.08-py3",
+        "localhost:5000/lab/image:1.0_x",
+        "ghcr.io/ada/her_image/of--today@sha256:" + 64 * "a",
+        "127.0.0.1:5000/a/b/c:1@sha256:" + 64 * "0",
+        "sha256:" + 64 * "0",
+    ],
+)
+def test_a_text_may_be_the_reference_of_an_image(reference: str) -> None:
+    assert job(f'"{reference}"').image.offered == reference
+    assert job(f'{{base: "{reference}", requirements: [tqdm]}}').image.offered == reference
+
+
 def test_a_text_is_the_name_of_an_image_as_before() -> None:
     found = job("lab").image
     assert (found.name, found.offered, found.has_packages) == ("lab", "lab", False)
@@ -35,6 +52,12 @@ def test_a_job_reads_back_from_its_json() -> None:
 @pytest.mark.parametrize(
     ("image", "fact"),
     [
+        ("a b/c", "image: must be a name, or a reference such as nvcr.io/nvidia/pytorch:25.08-py3, not"),
+        ("Lab/Image:1", "image: must be a name, or a reference"),
+        ("'lab:'", "image: must be a name, or a reference"),
+        ("lab@sha256:1", "image: must be a name, or a reference"),
+        ("--privileged/x", "image: must be a name, or a reference"),
+        ("http://x/lab", "image: must be a name, or a reference"),
         ("{requirements: []}", "image.requirements: must have from 1 to 1000 entries, not 0"),
         ("{requirements: 7}", "image.requirements: must be a file or a list such as"),
         ("{requirements: [7]}", "image.requirements[0]: must be a package such as tqdm>=4, not 7"),

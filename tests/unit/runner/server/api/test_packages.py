@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from runner.agent.package_locks import PackagesPending, PendingLock
+from runner.base import privileges
 from runner.base.errors import Unavailable
 from runner.files.revision import parse_revision
 from runner.server.api.packages import with_packages
@@ -95,6 +96,21 @@ def test_the_base_is_one_that_the_operator_offers(site: Site) -> None:
     assert request.base == "site/ours:1"
     [line] = refusal(site, "{requirements: [tqdm], base: theirs}")
     assert line.startswith('job.yaml:2:37: image.base: "theirs" is not offered here; there are auto, ours')
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_base_is_any_image_in_ones_own_daemon(
+    site: Site, monkeypatch: pytest.MonkeyPatch, *, own: bool
+) -> None:
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: not own)
+    text = "image: {requirements: [tqdm], base: lab/own:1}\n"
+    if own:
+        assert site.submit(f"{JOB}{text}").status_code == 201
+        assert [request.base for request, _ in site.packages.asked] == ["lab/own:1"]
+        return
+    answer = site.submit(f"{JOB}{text}")
+    assert answer.status_code == 422
+    assert 'image.base: "lab/own:1" is not offered here' in answer.json()["error"]["lines"][0]
 
 
 def test_equal_requirements_are_resolved_once(site: Site) -> None:

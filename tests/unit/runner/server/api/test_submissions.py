@@ -11,6 +11,7 @@ import pytest
 from jobs.contract import TrainingPlan
 from runner.adapters.host.users import HostUsers
 from runner.agent.host_processes import HostProcesses
+from runner.base import privileges
 from runner.base.errors import Refused
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
@@ -84,6 +85,36 @@ def test_what_this_machine_has_not_is_told_together(site: Site) -> None:
         "job.yaml:2:19: resources.cpus: asks for 99",
         'job.yaml:3:8: image.name: "none-such" is not offered here',
     ]
+
+
+REFERENCE = "nvcr.io/nvidia/pytorch:25.08-py3"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_any_image_is_for_ones_own_daemon(site: Site, monkeypatch: pytest.MonkeyPatch, *, own: bool) -> None:
+    monkeypatch.setitem(site.service.settings.__dict__, "system_wide", not own)
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: True)
+    answer = site.submit(f"{JOB}image: {REFERENCE}\n", shown="job.yaml")
+    [line] = lines(site, f"{JOB}image: torchimg\n")
+    told = 'image.name: "torchimg" is not offered here; there are auto, ours; '
+    if own:
+        assert answer.status_code == 201
+        assert line.endswith(f"{told}any other image is written with its tag, such as torchimg:latest")
+        return
+    refused = f'"{REFERENCE}" is not offered here; there are auto, ours; '
+    step = f'ask the operator to offer it (allowed_images: {{NAME: "{REFERENCE}"}})'
+    assert answer.json()["error"]["lines"] == [f"job.yaml:3:8: image.name: {refused}{step}"]
+    assert line.endswith(f"{told}ask the operator (allowed_images)")
+
+
+def test_any_image_is_refused_where_jobs_are_plain_processes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: False)
+    lacking = replace(site.service, host_processes=HostProcesses("/bin/python", lambda _: True, "no engine"))
+    submission = Submission(str(site.directory / "job.yaml"), f"{JOB}image: {REFERENCE}\n".encode())
+    with pytest.raises(FileError, match=r"image\.name: jobs are plain processes here; give the daemon a con"):
+        lacking.submission.submit(Caller(ME, os.getgid()), submission)
 
 
 def test_a_built_in_workload_is_refused_where_processes_have_no_torch(site: Site) -> None:

@@ -5,10 +5,11 @@ daemon at a socket that the user named, are never started by this module.
 """
 
 # pathlib takes 5 ms to import, a tenth of a whole submission:
-# ruff: noqa: PTH100, PTH103, PTH110, PTH111, PTH117, PTH118, PTH120, PTH123
+# ruff: noqa: PTH100, PTH102, PTH103, PTH110, PTH111, PTH117, PTH118, PTH120, PTH123
 
 import os
 import socket
+import stat
 import struct
 import sys
 import time
@@ -17,12 +18,14 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from runner.base.errors import Unavailable, UsageError
+from runner.base.file_systems import remote_type
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
 SYSTEM_SOCKET: Final = "/run/runner/runner.sock"
 ROOT_STATE_DIR: Final = "/var/lib/runner"
+LOCAL_PLACES: Final = "/var/tmp"  # noqa: S108  its directories are made private, and looked at
 MAX_SOCKET_PATH: Final = 107  # bytes in sockaddr_un without the final NUL
 CONNECT_LIMIT_S: Final = 10
 START_LIMIT_S: Final = 30.0  # for one start; a client that waits for others grants each start this time
@@ -55,10 +58,10 @@ class Endpoint(NamedTuple):
 
 
 def state_dir(environ: Mapping[str, str], uid: int) -> str:
-    """Return the state directory of the user's own daemon.
+    """Return the state directory of the user's own daemon: in the home directory if that is on a local disk.
 
     Raises:
-        UsageError: the variable for it is empty, or there is no home directory.
+        UsageError: the variable for it is empty, there is no home directory, or no place on a local disk.
     """
     if environ.get("RUNNER_STATE_DIR") == "":
         raise UsageError("RUNNER_STATE_DIR is empty; unset it for the usual directory, or name one")
@@ -66,12 +69,55 @@ def state_dir(environ: Mapping[str, str], uid: int) -> str:
         return os.path.abspath(chosen)
     if uid == 0:
         return ROOT_STATE_DIR
+    usual = _usual_state_dir(environ)
+    return usual if remote_type(usual) is None else _make_local_place(uid)
+
+
+def _usual_state_dir(environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(base):  # the XDG specification ignores relative paths
         base = os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local", "state")
     if not os.path.isabs(base):
         raise UsageError("no home directory: set RUNNER_STATE_DIR to a directory of yours")
     return os.path.join(base, "runner")
+
+
+def local_place(uid: int) -> str:
+    """Return the state directory of a user whose home directory is on a remote file system."""
+    return f"{LOCAL_PLACES}/runner-{uid}"
+
+
+def _make_local_place(uid: int) -> str:
+    """Return that directory, made if need be; another user could have made it first, to be asked as a daemon.
+
+    Raises:
+        UsageError: it cannot be made, is not this user's alone, or is on a remote file system as well.
+    """
+    path = local_place(uid)
+    problem = "this is on a remote file system, too"
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+        if not (stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o077):
+            problem = "this is no directory of yours alone"
+        elif remote_type(path) is None:
+            return path
+    except OSError as error:
+        problem = error.strerror or str(error)
+    raise UsageError(
+        f"{path}: {problem}, and the home directory is on a remote file system;"
+        " set RUNNER_STATE_DIR to a directory of yours on a local disk"
+    )
+
+
+def _tell_of_local_place(directory: str, tell: Tell) -> None:
+    """Say that a home directory is on a remote file system, before the first daemon of this place starts."""
+    if directory == local_place(os.geteuid()) and not os.path.exists(os.path.join(directory, "store.db")):
+        tell(
+            f"the home directory is on a remote file system, so the state of jobs is kept in {directory},"
+            " on this host alone (RUNNER_STATE_DIR chooses another directory)"
+        )
 
 
 def endpoints(environ: Mapping[str, str], uid: int, *, starts: bool = True) -> tuple[Endpoint, ...]:
@@ -150,6 +196,7 @@ def start(endpoint: Endpoint, tell: Tell) -> None:
     """
     if endpoint.state_dir is None:
         raise NoDaemon(f"{endpoint.socket}: no daemon answers; whoever set it up must start it")
+    _tell_of_local_place(endpoint.state_dir, tell)
     with _open_log(endpoint.state_dir) as log, _start_lock(endpoint, tell) as start_lock:
         if start_lock is None:
             return

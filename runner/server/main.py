@@ -57,6 +57,7 @@ from runner.server.packages import make_packages
 from runner.server.reload import SettingsReload, reload_helper
 from runner.server.split import daemon_user, split
 from runner.server.state_lock import StateLock, hold_state
+from runner.server.state_place import check_state_place
 from runner.services.curves import CurveService
 from runner.services.disk_quota import DiskQuotas
 from runner.services.jobs import JobService
@@ -88,6 +89,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     sys.setswitchinterval(SWITCH_S)
     place, file = Path(socket_path or directory / "runner.sock"), Path(settings) if settings else None
     user = daemon_user(known)
+    check_state_place(directory, known)
     with hold_state(directory) as lock:
         daemon = Start(directory, known, file, place, lock, find_engine_refusal(known))
         code = _serve(daemon) if user is None else _serve_in_two(daemon, user)

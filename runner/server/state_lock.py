@@ -6,6 +6,7 @@ The file says who holds the lock: a process id, and ``leaving`` once that daemon
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fcntl import LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -54,13 +55,16 @@ def hold_state(directory: Path, pause: Pause = _NEVER.wait) -> Iterator[StateLoc
         descriptor = open_lock(path)
     except OSError as error:
         raise Unavailable(f"{directory}: {error.strerror}; choose another with RUNNER_STATE_DIR") from error
+    kept = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        flock(kept, LOCK_SH | LOCK_NB)  # systemd-tmpfiles leaves out a locked directory, also below /var/tmp
         _take(descriptor, path, pause)
         lock = StateLock(descriptor)
         lock.write()
         yield lock
     finally:
         os.close(descriptor)
+        os.close(kept)
 
 
 def _take(descriptor: int, path: Path, pause: Pause) -> None:

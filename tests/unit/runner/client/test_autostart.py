@@ -103,6 +103,77 @@ def test_a_chosen_socket_that_is_the_users_own_may_be_started() -> None:
     assert place == Endpoint("/s/runner.sock", "/s")
 
 
+@pytest.fixture
+def remote_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of local state directories, where every home directory is on NFS."""
+    kinds: dict[bool, str | None] = {True: None, False: "nfs4"}
+    monkeypatch.setattr(autostart, "LOCAL_PLACES", str(tmp_path))
+    monkeypatch.setattr(autostart, "remote_type", lambda path: kinds[path.startswith(str(tmp_path))])
+    return tmp_path
+
+
+def test_a_home_on_a_remote_file_system_gives_way_to_a_private_place_on_this_host(remote_home: Path) -> None:
+    uid = os.geteuid() or 4_000_000
+    place = remote_home / f"runner-{uid}"
+    place.mkdir(0o700)
+    os.chown(place, uid, -1)
+    assert state_dir({"HOME": "/home/ada"}, uid) == str(place)
+    assert state_dir({"RUNNER_STATE_DIR": "/home/ada/s"}, uid) == "/home/ada/s"  # the daemon refuses it
+    assert state_dir({}, 0) == "/var/lib/runner"
+
+
+def test_the_private_place_is_made_for_its_user_alone(remote_home: Path) -> None:
+    uid = os.geteuid()
+    assert autostart._make_local_place(uid) == str(remote_home / f"runner-{uid}")
+    assert (remote_home / f"runner-{uid}").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["another's", "open", "link", "file"])
+def test_a_private_place_that_is_not_the_users_alone_is_never_asked(remote_home: Path, kind: str) -> None:
+    uid, place = os.geteuid(), remote_home / f"runner-{os.geteuid()}"
+    match kind:
+        case "another's":
+            uid, place = uid + 1, remote_home / f"runner-{uid + 1}"
+            place.mkdir(0o700)
+        case "open":
+            place.mkdir()
+            place.chmod(0o755)
+        case "link":
+            (remote_home / "elsewhere").mkdir(0o700)
+            place.symlink_to(remote_home / "elsewhere")
+        case _:
+            place.touch(0o600)
+    with pytest.raises(UsageError, match=r"no directory of yours alone.*set RUNNER_STATE_DIR"):
+        autostart._make_local_place(uid)
+
+
+def test_a_host_without_a_local_place_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autostart, "LOCAL_PLACES", str(tmp_path))
+    monkeypatch.setattr(autostart, "remote_type", lambda _: "lustre")
+    with pytest.raises(UsageError, match=r"on a remote file system, too.*set RUNNER_STATE_DIR"):
+        autostart._make_local_place(os.geteuid())
+    monkeypatch.setattr(autostart, "LOCAL_PLACES", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match=r"No such file.*set RUNNER_STATE_DIR"):
+        autostart._make_local_place(os.geteuid())
+
+
+def test_the_private_place_is_told_before_its_first_daemon_and_not_again(
+    remote_home: Path,
+) -> None:
+    said: list[str] = []
+    place = autostart._make_local_place(os.geteuid())
+    autostart._tell_of_local_place(str(remote_home), said.append)
+    assert said == []
+    autostart._tell_of_local_place(place, said.append)
+    assert len(said) == 1
+    assert place in said[0]
+    (remote_home / place / "store.db").touch()
+    autostart._tell_of_local_place(place, said.append)
+    assert len(said) == 1
+
+
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(UsageError, match="set RUNNER_STATE_DIR"):

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import IO
 
@@ -65,3 +65,13 @@ def test_somebody_who_only_looks_whether_the_state_is_taken_does_not_turn_a_daem
 ) -> None:
     with holder(tmp_path, "") as looks, hold_state(tmp_path, lambda _: looks.close()):
         assert looks.closed
+
+
+def test_a_state_directory_is_locked_for_programs_that_clean_up(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with hold_state(tmp_path), pytest.raises(BlockingIOError):
+            flock(descriptor, LOCK_EX | LOCK_NB)
+        flock(descriptor, LOCK_EX | LOCK_NB)
+    finally:
+        os.close(descriptor)

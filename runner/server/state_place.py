@@ -1,0 +1,31 @@
+"""Whether a state directory is where a daemon can keep its state; asked before anything is made there."""
+
+import os
+from pathlib import Path
+
+from runner.base.errors import UsageError
+from runner.base.file_systems import remote_type
+from runner.client.autostart import local_place
+from runner.files.settings.model import Settings
+
+
+def check_state_place(directory: Path, settings: Settings) -> None:
+    """Refuse a state directory in which jobs would fail or the store could be damaged.
+
+    Raises:
+        UsageError: it is on a remote file system, or out of the reach of Slurm's nodes.
+    """
+    own = local_place(os.geteuid())
+    if settings.executor == "slurm":
+        if str(directory) == own:
+            raise UsageError(
+                f"{directory}: the nodes of Slurm do not see this directory; set RUNNER_STATE_DIR to one that"
+                " they see"
+            )
+    elif (kind := remote_type(str(directory))) is not None:
+        local = "/var/lib/runner" if os.geteuid() == 0 else own
+        raise UsageError(
+            f"{directory}: is on a file system of type {kind}, where the store and its locks are not safe,"
+            " and which containers may not be able to read; choose a directory on a local disk"
+            f" (RUNNER_STATE_DIR), such as {local}"
+        )

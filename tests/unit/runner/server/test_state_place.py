@@ -1,0 +1,39 @@
+"""State directories that a daemon refuses before it makes anything in them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from runner.base.errors import UsageError
+from runner.client.autostart import local_place
+from runner.files.settings.model import Settings
+from runner.server import state_place
+from runner.server.state_place import check_state_place
+
+OWN = Settings(system_wide=False)
+
+
+def _on(monkeypatch: pytest.MonkeyPatch, kind: str | None) -> None:
+    monkeypatch.setattr(state_place, "remote_type", lambda _: kind)
+
+
+def test_a_local_disk_is_taken(tmp_path: Path) -> None:
+    check_state_place(tmp_path / "state", OWN)
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])
+def test_a_remote_file_system_is_refused_with_a_place_to_choose(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    _on(monkeypatch, kind)
+    with pytest.raises(UsageError, match=f"^/home/s: is on a file system of type {kind}, .*RUNNER_STATE_DIR"):
+        check_state_place(Path("/home/s"), OWN)
+
+
+def test_slurm_needs_a_file_system_that_its_nodes_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Settings(executor="slurm", system_wide=False)
+    _on(monkeypatch, "nfs4")
+    check_state_place(Path("/home/s"), slurm)
+    with pytest.raises(UsageError, match="nodes of Slurm do not see this directory; set RUNNER_STATE_DIR"):
+        check_state_place(Path(local_place(os.geteuid())), slurm)

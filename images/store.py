@@ -113,8 +113,12 @@ class ImageStore:
             raise BuildFailed(f"image {reference}: declares the volume {volumes}; build it without")
         return str(found["Id"])
 
-    def fetch(self, reference: str, log: Path, token: CancellationToken | None = None) -> str:
+    def fetch(
+        self, reference: str, log: Path, token: CancellationToken | None = None, *, anew: bool = False
+    ) -> str:
         """Return the id of an image by its tag or id, and pull it if the engine has none.
+
+        ``anew``: pull it also if the engine has one.
 
         Raises:
             BuildFailed: the registry has none, or ``resolve`` refuses it.
@@ -122,7 +126,7 @@ class ImageStore:
             BuildCancelled: ``token`` was cancelled.
         """
         with _translate_disk_errors(), BuildLog(log, self._echo, token) as lines, _log_failure(lines):
-            if self._engine.image(reference) is None:
+            if anew or self._engine.image(reference) is None:
                 lines.line(f"pull {reference}")
                 self._engine.pull(reference, lines.line, lines.token)
             return self.resolve(reference)

@@ -169,8 +169,8 @@ class NoImages:
     def resolve(self, reference: str) -> str:
         raise BuildFailed(f"{reference}: there are no images here")
 
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:
-        raise BuildFailed(f"job {job_id}: {log}: {reference}: there are no images here")
+    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
+        raise BuildFailed(f"job {job_id}: {log}: {reference} ({anew}): there are no images here")
 
     def digest(self, accelerator: str) -> str:
         raise BuildFailed(f"there are no images for {accelerator} here")

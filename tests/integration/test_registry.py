@@ -65,5 +65,7 @@ def test_an_image_is_pulled_with_the_login_of_the_user(
     assert images.fetch(lab.reference(), log, "2") == lab.image_id
     assert images.fetch(lab.reference(f"@{digest_of(lab.manifest)}"), log, "3") == lab.image_id
     assert len(lab.asked) == asked  # it is there
+    assert images.fetch(lab.reference(), log, "2", anew=True) == lab.image_id
+    assert len(lab.asked) > asked
     with pytest.raises(BuildFailed, match=f"pull {lab.reference(':2')}: "):
         images.fetch(lab.reference(":2"), log, "4")

@@ -74,11 +74,11 @@ class DockerImages:
         finally:
             self.leave(job_id)
 
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
         token = self._join(reference, job_id)
         try:
             with _translated():
-                return self._store.fetch(reference, log, token)
+                return self._store.fetch(reference, log, token, anew=anew)
         finally:
             self.leave(job_id)
 

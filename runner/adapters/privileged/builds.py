@@ -32,7 +32,8 @@ class RootImages:
         _check_offered(self.site, reference, reference)
         return _offered(self.site, self.site.images.resolve(reference))
 
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:  # noqa: ARG002  nothing is pulled
+    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
+        del log, job_id, anew  # nothing is pulled for all users
         return self.resolve(reference)
 
     def digest(self, accelerator: Accelerator) -> str:

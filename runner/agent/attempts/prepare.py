@@ -123,7 +123,7 @@ class LaunchPreparer:
         if name == "auto":
             return config.images.ensure(revision.accelerator, directory.root / "build.log", row.job.id)
         if config.any_image and is_reference(name) and name not in config.allowed_images:
-            return self._fetched(row, name, directory.root / "build.log")
+            return self._fetched(row, revision, directory.root / "build.log")
         if name not in config.allowed_images:
             raise BuildFailed(f"image {name!r} is no longer offered; ask the operator (allowed_images)")
         try:  # the id is recorded, so that all attempts run the same image
@@ -133,10 +133,13 @@ class LaunchPreparer:
                 raise Unavailable(f"{error} any more; ask the operator (allowed_images)") from error
             raise BuildFailed(f"{error}; ask the operator (allowed_images)") from error
 
-    def _fetched(self, row: JobRow, reference: str, log: Path) -> str:
-        """Return the id of any image, which is pulled if it is not there."""
+    def _fetched(self, row: JobRow, revision: Revision, log: Path) -> str:
+        """Return the id of any image, which is pulled as the job says."""
+        images, chosen = self.config.images, revision.job.image
         try:
-            return self.config.images.fetch(reference, log, row.job.id)
+            if chosen.pull == "never":
+                return images.resolve(chosen.offered)
+            return images.fetch(chosen.offered, log, row.job.id, anew=chosen.pull == "always")
         except BuildFailed as error:
             if row.job.attempts:  # it was there: nothing about this job has changed
                 raise Unavailable(f"{error}; it is tried again") from error

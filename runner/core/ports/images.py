@@ -37,8 +37,10 @@ class Images(Protocol):
             Unavailable: the engine does not answer.
         """
 
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
         """Return the id of an image of the engine, which pulls it from its registry if it is not there.
+
+        ``anew``: the registry is asked also if it is there.
 
         Blocks, possibly for minutes; what the engine says of it is appended to ``log``.
 

@@ -1,7 +1,7 @@
 """The image of a job: one that the operator offers, or one with packages of the job's own."""
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
@@ -85,6 +85,7 @@ def _as_written(value: str | tuple[str, ...]) -> str | list[str]:
     return value if isinstance(value, str) else list(value)
 
 
+PullPolicy: TypeAlias = Literal["missing", "always", "never"]
 ImageName = Annotated[str, AfterValidator(check_image)]
 RequirementsChoice = Annotated[
     str | tuple[str, ...],
@@ -143,12 +144,20 @@ class ImageChoice(contract.Spec):
         None,
         description="The image that gets the packages, named as in name; null: that of the accelerator.",
     )
+    pull: PullPolicy = Field(
+        "missing",
+        description="When any image is pulled from its registry: if it is missing, always or never.",
+        exclude_if=lambda value: value == "missing",
+    )
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "ImageChoice":
         if self.name != "auto" and (self.has_packages or self.dockerfile is not None):
             fact = "an image with packages of its own has no name; write base"
             raise error_below(("name",), f"{fact}: {quoted(self.name)}")
+        if self.pull != "missing" and not is_reference(self.offered):
+            fact = f"{quoted(self.offered)} is never pulled; it goes with an image such as python:3.12"
+            raise error_below(("pull",), fact)
         if self.dockerfile is not None and self.system is not None:
             raise error_below(("system",), "goes not with a dockerfile; install them there, with apt-get")
         return self

@@ -30,9 +30,9 @@ class FakeImages:
             raise BuildFailed(f"image {reference}: is not in the engine")
         return self.offered[reference]
 
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
         del job_id
-        log.write_text(f"pull {reference}\n")
+        log.write_text(f"pull {reference}{' anew' if anew else ''}\n")
         return self.resolve(reference)
 
     def digest(self, accelerator: Accelerator) -> str:

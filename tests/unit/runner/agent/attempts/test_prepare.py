@@ -77,6 +77,11 @@ def test_any_image_is_fetched_in_ones_own_daemon_and_in_no_other(tmp_path: Path)
     own = AttemptService(replace(attempt_config(tmp_path, images, FakeClock()), any_image=True))
     assert own.prepare_image(row(name)) == "sha256:1"
     assert (tmp_path / "1" / "build.log").read_text() == f"pull {name}\n"
+    assert own.prepare_image(row(f"{{name: '{name}', pull: always}}")) == "sha256:1"
+    assert (tmp_path / "1" / "build.log").read_text() == f"pull {name} anew\n"
+    (tmp_path / "1" / "build.log").unlink()
+    assert own.prepare_image(row(f"{{name: '{name}', pull: never}}")) == "sha256:1"
+    assert not (tmp_path / "1" / "build.log").exists()
     del images.offered[name]
     with pytest.raises(BuildFailed, match=f"image {name}: is not in the engine"):
         own.prepare_image(row(name))

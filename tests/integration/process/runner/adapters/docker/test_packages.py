@@ -48,8 +48,8 @@ class Offered:
         del accelerator, log, job_id
         return self._auto
 
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:
-        raise AssertionError((reference, log, job_id))
+    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
+        raise AssertionError((reference, log, job_id, anew))
 
     def resolve(self, reference: str) -> str:
         found = self._engine.image(reference)

@@ -71,8 +71,8 @@ class Images:
     def close(self) -> None:
         pass
 
-    def fetch(self, reference: str, log: Path, job_id: str) -> str:
-        raise AssertionError((reference, log, job_id))
+    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
+        raise AssertionError((reference, log, job_id, anew))
 
     def resolve(self, reference: str) -> str:
         assert reference == "site/ours:1"

@@ -15,6 +15,7 @@ from typing import Final
 
 from runner.adapters.gpu.amd import AmdProbe
 from runner.adapters.gpu.nvidia import describe_driver
+from runner.base.file_systems import remote_type
 from runner.core.doctor import (
     AmdFacts,
     HostFacts,
@@ -75,6 +76,7 @@ class FactCollector:
             shm_bytes=_size_bytes(self.root / "dev/shm"),
             disk_free_bytes=_free_bytes(self.state_dir),
             disk_path=str(self.state_dir),
+            remote_type=remote_type(str(self.state_dir)),
             inotify_watches=self._number("proc/sys/fs/inotify/max_user_watches"),
             inotify_instances=self._number("proc/sys/fs/inotify/max_user_instances"),
             clock_synchronized=self._clock(),

@@ -22,6 +22,9 @@ LEAST_DISK_BYTES: Final = 20 * GIB
 TOOLKIT_FIRST: Final = "install nvidia-container-toolkit, then: "
 """A step that is left out where the toolkit is installed."""
 
+DEVICE_UUIDS: Final = ("GPU-", "MIG-")
+"""Jobs ask for devices by UUIDs, which begin so."""
+
 LEAST_WATCHES, LEAST_INSTANCES = 8192, 128
 
 Injection: TypeAlias = Literal["cdi", "hook"]
@@ -104,7 +107,14 @@ class EngineFacts:
     runtimes: tuple[str, ...] = ()
     cdi_enabled: bool | None = None  # None: the engine does not say
     cdi_files: tuple[str, ...] = ()  # specifications of nvidia.com/gpu
+    cdi_devices: tuple[str, ...] = ()  # the names of devices in them
+    cdi_unreadable: tuple[str, ...] = ()  # files in their directories without a reading
     storage: str = ""
+    containerd_store: bool = False  # images are kept twice: as they came, and unpacked
+    cgroup: str = ""  # version and driver
+    swap_limit: bool | None = None  # whether the kernel counts swap; None: the engine does not say
+    place: str = ""  # the directory of images and containers
+    free_bytes: int | None = None  # on the disk of that; None: not to be seen from here
     podman: bool = False  # Podman behind Docker's API
     rootless: bool = False  # it runs in a user namespace of its own
     maps_users: bool = False  # to other users of the host (userns-remap)
@@ -139,6 +149,7 @@ class HostFacts:
     shm_bytes: int | None = None
     disk_free_bytes: int | None = None
     disk_path: str = ""
+    remote_type: str | None = None  # of the file system of the state; None: it is local
     inotify_watches: int | None = None
     inotify_instances: int | None = None
     clock_synchronized: bool | None = None
@@ -170,7 +181,8 @@ def choose_injection(engine: EngineFacts, wanted: Literal["auto", "cdi", "hook"]
     """Return how to inject NVIDIA devices into containers: by CDI where it is ready, else by the hook."""
     can_cdi = parse_version(engine.version)[:2] >= CDI_ENGINE and engine.cdi_enabled is not False
     has_hook = "nvidia" in engine.runtimes
-    if wanted != "hook" and can_cdi and engine.cdi_files:
+    names_cards = any(name.startswith(DEVICE_UUIDS) for name in engine.cdi_devices)
+    if wanted != "hook" and can_cdi and names_cards:
         return InjectionChoice("cdi")
     if wanted != "cdi" and has_hook:
         return InjectionChoice("hook")
@@ -192,11 +204,18 @@ def choose_injection(engine: EngineFacts, wanted: Literal["auto", "cdi", "hook"]
             f"{'let gpu_injection be auto and ' if wanted == 'cdi' else ''}register the runtime nvidia: "
             f"{TOOLKIT_FIRST}nvidia-ctk runtime configure --runtime=docker, and restart the engine",
         )
-    return InjectionChoice(
-        None,
-        "no CDI specification describes nvidia.com/gpu",
-        f"{TOOLKIT_FIRST}nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-    )
+    generate = f"{TOOLKIT_FIRST}nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+    if engine.cdi_files:
+        names = ", ".join(engine.cdi_devices) or "nothing"
+        return InjectionChoice(
+            None,
+            f"the CDI specification ({', '.join(engine.cdi_files)}) names {names}, and jobs ask for UUIDs",
+            f"{generate} --device-name-strategy=uuid; where NVML knows none (WSL2), gpu_injection: hook",
+        )
+    fact = "no CDI specification describes nvidia.com/gpu"
+    if engine.cdi_unreadable:
+        fact += f"; not readable: {', '.join(engine.cdi_unreadable)}"
+    return InjectionChoice(None, fact, generate)
 
 
 def examine(machine: Machine) -> tuple[Finding, ...]:
@@ -296,7 +315,11 @@ def _injection(machine: Machine) -> Finding:
         if machine.nvidia.toolkit is not None:  # that step is done
             advice = advice.replace(TOOLKIT_FIRST, "")
         return Finding("devices in containers", Verdict.PROBLEM, choice.problem, advice)
-    how = f"by CDI ({', '.join(engine.cdi_files)})" if choice.how == "cdi" else "by the runtime nvidia"
+    how = (
+        f"by CDI ({', '.join(engine.cdi_files) or 'found by the engine'})"
+        if choice.how == "cdi"
+        else "by the runtime nvidia"
+    )
     return Finding("devices in containers", Verdict.OK, how)
 
 
@@ -373,8 +396,15 @@ def _engine(machine: Machine) -> Iterator[Finding]:
         yield engine.unsupported
     else:
         runtimes = ", ".join(engine.runtimes)
-        fact = f"{engine.version}; runtimes {runtimes}; storage {engine.storage or 'unknown'}"
+        storage = f"{engine.storage or 'unknown'}{' of containerd' if engine.containerd_store else ''}"
+        cgroup = f"; cgroup {engine.cgroup}" if engine.cgroup else ""
+        fact = f"{engine.version}; runtimes {runtimes}; storage {storage}{cgroup}"
         yield Finding("container engine", Verdict.OK, fact)
+        yield from _place_of(engine)
+        if engine.swap_limit is False:
+            advice = "boot with swapaccount=1, or switch swap off (swapoff -a)"
+            fact = "is not counted by this kernel: limits of memory do not hold for it"
+            yield Finding("swap", Verdict.WARNING, fact, advice)
         if engine.maps_users:
             yield Finding(
                 "users of containers",
@@ -383,7 +413,24 @@ def _engine(machine: Machine) -> Iterator[Finding]:
             )
 
 
+def _place_of(engine: EngineFacts) -> Iterator[Finding]:
+    if engine.place.startswith("/var/snap/"):
+        fact = f"{engine.place} is of Docker from snap, which shows containers no hidden directory of a home"
+        yield Finding("files of the engine", Verdict.PROBLEM, fact, "install Docker's own packages instead")
+    if engine.free_bytes is not None:
+        least = LEAST_DISK_BYTES * (2 if engine.containerd_store else 1)
+        advice = f"{engine.place}: docker system prune, or another data-root"
+        yield _least("free disk of the engine", engine.free_bytes, least, advice)
+
+
 def _host(host: HostFacts) -> Iterator[Finding]:
+    if host.remote_type is not None:
+        yield Finding(
+            "state directory",
+            Verdict.PROBLEM,
+            f"{host.disk_path} is on a file system of type {host.remote_type}",
+            "set RUNNER_STATE_DIR to a directory on a local disk; executor: slurm alone may have it there",
+        )
     if host.cgroup is None:
         yield Finding(
             "cgroups", Verdict.UNKNOWN, "not mounted at /sys/fs/cgroup", "limits do not hold without them"

@@ -42,9 +42,15 @@ AMD: Final = AmdFacts(
     gpus=("AMD Instinct MI300X OAM",),
 )
 ENGINE: Final = EngineFacts(
-    None, "28.2.2", ("runc",), cdi_enabled=True, cdi_files=("/etc/cdi/nvidia.yaml",), storage="overlay2"
+    None,
+    "28.2.2",
+    ("runc",),
+    cdi_enabled=True,
+    cdi_files=("/etc/cdi/nvidia.yaml",),
+    cdi_devices=("GPU-h0", "GPU-h1"),
+    storage="overlay2",
 )
-HOST: Final = HostFacts(2, 64 * GIB, 900 * GIB, "/var/lib/runner", 65536, 8192, clock_synchronized=True)
+HOST: Final = HostFacts(2, 64 * GIB, 900 * GIB, "/var/lib/runner", None, 65536, 8192, clock_synchronized=True)
 DEBIAN_12: Final = EngineFacts(None, "20.10.24+dfsg1", ("runc",), storage="overlay2")
 STAND_IN: Final = NvidiaFacts(
     0,
@@ -74,9 +80,9 @@ MACHINES: Final[Mapping[str, Machine]] = {
     "no-toolkit": replace(
         HEALTHY,
         nvidia=replace(NVIDIA, toolkit=None),
-        engine=replace(ENGINE, cdi_files=()),
+        engine=replace(ENGINE, cdi_files=(), cdi_devices=()),
     ),
-    "cdi-missing": replace(HEALTHY, engine=replace(ENGINE, cdi_files=()), injection="cdi"),
+    "cdi-missing": replace(HEALTHY, engine=replace(ENGINE, cdi_files=(), cdi_devices=()), injection="cdi"),
     "engine-20-10-with-cdi": replace(HEALTHY, engine=DEBIAN_12, injection="cdi"),
     "worn": replace(
         HEALTHY,
@@ -88,7 +94,9 @@ MACHINES: Final[Mapping[str, Machine]] = {
                 replace(H100, name="GPU-1", unusable="it is in MIG mode and has no instances"),
             ),
         ),
-        host=HostFacts(None, 64 * 1024**2, 3 * GIB, "/var/lib/runner", 4096, None, clock_synchronized=False),
+        host=HostFacts(
+            None, 64 * 1024**2, 3 * GIB, "/var/lib/runner", None, 4096, None, clock_synchronized=False
+        ),
     ),
     "amd": replace(HEALTHY, nvidia=NvidiaFacts(), amd=AMD),
     "amd-without-group": replace(HEALTHY, nvidia=NvidiaFacts(), amd=AMD, engine=None),

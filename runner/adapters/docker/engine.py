@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Final
 
 import structlog
+import yaml
 from docker import APIClient
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
@@ -16,6 +18,7 @@ from runner.core.doctor import EngineFacts
 
 CDI_DIRECTORIES: Final = ("etc/cdi", "var/run/cdi")
 ENGINE_TIMEOUT_S: Final = 10
+NVIDIA_KIND: Final = "nvidia.com/gpu"
 
 log = structlog.get_logger()
 
@@ -44,12 +47,21 @@ def read_engine(info: Mapping[str, Any], version: Mapping[str, Any], root: Path 
     options = [str(each) for each in info.get("SecurityOptions") or ()]
     names = {each.partition(",")[0].removeprefix("name=") for each in options}
     known = info.get("CDISpecDirs")
+    place, version_of_cgroup = str(info.get("DockerRootDir") or ""), str(info.get("CgroupVersion") or "")
+    found, unreadable = _read_specifications(known, root)
     return EngineFacts(
         version=str(info.get("ServerVersion", "")),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         cdi_enabled=None if known is None else bool(known),
-        cdi_files=tuple(_cdi_files(known, root)),
+        cdi_files=tuple(found),
+        cdi_unreadable=tuple(unreadable),
+        cdi_devices=tuple(sorted(_discovered(info) or {name for each in found.values() for name in each})),
         storage=str(info.get("Driver", "")),
+        containerd_store="io.containerd.snapshotter.v1" in str(info.get("DriverStatus")),
+        cgroup=f"version {version_of_cgroup} by {info.get('CgroupDriver')}" if version_of_cgroup else "",
+        swap_limit=info.get("SwapLimit"),
+        place=place,
+        free_bytes=_free_bytes(place, root),
         podman=any("podman" in str(each.get("Name")).lower() for each in version.get("Components") or ()),
         rootless="rootless" in names,
         maps_users="userns" in names,
@@ -57,14 +69,57 @@ def read_engine(info: Mapping[str, Any], version: Mapping[str, Any], root: Path 
     )
 
 
-def _cdi_files(directories: Iterable[str] | None, root: Path) -> Iterator[str]:
-    """Yield the CDI specifications that describe NVIDIA GPUs."""
+def _free_bytes(place: str, root: Path) -> int | None:
+    """Return the free bytes of the engine's disk; None: it is on another machine, or does not say where."""
+    with suppress(OSError):
+        return disk_usage(root / place.lstrip("/")).free if place else None
+    return None
+
+
+def _read_specifications(
+    directories: Iterable[str] | None, root: Path
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Return the devices of each CDI specification of NVIDIA GPUs, and the files that cannot be read."""
+    found: dict[str, tuple[str, ...]] = {}
+    unreadable = []
+    for path in _cdi_files(directories, root):
+        try:
+            names = _nvidia_devices(path)
+        except (OSError, ValueError, TypeError, yaml.YAMLError):
+            unreadable.append(str(path))
+            continue
+        if names is not None:
+            found[str(path)] = names
+    return found, unreadable
+
+
+def _discovered(info: Mapping[str, Any]) -> set[str]:
+    """Return the names of NVIDIA's devices that an engine has found itself, from version 28.2 on."""
+    ids = [str(each.get("ID")).partition("=") for each in info.get("DiscoveredDevices") or ()]
+    return {name for kind, _, name in ids if kind == NVIDIA_KIND}
+
+
+def _cdi_files(directories: Iterable[str] | None, root: Path) -> Iterator[Path]:
     named = [each.lstrip("/") for each in directories] if directories else list(CDI_DIRECTORIES)
     for directory in named:
         with suppress(OSError):
-            for path in sorted((root / directory).iterdir()):
-                if path.suffix in {".yaml", ".json"} and "nvidia.com/gpu" in path.read_text(errors="replace"):
-                    yield str(path)
+            yield from sorted(
+                each for each in (root / directory).iterdir() if each.suffix in {".yaml", ".json"}
+            )
+
+
+def _nvidia_devices(path: Path) -> tuple[str, ...] | None:
+    """Return the names of the devices of a CDI specification; None: it is not one of NVIDIA's GPUs.
+
+    Raises:
+        TypeError: it is no specification.
+    """
+    content = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+    if not isinstance(content, dict) or not isinstance(content.get("devices") or [], list):
+        raise TypeError(f"{path}: is no CDI specification")
+    if content.get("kind") != NVIDIA_KIND:
+        return None
+    return tuple(str(each.get("name")) for each in content.get("devices") or [] if isinstance(each, dict))
 
 
 def in_force(wanted: HardeningSettings, engine: EngineFacts) -> HardeningSettings:

@@ -28,9 +28,15 @@ KFD, RENDER = (
 )
 AMD = AmdFacts(1, driver=True, kfd=KFD, render=(RENDER,), gpus=("AMD Instinct MI300X",))
 ENGINE = EngineFacts(
-    None, "28.2.2", ("runc",), cdi_enabled=True, cdi_files=("/etc/cdi/nvidia.yaml",), storage="overlay2"
+    None,
+    "28.2.2",
+    ("runc",),
+    cdi_enabled=True,
+    cdi_files=("/etc/cdi/nvidia.yaml",),
+    cdi_devices=("GPU-h0", "GPU-h1"),
+    storage="overlay2",
 )
-HOST = HostFacts(2, 8 * GIB, 500 * GIB, "/var/lib/runner", 65536, 8192, clock_synchronized=True)
+HOST = HostFacts(2, 8 * GIB, 500 * GIB, "/var/lib/runner", None, 65536, 8192, clock_synchronized=True)
 MACHINE = Machine(NVIDIA, AmdFacts(), ENGINE, HOST, wanted_cuda=(13, 0))
 
 
@@ -133,9 +139,9 @@ def test_what_a_gpu_does_not_say_is_not_held_against_it() -> None:
     [
         (ENGINE, "auto", "cdi", ""),
         (replace(ENGINE, runtimes=("nvidia", "runc")), "hook", "hook", ""),
-        (replace(ENGINE, runtimes=("nvidia", "runc"), cdi_files=()), "auto", "hook", ""),
+        (replace(ENGINE, runtimes=("nvidia", "runc"), cdi_files=(), cdi_devices=()), "auto", "hook", ""),
         (ENGINE, "hook", None, "gpu_injection is hook, and the engine has no runtime nvidia"),
-        (replace(ENGINE, cdi_files=()), "auto", None, "no CDI specification describes nvidia.com/gpu"),
+        (replace(ENGINE, cdi_files=(), cdi_devices=()), "auto", None, "no CDI specification describes nvidia.com/gpu"),
         (
             replace(ENGINE, version="20.10.24+dfsg1", cdi_enabled=None), "auto", None,
             "engine 20.10.24+dfsg1 cannot inject devices by CDI, and has no runtime nvidia",
@@ -243,3 +249,57 @@ def test_an_engine_in_which_no_job_can_run_is_a_problem_with_the_next_step(chang
 def test_users_that_the_engine_maps_are_those_of_the_host_for_jobs() -> None:
     machine = replace(MACHINE, engine=replace(ENGINE, maps_users=True))
     assert one(machine, "users of containers").verdict is Verdict.OK
+
+
+# --- the engine's disk, snap, swap and specifications
+
+
+def test_the_disk_of_the_engine_is_its_own_and_holds_images_twice_in_the_store_of_containerd() -> None:
+    full = replace(MACHINE, engine=replace(ENGINE, place="/srv/docker", free_bytes=0))
+    finding = one(full, "free disk of the engine")
+    assert (finding.verdict, finding.fact) == (Verdict.WARNING, "0.0 GiB; at least 20 GiB is advised")
+    assert finding.advice.startswith("/srv/docker: docker system prune")
+    roomy = replace(ENGINE, place="/srv/docker", free_bytes=30 * GIB)
+    assert one(replace(MACHINE, engine=roomy), "free disk of the engine").verdict is Verdict.OK
+    twice = replace(MACHINE, engine=replace(roomy, containerd_store=True))
+    assert "at least 40 GiB" in one(twice, "free disk of the engine").fact
+    assert "overlay2 of containerd" in one(twice, "container engine").fact
+    assert not found(replace(MACHINE, engine=replace(roomy, free_bytes=None)), "free disk of the engine")
+
+
+def test_docker_from_snap_and_uncounted_swap_are_said_with_the_next_step() -> None:
+    place = "/var/snap/docker/common/var-lib-docker"
+    machine = replace(MACHINE, engine=replace(ENGINE, place=place, swap_limit=False, cgroup="version 1 by x"))
+    assert one(machine, "files of the engine").verdict is Verdict.PROBLEM
+    assert one(machine, "swap").verdict is Verdict.WARNING
+    assert "cgroup version 1 by x" in one(machine, "container engine").fact
+    assert not found(replace(MACHINE, engine=replace(ENGINE, swap_limit=True)), "swap")
+
+
+def test_a_state_directory_on_a_remote_file_system_is_a_problem() -> None:
+    machine = replace(MACHINE, host=replace(HOST, remote_type="nfs4"))
+    finding = one(machine, "state directory")
+    assert (finding.verdict, finding.fact) == (
+        Verdict.PROBLEM, "/var/lib/runner is on a file system of type nfs4",
+    )  # fmt: skip
+    assert "RUNNER_STATE_DIR" in finding.advice
+
+
+@pytest.mark.parametrize("names", [("all",), ("0", "1", "all"), ()])
+def test_a_specification_that_names_no_uuids_is_a_problem_and_never_chosen(names: tuple[str, ...]) -> None:
+    choice = choose_injection(replace(ENGINE, cdi_devices=names))
+    assert choice.how is None
+    assert f"names {', '.join(names) or 'nothing'}, and jobs ask for UUIDs" in choice.problem
+    assert "--device-name-strategy=uuid" in choice.advice
+    hook = replace(ENGINE, cdi_devices=names, runtimes=("nvidia", "runc"))
+    assert choose_injection(hook).how == "hook"
+
+
+def test_a_specification_that_cannot_be_read_is_named() -> None:
+    engine = replace(ENGINE, cdi_files=(), cdi_devices=(), cdi_unreadable=("/etc/cdi/a.yaml",))
+    assert choose_injection(engine).problem.endswith("; not readable: /etc/cdi/a.yaml")
+
+
+def test_devices_that_the_engine_found_itself_need_no_file() -> None:
+    machine = replace(MACHINE, engine=replace(ENGINE, cdi_files=()))
+    assert one(machine, "devices in containers").fact == "by CDI (found by the engine)"

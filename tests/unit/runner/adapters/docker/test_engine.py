@@ -1,5 +1,6 @@
 """The facts about an engine from its own words, and what is asked of it then."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,3 +75,50 @@ def test_an_engine_without_support_is_refused_in_one_line_with_the_next_step(
 @pytest.mark.parametrize("engine", [EngineFacts(), EngineFacts(maps_users=True), EngineFacts("is down")])
 def test_docker_of_root_is_supported_in_all_its_forms(engine: EngineFacts) -> None:
     assert engine.refusal is None
+
+
+def _specify(root: Path, name: str, text: str) -> str:
+    place = root / "etc/cdi" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    return str(place)
+
+
+def test_specifications_are_known_by_their_kind_and_one_bad_file_does_not_end_the_look(
+    tmp_path: Path,
+) -> None:
+    bad = _specify(tmp_path, "a.yaml", "kind: [nvidia.com/gpu\n")
+    no = _specify(tmp_path, "b.json", "[]")
+    management = "kind: management.nvidia.com/gpu\ndevices:\n- name: all\n"
+    _specify(tmp_path, "management.nvidia.com-gpu.yaml", management)
+    _specify(tmp_path, "nic.yaml", "kind: example.com/nic\n# beside nvidia.com/gpu\n")
+    _specify(tmp_path, "notes.txt", "kind: nvidia.com/gpu\n")
+    good = _specify(tmp_path, "nvidia.yaml", "kind: nvidia.com/gpu\ndevices:\n- name: GPU-h0\n- name: 0\n")
+    (tmp_path / "etc/cdi/gone.yaml").symlink_to("nowhere")
+    seen = read_engine({}, DOCKER, tmp_path)
+    assert (seen.cdi_files, seen.cdi_devices) == ((good,), ("0", "GPU-h0"))
+    assert seen.cdi_unreadable == (bad, no, str(tmp_path / "etc/cdi/gone.yaml"))
+
+
+def test_what_the_engine_has_discovered_counts_before_the_files(tmp_path: Path) -> None:
+    _specify(tmp_path, "nvidia.yaml", "kind: nvidia.com/gpu\ndevices:\n- name: GPU-stale\n")
+    ids = ["nvidia.com/gpu=GPU-h0", "example.com/nic=GPU-no"]
+    info = {"DiscoveredDevices": [{"Source": "cdi", "ID": each} for each in ids]}
+    assert read_engine(info, DOCKER, tmp_path).cdi_devices == ("GPU-h0",)
+
+
+def test_the_disk_the_store_the_cgroups_and_the_swap_are_the_engines_own_words(tmp_path: Path) -> None:
+    (tmp_path / "srv/docker").mkdir(parents=True)
+    info = {
+        "DockerRootDir": "/srv/docker",
+        "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+        "CgroupVersion": "2",
+        "CgroupDriver": "systemd",
+        "SwapLimit": False,
+    }
+    seen = read_engine(info, DOCKER, tmp_path)
+    assert (seen.place, seen.containerd_store, seen.cgroup, seen.swap_limit) == (
+        "/srv/docker", True, "version 2 by systemd", False,
+    )  # fmt: skip
+    assert seen.free_bytes
+    assert read_engine({"DockerRootDir": "/on/another/machine"}, DOCKER, tmp_path).free_bytes is None

@@ -278,7 +278,13 @@ def test_a_job_whose_gpu_no_container_can_get_waits_and_the_next_launch_looks_ag
 def test_cdi_is_taken_where_it_is_ready_and_nobody_asks_for_a_job_without_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ready = EngineFacts(version="28.2.2", runtimes=("nvidia",), cdi_enabled=True, cdi_files=("nvidia.yaml",))
+    ready = EngineFacts(
+        version="28.2.2",
+        runtimes=("nvidia",),
+        cdi_enabled=True,
+        cdi_files=("nvidia.yaml",),
+        cdi_devices=("GPU-1",),
+    )
     executor = _choosing(monkeypatch, ready)
     executor.plan(_request())
     [asked] = dict(executor.plan(_request(GPU)))["config"]["HostConfig"]["DeviceRequests"]  # type: ignore[index]

@@ -315,11 +315,8 @@ def _injection(machine: Machine) -> Finding:
         if machine.nvidia.toolkit is not None:  # that step is done
             advice = advice.replace(TOOLKIT_FIRST, "")
         return Finding("devices in containers", Verdict.PROBLEM, choice.problem, advice)
-    how = (
-        f"by CDI ({', '.join(engine.cdi_files) or 'found by the engine'})"
-        if choice.how == "cdi"
-        else "by the runtime nvidia"
-    )
+    files = ", ".join(engine.cdi_files) or "found by the engine"
+    how = f"by CDI ({files})" if choice.how == "cdi" else "by the runtime nvidia"
     return Finding("devices in containers", Verdict.OK, how)
 
 

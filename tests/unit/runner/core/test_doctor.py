@@ -141,7 +141,10 @@ def test_what_a_gpu_does_not_say_is_not_held_against_it() -> None:
         (replace(ENGINE, runtimes=("nvidia", "runc")), "hook", "hook", ""),
         (replace(ENGINE, runtimes=("nvidia", "runc"), cdi_files=(), cdi_devices=()), "auto", "hook", ""),
         (ENGINE, "hook", None, "gpu_injection is hook, and the engine has no runtime nvidia"),
-        (replace(ENGINE, cdi_files=(), cdi_devices=()), "auto", None, "no CDI specification describes nvidia.com/gpu"),
+        (
+            replace(ENGINE, cdi_files=(), cdi_devices=()), "auto", None,
+            "no CDI specification describes nvidia.com/gpu",
+        ),
         (
             replace(ENGINE, version="20.10.24+dfsg1", cdi_enabled=None), "auto", None,
             "engine 20.10.24+dfsg1 cannot inject devices by CDI, and has no runtime nvidia",

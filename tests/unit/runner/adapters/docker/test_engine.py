@@ -84,9 +84,7 @@ def _specify(root: Path, name: str, text: str) -> str:
     return str(place)
 
 
-def test_specifications_are_known_by_their_kind_and_one_bad_file_does_not_end_the_look(
-    tmp_path: Path,
-) -> None:
+def test_specifications_are_known_by_their_kind_and_a_bad_file_does_not_end_the_look(tmp_path: Path) -> None:
     bad = _specify(tmp_path, "a.yaml", "kind: [nvidia.com/gpu\n")
     no = _specify(tmp_path, "b.json", "[]")
     management = "kind: management.nvidia.com/gpu\ndevices:\n- name: all\n"

@@ -18,8 +18,11 @@ from typing import Final
 from runner.base.textfile import one_line
 from runner.core.ports.users import PathKind
 
-SYSTEM: Final = tuple(
-    Path(root) for root in ("/proc", "/sys", "/dev", "/boot", "/etc", "/run", "/root", "/var/lib")
+ROOT_HOME: Final = Path("/root")
+
+SYSTEM: Final = (
+    *(Path(root) for root in ("/proc", "/sys", "/dev", "/boot", "/etc", "/run", "/var/lib")),
+    ROOT_HOME,
 )
 """Directories that are never shown to a job, wherever a link points from."""
 
@@ -182,7 +185,8 @@ def _system_problem(opened: OpenPath, real: Path) -> str | None:
     if pseudo is None and not any(real.is_relative_to(root) or root.is_relative_to(real) for root in SYSTEM):
         return None
     leads = "" if str(real) == opened.shown else f"leads to {one_line(str(real))}, which "
-    return f"{leads}belongs to the system and is never shown to a job"
+    step = "; put it below /srv or /home" if real.is_relative_to(ROOT_HOME) else ""
+    return f"{leads}belongs to the system and is never shown to a job{step}"
 
 
 def file_system_type(descriptor: int) -> int:

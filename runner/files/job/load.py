@@ -88,14 +88,19 @@ def has_schedule(text: bytes) -> bool:
 
 def _name(tree: yaml.MappingNode, path: Path) -> str:
     written = tree.entries.get("name")
-    return written.text if isinstance(written, yaml.ScalarNode) else make_job_name(path.stem)
+    return written.text if isinstance(written, yaml.ScalarNode) else _default_name(path)
+
+
+def _default_name(path: Path) -> str:
+    """Return the name of a job that has none; ``Path.stem`` of ``..yaml`` is another on Python 3.14."""
+    return make_job_name(path.name.rpartition(".")[0] or path.name)
 
 
 def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None, list[Problem]]:
     """Return the job in a tree, or None, and every problem."""
     tree = variant.tree
     unknown = find_unknown_profile(tree, profiles)
-    written = {"name": make_job_name(path.stem), **_as_written(tree)}
+    written = {"name": _default_name(path), **_as_written(tree)}
     if variant.values:  # a job of a matrix has no matrix itself
         del written["matrix"]
     job, problems = validate_model(JobFile, written, tree)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.adapters.host import paths
 from runner.adapters.host.paths import MAX_SECRET_BYTES, check_path
 from runner.core.ports.users import PathKind
 
@@ -65,6 +66,15 @@ def test_a_path_that_will_not_do_is_told_in_one_line(
 @pytest.mark.parametrize("path", ["/", "/proc", "/dev/shm", "/etc", "/run", "/var", "/sys/fs"])
 def test_the_system_is_never_shown_to_a_job(path: str) -> None:
     assert "never shown to a job" in str(check_path(Path(path), "either"))
+
+
+def test_work_in_the_home_of_root_is_told_its_next_step(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "ROOT_HOME", place / "folder")
+    monkeypatch.setattr(paths, "SYSTEM", (place / "folder",))
+    said = check_path(place / "folder", "either")
+    assert said is not None
+    assert said.endswith(": belongs to the system and is never shown to a job; put it below /srv or /home")
+    assert str(check_path(Path("/proc/self"), "either")).endswith("is never shown to a job")
 
 
 def test_a_socket_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

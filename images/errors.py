@@ -16,5 +16,9 @@ class BuildFailed(Exception):
     """The image cannot be built as asked; the text is the last lines of the build's log."""
 
 
+class ImageRefused(BuildFailed):
+    """No container may be made of an image; the text says why."""
+
+
 class BuildCancelled(Exception):
     """The build was cancelled because no job waits for the image any more."""

@@ -20,7 +20,7 @@ from images.bootstrap import Bootstrap, bootstrap
 from images.cancellation import CancellationToken
 from images.context import entries_below, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
-from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
+from images.errors import BuildCancelled, BuildFailed, EngineUnavailable, ImageRefused
 from images.file_lock import locked
 from images.lock_files import LockFile, available, named
 from images.log import BuildLog
@@ -105,12 +105,13 @@ class ImageStore:
         """Return the id of an image by its tag or id; never pull it.
 
         Raises:
-            BuildFailed: the engine has none, or it is one that no container may be made of.
+            BuildFailed: the engine has none.
+            ImageRefused: no container may be made of it.
             EngineUnavailable: the engine does not answer.
         """
         found = self._engine.inspect(reference)
         if volumes := ", ".join(sorted((found.get("Config") or {}).get("Volumes") or ())):
-            raise BuildFailed(f"image {reference}: declares the volume {volumes}; build it without")
+            raise ImageRefused(f"image {reference}: declares the volume {volumes}; build it without")
         return str(found["Id"])
 
     def fetch(

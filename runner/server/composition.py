@@ -180,6 +180,7 @@ def build(
         batch_check=_batch_check(settings, executor),
         unrecorded=_unrecorded(directory, store),
         package_locks=PackageLocks(packages, FairExecutor("packages"), directory / "images" / "packages"),
+        images=images,
     )
 
 

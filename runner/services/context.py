@@ -16,6 +16,7 @@ from runner.base.errors import Refused, RunnerError
 from runner.control.controller import Controller
 from runner.core.ports.clock import Clock
 from runner.core.ports.code import CodeSnapshots
+from runner.core.ports.images import Images
 from runner.core.ports.notifications import NotificationFeed
 from runner.core.ports.schedules import Schedules
 from runner.core.ports.store import JobStore
@@ -68,6 +69,7 @@ class ServiceContext:
     )  # owners of run directories without a job
     batch_check: BatchCheck | None = None  # None: attempts run on this host
     package_locks: PackageLocks | None = None  # None: no packages are offered
+    images: Images | None = None  # None: they are not looked at before a job is prepared
 
     @property
     def settings(self) -> Settings:

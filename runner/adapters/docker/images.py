@@ -16,9 +16,10 @@ from typing import Final
 from images.cancellation import CancellationToken
 from images.errors import BuildCancelled, EngineUnavailable
 from images.errors import BuildFailed as ImageBuildFailed
+from images.errors import ImageRefused as RefusedByStore
 from images.store import ImageStore
 from runner.base.errors import Unavailable
-from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.images import Accelerator, BuildFailed, ImageRefused
 
 CACHE_S: Final = 5.0
 """How long an answer of the engine is used; a launch notices if the image has been removed meanwhile."""
@@ -115,6 +116,8 @@ class DockerImages:
 def _translated() -> Iterator[None]:
     try:
         yield
+    except RefusedByStore as error:
+        raise ImageRefused(str(error)) from error
     except ImageBuildFailed as error:
         raise BuildFailed(str(error)) from error
     except (EngineUnavailable, BuildCancelled) as error:

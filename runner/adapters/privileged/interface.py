@@ -39,7 +39,7 @@ from runner.core.ports.executor import (
     Unknown,
     Waiting,
 )
-from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.images import Accelerator, BuildFailed, ImageRefused
 from runner.core.ports.network import NetworkState
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import User
@@ -345,7 +345,9 @@ PRIVILEGED: Final = Calls(
     },
     ErrorKinds(
         {
-            **dict.fromkeys((ImageGone, LaunchRefused, HostFault, BuildFailed, PathRefusedError), text_alone),
+            **dict.fromkeys(
+                (ImageGone, LaunchRefused, HostFault, BuildFailed, ImageRefused, PathRefusedError), text_alone
+            ),
             Unresolvable: lambda error: (str(error), error.details, error.reasons[1:]),
         }
     ),

@@ -10,6 +10,10 @@ class BuildFailed(Exception):
     """An image build ended in an error; the text is the last lines of its log."""
 
 
+class ImageRefused(BuildFailed):
+    """No container may be made of an image; the text says why."""
+
+
 class Images(Protocol):
     """The source of images."""
 
@@ -34,6 +38,7 @@ class Images(Protocol):
 
         Raises:
             BuildFailed: there is none.
+            ImageRefused: no container may be made of it.
             Unavailable: the engine does not answer.
         """
 

@@ -19,17 +19,18 @@ from runner.agent.host_processes import HostProcesses
 from runner.agent.package_locks import PackageLocks
 from runner.agent.ports import BatchCheck
 from runner.agent.user_texts import SubmittingUsers
-from runner.base.errors import Refused
+from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
 from runner.base.waiting import check_wanted
 from runner.control.controller import Controller
 from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
+from runner.core.ports.images import BuildFailed, ImageRefused, Images
 from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
 from runner.core.ports.store import JobStore
 from runner.core.ports.users import Owner, User
 from runner.files.job.conflicts import find_profile_conflicts
-from runner.files.job.image import is_reference
+from runner.files.job.image import PullPolicy, is_reference
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.job.paths import PathCheck
 from runner.files.job.track import find_tracking_problems
@@ -77,6 +78,7 @@ class RevisionResolver:
     code: CodeSnapshots | None
     package_locks: PackageLocks | None = None
     batch_check: BatchCheck | None = None
+    images: Images | None = None
 
     def resolve(
         self, who: User, owner: Owner, submission: Submission, known_locks: KnownLocks = no_locks
@@ -149,6 +151,7 @@ class _JobResolver:
     _base: Path = field(init=False)  # of relative paths
     _check: PathCheck = field(init=False)
     _code_taken: dict[Path, CodeReference | None] = field(default_factory=dict)
+    _refusals: dict[tuple[str, PullPolicy], str | None] = field(default_factory=dict)  # of images
 
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
@@ -359,6 +362,30 @@ class _JobResolver:
             yield job.origin.problem(where, fact)
         elif offered != "auto" and self.resolver.settings.image_reference(offered) is None:
             yield job.origin.problem(where, _not_offered(offered, self.resolver.settings))
+        elif is_reference(offered) and (refusal := self._refusal(offered, job.image.pull)):
+            yield job.origin.problem(where, refusal)
+
+    def _refusal(self, reference: str, pull: PullPolicy) -> str | None:
+        """Return why a job cannot have any image that it names, as far as the engine knows by now."""
+        if self.resolver.images is None or reference in self.resolver.settings.allowed_images:
+            return None
+        key = (reference, pull)
+        if key not in self._refusals:
+            self._refusals[key] = _refusal_by(self.resolver.images, reference, pull)
+        return self._refusals[key]
+
+
+def _refusal_by(images: Images, reference: str, pull: PullPolicy) -> str | None:
+    """Return why an engine cannot make a container of an image that it has or should have."""
+    try:
+        images.resolve(reference)
+    except ImageRefused as error:
+        return None if pull == "always" else str(error)
+    except BuildFailed as error:
+        return f"{error}; docker pull {reference}" if pull == "never" else None
+    except Unavailable:
+        return None  # the job waits for the engine, and is told then
+    return None
 
 
 def _not_offered(name: str, settings: Settings) -> str:

@@ -136,6 +136,7 @@ class SubmissionService:
             context.code,
             context.package_locks,
             context.batch_check,
+            context.images,
         )
         return resolver.resolve(user, self._owner_of(user), submission, known_locks)
 

@@ -12,10 +12,11 @@ from jobs.contract import TrainingPlan
 from runner.adapters.host.users import HostUsers
 from runner.agent.host_processes import HostProcesses
 from runner.base import privileges
-from runner.base.errors import Refused
+from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device as GpuDevice
+from runner.core.ports.images import ImageRefused
 from runner.core.ports.users import User
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
@@ -25,6 +26,7 @@ from runner.files.submission import Submission
 from runner.services.context import Caller, NotFound
 from runner.services.rollout.trial import canary_revision
 from runner.services.submission.resolve import accelerator_of, team
+from tests.fakes.engine.images import FakeImages
 from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
 from tests.unit.runner.server.api.test_rollouts import Place
 
@@ -105,6 +107,49 @@ def test_any_image_is_for_ones_own_daemon(site: Site, monkeypatch: pytest.Monkey
     step = f'ask the operator to offer it (allowed_images: {{NAME: "{REFERENCE}"}})'
     assert answer.json()["error"]["lines"] == [f"job.yaml:3:8: image.name: {refused}{step}"]
     assert line.endswith(f"{told}ask the operator (allowed_images)")
+
+
+class Engine(FakeImages):
+    """An engine with two images, one of which declares a volume."""
+
+    def resolve(self, reference: str) -> str:
+        if reference == "lab/volume:1":
+            raise ImageRefused(f"image {reference}: declares the volume /data; build it without")
+        if reference == "lab/silent:1":
+            raise Unavailable("the engine does not answer")
+        return super().resolve(reference)
+
+
+@pytest.mark.parametrize(
+    ("image", "fact"),
+    [
+        ("lab/there:1", None),
+        ("{name: lab/there:1, pull: never}", None),
+        ("lab/gone:1", None),
+        ("lab/silent:1", None),
+        ("{name: lab/silent:1, pull: never}", None),
+        ("{name: lab/volume:1, pull: always}", None),
+        ("lab/volume:1", "image lab/volume:1: declares the volume /data; build it without"),
+        (
+            "{name: lab/gone:1, pull: never}",
+            "image lab/gone:1: is not in the engine; docker pull lab/gone:1",
+        ),
+    ],
+)
+def test_an_image_that_cannot_run_is_refused_on_submission(
+    site: Site, monkeypatch: pytest.MonkeyPatch, image: str, fact: str | None
+) -> None:
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: False)
+    images = Engine()
+    images.offered["lab/there:1"] = "sha256:1"
+    looking = replace(site.service, images=images)
+    submission = Submission(str(site.directory / "job.yaml"), f"{JOB}image: {image}\n".encode())
+    if fact is None:
+        looking.submission.submit(Caller(ME, os.getgid()), submission)
+        return
+    with pytest.raises(FileError) as raised:
+        looking.submission.submit(Caller(ME, os.getgid()), submission)
+    assert [line.split(": ", 1)[1] for line in raised.value.lines] == [f"image.name: {fact}"]
 
 
 def test_any_image_is_refused_where_jobs_are_plain_processes(

@@ -1,5 +1,6 @@
 """Images of a registry with a login, pulled by a real engine."""
 
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from images.settings import ImageSettings
 from images.store import ImageStore
 from runner.adapters.docker.images import DockerImages
 from runner.core.ports.images import BuildFailed
+from tests.fakes.daemon.service import service
 from tests.fakes.engine.registry import Registry, digest_of, registry
 
 pytestmark = pytest.mark.engine
@@ -69,3 +71,45 @@ def test_an_image_is_pulled_with_the_login_of_the_user(
     assert len(lab.asked) > asked
     with pytest.raises(BuildFailed, match=f"pull {lab.reference(':2')}: "):
         images.fetch(lab.reference(":2"), log, "4")
+
+
+# --- Through a daemon of one's own
+
+ENTRYPOINT = 'ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]'
+LIBRARIES = "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
+
+
+@pytest.fixture
+def own_image(engine_api: docker.APIClient, base_image: str) -> Iterator[str]:
+    """A stand-in for an image that a lab has pulled, without a name of the operator."""
+    reference = f"lab.invalid/stand-in:{secrets.token_hex(4)}"
+    container = engine_api.create_container(base_image, ["true"])["Id"]
+    try:
+        lines = [f"ENV LD_LIBRARY_PATH={LIBRARIES}", "ENV NVIDIA_REQUIRE_CUDA=cuda>=99", ENTRYPOINT]
+        engine_api.commit(container, *reference.rsplit(":", 1), changes="\n".join(lines))
+    finally:
+        engine_api.remove_container(container)
+    yield reference
+    engine_api.remove_image(reference, force=True)
+
+
+def test_a_job_names_an_image_of_the_engine_as_it_is(own_image: str) -> None:
+    with service(executor="docker", system_wide=False) as daemon:
+        daemon.start()
+        script = 'echo "libraries: $LD_LIBRARY_PATH"; echo "cuda: $NVIDIA_REQUIRE_CUDA"'
+        fields = {
+            "workload": {"kind": "program", "command": ["/bin/sh", "-c", script]},
+            "resources": {"cpus": 1, "memory": "256MiB"},
+        }
+        job_id = daemon.submit(daemon.file("own", image={"name": own_image, "pull": "never"}, **fields))
+        assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+        lines = daemon.log(job_id).splitlines()
+        assert f"libraries: {LIBRARIES}" in lines
+        assert "cuda: cuda>=99" in lines
+        missing = daemon.file("missing", image={"name": "lab.invalid/no:1", "pull": "never"}, **fields)
+        said = daemon.runner("submit", str(missing), code=2)
+        assert "image lab.invalid/no:1: is not in the engine; docker pull lab.invalid/no:1" in said
+        nowhere = daemon.submit(daemon.file("nowhere", image="lab.invalid/no:1", **fields), end="failed")
+        ended = daemon.ends(nowhere)
+        assert "pull lab.invalid/no:1: " in ended["why"]
+        assert ended["attempts"] == []

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -86,7 +87,8 @@ def own_image(engine_api: docker.APIClient, base_image: str) -> Iterator[str]:
     container = engine_api.create_container(base_image, ["true"])["Id"]
     try:
         lines = [f"ENV LD_LIBRARY_PATH={LIBRARIES}", "ENV NVIDIA_REQUIRE_CUDA=cuda>=99", ENTRYPOINT]
-        engine_api.commit(container, *reference.rsplit(":", 1), changes="\n".join(lines))
+        repository, tag = reference.rsplit(":", 1)
+        engine_api.commit(container, repository, tag, changes="\n".join(lines))
     finally:
         engine_api.remove_container(container)
     yield reference
@@ -97,7 +99,7 @@ def test_a_job_names_an_image_of_the_engine_as_it_is(own_image: str) -> None:
     with service(executor="docker", system_wide=False) as daemon:
         daemon.start()
         script = 'echo "libraries: $LD_LIBRARY_PATH"; echo "cuda: $NVIDIA_REQUIRE_CUDA"'
-        fields = {
+        fields: dict[str, Any] = {
             "workload": {"kind": "program", "command": ["/bin/sh", "-c", script]},
             "resources": {"cpus": 1, "memory": "256MiB"},
         }

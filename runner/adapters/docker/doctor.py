@@ -10,6 +10,8 @@ from docker import APIClient
 from requests import ConnectionError, ReadTimeout  # noqa: A004  as the engine's client raises them
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
+from runner.adapters.docker.hardening import neutralised
+from runner.adapters.launch import inside_script
 from runner.base.errors import Unavailable
 from runner.core.doctor import Finding, Injection, Verdict
 
@@ -129,12 +131,13 @@ def _wait(client: APIClient, container: str) -> int:
 def _run_in(client: APIClient, image: str, target: str, device: TriedDevice | None) -> tuple[int, str]:
     """Run the probe in a new container, which is removed; return its exit code and output."""
     host, variables = device_arguments(device)
+    config = client.inspect_image(image)["Config"] or {}  # type: ignore[no-untyped-call]
     created = client.create_container(
         image,
-        entrypoint=["python", "-c", PROBE, target],
+        entrypoint=list(inside_script("/", ("python", "-c", PROBE, target))),
         host_config=client.create_host_config(**host),
         user="65532:65532",
-        environment=variables,
+        environment={**neutralised(config.get("Env") or ()), **variables},
     )["Id"]
     try:
         client.start(created)

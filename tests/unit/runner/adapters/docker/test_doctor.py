@@ -1,13 +1,16 @@
 """How the container of a trial gets its device, and what its report means."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docker import APIClient
+from docker.errors import APIError
 from requests import ReadTimeout
 
 from runner.adapters.docker import doctor
-from runner.adapters.docker.doctor import TriedDevice, device_arguments
+from runner.adapters.docker.doctor import TriedDevice, _run_in, device_arguments
+from runner.adapters.launch import INSIDE
 from runner.base.errors import Unavailable
 from runner.core.doctor import Verdict
 
@@ -62,3 +65,31 @@ def test_a_container_that_does_not_end_is_not_an_engine_that_does_not_answer(
     client = APIClient("tcp://127.0.0.1:9", version="1.41")  # connects to nothing before it is asked
     with client, pytest.raises(Unavailable, match=r"^has not ended within 300 s; the device hangs, or"):
         doctor._wait(client, "c1")
+
+
+class Trying:
+    """An engine with an image that sets what hooks read; it notes what containers are created with."""
+
+    def __init__(self) -> None:
+        self.created: dict[str, Any] = {}
+
+    def inspect_image(self, _image: str) -> dict[str, Any]:
+        return {"Config": {"Env": ["LD_PRELOAD=/evil.so", "NVIDIA_VISIBLE_DEVICES=all", "PATH=/bin"]}}
+
+    def create_host_config(self, **host: object) -> dict[str, object]:
+        return host
+
+    def create_container(self, _image: str, **created: object) -> dict[str, str]:
+        self.created = created
+        raise APIError("it has been asked for")
+
+
+def test_hooks_see_nothing_of_an_image_that_is_tried() -> None:
+    client = Trying()
+    engine: Any = client
+    with pytest.raises(APIError, match="it has been asked for"):
+        _run_in(engine, "lab:1", "cuda", TriedDevice("GPU-1", "hook", 1))
+    variables = client.created["environment"]
+    assert (variables["LD_PRELOAD"], variables["NVIDIA_VISIBLE_DEVICES"]) == ("", "1")
+    assert variables["RUNNER_IMAGE_LD_PRELOAD"] == "/evil.so"  # for the program alone
+    assert client.created["entrypoint"][:3] == ["/bin/sh", "-c", INSIDE]

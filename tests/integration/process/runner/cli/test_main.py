@@ -42,6 +42,7 @@ def test_submit_loads_click_and_the_standard_library_and_nothing_else(api: FakeA
     assert {name for name in top if name in known or name.startswith("_")} == top
     assert {name for name in modules if name.partition(".")[0] == "runner"} == {
         "runner", "runner.client", "runner.client.client", "runner.base", "runner.base.errors",
+        "runner.base.file_systems",
         "runner.client.autostart", "runner.client.http",
         "runner.cli", "runner.cli.entry",
         "runner.cli.main", "runner.cli.parameters", "runner.cli.console", "runner.cli.placing",

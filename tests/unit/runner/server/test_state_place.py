@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.base import privileges
 from runner.base.errors import UsageError
 from runner.client.autostart import local_place
 from runner.files.settings.model import Settings
@@ -37,3 +38,23 @@ def test_slurm_needs_a_file_system_that_its_nodes_see(monkeypatch: pytest.Monkey
     check_state_place(Path("/home/s"), slurm)
     with pytest.raises(UsageError, match="nodes of Slurm do not see this directory; set RUNNER_STATE_DIR"):
         check_state_place(Path(local_place(os.geteuid())), slurm)
+
+
+@pytest.mark.parametrize("closed", ["parent", "state"])
+def test_a_daemon_of_all_users_refuses_a_directory_that_they_cannot_reach(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed: str
+) -> None:
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: True)
+    state = tmp_path / "parent" / "state"
+    state.mkdir(parents=True)
+    for each in (*tmp_path.parents, tmp_path, state, state.parent):
+        if os.access(each, os.W_OK) and each.is_relative_to(tmp_path.parent.parent):
+            each.chmod(0o755)
+    check_state_place(state, Settings())
+    found = state if closed == "state" else state.parent
+    found.chmod(0o700)
+    with pytest.raises(UsageError, match=f"{found} is closed to the users .* chmod o.x {found}$"):
+        check_state_place(state, Settings())
+    with pytest.raises(UsageError, match=f"{found} is closed"):
+        check_state_place(state / "made" / "later", Settings())
+    check_state_place(state, OWN)

@@ -16,7 +16,7 @@ def listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
     def listens(listen: str) -> Path:
         settings = tmp_path / "settings.yaml"
-        settings.write_text(f'executor: process\nmetrics: {{listen: "{listen}"}}\n')
+        settings.write_text(f'executor: process\nsystem_wide: false\nmetrics: {{listen: "{listen}"}}\n')
         monkeypatch.delenv("RUNNER_SOCKET", raising=False)
         monkeypatch.setenv("RUNNER_STATE_DIR", str(tmp_path / "state"))
         monkeypatch.setenv("RUNNER_SETTINGS", str(settings))

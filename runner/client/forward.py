@@ -51,7 +51,7 @@ def listen(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         fact = str(error.strerror or error).lower()
-        raise UsageError(f"port {port} of this machine: {fact}; name another one: PORT:LOCAL") from error
+        raise UsageError(f"port {port} of this machine: {fact}; name another one: LOCAL:REMOTE") from error
     return listener
 
 

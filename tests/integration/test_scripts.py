@@ -145,7 +145,7 @@ def test_tensorboard_in_a_job_without_network_is_shown_by_forward(daemon: Servic
     job = daemon.submit(file, end="cancelled")
     daemon.reaches(job, "running", LONGEST_S)
     until(lambda: "trained" in daemon.log(job), "it has trained", LONGEST_S, more=daemon.log_tail)
-    with forwarding(daemon, job, "6006:0") as (_, port):
+    with forwarding(daemon, job, "0:6006") as (_, port):
         points = "/data/plugin/scalars/scalars?run=.&tag=loss"
         found = until(lambda: _scalars(port, points), "TensorBoard shows the losses", LONGEST_S)
     assert [step for _, step, _ in found] == list(range(20))

@@ -91,7 +91,7 @@ def test_a_port_is_forwarded_out_of_a_container_without_a_network(daemon: Servic
     )
     job_id = daemon.submit(file, end="cancelled")
     daemon.prints(job_id, "ready")
-    with forwarding(daemon, job_id, "6006:0") as (_, port):
+    with forwarding(daemon, job_id, "0:6006") as (_, port):
         for number in range(5):
             assert fetch(port, f"/{number}") == f"inside /{number}".encode() + b"x" * 300000
     until(lambda: not sockets(daemon.paths(job_id).terminals), "the relay has ended")

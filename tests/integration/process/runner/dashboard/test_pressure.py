@@ -36,11 +36,12 @@ class Browser:
 
     port: int
     cookie: str
+    place: str = ""  # below which the pages lie
 
     def open(self, path: str) -> tuple[int, str, str]:
         """Return status, cookie and text of an answer."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience())) as connection:
-            connection.request("GET", path, headers={"Cookie": self.cookie})
+            connection.request("GET", self.place + path, headers={"Cookie": self.cookie})
             answer = connection.getresponse()
             cookie = (answer.headers["Set-Cookie"] or "").partition(";")[0]
             return answer.status, cookie, answer.read().decode()
@@ -54,7 +55,9 @@ class Browser:
         """Send a request, and read nothing of its answer."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=patience())
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        said = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nCookie: {self.cookie}\r\n\r\n"
+        said = (
+            f"GET {self.place}{path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nCookie: {self.cookie}\r\n\r\n"
+        )
         connection.sendall(said.encode())
         return connection
 
@@ -69,7 +72,7 @@ def browser(daemon: Service) -> Iterator[Browser]:
         assert cookie
         stolen = Browser(link.port, "").open(f"{link.path}?{link.query}")
         assert stolen[:2] == (403, "")
-        yield Browser(link.port, cookie)
+        yield Browser(link.port, cookie, link.path.removesuffix("/login"))
 
 
 def test_five_hundred_streams_are_bounded_and_pages_are_served(browser: Browser) -> None:

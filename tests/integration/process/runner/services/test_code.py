@@ -120,7 +120,7 @@ def test_new_code_is_applied_and_an_edited_job_file_beside_it_is_no_new_code(dae
     assert "workload.code" in daemon.runner(*changed, "--at-next-start")
     daemon.runner("kill", job_id, "--signal", "KILL")
     daemon.ends(job_id)
-    assert "version 3 finds ['applied.yaml', 'output 1', 'train.py']" in daemon.log(job_id, 2)
+    assert "version 3 finds ['applied.yaml', 'train.py']" in daemon.log(job_id, 2)
 
 
 def test_two_jobs_two_revisions_and_a_file_are_compared(daemon: Service) -> None:

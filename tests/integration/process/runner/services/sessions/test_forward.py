@@ -114,13 +114,13 @@ def test_it_ends_with_its_job(daemon: Service) -> None:
 def test_a_port_of_this_machine_that_is_taken_is_refused(daemon: Service, job: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = daemon.runner("forward", job, f"6006:{port}", code=UsageError.exit_code)
-    assert said == f"port {port} of this machine: address already in use; name another one: PORT:LOCAL\n"
+        said = daemon.runner("forward", job, f"{port}:6006", code=UsageError.exit_code)
+    assert said == f"port {port} of this machine: address already in use; name another one: LOCAL:REMOTE\n"
 
 
 @pytest.mark.parametrize("ports", ["0", "65536", "6006:65536", "http", "1:2:3"])
 def test_what_is_no_port_is_refused(daemon: Service, job: str, ports: str) -> None:
-    assert "is not PORT or PORT:LOCAL" in daemon.runner("forward", job, ports, code=UsageError.exit_code)
+    assert "is not REMOTE or LOCAL:REMOTE" in daemon.runner("forward", job, ports, code=UsageError.exit_code)
 
 
 def test_a_job_that_does_not_run_forwards_nothing(daemon: Service) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from runner.base.errors import UsageError
 from runner.cli import dash as module
+from runner.cli.main import cli
 from runner.dashboard.access import Access
 from runner.dashboard.listen import Address
 
@@ -38,8 +39,8 @@ def test_the_link_is_no_argument_of_the_browser(
 @pytest.mark.parametrize("listen", [(), ("--listen", "8433"), ("--listen", "127.0.0.1:8433")])
 def test_a_dashboard_without_a_login_is_at_no_port(listen: tuple[str, ...]) -> None:
     arguments = ["--read-only", "--behind-proxy", "jobs.example", *listen]
-    found = CliRunner().invoke(module.dash, arguments).exception
-    assert isinstance(found, UsageError)
-    assert str(found) == (
-        "--behind-proxy: every user of this machine reaches a port; name the path of a socket with --listen"
+    found = CliRunner().invoke(cli, ["dash", *arguments])
+    said = (
+        "--behind-proxy: every user of this machine reaches a port; name the path of a socket with --listen\n"
     )
+    assert (found.exit_code, found.output) == (UsageError.exit_code, said)

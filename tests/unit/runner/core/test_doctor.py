@@ -169,6 +169,16 @@ def test_how_devices_get_into_containers_follows_from_the_engine(
     assert finding.verdict is (Verdict.PROBLEM if how is None else Verdict.OK)
 
 
+def test_a_toolkit_that_is_installed_is_not_asked_for_again() -> None:
+    bare = replace(MACHINE, engine=replace(ENGINE, cdi_files=(), cdi_devices=()))
+    asked = one(bare, "devices in containers").advice
+    assert asked.startswith("install nvidia-container-toolkit, then: nvidia-ctk ")
+    has_it = replace(bare, nvidia=replace(NVIDIA, toolkit="/usr/bin/nvidia-ctk"))
+    assert one(has_it, "devices in containers").advice == asked.removeprefix(
+        "install nvidia-container-toolkit, then: "
+    )
+
+
 # --- AMD
 
 

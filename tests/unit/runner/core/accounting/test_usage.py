@@ -105,3 +105,8 @@ def test_parts_make_up_the_whole(usage_records: list[UsageSpan], since: float, u
     assert sum(use.device_s for use in parts) == pytest.approx(whole.device_s)
     assert sum(use.share for use in parts) == pytest.approx(1.0 if parts else 0.0)
     assert all(use.efficiency is None or use.efficiency >= 0 for use in parts)
+
+
+def test_what_was_summed_and_what_is_held_now_add_up() -> None:
+    kept, now = Used.of([ONE], 0, H), Used.of([ONE], H, 4 * H)
+    assert total_usage(kept + now).device_s == total_usage(Used.of([ONE], 0, 4 * H)).device_s

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.core.policy.adjustments import Overrides, apply_adjustments
+from runner.core.policy.adjustments import Overrides, apply_adjustments, can_adjust
 from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Adjustment, Setting
 
@@ -56,3 +56,9 @@ def test_only_what_was_turned_is_laid_over_a_profile() -> None:
         "precision": "fp32",
     }
     assert Overrides().switches == {}
+
+
+def test_a_number_of_nodes_that_nobody_knows_cannot_be_halved() -> None:
+    assert not can_adjust(FEWER, {})
+    assert can_adjust(FEWER, {"effective.nodes": 2})
+    assert not can_adjust(FEWER, {"effective.nodes": 1})

@@ -53,10 +53,15 @@ class Dashboard:
     def port(self) -> int:
         return urlsplit(self.base).port or 80
 
+    @property
+    def place(self) -> str:
+        """The path below which its pages lie."""
+        return urlsplit(self.base).path
+
     def get(self, path: str) -> str:
         """Return a page."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
-            connection.request("GET", path, headers={"Cookie": self.cookie})
+            connection.request("GET", self.place + path, headers={"Cookie": self.cookie})
             answer = connection.getresponse()
             text = answer.read().decode()
         if answer.status != 200:
@@ -66,8 +71,8 @@ class Dashboard:
     def listen(self) -> socket.socket:
         """Return a connection that is told of every change, as an open page is."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
-        said = f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nCookie: {self.cookie}\r\n\r\n"
-        connection.sendall(said.encode())
+        head = f"Host: 127.0.0.1:{self.port}\r\nCookie: {self.cookie}\r\n"
+        connection.sendall(f"GET {self.place}/live HTTP/1.1\r\n{head}\r\n".encode())
         return connection
 
 
@@ -84,7 +89,7 @@ def dashboard(daemon: BenchDaemon) -> Iterator[Dashboard]:
             with closing(http.client.HTTPConnection("127.0.0.1", parts.port or 80, timeout=60)) as connection:
                 connection.request("GET", f"{parts.path}?{parts.query}")
                 cookie = (connection.getresponse().headers["Set-Cookie"] or "").partition(";")[0]
-            yield Dashboard(f"http://127.0.0.1:{parts.port}", cookie)
+            yield Dashboard(f"http://127.0.0.1:{parts.port}{parts.path.removesuffix('/login')}", cookie)
         finally:
             process.terminate()
 

@@ -95,6 +95,10 @@ def test_a_full_state_directory_refuses_what_is_new_and_loses_nothing_that_was_t
     small_state.runner("list", code={0, 4})  # a new daemon may find a page left for its files, or not
     filler.unlink()
     small_state.runner("list")
+    small_state.reaches(job_id, "held")
+    assert "a disk or a quota is full" in small_state.told(job_id)
+    small_state.runner("release", job_id)
+    small_state.reaches(job_id, "running")
     ended = small_state.ends(job_id)
     assert (ended["outcome"], ended["attempt"]) == ("succeeded", 2)
     assert ended["result"]["resumed_from"] >= 10

@@ -17,7 +17,7 @@ from runner.adapters.host.clock import boot_id
 from runner.adapters.launch import attempt_name
 from runner.base.errors import Unavailable
 from runner.core.ports.devices import Device
-from runner.core.ports.executor import Alive, Gone, LaunchRefused, LaunchRequest, Mount, Unknown
+from runner.core.ports.executor import Alive, Gone, HostFault, LaunchRequest, Mount, Unknown
 from tests.contract.worlds import Place, begun, docker_place, end, eventually, printed, seen
 from tests.fakes.engine.engine_proxy import EngineProxy
 from tests.fakes.patience import patience
@@ -179,7 +179,7 @@ def test_a_container_of_an_earlier_request_that_was_never_started_is_replaced(
 def test_a_container_that_the_engine_cannot_start_is_refused(place: Place, executor: DockerExecutor) -> None:
     request = place.request(*ONCE, job="cannot-start")
     device = Device("no-such-device", "nvidia", "H100")
-    with pytest.raises(LaunchRefused, match=r"no-such-device|could not select|CDI"):
+    with pytest.raises(HostFault, match=r"no-such-device|could not select|CDI"):
         executor.launch(replace(request, devices=(device,)))
     assert seen(executor, request.key) is None
 

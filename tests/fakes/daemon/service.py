@@ -346,7 +346,7 @@ class Service(JobFiles):
         """Return the program below the container's init and the shell that waits for it."""
         pid = str(self.container_pid(job_id))
         for _ in ("the shell", "the program"):
-            [pid] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            pid, *_ = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()  # one may bring a stop
         return int(pid)
 
     def signal_container(self, job_id: str, number: int) -> None:

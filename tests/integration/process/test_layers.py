@@ -117,7 +117,7 @@ def test_the_host_never_loads_torch(loaded: Loaded) -> None:
 OWNERS = {
     "docker": tuple(
         f"runner.adapters.docker.{name}"
-        for name in ("connection", "doctor", "events", "exec", "executor", "export", "outbound")
+        for name in ("connection", "doctor", "engine", "events", "exec", "executor", "export", "outbound")
     ),
     "pynvml": ("runner.adapters.doctor", "runner.adapters.gpu.nvidia"),
 }

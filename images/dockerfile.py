@@ -43,7 +43,7 @@ _COPY_OPTION: Final = {
 
 
 class Mistake(NamedTuple):
-    """What a Dockerfile may not say."""
+    """Line that a Dockerfile may not have."""
 
     line: int  # from 1
     text: str

@@ -40,7 +40,7 @@ CANONICAL: Final = ".runner.Dockerfile"
 
 @dataclass(frozen=True, slots=True)
 class DockerfileRules:
-    """What the operator allows."""
+    """Rules of the operator for Dockerfiles of users."""
 
     offered: Collection[str] | None = None
     """Images that a Dockerfile may begin with besides ``${BASE}``; None: any."""

@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """How a step ended."""
+    """Result of a step."""
 
     exit_code: int
     output: str  # its end, at most ``MAX_OUTPUT_BYTES``

@@ -1,4 +1,4 @@
-"""What an engine says while it pulls an image, as lines of a build log."""
+"""Messages of an engine that pulls an image, as lines of a build log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

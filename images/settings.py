@@ -33,7 +33,7 @@ def default_dockerfiles() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ImageSettings:
-    """How images are made on this machine."""
+    """Settings of image builds on this machine."""
 
     cache_dir: Path = field(default_factory=default_cache_dir)
     """Wheels, base facts and locks between builds."""

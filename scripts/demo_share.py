@@ -45,7 +45,7 @@ because at this scale it is most of the work."""
 
 @dataclass
 class Day:
-    """What became of the jobs in one order."""
+    """Outcome of the jobs in one order."""
 
     order: str
     waits_s: list[float]

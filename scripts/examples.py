@@ -37,7 +37,7 @@ LAST: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What an example is measured by; None: it trains nothing."""
+    """Measure of an example; None: it trains nothing."""
 
     metric: str | None = "eval_loss"
     higher: bool = False
@@ -88,7 +88,7 @@ EXCLUDED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one job of an example."""
+    """Outcome of one job of an example."""
 
     name: str
     state: str
@@ -109,7 +109,7 @@ class Row:
 
     @property
     def better(self) -> bool | None:
-        """Whether it beats the trivial predictor; None: it trains nothing."""
+        """Return True if it beats the trivial predictor; None: it trains nothing."""
         if self.example.metric is None:
             return None
         if self.reached is None or self.trivial is None:

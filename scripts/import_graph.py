@@ -42,7 +42,7 @@ class ImportGraph:
 
 
 class Box(NamedTuple):
-    """Where a package is drawn."""
+    """Position of a package in the drawing."""
 
     left: float
     top: float

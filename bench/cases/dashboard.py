@@ -1,4 +1,4 @@
-"""What looking at a machine costs: pages, painting, the daemon's part of it, and commands by ssh.
+"""Cost of looking at a machine: pages, painting, the daemon's part of it, and commands by ssh.
 
 The daemon has eight simulated GPUs, a long history and 200 jobs that wait.  Pages are asked for when nothing
 is kept from the question before.

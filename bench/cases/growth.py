@@ -1,4 +1,4 @@
-"""What a daemon with a long history answers, beside one that has none.
+"""Answers of a daemon with a long history, beside one that has none.
 
 The store of the one has 100,000 finished jobs, spread over a month.
 """

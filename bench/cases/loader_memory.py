@@ -48,7 +48,7 @@ Look: TypeAlias = tuple[int, HeldMemory]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a training at one time."""
+    """Observation of a training at one time."""
 
     at_s: float
     step: int

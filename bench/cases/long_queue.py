@@ -1,4 +1,4 @@
-"""What a request costs beside many waiting jobs and many followers, compared with a daemon that has neither.
+"""Cost of a request beside many waiting jobs and followers, compared with a daemon that has neither.
 
 Two daemons run side by side and are asked in turns.  The jobs are plain processes, and all wait behind one
 that holds every processor and sleeps: what is measured is the daemon alone.

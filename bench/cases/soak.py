@@ -1,4 +1,4 @@
-"""What a daemon holds while small jobs come and go for a long time, and whether it grows.
+"""Memory and files of a daemon while small jobs come and go for a long time, and their growth.
 
 People submit small programs, list, show and ask for usage, each as a process or a thread that ends: what a
 daemon keeps for anybody who ever asked shows here, and nowhere else.  It is not measured with the others:
@@ -54,7 +54,7 @@ UNITS: Final[Mapping[str, Unit]] = {
 
 @dataclass(slots=True)
 class Growth:
-    """What was seen of a daemon, at equal distances."""
+    """Observations of a daemon, at equal distances."""
 
     daemon: BenchDaemon
     began_s: float = field(default_factory=time.monotonic)

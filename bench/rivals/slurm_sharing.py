@@ -187,7 +187,7 @@ exit $code
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the node of Slurm is made of."""
+    """Parts of the Slurm node."""
 
     directory: Path
     cpus: int

@@ -51,7 +51,7 @@ checkpoint: {{every: 30s}}
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What became of a training."""
+    """Outcome of a training."""
 
     submitted_s: float  # the time of day
     ended_s: float

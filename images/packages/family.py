@@ -1,4 +1,4 @@
-"""Whether requirements ask for another torch than the one that the image holds."""
+"""Detection of requirements that ask for another torch than the one that the image holds."""
 
 from collections.abc import Iterable
 

@@ -50,7 +50,7 @@ class SystemPackage:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Which packages a job gets, byte for byte."""
+    """Packages of a job, byte for byte."""
 
     python: str
     machine: str

@@ -40,7 +40,7 @@ MAX_FILE_BYTES: Final = 16 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program ended."""
+    """Result of a program."""
 
     exit_code: int
     output: str

@@ -34,7 +34,7 @@ SCHEMA: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class PackageSettings:
-    """How packages are resolved and unpacked on this machine."""
+    """Settings of resolving and unpacking packages on this machine."""
 
     cache_dir: Path
     indexes: Indexes = field(default_factory=Indexes)

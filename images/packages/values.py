@@ -46,7 +46,7 @@ class PythonFacts:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a job asks for, independent of files."""
+    """Requirements of a job, independent of files."""
 
     lines: tuple[str, ...]
     """Requirements as ``requirements.txt`` has them, without options, comments and includes."""
@@ -80,7 +80,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """Where packages come from; the operator decides."""
+    """Sources of packages; the operator decides."""
 
     index_url: str | None = None
     """``None``: PyPI, unless ``find_links`` is all there is."""
@@ -99,7 +99,7 @@ class Indexes:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run of the resolver or of a build may take."""
+    """Limits of one run of the resolver or of a build."""
 
     seconds: float = 600.0
     memory_bytes: int = 4 * 1024**3
@@ -107,7 +107,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whose rights a program has; ``None`` as the account means those of this process."""
+    """User whose rights a program has; ``None`` as the account means those of this process."""
 
     uid: int
     gid: int

@@ -46,7 +46,7 @@ def interval_s(save_s: float, mean_s: float, write_s: float = 0.0) -> float:
 
 
 class EvaluationGuard:
-    """Whether to save before an evaluation: as the plan says, else where one takes longer than a save.
+    """Decision to save before an evaluation: as the plan says, else where one takes longer than a save.
 
     A kill in an evaluation then loses none of the steps before it.  What the plan leaves open follows from
     the evaluations of this attempt; the first one is guarded while it runs, as soon as it has lasted longer.

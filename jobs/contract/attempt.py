@@ -12,7 +12,7 @@ from jobs.contract.tracking import Tracking
 
 
 class CheckpointPlan(Spec):
-    """When to save and how many to keep; both clocks may run, whichever is due first."""
+    """Times of saves, and the number to keep; both clocks may run, whichever is due first."""
 
     every_steps: int | None = Field(None, ge=1)
     every_s: float | None = Field(None, gt=0)

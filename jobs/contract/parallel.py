@@ -1,4 +1,4 @@
-"""How the processes of one attempt share a training: ``parallel`` of the spec."""
+"""Division of a training between the processes of one attempt: ``parallel`` of the spec."""
 
 from typing import Final, Literal
 
@@ -35,7 +35,7 @@ class Parallel(Spec):
 
     @property
     def is_plain(self) -> bool:
-        """Whether one process computes the whole batch, as without this section."""
+        """Return True if one process computes the whole batch, as without this section."""
         return self.processes == 1 and self.shards is None
 
     @property

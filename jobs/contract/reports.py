@@ -98,7 +98,7 @@ class Effective(Report):
 
 
 class OperatorTime(Report):
-    """What one operator or kernel has taken in a trace, without what it calls."""
+    """Time of one operator or kernel in a trace, without what it calls."""
 
     name: str = Field(max_length=300)
     calls: int = Field(ge=0)

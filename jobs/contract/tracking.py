@@ -1,4 +1,4 @@
-"""What a job asks for about experiment trackers: TensorBoard files, a run of MLflow."""
+"""Request of a job for experiment trackers: TensorBoard files, a run of MLflow."""
 
 from typing import Final
 

@@ -55,7 +55,7 @@ FLAT: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each input an annotation has; None: the input is not used."""
+    """Amount of each input in an annotation; None: the input is not used."""
 
     frames: tuple[str, ...]
     candles: int

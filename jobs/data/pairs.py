@@ -52,7 +52,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How the files are read."""
+    """Options for reading the files."""
 
     value_column: str = "logs"
     longest: int = 95
@@ -230,7 +230,7 @@ def _digest(text: str) -> str:
 
 @dataclass(slots=True)
 class _Judged:
-    """What a table of pairs holds, as it is read."""
+    """Contents of a table of pairs, as it is read."""
 
     rows: list[tuple[str, str, int, str | None]] = field(default_factory=list)
     """First, second, answer and split."""

@@ -34,7 +34,7 @@ INSTALLED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class TextChoice:
-    """Which text is read, and in which tokens."""
+    """Choice of the text to read, and of its tokens."""
 
     include: tuple[str, ...] = ("*",)
     files: tuple[str, ...] = ()

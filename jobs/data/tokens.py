@@ -32,7 +32,7 @@ class Tokens(Protocol):
 
     @property
     def name(self) -> str:
-        """What a message calls it."""
+        """Name for messages."""
 
     @property
     def size(self) -> int:

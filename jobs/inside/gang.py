@@ -107,7 +107,7 @@ LONG_S = 3600.0
 
 
 class End:
-    """How one process has ended, and when, in hundredths of a second since the machine was started."""
+    """End of one process, and its time in hundredths of a second since the machine was started."""
 
     def __init__(self, rank: int, status: int, at: int | None = None) -> None:
         self.rank = rank

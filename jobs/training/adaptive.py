@@ -107,7 +107,7 @@ class RateReduction:
 
 
 class Adaptation:
-    """What the evaluations of one training have decided so far."""
+    """Decisions so far from the evaluations of one training."""
 
     def __init__(self, plan: TrainingPlan) -> None:
         self._stop = None if plan.early_stopping is None else StopCriterion(plan.early_stopping)

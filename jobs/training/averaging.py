@@ -24,7 +24,7 @@ class Averaging:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is a mean by now."""
+        """Return True if there is a mean by now."""
         return self._mean is not None
 
     def stepped(self, step: int) -> None:

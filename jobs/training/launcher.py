@@ -1,4 +1,4 @@
-"""What the launcher of several processes (``jobs.inside.gang``) says to each of them, in its environment.
+"""Environment that the launcher of several processes (``jobs.inside.gang``) gives each of them.
 
 The names are those of torchrun.  This module does not load torch.
 """

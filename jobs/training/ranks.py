@@ -49,7 +49,7 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether this process saves and reports."""
+        """Return True if this process saves and reports."""
         return self.rank == 0
 
     def agree(self, *flags: bool) -> tuple[bool, ...]:

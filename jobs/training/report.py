@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def end(self) -> str:
-        """How a training that has succeeded ended."""
+        """Describe the end of a training that has succeeded."""
         if self.stopped_early:
             return f"stopped early at step {self.step}: {self.stopped_early}"
         return f"finished at step {self.step}"

@@ -146,7 +146,7 @@ class Training:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether this process holds a part of the model."""
+        """Return True if this process holds a part of the model."""
         return isinstance(self._reduction, ShardedReduction)
 
     def _begin_optimizer(self) -> None:

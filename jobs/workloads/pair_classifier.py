@@ -188,7 +188,7 @@ def swap_weight(plan: PairClassifier, step: int) -> float:
 
 
 class PairTask:
-    """What all workloads of pairs have in common: the loss, the metrics and what they are compared with."""
+    """Base of all workloads of pairs: the loss, the metrics and what they are compared with."""
 
     item = "pair"
     plan: PairClassifier

@@ -52,7 +52,7 @@ LAUNCH_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What attempts on this machine may use together."""
+    """Resources that attempts on this machine may use together."""
 
     cpus: float
     memory_bytes: int
@@ -69,7 +69,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one attempt uses on this machine, and until when at the latest; None: nobody knows."""
+    """Resources that one attempt uses on this machine, and until when at the latest; None: unknown."""
 
     cpus: float
     memory_bytes: int
@@ -78,7 +78,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Where attempts are, each in a file."""
+    """Places of attempts, each in a file."""
 
     directory: Path
 

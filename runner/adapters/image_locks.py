@@ -1,4 +1,4 @@
-"""Which lock gives the CUDA image of this machine: by its driver and its GPUs, as NVML describes them."""
+"""Choice of the lock of the CUDA image for this machine: by its driver and its GPUs, as NVML says."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What all executors agree on when they launch an attempt: its name, environment and first shell command.
+"""Conventions of all executors for the launch of an attempt: name, environment, first shell command.
 
 Each executor builds its launch from these functions, so a program finds the same log, working directory,
 environment and signals in a container and as a plain process.  The functions are pure; the executors act.

@@ -1,4 +1,4 @@
-"""What both kinds of packages share: cancellation by job, and errors of ``images`` as those of the port."""
+"""Parts shared by both kinds of packages: cancellation by job, and errors of ``images`` as the port's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

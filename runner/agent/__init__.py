@@ -1,4 +1,4 @@
-"""What one machine does for attempts: prepares, launches, probes and examines them, and knows its devices.
+"""Work of one machine for attempts: prepare, launch, probe and examine them, and know its devices.
 
 The control loop and the services call it; it knows neither of them.
 """

@@ -1,4 +1,4 @@
-"""What a submitter is told when attempts run as plain processes of the host, without containers.
+"""Warnings for submitters where attempts run as plain processes of the host, without containers.
 
 ``executor: auto`` takes processes when no engine answers.  That is a smaller wall between jobs, and there is
 no image: the program runs with the daemon's own Python, which may have no torch.
@@ -13,7 +13,7 @@ from runner.files.job.model import JobFile
 
 @dataclass(frozen=True, slots=True)
 class HostProcesses:
-    """How a daemon without containers runs attempts."""
+    """Interpreter and modules with which a daemon without containers runs attempts."""
 
     python: str
     """The interpreter of the built-in workloads, and ``python`` of programs."""
@@ -45,7 +45,7 @@ class HostProcesses:
         )
 
     def starts_python(self, job: JobFile) -> bool:
-        """Whether a job needs the daemon's interpreter; a program finds another one on its PATH."""
+        """Return True if a job needs the daemon's interpreter; a program finds another one on its PATH."""
         return not isinstance(job.workload, Program)
 
     def tracking_problem(self, job: JobFile) -> str | None:

@@ -71,7 +71,7 @@ class ProgressProbe:
 
 @dataclass(frozen=True, slots=True)
 class QueueTerms:
-    """What a revision requests of the queue, its resources apart."""
+    """Requests of a revision to the queue, its resources apart."""
 
     team: str = ""
     priority_class: str = "normal"

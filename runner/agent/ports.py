@@ -180,7 +180,7 @@ class RunDirectory(Protocol):
 
 
 class BatchCheck(Protocol):
-    """What a batch system says about a job before it is submitted."""
+    """Check of a job by a batch system before it is submitted."""
 
     def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
         """Return the field of the job file that the batch system refuses, and the fact; None: nothing.

@@ -1,4 +1,4 @@
-"""Whether this process acts for root: as root, or as the part of root's daemon that has given up root."""
+"""Rights of this process: it may act for root, as root or as the part of root's daemon without them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""When to retry: at a steady pace what is unavailable, ever later what failed unexpectedly.
+"""Pace of retries: steady for what is unavailable, ever slower for what failed unexpectedly.
 
 What is unavailable may be back at any moment, and a job should not start much later than it could.  An
 unexpected error will probably happen again, so its retries back off, and the log is spared.
@@ -24,7 +24,7 @@ def describe_error(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RetryState:
-    """What is remembered of one thing that failed."""
+    """State of the retries of one thing that failed."""
 
     again_at: float | None = None  # monotonic; None: it is being tried
     errors: int = 0  # unexpected ones, in a row
@@ -32,7 +32,7 @@ class RetryState:
 
 @dataclass(slots=True)
 class RetryTable:
-    """When to retry, by job."""
+    """Times of the next retries, by job."""
 
     _known: dict[str, RetryState] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What the work for a request asks now and then: whether anybody waits for its answer."""
+"""A check for the work on a request: somebody still waits for its answer."""
 
 from collections.abc import Callable
 from contextvars import ContextVar

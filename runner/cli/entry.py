@@ -1,4 +1,4 @@
-"""Where the program ``runner`` begins: nothing is imported before an interrupt can end it quietly.
+"""Entry point of the program ``runner``: an interrupt can end it quietly before anything is imported.
 
 Python answers an interrupt during an import with a traceback.  Until a command is invoked, an interrupt
 therefore ends the process at once, as it ends programs in other languages; nothing has been asked for yet.

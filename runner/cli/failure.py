@@ -1,4 +1,4 @@
-"""What a person needs of a job that has failed: the end of its log, and the next step."""
+"""Summary of a failed job for a person: the end of its log, and the next step."""
 
 from __future__ import annotations
 

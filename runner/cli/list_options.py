@@ -1,4 +1,4 @@
-"""What ``runner list`` shows: which jobs, and which columns."""
+"""Options of ``runner list``: the jobs, and the columns."""
 
 from __future__ import annotations
 

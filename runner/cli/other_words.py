@@ -1,4 +1,4 @@
-"""What people type who come from other tools, and the command of the runner that does it."""
+"""Commands of other tools, and the command of the runner that does the same."""
 
 from typing import Final
 

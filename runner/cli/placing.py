@@ -1,4 +1,4 @@
-"""Where the files of a submission are for the daemon: here, or sent to the server that it runs on."""
+"""Paths of the files of a submission for the daemon: here, or sent to the server that it runs on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``runner init`` proposes for a directory with a script: a job file, with its reasons as comments.
+"""Proposal of ``runner init`` for a directory with a script: a job file with reasons as comments.
 
 The scripts are parsed and never run.
 """
@@ -61,7 +61,7 @@ HINTS: Final = {
 
 @dataclass(slots=True)
 class Findings:
-    """What the sources of a directory tell."""
+    """Facts that the sources of a directory tell."""
 
     modules: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)

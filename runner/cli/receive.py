@@ -41,7 +41,7 @@ class SentFile(NamedTuple):
 
 
 class Blobs(NamedTuple):
-    """Where files are kept by content, and a group that may read them beside their owner."""
+    """Directory of files by content, and a group that may read them beside their owner."""
 
     directory: Path
     readers: int | None

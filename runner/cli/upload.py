@@ -122,7 +122,7 @@ def _existing(path: Path, typed: str) -> Path:
 
 
 class Tree:
-    """What is sent: files, links and directories by their absolute paths, without the first slash."""
+    """Files, links and directories to send, by their absolute paths without the first slash."""
 
     def __init__(self) -> None:
         self.files: dict[str, tuple[str, int, bool]] = {}

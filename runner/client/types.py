@@ -61,7 +61,7 @@ class AttemptResponse(TypedDict):
 
 
 class NetworkResponse(TypedDict):
-    """What a job reaches, and whether all else is known to be closed."""
+    """Network access of a job, and whether all else is known to be closed."""
 
     access: str
     holds: bool | None
@@ -78,7 +78,7 @@ class EpochsResponse(TypedDict):
 
 
 class OperatorResponse(TypedDict):
-    """What one operator or kernel has taken in a trace, without what it calls."""
+    """Time of one operator or kernel in a trace, without what it calls."""
 
     name: str
     calls: int
@@ -98,7 +98,7 @@ class TraceResponse(TypedDict):
 
 
 class DiskResponse(TypedDict):
-    """How fast a job reads from disks and writes to them, and how much since its attempt began."""
+    """Rates at which a job reads from disks and writes to them, and totals since its attempt began."""
 
     read_per_s: float
     written_per_s: float

@@ -1,4 +1,4 @@
-"""What each command of a job does to the executor and to images.
+"""Effect of each command of a job on the executor and on images.
 
 ``execute`` runs on a worker, where it may block.  It knows nothing of the loop, and returns the event that
 the command brought about, if there is one.  An engine that does not answer is ``Unavailable``, and no event.

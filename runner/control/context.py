@@ -1,4 +1,4 @@
-"""What the control loop is made with, and a job as it is tracked.
+"""Inputs of the control loop, and a job as it is tracked.
 
 Values and protocols alone, so that the modules that observe, decide and execute agree on them without
 knowing each other.
@@ -46,7 +46,7 @@ class FairWork(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What this daemon allocates to jobs."""
+    """Resources that this daemon allocates to jobs."""
 
     cpus: float
     memory_bytes: int
@@ -56,7 +56,7 @@ class Capacity:
 
 @dataclass(slots=True)
 class SiteConfig:
-    """What the operator has decided about the queue; a reload changes it between two rounds."""
+    """Decisions of the operator about the queue; a reload changes them between two rounds."""
 
     rules: SchedulerConfig = field(default_factory=SchedulerConfig)
     maintenance: tuple[Maintenance, ...] = ()

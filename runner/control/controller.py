@@ -1,4 +1,4 @@
-"""What callers ask of the control loop: submit, apply an event, signal, why, snapshot.
+"""Interface of the control loop for its callers: submit, apply an event, signal, why, snapshot.
 
 Only ``why`` and ``run_exclusively`` may be called from any thread without more ado; everything else is
 called inside of ``run_exclusively``.  How a job is advanced is in ``loop``.

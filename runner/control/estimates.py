@@ -76,7 +76,7 @@ class ReportedProgress:
 
 @dataclass(slots=True)
 class RunTimeEstimates:
-    """What earlier jobs suggest, and which unfinished jobs it is about."""
+    """Durations that earlier jobs suggest, and the unfinished jobs that they are for."""
 
     past: UsageHistory
     sources: dict[str, EstimateSource] = field(default_factory=dict)

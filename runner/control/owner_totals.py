@@ -1,4 +1,4 @@
-"""What each user and group has in the queue, counted job by job: a check costs the same for any queue."""
+"""Totals of each user and group in the queue, counted job by job: a check costs the same for any queue."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from runner.core.ports.store import JobRow
 
 
 class _Share(NamedTuple):
-    """What one job adds to the totals."""
+    """Contribution of one job to the totals."""
 
     owner: str
     group: str

@@ -1,4 +1,4 @@
-"""When the queue is planned anew, and what follows from a plan.
+"""Times at which the queue is planned anew, and the consequences of a plan.
 
 A plan is made when a job has changed, when a time is reached that a job waits for, and every few seconds
 while a job is pending, because fair shares fade.  What a plan is made of stands in ``job_views``, and how it

@@ -1,4 +1,4 @@
-"""What switching from job to job has cost, as observed: saves on request and restarts.
+"""Observed cost of switching from job to job: saves on request and restarts.
 
 It is kept in memory.  A daemon that starts counts the switches that the store knows, with the usual cost of a
 start: no restart gives the machine its budget back.

@@ -28,7 +28,7 @@ ANSWER_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What an event makes of a job, and the commands that follow; not recorded yet."""
+    """Result of an event for a job, and the commands that follow; not recorded yet."""
 
     tracked: TrackedJob
     event: Event

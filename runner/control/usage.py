@@ -60,7 +60,7 @@ _NOTHING: Final = 1e-9
 
 @dataclass(slots=True)
 class UsageTracker:
-    """What users and groups have used until a moment of the monotonic clock."""
+    """Usage of users and groups until a moment of the monotonic clock."""
 
     half_life_s: float
     cpu_weight: float

@@ -150,7 +150,7 @@ ApplyEvent: TypeAlias = Callable[[TrackedJob, Event, DecisionRow], None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a policy decides about a running attempt."""
+    """Decision of a policy about a running attempt."""
 
     event: LivenessFailed | None  # None: there is only advice
     advice: tuple[Advice, ...]  # given for the first time

@@ -1,4 +1,4 @@
-"""Which build of torch for CUDA a machine can run, by its driver and by its GPUs.
+"""Builds of torch for CUDA that a machine can run, by its driver and by its GPUs.
 
 The least drivers are those of NVIDIA's release notes for CUDA 12 and 13
 (https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/, table of minimum driver versions; within a major

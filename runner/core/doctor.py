@@ -1,4 +1,4 @@
-"""What is right and wrong on a machine for jobs on GPUs: findings from facts, each with the next step.
+"""Findings about a machine for jobs on GPUs, each derived from facts, with the next step.
 
 The facts are collected by ``runner.adapters.doctor``.  A fact that could not be read is None, and its finding
 says so.
@@ -31,7 +31,7 @@ Injection: TypeAlias = Literal["cdi", "hook"]
 
 
 class Verdict(StrEnum):
-    """How a finding is to be read."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"  # jobs run, and something will go wrong or slowly
@@ -75,7 +75,7 @@ class NvidiaGpu:
 
 @dataclass(frozen=True, slots=True)
 class NvidiaFacts:
-    """What is known of NVIDIA on a machine."""
+    """Facts about the NVIDIA driver and GPUs of a machine."""
 
     on_bus: int = 0  # GPUs on the PCI bus
     driver: str | None = None  # of the kernel module
@@ -88,7 +88,7 @@ class NvidiaFacts:
 
 @dataclass(frozen=True, slots=True)
 class AmdFacts:
-    """What is known of AMD on a machine."""
+    """Facts about the AMD driver and GPUs of a machine."""
 
     on_bus: int = 0
     driver: bool = False  # amdgpu is loaded
@@ -143,7 +143,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What is known of the host itself; None: not readable."""
+    """Facts about the host itself; None: not readable."""
 
     cgroup: int | None = None  # version
     shm_bytes: int | None = None
@@ -170,7 +170,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class InjectionChoice:
-    """How NVIDIA devices get into containers; ``problem`` says why they cannot."""
+    """Method by which NVIDIA devices get into containers; ``problem`` says why there is none."""
 
     how: Injection | None
     problem: str = ""

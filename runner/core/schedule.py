@@ -25,7 +25,7 @@ NextTime: TypeAlias = Callable[[datetime], datetime | None]
 
 
 class Overlap(StrEnum):
-    """What happens if the job of an earlier firing has not finished."""
+    """Treatment of a firing while the job of an earlier firing has not finished."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -33,7 +33,7 @@ class Overlap(StrEnum):
 
 
 class Missed(StrEnum):
-    """What happens about times at which the daemon was down."""
+    """Treatment of times at which the daemon was down."""
 
     RUN_ONCE = "run_once"
     SKIP = "skip"

@@ -1,4 +1,4 @@
-"""Who may look: a link that works once, a cookie afterwards, and the checks of each request.
+"""Access control of the dashboard: a link that works once, a cookie, and the checks of each request.
 
 Every user of a machine reaches its loopback, and a browser sends a cookie to all ports of a name.  So all
 pages of a dashboard lie below a path that nobody guesses, to which the cookie belongs: no other port gets it.
@@ -56,7 +56,7 @@ class Denied(Exception):
 
 @dataclass(slots=True)
 class Access:
-    """What lets browsers in."""
+    """Credentials and checks that let browsers in."""
 
     monotonic: Callable[[], float]
     hosts: frozenset[str] = LOOPBACK

@@ -1,4 +1,4 @@
-"""What differs between two jobs, as ``runner diff`` tells it, within what a page can show."""
+"""Differences between two jobs, as ``runner diff`` tells them, within what a page can show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """What differs in one file."""
+    """Differences in one file."""
 
     path: str
     said: str
@@ -43,7 +43,7 @@ class FileDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between two jobs: fields with their classes, and code."""
+    """Differences between two jobs: fields with their classes, and code."""
 
     before: str = ""
     after: str = ""
@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs, as far as is known."""
+        """Return True if nothing differs, as far as is known."""
         return not (self.changes or self.files or self.unknown)
 
 

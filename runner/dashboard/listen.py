@@ -1,4 +1,4 @@
-"""Where the dashboard listens: this machine's loopback, or a socket that the user alone may open."""
+"""Address of the dashboard: this machine's loopback, or a socket that the user alone may open."""
 
 import os
 import socket

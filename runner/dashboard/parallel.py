@@ -61,7 +61,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Where the values of one parameter, or the results, lie."""
+    """Positions of the values of one parameter, or of the results."""
 
     name: str
     ticks: tuple[Tick, ...]

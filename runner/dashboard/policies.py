@@ -22,7 +22,7 @@ Record = Mapping[str, Any]
 
 @dataclass(slots=True)
 class RuleCount:
-    """How often a rule was looked at, held, and answered."""
+    """Number of times that a rule was looked at, held, and answered."""
 
     name: str  # empty: the runner or a person decided, not a rule
     do: str

@@ -44,7 +44,7 @@ class MissingFile(FileError):
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is wrong with one requirement."""
+    """Error in one requirement."""
 
     placed: PlacedLine
     fact: str
@@ -61,7 +61,7 @@ class Collected:
 
     @property
     def size(self) -> int:
-        """How many lines were read."""
+        """Number of lines that were read."""
         return len(self.lines) + len(self.constraints) + len(self.mistakes)
 
 

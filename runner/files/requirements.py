@@ -58,7 +58,7 @@ class RequirementLine:
 
     @property
     def include(self) -> tuple[bool, str] | None:
-        """Whether the line includes constraints, and the path of what it includes; None if it does not."""
+        """Return (it includes constraints, the included path), or None if the line includes nothing."""
         found = _INCLUDE.match(self.text)
         path = "" if found is None else self.text[found.end() :].strip()
         return (found[1] in {"-c", "--constraint"}, path) if found is not None and path else None
@@ -140,7 +140,7 @@ def parse_pyproject(text: str) -> Iterator[RequirementLine]:
 
 @dataclass(frozen=True, slots=True)
 class LockedPackages:
-    """What a ``pylock.toml`` or ``uv.lock`` says."""
+    """Contents of a ``pylock.toml`` or ``uv.lock``."""
 
     lines: tuple[RequirementLine, ...]
     """The packages in their versions, with the hashes of wheels."""

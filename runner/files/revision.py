@@ -43,7 +43,7 @@ _DATA: Final = ("workload", "data")
 
 
 class DataReference(BaseModel):
-    """Where on the host the data of a workload lie."""
+    """Place on the host of the data of a workload."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,7 +66,7 @@ class InitialWeights(BaseModel):
 
     @property
     def text(self) -> str:
-        """What the spec of an attempt says: the same wherever the attempt runs."""
+        """Path for the spec of an attempt: the same wherever the attempt runs."""
         return f"job/{self.job}/{self.kind}" if self.path is None else self.path
 
 
@@ -341,7 +341,7 @@ class Revision(BaseModel):
 
     @property
     def program_code(self) -> ProgramCode | None:
-        """What the job file says about the code of a program."""
+        """Code of a program, as the job file names it."""
         plan = self.job.workload
         return plan.code if isinstance(plan, Program) else None
 

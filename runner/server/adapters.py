@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Adapters(Protocol):
-    """What a daemon reaches the host and the engine by."""
+    """Access of a daemon to the host and the engine."""
 
     @property
     def engine_refusal(self) -> str | None:

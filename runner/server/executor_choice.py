@@ -1,4 +1,4 @@
-"""Whether attempts run in containers or as plain processes, where the settings leave it open.
+"""Choice between containers and plain processes, where the settings leave it open.
 
 Plain processes are a smaller wall between jobs and have no image, so they take the place of containers only
 on a host without an engine.  An engine that is down is waited for: its jobs would fail as processes.
@@ -15,7 +15,7 @@ BEGUN_AS_PROCESSES: Final = "unfinished jobs of this state directory were begun 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """Where attempts run, and why not in containers if the settings do not say so."""
+    """Executor of attempts, and why it is not containers if the settings do not say so."""
 
     kind: str
     engine_problem: str | None = None
@@ -23,7 +23,7 @@ class ExecutorChoice:
 
 @dataclass(frozen=True, slots=True)
 class EngineEvidence:
-    """What is known of an engine before it is asked."""
+    """Evidence of an engine before it is asked."""
 
     unfinished: str | None = None
     """The executor that unfinished jobs were begun with; None: there are none."""

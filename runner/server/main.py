@@ -99,7 +99,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a daemon is started with."""
+    """Parameters with which a daemon starts."""
 
     directory: Path
     settings: Settings
@@ -111,7 +111,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a daemon that has given up root was given before."""
+    """Resources that a daemon got before it gave up root."""
 
     helper: PrivilegedClient
     kernel_log: KernelLog
@@ -188,7 +188,7 @@ def _is_system_wide(settings: Settings) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What the server is given besides the services: adapters, and what it does first when it stops."""
+    """Inputs of the server besides the services: adapters, and what it does first when it stops."""
 
     commands: ExecPort
     directories: RunDirectories

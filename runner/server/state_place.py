@@ -1,4 +1,4 @@
-"""Whether a state directory is where a daemon can keep its state; asked before anything is made there."""
+"""Check that a state directory is where a daemon can keep its state, before anything is made there."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every service of a daemon is given: the control loop, and the ports of the host and of the store."""
+"""Context of every service of a daemon: the control loop, and the ports of the host and of the store."""
 
 import os
 from collections.abc import Mapping

@@ -66,7 +66,7 @@ FORGOTTEN_EVERY: Final = 720
 
 
 class KeptCurves(Protocol):
-    """Where curves are kept; all methods may raise Unavailable."""
+    """Storage of curves; all methods may raise Unavailable."""
 
     def read(self, key: str) -> Any:  # noqa: ANN401  JSON
         """Return what is kept of a key; None if there is nothing that can be read."""

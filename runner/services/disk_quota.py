@@ -35,7 +35,7 @@ NAME: Final = "the disk quota"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a directory took when it was measured."""
+    """Size of a directory at the time of its measurement."""
 
     use: DiskUse
     again_s: float

@@ -76,7 +76,7 @@ class Measured:
 
     @property
     def circumstances(self) -> str:
-        """What was measured, and how busy the machine was."""
+        """Describe the workload that was measured, and the load of the machine."""
         machine, plan = self._found["machine"], self._found["workload"]
         rounds = f"{self._found['rounds']} rounds of {plan['steps']} steps"
         return (

@@ -1,4 +1,4 @@
-"""What every part gets: the accelerator, a scratch directory and a deadline."""
+"""Context of every part: the accelerator, a scratch directory and a deadline."""
 
 import os
 import random

@@ -117,7 +117,7 @@ class TrainingPlan(Spec):
 
     @property
     def takes_packages(self) -> bool:
-        """Whether a job may add packages to the image, because the fields ask for some that it lacks."""
+        """Return True if a job may add packages to the image, because fields ask for some that it lacks."""
         return False
 
     @property
@@ -139,7 +139,7 @@ class TrainingPlan(Spec):
 
     @property
     def is_watched(self) -> bool:
-        """Whether evaluations decide when the training ends, or how fast it learns."""
+        """Return True if evaluations decide when the training ends, or how fast it learns."""
         return self.early_stopping is not None or self.lr_plateau is not None
 
     def misfit(self, fact: str, *names: str) -> PydanticCustomError:

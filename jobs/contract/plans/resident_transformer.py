@@ -16,7 +16,7 @@ Frame: TypeAlias = Literal["1s", "1m", "1h", "1d"]
 
 
 class Annotations(Spec):
-    """What annotation files hold, and the heads that are trained on it."""
+    """Contents of annotation files, and the heads that are trained on them."""
 
     frames: tuple[Frame, ...] = Field(
         ("1s", "1m", "1h", "1d"),

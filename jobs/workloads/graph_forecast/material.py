@@ -1,4 +1,4 @@
-"""What a plan trains on: a table of prices, or a panel, with its graphs and the usual outcome.
+"""Training data of a plan: a table of prices, or a panel, with its graphs and the usual outcome.
 
 ``Material`` is what the workload needs to know of its data, whichever they are.
 """

@@ -27,7 +27,7 @@ from jobs.workloads.graph_forecast.selection import FrequencyNormalisation, Vari
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the data and the loss decide of the model."""
+    """Sizes of the model that follow from the data and the loss."""
 
     features: int
     kinds: int

@@ -29,7 +29,7 @@ _ROUNDS: Final = 60
 
 
 class Objective(Protocol):
-    """How the numbers of a forecast are read, and their loss."""
+    """Meaning of the numbers of a forecast, and their loss."""
 
     @property
     def numbers(self) -> int:

@@ -1,4 +1,4 @@
-"""What a forecast of many stocks is worth: rank correlation, hit rate, and the Sharpe ratio of a portfolio.
+"""Value of a forecast of many stocks: rank correlation, hit rate, and the Sharpe ratio of a portfolio.
 
 All are computed for each graph and horizon over the stocks whose outcome is known, and added up.
 

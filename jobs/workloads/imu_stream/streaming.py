@@ -1,4 +1,4 @@
-"""What both tasks of ``imu_stream`` do with recordings: hold some out, keep some, say what was done.
+"""Treatment of recordings by both tasks of ``imu_stream``: hold some out, keep some, say what was done.
 
 A row of a batch is (recording, window, combo); ``jobs.workloads.imu_stream.order`` defines their order.
 """

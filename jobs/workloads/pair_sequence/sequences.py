@@ -76,7 +76,7 @@ class Pool(Protocol):
 
     @property
     def similar(self) -> int:
-        """How many of the pairs are similar."""
+        """Number of similar pairs."""
 
 
 def shares(pairs: Pool) -> dict[str, float]:
@@ -144,7 +144,7 @@ class AllPairs:
 
     @property
     def partners(self) -> Tensor:
-        """How many ordered pairs have each answer, by the place of the first text; shape (3, M)."""
+        """Number of ordered pairs with each answer, by the place of the first text; shape (3, M)."""
         near_M = self.above_M - self.below_M - 1
         return torch.stack([self.below_M, len(self.order_M) - self.above_M, near_M])
 

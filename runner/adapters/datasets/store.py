@@ -37,7 +37,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """How wheels are downloaded: the Python whose pip is used, and the operator's options."""
+    """Download of wheels: the Python whose pip is used, and the operator's options."""
 
     python: str
     ca_file: Path | None = None

@@ -22,7 +22,7 @@ LEAST: Final = BYTES + 1
 
 @dataclass(frozen=True, slots=True)
 class TrainedTokenizer:
-    """What was made, in numbers."""
+    """Size of a trained tokenizer and of the text that it was trained on."""
 
     tokens: int
     files: int

@@ -65,7 +65,7 @@ LOOPBACK_HOSTS: Final = f"""\
 
 @dataclass(frozen=True, slots=True)
 class HardeningSettings:
-    """What an operator decides about every container."""
+    """Settings of the operator for every container."""
 
     instance: str
     """Id of the store; part of each container's name and labels."""

@@ -40,7 +40,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OutboundSettings:
-    """What an operator decides about the outbound network."""
+    """Settings of the operator for the outbound network."""
 
     instance: str
     """Id of the store; part of the names of network, bridge and firewall table."""

@@ -29,7 +29,7 @@ _Identity = tuple[int, int]  # pid and start time, which identify a process for 
 
 @dataclass(frozen=True, slots=True)
 class _ProcStat:
-    """What ``/proc`` reports about one process."""
+    """Report of ``/proc`` about one process."""
 
     start: int
     session: int

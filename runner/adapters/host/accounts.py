@@ -1,4 +1,4 @@
-"""Which person a uid is: an account of this host, or the owner of the subordinate ids that it lies in.
+"""The person behind a uid: an account of this host, or the owner of the subordinate ids that it lies in.
 
 ``unshare --map-auto`` and rootless containers let one person act as 65,536 other uids (subuid(5)), which have
 no account.  What is limited for each person counts them all as one.

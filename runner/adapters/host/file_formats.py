@@ -1,4 +1,4 @@
-"""Whether a file that a program has written is whole, as far as its format tells.
+"""Detection of truncated files that programs have written, as far as the format tells.
 
 Only the ends of files are read: a format that ends with an index, or begins with its length, shows that
 writing was broken off. What the content means is the program's business. Formats without such a sign are

@@ -1,4 +1,4 @@
-"""When a log had which size: programs write no times, and ``runner logs --since`` asks for them.
+"""Size of a log at times: programs write no times, and ``runner logs --since`` asks for them.
 
 The daemon notes the size of a growing log now and then, in a file beside the attempt that the job cannot
 change. Each note has a fixed length, so that a reader searches it without reading all of it.

@@ -1,4 +1,4 @@
-"""What the kernel says of one process: its handlers of signals, and its children."""
+"""Status of one process from the kernel: its handlers of signals, and its children."""
 
 import re
 from pathlib import Path

@@ -153,7 +153,7 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look has found: whole ones, the newest first, and torn ones with what shows it."""
+    """Result of one look: whole ones, the newest first, and torn ones with what shows it."""
 
     whole: tuple[_Whole, ...] = ()
     torn: tuple[tuple[MatchedPath, str], ...] = ()
@@ -315,7 +315,7 @@ class ProgramCheckpoints:
 
 
 class _Stream:
-    """What the pattern of one job file names in one lineage, while it is looked at."""
+    """Files that the pattern of one job file names in one lineage, while they are looked at."""
 
     def __init__(  # noqa: PLR0913, PLR0917  (one value per place)
         self,

@@ -14,7 +14,7 @@ from jobs.contract import open_directory, open_regular
 
 
 class RunFiles(Protocol):
-    """How a daemon opens what lies below its run directories."""
+    """Access of a daemon to what lies below its run directories."""
 
     def open_file(self, path: Path | str, dir_fd: int | None = None) -> BufferedReader:
         """Open a regular file; ``dir_fd`` is the open directory that contains it.

@@ -29,7 +29,7 @@ MAX_ATTEMPTS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """What is set aside of one lineage, in a place below an open directory."""
+    """Files of one lineage that are set aside, in a place below an open directory."""
 
     parent: int | Path
     place: PurePosixPath  # of the attempts, below the parent

@@ -56,7 +56,7 @@ MAX_REQUEST_BYTES: Final = 4 * 1024**2
 
 
 class UserWork(Protocol):
-    """What a worker does for its user."""
+    """Operations of a worker for its user."""
 
     def read_jobs(
         self, path: str, text: bytes, name: str | None, shown: str | None, instead: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""What the helper checks before it acts for a daemon that it does not trust.
+"""Checks of the helper before it acts for a daemon that it does not trust.
 
 The daemon parses what users send.  Whoever takes it over can ask the helper for all that a daemon may do, so
 the helper keeps the walls itself: no job is root's or the daemon's own user's, nothing is mounted but pins,
@@ -29,7 +29,7 @@ _MAX_CPUS: Final = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What no request may leave, as the operator has set it."""
+    """Bounds of all requests, as the operator has set them."""
 
     directory: Path
     """The state directory."""

@@ -16,7 +16,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O
 
 @dataclass(frozen=True, slots=True)
 class Gift:
-    """Who gives to whom."""
+    """Transfer of a file from one user to another."""
 
     giver: int
     owner: Owner

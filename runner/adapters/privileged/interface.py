@@ -94,7 +94,7 @@ Dockerfile: TypeAlias = Annotated[DockerfileRequest, AfterValidator(_of_a_user)]
 
 @dataclass(frozen=True, slots=True)
 class AttemptNumbers:
-    """What ``RunPaths`` are without their root, which the other end knows."""
+    """``RunPaths`` without their root, which the other end knows."""
 
     attempt: Number
     lineage: Number
@@ -134,7 +134,7 @@ Observations: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class NetworkDescription:
-    """What stays the same about the network of jobs that may reach the outside."""
+    """Fixed properties of the network of jobs that may reach the outside."""
 
     name: str
     dns: tuple[str, ...]
@@ -245,7 +245,7 @@ class PrivilegedNetwork(Protocol):
 
 
 class PrivilegedRun(Protocol):
-    """What only root does with one run directory; see ``runner.agent.ports.RunDirectory``."""
+    """Operations of root on one run directory; see ``runner.agent.ports.RunDirectory``."""
 
     def create(self) -> None: ...
 
@@ -324,7 +324,7 @@ class PrivilegedRuns(Protocol):
 
 
 class PrivilegedHost(Protocol):
-    """What belongs to none of the others."""
+    """Operations that belong to none of the others."""
 
     def open_broker(self) -> socket:
         """Return a socket to a process that opens files with the rights of users."""

@@ -20,7 +20,7 @@ from runner.files.settings.model import Settings
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the daemon has chosen: where attempts run, and its store."""
+    """Choices of the daemon: the engine that runs attempts, and its store."""
 
     kind: str
     instance: str
@@ -36,7 +36,7 @@ class Chosen:
 
 @dataclass(slots=True)
 class PrivilegedSite:
-    """What all privileged operations know."""
+    """Context of all privileged operations."""
 
     walls: Walls
     executor_setting: str

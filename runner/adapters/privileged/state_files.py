@@ -1,4 +1,4 @@
-"""Who owns what in the state directory of a daemon in two parts.
+"""Ownership of files in the state directory of a daemon in two parts.
 
 The directory is root's and sticky.  The daemon's user may make files in it, such as the store with its log,
 and change those that are its own.  It cannot rename or remove what is root's: the directories of jobs, pins,

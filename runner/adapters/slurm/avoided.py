@@ -42,7 +42,7 @@ def absent_nodes(commands: SlurmCommands, nodes: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AvoidedNodes:
-    """What is kept of it, in a file."""
+    """Nodes to avoid, kept in a file."""
 
     path: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -64,7 +64,7 @@ sed {expressions} -e "s/@LOG@/$log/g" {bundle}/config.json >"$state/config.json"
 
 @dataclass(frozen=True, slots=True)
 class NodeContainers:
-    """How containers are run on nodes."""
+    """Containers on nodes: their images, their settings and the program that runs them."""
 
     instance: str
     images: UnpackedImages

@@ -113,7 +113,7 @@ HARMLESS: Final = frozenset({SIGUSR1, SIGUSR2})
 
 @dataclass(frozen=True, slots=True)
 class SlurmExecutorSettings:
-    """Where records are, and how Slurm is asked."""
+    """Place of the records, and the commands by which Slurm is asked."""
 
     instance: str
     directory: Path

@@ -52,7 +52,7 @@ MOUNT_POINTS: Final = ("job", "code", "data", "dev", "proc", "sys", "tmp", "run/
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What nodes have."""
+    """Properties that all nodes have."""
 
     init: str = "/usr/bin/tini-static"
     seccomp: str | None = None  # a profile in Docker's form; None: no filter

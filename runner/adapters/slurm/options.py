@@ -21,7 +21,7 @@ OF_NODE: Final = ("RUNNER_NODE", "RUNNER_NODES", "MASTER_ADDR", "MASTER_PORT", "
 
 @dataclass(frozen=True, slots=True)
 class SlurmRules:
-    """What the operator's settings say about jobs in Slurm."""
+    """Rules of the operator's settings for jobs in Slurm."""
 
     partition: str | None = None
     """Of jobs that name none; None: Slurm's default."""

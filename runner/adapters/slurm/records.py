@@ -26,7 +26,7 @@ MOST_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """What is known of an attempt before it is submitted."""
+    """Record of an attempt from before it is submitted."""
 
     key: Key
     uid: int

@@ -1,4 +1,4 @@
-"""What Slurm's words about a job mean for the attempt that it is: a pure table.
+"""Meaning of Slurm's words about a job for the attempt that it is: a pure table.
 
 Success is believed of the exit status alone that the batch script itself has written; a zero that only Slurm
 knows is unknown, because a second start of the script that runs nothing ends with zero, too.
@@ -105,7 +105,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the batch script has written when it began the attempt."""
+    """Note that the batch script wrote when it began the attempt."""
 
     number: str
     node: str  # of several nodes, as Slurm writes them: node[1-2]
@@ -118,7 +118,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the files of an attempt say, and what this daemon itself has asked Slurm for."""
+    """Contents of the files of an attempt, and this daemon's own requests to Slurm."""
 
     claim: Claim | None = None
     exit_code: int | None = None

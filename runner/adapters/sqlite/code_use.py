@@ -1,4 +1,4 @@
-"""Which snapshots of code the jobs of a store need."""
+"""Snapshots of code that the jobs of a store need."""
 
 import re
 from collections.abc import Callable

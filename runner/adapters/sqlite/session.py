@@ -22,7 +22,7 @@ SESSION_KEY: Final = "session"
 
 
 class Session(NamedTuple):
-    """What the store file itself says, without its log."""
+    """Header of the store file itself, without its log."""
 
     token: str
     schema: int

@@ -29,7 +29,7 @@ def program_files(revision: Revision) -> ProgramFiles | None:
 
 @dataclass(frozen=True, slots=True)
 class _StartNote:
-    """What is kept beside an attempt about its start."""
+    """Note about the start of an attempt, kept beside it."""
 
     lineage: int
     asked: int | None  # the step that was asked for

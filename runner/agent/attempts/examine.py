@@ -55,7 +55,7 @@ class ExaminedAttempt:
 
     @property
     def is_program(self) -> bool:
-        """Whether the workload is a program of the user's own."""
+        """Return True if the workload is a program of the user's own."""
         return isinstance(self.revision.job.workload, Program)
 
 

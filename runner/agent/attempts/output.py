@@ -1,4 +1,4 @@
-"""Where in its run directory the files of a job are that a user names."""
+"""Paths in a run directory of the files of a job that a user names."""
 
 from pathlib import PurePosixPath
 from typing import Final

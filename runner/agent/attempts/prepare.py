@@ -49,7 +49,7 @@ CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container
 
 @dataclass(frozen=True, slots=True)
 class AttemptConfig:
-    """What an attempt service is given by the composition root."""
+    """Configuration of an attempt service, from the composition root."""
 
     instance: str
     jobs_dir: Path

@@ -1,4 +1,4 @@
-"""How a program of the user's own is started: its command, its place, its environment.
+"""Start of a program of the user's own: its command, its place, its environment.
 
 The built-in trainer reads ``spec.json``; a program may be a shell script, so what it needs
 is said in variables (``docs/reference/contract.md``).  This module is pure: no path is opened.

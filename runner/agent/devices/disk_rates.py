@@ -1,4 +1,4 @@
-"""How fast running attempts read from disks and write to them.
+"""Rates at which running attempts read from disks and write to them.
 
 The kernel counts bytes; a rate is the difference of two readings of some seconds ago and now.
 """

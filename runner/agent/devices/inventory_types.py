@@ -1,4 +1,4 @@
-"""What the live inventory is made with, and the views that it gives: protocols and values alone.
+"""Inputs of the live inventory, and the views that it gives: protocols and values alone.
 
 So the inventory can be read and tested without a driver.
 """

@@ -19,7 +19,7 @@ Row: TypeAlias = tuple[float, int | None, float, float, float, int]
 
 
 class Point(NamedTuple):
-    """What several values that followed each other became."""
+    """Several successive values of a curve, merged into one point."""
 
     at: float
     """Unix time of the last of them, in seconds."""

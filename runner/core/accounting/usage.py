@@ -128,7 +128,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """What some attempts of a user in a team used within a period, or of one job of theirs; sums add up.
+    """Use by the attempts of a user in a team within a period, or by one job of theirs; sums add up.
 
     ``measured_device_s``: the part of ``device_s`` whose utilisation was measured, and ``busy_device_s``
     what was busy of that.

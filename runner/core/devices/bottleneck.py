@@ -50,7 +50,7 @@ class SampleWindow:
 
     @property
     def silent(self) -> bool:
-        """Whether the attempt has never reported anything."""
+        """Return True if the attempt has never reported anything."""
         return bool(self.samples) and self.samples[-1].silent
 
     def covers(self, window_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""What a driver reports about a device, with the processes on it and their owners as far as known."""
+"""Report of a driver about a device, with the processes on it and their owners as far as known."""
 
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ class Health:
 
     @property
     def owners_known(self) -> bool:
-        """Whether the job or owner of every process on the device is known."""
+        """Return True if the job or owner of every process on the device is known."""
         return self.processes is not None and all(each.job or each.foreign for each in self.processes)
 
 

@@ -26,7 +26,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStart:
-    """Which of the checkpoints that a program saves on its own an attempt resumes from, or which files.
+    """Checkpoint of the program's own, or files, from which an attempt resumes.
 
     Without a path it has no checkpoint: it begins in the files of the attempt before, or, with a directory,
     afresh.

@@ -9,7 +9,7 @@ from runner.core.job.attempt import Allocation, Attempt
 
 
 class StopReason(StrEnum):
-    """Why an attempt was told to stop."""
+    """Reason for which an attempt was told to stop."""
 
     CANCELLED = "cancelled"  # by its owner; final
     TIME_LIMIT = "time_limit"  # its time limit has passed
@@ -21,7 +21,7 @@ class StopReason(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a job ended."""
+    """Final result of a job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

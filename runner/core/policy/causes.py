@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class ExitCause(StrEnum):
-    """Why an attempt has ended."""
+    """Cause of the end of an attempt."""
 
     COMPLETED = "completed"
     STOPPED = "stopped"

@@ -70,7 +70,7 @@ class RevisionChange:
 
     @property
     def same_bits(self) -> bool:
-        """Whether the result stays the same to the last bit."""
+        """Return True if the result stays the same to the last bit."""
         return all(change.bits for change in self.changes)
 
     def facts(self, *, allowed: bool) -> dict[str, FactValue]:

@@ -56,7 +56,7 @@ def measure_rate(rates: Sequence[float]) -> Rate | None:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How much there is to do, in items: in all, done in memory, and safe in the newest usable checkpoint.
+    """Amount of work, in items: in all, done in memory, and safe in the newest usable checkpoint.
 
     ``saved`` is 0 where there is none; ``on_demand`` says that the program saves when it is asked to stop.
     """
@@ -69,7 +69,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a change of attempts costs, seconds: save (δ), stop, start, data, load and verify, warm up."""
+    """Cost of a change of attempts, seconds: save (δ), stop, start, data, load and verify, warm up."""
 
     save_s: float = 0.0
     stop_s: float = 0.0
@@ -91,7 +91,7 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Risk:
-    """How often the host interrupts jobs (seconds between two times), and how often a job saves.
+    """Mean time between interruptions by the host, and between saves of the job, in seconds.
 
     ``interval_s`` is None where it saves nothing on its way.  Without a known mean there is no risk.
     """

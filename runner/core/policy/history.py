@@ -18,7 +18,7 @@ KEPT_STARTS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RuleTally:
-    """How often something has happened since the last progress."""
+    """Number of times that something has happened since the last progress."""
 
     root: str
     effective: str

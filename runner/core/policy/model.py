@@ -42,7 +42,7 @@ DISTURBS: Final = frozenset({Verb.STOP, Verb.RESUME, Verb.RESTART})
 
 
 class Mode(StrEnum):
-    """Whether a rule acts, or only logs what it would do."""
+    """Effect of a rule: it acts, or only logs what it would do."""
 
     ACT = "act"
     LOG = "log"
@@ -126,7 +126,7 @@ class Rule:
 
     @property
     def only_advises(self) -> bool:
-        """Whether the rule changes nothing, so that the evaluation goes on after it."""
+        """Return True if the rule changes nothing, so that the evaluation goes on after it."""
         return self.mode is Mode.LOG or self.do is Verb.ADVISE
 
 
@@ -171,7 +171,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Economics:
-    """When a change for more speed is worth its cost."""
+    """Thresholds from which a change for more speed is worth its cost."""
 
     hurdle: float = 1.15  # from this gain on a change pays
     max_swaps: int = 2  # changes of a running job that nobody approved

@@ -47,7 +47,7 @@ class Replay:
 
     @property
     def continues(self) -> bool:
-        """Whether the other policy would start another attempt at the end of the journal."""
+        """Return True if the other policy would start another attempt at the end of the journal."""
         last = self.steps[-1].action if self.steps else None
         return last is not None and last.verb in STARTS
 

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Verification(Enum):
-    """How thoroughly checkpoints are verified."""
+    """Thoroughness of the verification of checkpoints."""
 
     SIZES = "sizes"  # manifests and sizes alone
     KNOWN = "known"  # the content of the newest as it was verified before; nothing is hashed
@@ -15,7 +15,7 @@ class Verification(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramFiles:
-    """Which files of a program are its checkpoints."""
+    """Files of a program that are its checkpoints."""
 
     pattern: str  # below the working directory, below /job/home/, or below a mount
     keep: int  # copies of a checkpoint that its program writes over
@@ -57,7 +57,7 @@ class SavedCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class RoomToSave:
-    """What a file system has left for unprivileged users, and what the newest checkpoint on it takes."""
+    """Space left for unprivileged users on a file system, and the size of the newest checkpoint."""
 
     free_bytes: int
     newest_bytes: int

@@ -19,7 +19,7 @@ class CodeRefused(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """Where in a git repository a code directory was, as git says."""
+    """State of the git repository that a code directory was in, as git says."""
 
     commit: str | None = None
     branch: str | None = None  # None: no branch is checked out
@@ -50,7 +50,7 @@ class CodeEntry:
 
 @dataclass(frozen=True, slots=True)
 class WorkingDirectory:
-    """How an attempt is given its code."""
+    """Code that an attempt is given as its working directory."""
 
     snapshot: str
     read_only: bool = False

@@ -1,4 +1,4 @@
-"""What attempts have read from disks and written to them, as the kernel counts it."""
+"""Bytes that attempts have read from disks and written to them, as the kernel counts them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What run directories take of a disk: the port to whoever measures it."""
+"""Disk space of run directories: the port to the part that measures it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """What a run directory takes."""
+    """Disk space of a run directory."""
 
     size: int = 0
     """Bytes of the blocks on the disk."""

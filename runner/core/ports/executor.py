@@ -37,7 +37,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one attempt may use."""
+    """Limits of the resources of one attempt."""
 
     cpus: float
     memory_bytes: int
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """What a job file says to a batch system; None: what the operator's settings or the batch system say."""
+    """Options of a job file for a batch system; None: as the operator's settings or the batch system say."""
 
     partition: str | None = None
     account: str | None = None
@@ -68,7 +68,7 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """What a batch system needs to know of an attempt to find a place for it."""
+    """Requirements of an attempt by which a batch system finds a place for it."""
 
     limits: Limits
     gpus: GpuRequest = GpuRequest()
@@ -104,7 +104,7 @@ class LaunchRequest:
 
 
 class LaunchResult(StrEnum):
-    """What ``launch`` has brought about."""
+    """Result of ``launch``."""
 
     BEGUN = "begun"
     ACCEPTED = "accepted"  # the engine has the attempt; ``observe`` says when it has begun
@@ -139,7 +139,7 @@ class Created:
 
 
 class EndReason(StrEnum):
-    """Why an engine, or somebody through it, has ended an attempt: reasons that are not the program's."""
+    """Reason, not the program's own, for which an engine or a person using it has ended an attempt."""
 
     PREEMPTED = "preempted"  # for another job of the engine's queue
     NODE_FAILED = "node_failed"  # its node was lost, or never booted
@@ -191,18 +191,18 @@ class HostFault(Unavailable):
 
 
 class Executor(Protocol):
-    """Where attempts run.  Every call may raise ``base.errors.Unavailable``, which is never evidence."""
+    """Port to an engine for attempts.  Every call may raise ``base.errors.Unavailable``: no evidence."""
 
     @property
     def kind(self) -> str: ...
 
     @property
     def in_container(self) -> bool:
-        """Whether attempts have an image, and the paths of a container."""
+        """Return True if attempts have an image, and the paths of a container."""
 
     @property
     def queues(self) -> bool:
-        """Whether the engine has a queue of its own, and chooses hosts and devices itself."""
+        """Return True if the engine has a queue of its own, and chooses hosts and devices itself."""
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
         """Create and start the attempt, or hand it to the engine's queue, or find that this was done already.

@@ -9,7 +9,7 @@ NetworkAccess: TypeAlias = Literal["none", "outbound"]
 
 @dataclass(frozen=True, slots=True)
 class NetworkState:
-    """What is known about the outbound network; ``problem`` says why it does not hold, or is empty."""
+    """State of the outbound network; ``problem`` says why it does not hold, or is empty."""
 
     holds: bool | None  # None: it has not been examined yet
     problem: str = ""

@@ -1,4 +1,4 @@
-"""How notifications are delivered, and how far each rule has got."""
+"""Delivery of notifications, and the position that each rule has reached."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Send: TypeAlias = Callable[[Notification], None]
 
 
 class RetryLater(Enum):
-    """Whether a notification is worth another try."""
+    """Prospect of another try to deliver a notification."""
 
     NEVER = "never"  # the receiver refused it
     SOME = "some"  # the receiver answers, but has a problem

@@ -11,7 +11,7 @@ from runner.core.ports.users import User
 
 @dataclass(frozen=True, slots=True)
 class PackageRequest:
-    """What a job asks for, with all files read."""
+    """Packages that a job asks for, with all files read."""
 
     lines: tuple[str, ...]
     """Requirements, one package each."""

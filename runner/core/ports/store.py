@@ -1,4 +1,4 @@
-"""What survives a crash: jobs, attempts, events, decisions, revisions and usage."""
+"""Port to the state that survives a crash: jobs, attempts, events, decisions, revisions and usage."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from runner.core.ports.users import Owner
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """What the store keeps of one attempt."""
+    """Row of one attempt in the store."""
 
     job_id: str
     number: int
@@ -97,7 +97,7 @@ class UsageRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageHour:
-    """What the attempts of a user in a team held within one hour."""
+    """Use of devices and processors by the attempts of a user in a team within one hour."""
 
     begins_at: datetime
     owner: str
@@ -132,7 +132,7 @@ SimilarBy: TypeAlias = Literal["name", "matrix", "schedule", "user"]
 
 
 class UsageHistory(Protocol):
-    """What the queue remembers of earlier jobs."""
+    """Usage of earlier jobs, by which the queue decides."""
 
     def since(self, at: datetime) -> Iterable[UsageRecord]:
         """Return the usage records that end after ``at``."""
@@ -163,7 +163,7 @@ class UsageHistory(Protocol):
 
 
 class Store(Protocol):
-    """What survives a crash.  One thread at a time writes; each call is one transaction."""
+    """State that survives a crash.  One thread at a time writes; each call is one transaction."""
 
     @property
     def instance(self) -> str: ...

@@ -11,7 +11,7 @@ BusyTimes: TypeAlias = Mapping[tuple[str, int], tuple[float, float]]
 
 
 class UsageReport(Protocol):
-    """What attempts held, and how busy it was; any thread may read."""
+    """Use of devices by attempts, and the busy part of it; any thread may read."""
 
     def used(self, since: datetime, until: datetime) -> Used:
         """Return the usage by user and team from a time on (see ``begin_of_period``) until now."""

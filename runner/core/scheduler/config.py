@@ -79,7 +79,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionConfig:
-    """When a job is preempted for another one."""
+    """Conditions under which a job is preempted for another one."""
 
     min_gain: float = 1.5  # the gain must be this many times the loss
     grace_s: float = 60.0  # from the request to clean devices
@@ -89,7 +89,7 @@ class PreemptionConfig:
 
 @dataclass(frozen=True, slots=True)
 class SwitchingConfig:
-    """How attained service orders the queue, and what switching from job to job may cost."""
+    """Rules of the order by attained service, and the limits of the cost of switching between jobs."""
 
     levels_device_s: tuple[float, ...] = (HOUR_S / 6, HOUR_S, 8 * HOUR_S)
     """Ascending limits of the service levels: a job is in the level of the first limit that it is below."""

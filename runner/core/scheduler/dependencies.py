@@ -9,7 +9,7 @@ from runner.core.scheduler.snapshot import Dependency, DependencyCondition, Ende
 
 
 class Readiness(StrEnum):
-    """Whether a job may start as far as its dependencies are concerned."""
+    """State of the dependencies of a job."""
 
     READY = "ready"
     PENDING = "pending"

@@ -1,4 +1,4 @@
-"""Which devices a job would get if it was submitted now, for a dry run; nothing is decided by it."""
+"""Preview of the devices that a job would get if it was submitted now, for a dry run; it decides nothing."""
 
 from dataclasses import dataclass, replace
 

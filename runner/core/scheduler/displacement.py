@@ -229,7 +229,7 @@ class Displacements:
 
 
 class StayReason(StrEnum):
-    """Why a running job gives way to no other job at a time."""
+    """Reason for which a running job cannot be preempted at a time."""
 
     STOPPING = "it is stopping already"
     ITS_OWNER = "queue.preemptible is false"

@@ -1,4 +1,4 @@
-"""What owners have had of the machine in each service level: device-seconds that decay like usage.
+"""Usage of the machine by owner in each service level: device-seconds that decay like usage.
 
 A job counts in the level that it was in at the time: a job of days a little in the lowest level and most in
 the highest.  Whoever has had more than a share of the machine in a level, and in those below it, is not

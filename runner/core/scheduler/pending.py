@@ -49,7 +49,7 @@ NEVER_STARTS: Final = "never starts: "
 
 @dataclass(frozen=True, slots=True)
 class PendingReason:
-    """Why a job does not start.  ``starts_s`` is an estimate; None: there is none."""
+    """Reason for which a job does not start.  ``starts_s`` is an estimate; None: there is none."""
 
     job_id: str
     why: str

@@ -97,7 +97,7 @@ class _ResourceGroups:
 
 @dataclass(frozen=True, slots=True)
 class _LimitUse:
-    """How long jobs use a limit up, and the first of them whose duration is unknown."""
+    """Time for which jobs use a limit up, and the first of them whose duration is unknown."""
 
     busy_s: float = 0.0
     unbounded: str = ""

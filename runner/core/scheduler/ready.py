@@ -31,7 +31,7 @@ class ReadyQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReadyJobs:
-    """What a plan has to know of the pending jobs; changes of the index do not reach it."""
+    """Pending jobs as a plan needs them; changes of the index do not reach them."""
 
     queues: tuple[ReadyQueue, ...] = ()
     dependent: tuple[PendingJob, ...] = ()  # they wait for other jobs, which may have ended

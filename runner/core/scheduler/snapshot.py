@@ -26,7 +26,7 @@ QueueName: TypeAlias = tuple[str, str, str]
 
 
 class DeviceKind(StrEnum):
-    """How a device is allocated; a device is never allocated as another kind."""
+    """Kind of allocation of a device; a device is never allocated as another kind."""
 
     WHOLE = "whole"
     SLICE = "slice"  # a MIG instance, with memory and engines of its own
@@ -34,7 +34,7 @@ class DeviceKind(StrEnum):
 
 
 class DeviceState(StrEnum):
-    """Whether a device can be allocated; the jobs that hold it are among the running jobs."""
+    """Availability of a device; the jobs that hold it are among the running jobs."""
 
     FREE = "free"
     ALLOCATED = "lent"
@@ -122,7 +122,7 @@ class JobArray:
 
 
 class EstimateSource(StrEnum):
-    """What is known of the duration of a job, and so of its end."""
+    """Source of the estimated duration of a job, and so of its end."""
 
     TIME_LIMIT = "time_limit"
     PROGRESS = "progress"
@@ -162,7 +162,7 @@ class PendingJob:
 
     @property
     def duration_s(self) -> float | None:
-        """How long the job will hold its resources: its time limit, or else its estimate; None: unknown.
+        """Return how long the job will hold its resources: its time limit, or its estimate; None: unknown.
 
         It is never shorter than ``MIN_DURATION_S``.
         """

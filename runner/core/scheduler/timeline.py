@@ -11,7 +11,7 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long resources are needed.
+    """Time for which resources are needed.
 
     With ``boundaries`` the span goes on from the end of ``duration_s`` to the next boundary.
     """

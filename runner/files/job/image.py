@@ -121,7 +121,7 @@ PythonVersion = Annotated[
 
 
 class ImageChoice(contract.Spec):
-    """Which image runs the job, and which packages it has."""
+    """Image of the job, and the packages that it adds."""
 
     name: ImageName = Field(
         "auto",
@@ -164,7 +164,7 @@ class ImageChoice(contract.Spec):
 
     @property
     def has_packages(self) -> bool:
-        """Whether the job asks for more than an image that the operator offers."""
+        """Return True if the job asks for more than an image that the operator offers."""
         return any(each is not None for each in (self.requirements, self.system, self.python))
 
     @property

@@ -137,7 +137,7 @@ class VariantProblems:
 
     @property
     def are_enough(self) -> bool:
-        """Whether there are more problems than are shown, or too many repeated ones to go on."""
+        """Return True if there are more problems than are shown, or too many repeated ones to go on."""
         return len(self._first) > MAX_PROBLEMS or self._counts.total() > REPEATED * MAX_PROBLEMS
 
     def problems(self) -> Iterator[Problem]:

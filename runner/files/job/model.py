@@ -95,7 +95,7 @@ class MountEntry(contract.Spec):
 
 
 class Checkpoints(contract.Spec):
-    """When to save; whichever clock is due first."""
+    """Times of saves; the clock that is due first decides."""
 
     every_steps: int | None = Field(None, ge=1, description="Steps between checkpoints; null: by time alone.")
     every: SaveInterval | None = Field(
@@ -133,7 +133,7 @@ class Checkpoints(contract.Spec):
 
 
 class Retry(contract.Spec):
-    """What the job itself says about further attempts: ceilings below those of its policy, and its waits."""
+    """Limits of further attempts by the job itself: ceilings below those of its policy, and its waits."""
 
     max_attempts: int | None = Field(
         None,

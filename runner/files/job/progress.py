@@ -69,7 +69,7 @@ def _check(pattern: str) -> str:
 
 
 class LogProgress(contract.Spec):
-    """How the log of a program tells its progress."""
+    """Reading of the progress of a program from its log."""
 
     pattern: Annotated[str, AfterValidator(_check)] | None = Field(
         None,

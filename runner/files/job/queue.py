@@ -166,7 +166,7 @@ def _dependency(value: object) -> object:
 
 
 class QueueFields(contract.Spec):
-    """When a job may start, and before whom."""
+    """Conditions of the start of a job, and its place among others."""
 
     priority_class: Name = Field("normal", description="A class that the site has; the higher goes first.")
     after: tuple[Annotated[Dependency, BeforeValidator(_dependency)], ...] = Field(
@@ -217,7 +217,7 @@ class Matrix(contract.Spec):
 
 
 class Schedule(contract.Spec):
-    """When the job is submitted again, on its own."""
+    """Times at which the job is submitted again, on its own."""
 
     cron: Cron = Field(description="minute hour day month weekday, or @daily and the like.")
     timezone: Zone = Field("UTC", description="Whose clock the cron expression means.")

@@ -47,7 +47,7 @@ SlurmName: TypeAlias = Annotated[str, AfterValidator(_name)]
 
 
 class SlurmFields(contract.Spec):
-    """What a job asks of Slurm."""
+    """Requests of a job to Slurm."""
 
     partition: SlurmName | None = Field(None, description="Partition; null: as the operator's settings say.")
     account: SlurmName | None = Field(None, description="Account; null: as the operator's settings say.")

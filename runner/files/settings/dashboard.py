@@ -30,7 +30,7 @@ def _dashboard_url(value: str) -> str:
 
 
 class DashboardSettings(BaseModel):
-    """Where the dashboard of the operator is (docs/howto/dashboard.md)."""
+    """Address of the dashboard of the operator (docs/howto/dashboard.md)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

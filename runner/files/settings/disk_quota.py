@@ -1,4 +1,4 @@
-"""What an operator may say about the disk space of jobs that have not ended."""
+"""Settings of the disk space of jobs that have not ended."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class DiskQuotaSettings(BaseModel):
-    """How much a running job and its owner may have below the run directories; null: no limit."""
+    """Limits of a running job and its owner below the run directories; null: no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -25,7 +25,7 @@ RELOADABLE: Final[Mapping[str, frozenset[str] | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """What a reload comes to."""
+    """Result of a reload of the settings."""
 
     settings: Settings
     changed: tuple[str, ...]

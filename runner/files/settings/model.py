@@ -76,7 +76,7 @@ class RunAs(BaseModel):
 
 
 class Alarm(BaseModel):
-    """When a job that uses little of its devices raises an alarm."""
+    """Alarm for a job that uses little of its devices."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -100,7 +100,7 @@ class Alarm(BaseModel):
 
 
 class Metrics(BaseModel):
-    """Where metrics are served, besides ``/metrics`` on the socket."""
+    """Addresses at which metrics are served, besides ``/metrics`` on the socket."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -303,7 +303,7 @@ class Settings(BaseModel):
 
     @property
     def serves_all_users(self) -> bool:
-        """Whether the daemon is root's and everybody may submit."""
+        """Return True if the daemon is root's and everybody may submit."""
         return privileges.acts_for_root() and self.system_wide is not False
 
     def image_reference(self, name: str) -> str | None:
@@ -325,19 +325,19 @@ class Settings(BaseModel):
 
     @property
     def allows_dockerfiles(self) -> bool:
-        """Whether jobs may be built from a Dockerfile of their own."""
+        """Return True if jobs may be built from a Dockerfile of their own."""
         said = self.packages.dockerfiles
         return not self.serves_all_users if said is None else said
 
     @property
     def dockerfile_network(self) -> bool:
-        """Whether the commands of such a Dockerfile have the engine's default network."""
+        """Return True if the commands of such a Dockerfile have the engine's default network."""
         said = self.packages.dockerfile_network
         return not self.serves_all_users if said is None else said == "bridge"
 
     @property
     def requires_firewall(self) -> bool:
-        """Whether a job may have a network only behind firewall rules that hold."""
+        """Return True if a job may have a network only behind firewall rules that hold."""
         said = self.network.require_firewall
         return self.serves_all_users if said is None else said
 

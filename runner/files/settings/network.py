@@ -1,4 +1,4 @@
-"""What an operator may say about the network of jobs: the default, who may have more, and what stays closed.
+"""Settings of the network of jobs: the default, who may have more, and what stays closed.
 
 Left out: how the network is made (``runner.adapters.docker.outbound``), and what closes this host to its
 containers (``runner.adapters.host.firewall``).
@@ -60,7 +60,7 @@ def split_open(value: str) -> tuple[str, int, str]:
 
 
 class OutboundUsers(BaseModel):
-    """Who may have ``network: outbound``; root and the daemon's own user always may."""
+    """Users with the right to ``network: outbound``; root and the daemon's own user always have it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

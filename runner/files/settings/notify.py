@@ -89,13 +89,13 @@ class NotificationRule(BaseModel):
 
     @property
     def digest(self) -> str:
-        """What tells this rule from others and from itself before it was edited, across versions."""
+        """Key that tells this rule from others and from itself before it was edited, across versions."""
         unset = {"shape"} if self.shape == "json" else set()  # rules of earlier versions have no shape
         return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()[:16]
 
     @property
     def stranger(self) -> str:
-        """Why this process cannot start the program of the rule; empty if it can."""
+        """Reason for which this process cannot start the program of the rule; empty if it can."""
         program = self.command[0] if self.command else SENDMAIL if self.mail else None
         if program is None:
             return ""

@@ -40,7 +40,7 @@ SystemPattern = Annotated[str, Field(pattern=r"^[a-z0-9*?][a-z0-9+.*?-]*$", max_
 
 
 class PackagesSettings(BaseModel):
-    """Where the packages of jobs come from, and what a job may have."""
+    """Sources of the packages of jobs, and their limits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""What an operator may say about the queue: classes, quotas, shares, preemption, maintenance.
+"""Settings of the queue: classes, quotas, shares, preemption, maintenance.
 
 Durations are written as in a job file (``90m``, ``7d``), moments with their offset from UTC. The values are
 those of ``core.queue.rules``, which also has the defaults; docs/explanation/scheduling.md explains what
@@ -143,7 +143,7 @@ class UserQuotaSettings(QuotaSettings):
 
 
 class PreemptionSettings(ClosedModel):
-    """When one job is preempted for another."""
+    """Conditions under which one job is preempted for another."""
 
     hurdle: float = Field(_RULES.preemption.min_gain, ge=0)
     """The gain must be this many times the loss."""

@@ -1,4 +1,4 @@
-"""What an operator may say about the run directories of jobs that have ended."""
+"""Settings of the run directories of jobs that have ended."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from runner.files.settings.queue import Days
 
 
 class RetentionSettings(BaseModel):
-    """When run directories of jobs that have ended are removed; all null: never."""
+    """Removal of run directories of jobs that have ended; all null: never."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -23,5 +23,5 @@ class RetentionSettings(BaseModel):
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether nothing is ever removed."""
+        """Return True if nothing is ever removed."""
         return self.age is None and self.bytes_per_user is None and self.count_per_user is None

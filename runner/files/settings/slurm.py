@@ -33,7 +33,7 @@ def _options(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class SlurmClass(BaseModel):
-    """Where the jobs of a priority class go that name neither themselves."""
+    """Partition and QOS of the jobs of a priority class that name neither themselves."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,7 +42,7 @@ class SlurmClass(BaseModel):
 
 
 class LocalRoom(BaseModel):
-    """What attempts of jobs with ``executor: [local, slurm]`` may use of the daemon's machine together."""
+    """Resources of the daemon's machine for attempts of jobs with ``executor: [local, slurm]`` together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,7 +51,7 @@ class LocalRoom(BaseModel):
 
 
 class SlurmSettings(BaseModel):
-    """How jobs are handed to Slurm (docs/operate/slurm.md)."""
+    """Hand-over of jobs to Slurm (docs/operate/slurm.md)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

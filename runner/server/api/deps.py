@@ -1,4 +1,4 @@
-"""What the routes share: their FastAPI dependencies, and the base and limits of request bodies."""
+"""Parts shared by the routes: FastAPI dependencies, and the base and limits of request bodies."""
 
 import base64
 import time

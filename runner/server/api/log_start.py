@@ -1,4 +1,4 @@
-"""Where a reader of a log begins who wants its last lines, or what was written since a time."""
+"""Start position for a reader of the last lines of a log, or of those since a time."""
 
 import os
 from dataclasses import dataclass

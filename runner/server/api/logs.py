@@ -36,7 +36,7 @@ class LogChunk:
 
     @property
     def has_news(self) -> bool:
-        """Whether the chunk holds something that the reader does not know yet."""
+        """Return True if the chunk holds something that the reader does not know yet."""
         return bool(self.content) or self.cut is not None or self.attempt_ended or self.job_ended
 
     def headers(self) -> dict[str, str]:

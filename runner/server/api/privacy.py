@@ -1,4 +1,4 @@
-"""What a caller does not see of other users' jobs where ``private_jobs`` is set.
+"""Redaction of other users' jobs where ``private_jobs`` is set.
 
 The id, the owner, the state, the resources and the times of a job stay visible: who waits may know for what.
 """

@@ -1,4 +1,4 @@
-"""What is known of the newest attempt of a job beyond its heartbeat, as JSON values."""
+"""Facts about the newest attempt of a job beyond its heartbeat, as JSON values."""
 
 from jobs.contract import Effective, Status, TraceSummary
 from runner.core.job.states import Running

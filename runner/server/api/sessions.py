@@ -99,7 +99,7 @@ class ConnectBody(Body):
 
 
 class ControlBody(Body):
-    """What a client says while a session lasts; one field at a time."""
+    """Message of a client while a session lasts; one field at a time."""
 
     size: SizeBody | None = None
     signal: str | None = Field(None, max_length=20)

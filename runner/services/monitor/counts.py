@@ -17,7 +17,7 @@ OTHER_RULE: Final = "other"
 
 @dataclass(slots=True)
 class OutcomeCounts:
-    """How often attempts have ended, and how often rules have decided, since the first ``update``."""
+    """Counts of ended attempts and of decisions of rules since the first ``update``."""
 
     ended: Counter[str] = field(default_factory=Counter)  # attempts by cause
     decisions: Counter[tuple[str, str]] = field(default_factory=Counter)  # by moment and rule

@@ -44,7 +44,7 @@ _Key = tuple[str, int]  # job and attempt
 
 @dataclass(slots=True)
 class _AttemptSamples:
-    """What is kept of one attempt between rounds."""
+    """Samples of one attempt between rounds."""
 
     at: float  # time of the last sample
     window: SampleWindow = field(default_factory=SampleWindow)

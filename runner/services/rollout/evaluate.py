@@ -83,7 +83,7 @@ class Evaluation:
 
     @property
     def is_taken_up(self) -> bool:
-        """Whether the job gets a new revision."""
+        """Return True if the job gets a new revision."""
         return bool(self.found.changes) and self.outcome not in {"keep", "decline"}
 
     def json(self, number: int | None, *, approved: bool) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class RolloutEvaluator:
 
     @property
     def _stands_still(self) -> bool:
-        """Whether the job is held for its canary, and goes on in any case."""
+        """Return True if the job is held for its canary, and goes on in any case."""
         held = isinstance(self.row.job.state, Held)
         return held and self.trial is not None and self.trial.parked is not None
 

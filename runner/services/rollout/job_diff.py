@@ -1,4 +1,4 @@
-"""What differs between two jobs, two revisions of a job, or a job and a file: fields, packages, code.
+"""Differences between two jobs, two revisions of a job, or a job and a file: fields, packages, code.
 
 The fields are those that ``runner apply`` compares, with the same classes.  The code is compared file by
 file; the texts of those that differ are in the answer, within limits, and the client makes a diff of them.

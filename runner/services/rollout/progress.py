@@ -89,7 +89,7 @@ def _is_program(row: JobRow) -> bool:
 
 
 class Saving(NamedTuple):
-    """Whether an attempt saves when it is asked to stop, and how that is known."""
+    """Ability of an attempt to save when it is asked to stop, and how that is known."""
 
     on_demand: bool
     why: str = ""

@@ -112,7 +112,7 @@ class _Ending:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedFiring:
-    """What happens about a schedule whose time has come."""
+    """Handling of a schedule whose time has come."""
 
     row: ScheduleRow
     decision: FiringDecision | None
@@ -122,7 +122,7 @@ class _PlannedFiring:
 
 @dataclass(frozen=True, slots=True)
 class _RoundPlan:
-    """What one round writes."""
+    """Changes that one round writes."""
 
     changes: int  # how often schedules had changed when it was made
     next: dict[int, tuple[datetime, ScheduleRow]]

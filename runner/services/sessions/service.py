@@ -1,4 +1,4 @@
-"""Who may begin a session inside of a job, in which attempt, and the events that record it.
+"""Right to begin a session inside of a job, the attempt that it joins, and the events that record it.
 
 The streams of a session are moved by ``runner.server.api.sessions``; this service does what has to be right
 before the first byte and after the last one.
@@ -47,7 +47,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """How an attempt has ended under a session, and what became of its job."""
+    """End of an attempt under a session, and what became of its job."""
 
     name: str
     job: str

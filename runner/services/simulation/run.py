@@ -77,7 +77,7 @@ def parse_host(name: str, devices: int) -> Host:
 
 @dataclass(frozen=True, slots=True)
 class PlayedOrder:
-    """What became of the jobs of a trace in one order."""
+    """Outcome of the jobs of a trace in one order."""
 
     variant: SchedulerVariant
     jobs: Sequence[SimulatedJob]  # those that have ended

@@ -1,4 +1,4 @@
-"""What differs between the code of two revisions, file by file.
+"""Differences between the code of two revisions, file by file.
 
 The job file itself does not count where it lies in the code: its fields are compared on their own.
 """

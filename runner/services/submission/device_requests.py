@@ -1,4 +1,4 @@
-"""What a dry run says about devices: those that the job would get now, and how the engine is asked."""
+"""Devices in a dry run: those that the job would get now, and how the engine is asked."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a job file asks of Slurm: what the operator does not allow, and what Slurm itself refuses."""
+"""Checks of a job file's requests to Slurm, by the operator's rules and by Slurm itself."""
 
 from collections.abc import Iterator
 

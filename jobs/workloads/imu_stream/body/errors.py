@@ -31,7 +31,7 @@ PRIMARY: Final[Mapping[Module, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """What is said of a window, or what is true; None: nothing is said of it."""
+    """Estimates or true values of a window; None: not given."""
 
     joints_BTJ3: Tensor | None = None
     turned_BTJ33: Tensor | None = None

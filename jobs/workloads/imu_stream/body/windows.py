@@ -65,7 +65,7 @@ class SyntheticMotions:
 
 @dataclass(frozen=True, slots=True)
 class BodyStatistics:
-    """What is measured in recordings to train on."""
+    """Statistics measured in the recordings to train on."""
 
     bones_J3: Tensor
     rigid_SJ33: Tensor  # the mean rotation of each joint, seen from the sensor at a site

@@ -1,4 +1,4 @@
-"""What git says about a code directory, asked with the rights of the current process.
+"""Report of git about a code directory, asked with the rights of the current process.
 
 A repository can name programs that git runs: hooks, a file system monitor, filters of file contents.  None of
 them is run: they are switched off by name, nothing is fetched, and no configuration but that of the

@@ -1,4 +1,4 @@
-"""Which files of a code directory are left out: by ``.gitignore`` and ``.runnerignore``, and a few always.
+"""Files of a code directory to leave out: by ``.gitignore`` and ``.runnerignore``, and a few always.
 
 The rules are those of ``gitignore(5)``: a file of patterns counts for its directory and those below, later
 patterns and deeper files outrank earlier ones, and nothing below an ignored directory can be had back.  In

@@ -1,4 +1,4 @@
-"""What a client on another machine has said about code that it sent: where in its git repository that was.
+"""Origin of code that a client on another machine sent: its place in a git repository there.
 
 ``runner receive`` puts a record beside each tree of files, and whoever reads code below such a tree finds it.
 """

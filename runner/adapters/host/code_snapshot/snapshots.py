@@ -33,7 +33,7 @@ COPY_BYTES: Final = 16 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class CodeLimits:
-    """What the code of one job may be, and what the snapshots of one user may be together."""
+    """Limits of the code of one job, and of the snapshots of one user together."""
 
     max_bytes: int | None = 200 * 1024**2
     max_files: int = 50_000
@@ -259,7 +259,7 @@ class _ChangedMeanwhileError(Exception):
 
 @dataclass(slots=True)
 class _Look:
-    """What one look at a directory brings."""
+    """Result of one look at a directory."""
 
     store: CodeStore
     last: Mapping[str, Any] | None

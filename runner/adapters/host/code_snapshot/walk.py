@@ -71,7 +71,7 @@ NEXT_STEP: Final = "list it in .runnerignore"
 
 @dataclass(frozen=True, slots=True)
 class WalkLimits:
-    """What a code directory may hold."""
+    """Limits of the contents of a code directory."""
 
     max_bytes: int | None
     max_files: int

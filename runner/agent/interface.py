@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from jobs.contract import RunPaths
-from runner.agent.ports import RunDirectory
 from runner.base.instant import Instant
 from runner.core.job.attempt import Attempt, AttemptEnd, ProgramStart
 from runner.core.policy.facts import Facts
@@ -24,6 +22,10 @@ from runner.core.ports.network import NetworkState
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest, SchedulableDevice
+
+if TYPE_CHECKING:  # the control loop knows neither the contract nor pydantic
+    from jobs.contract import RunPaths
+    from runner.agent.ports import RunDirectory
 
 T = TypeVar("T")
 
@@ -138,10 +140,10 @@ class Agent(Protocol):
     def clean_up_files(self, row: JobRow) -> None:
         """Remove the files that a job must not keep once it has ended."""
 
-    def directory(self, row: JobRow) -> RunDirectory:
+    def directory(self, row: JobRow) -> "RunDirectory":
         """Return the run directory of a job."""
 
-    def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
+    def paths(self, row: JobRow, attempt: int, lineage: int) -> "RunPaths":
         """Return the paths of one attempt."""
 
     def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
@@ -150,7 +152,7 @@ class Agent(Protocol):
     def network(self, row: JobRow) -> tuple[str, NetworkState]:
         """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
 
-    def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
+    def open_directory(self, root: Path, owner: Owner) -> "RunDirectory":
         """Return a run directory at a path of its own, for a job that has no id yet."""
 
     def verified(self, row: JobRow, lineage: int, wait_s: float = ...) -> SavedCheckpoints:

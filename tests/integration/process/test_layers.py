@@ -96,7 +96,9 @@ def test_the_daemon_knows_no_adapter_and_no_third_party_behind_one(loaded: Loade
     assert not loaded("runner.control.loop") & {
         "docker",
         "fastapi",
+        "pydantic",
         "pynvml",
+        "jobs",
         "images",
         "torch",
     }

@@ -129,6 +129,7 @@ def _serve_in_two(start: Start, user: pwd.struct_passwd) -> int:
         if isinstance(part, int):
             return part
         start.lock.write()
+        start.lock.leave_directory()  # which is root's; the helper keeps it
         return _serve(start, Parts(part, kernel_log, made))
 
 

@@ -28,8 +28,19 @@ _NEVER: Final = Event()
 class StateLock:
     """The lock of a state directory, held by this process."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, directory: int) -> None:
         self._descriptor = descriptor
+        self._directory: int | None = directory
+
+    def leave_directory(self) -> None:
+        """Close the directory, which another process that shares the lock keeps open."""
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+    def close(self) -> None:
+        self.leave_directory()
+        os.close(self._descriptor)
 
     def mark_leaving(self) -> None:
         """Let daemons that start wait for this one."""
@@ -56,15 +67,14 @@ def hold_state(directory: Path, pause: Pause = _NEVER.wait) -> Iterator[StateLoc
     except OSError as error:
         raise Unavailable(f"{directory}: {error.strerror}; choose another with RUNNER_STATE_DIR") from error
     kept = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    lock = StateLock(descriptor, kept)
     try:
         flock(kept, LOCK_SH | LOCK_NB)  # systemd-tmpfiles leaves out a locked directory, also below /var/tmp
         _take(descriptor, path, pause)
-        lock = StateLock(descriptor)
         lock.write()
         yield lock
     finally:
-        os.close(descriptor)
-        os.close(kept)
+        lock.close()
 
 
 def _take(descriptor: int, path: Path, pause: Pause) -> None:

@@ -48,8 +48,8 @@ def test_a_daemon_of_all_users_refuses_a_directory_that_they_cannot_reach(
     state = tmp_path / "parent" / "state"
     state.mkdir(parents=True)
     for each in (*tmp_path.parents, tmp_path, state, state.parent):
-        if os.access(each, os.W_OK) and each.is_relative_to(tmp_path.parent.parent):
-            each.chmod(0o755)
+        if each.stat().st_uid == os.getuid() and not each.stat().st_mode & 0o1001:
+            each.chmod(0o755)  # pytest closes what it makes, at a depth that depends on xdist
     check_state_place(state, Settings())
     found = state if closed == "state" else state.parent
     found.chmod(0o700)

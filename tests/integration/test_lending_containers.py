@@ -107,40 +107,25 @@ def test_a_job_without_devices_gets_none_and_no_variable_of_a_job_file_asks_for_
         here.assert_all_free()
 
 
+@pytest.mark.parametrize(
+    ("way", "why"), [("cdi", 'could not select device driver "cdi"'), ("hook", "nvidia")]
+)
 def test_a_host_that_cannot_give_gpus_to_containers_costs_the_job_no_attempt(
-    tmp_path: Path, counter: str, engine: str
+    tmp_path: Path, counter: str, engine: str, way: str, why: str
 ) -> None:
     with docker_client(engine) as client:
-        if client.info().get("CDISpecDirs"):
-            pytest.skip("this engine can")
-    with floor(tmp_path, counter, 2, gpu_injection="cdi", engine=engine) as here:
+        able = client.info()
+    if able.get("CDISpecDirs") or "nvidia" in able["Runtimes"]:
+        pytest.skip("this engine can")
+    with floor(tmp_path, counter, 2, gpu_injection=way, engine=engine) as here:
         job_id = here.job("waits")
         here.reaches("GPU-0", "quarantined")
         here.reaches("GPU-1", "quarantined")
-        why = 'could not select device driver "cdi"'
         until(lambda: why in here.daemon.job(job_id)["why"], "the job tells the engine's words")
         assert here.daemon.job(job_id)["state"] == "queued"
         assert here.booked() == {}
         here.cancel(job_id)
         until(lambda: not here.daemon.containers(), "no container is left")
-
-
-@pytest.mark.parametrize(("way", "why"), [("hook", "Unknown runtime")])
-def test_an_engine_that_cannot_hand_out_gpus_fails_the_job_in_words_and_keeps_no_device(
-    tmp_path: Path, counter: str, engine: str, way: str, why: str
-) -> None:
-    with docker_client(engine) as client:
-        able = client.info()
-    if "nvidia" in able["Runtimes"] or able.get("CDISpecDirs"):
-        pytest.skip("this engine can")
-    with floor(tmp_path, counter, 2, gpu_injection=way, engine=engine) as here:
-        job_id = here.job("hopeless")
-        assert here.daemon.ends(job_id)["outcome"] == "failed"
-        assert why in here.daemon.told(job_id)
-        until(lambda: not here.daemon.containers(), "no container is left")
-        here.reaches("GPU-0", "free")
-        here.reaches("GPU-1", "free")
-        assert here.booked() == {}
 
 
 # --- Kills ----------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ class DockerExecutor:
             inspected = self._find_reusable(arguments, request.key)
             if inspected is None:
                 write_account_files(request, self.settings.hardening.accounts)
-                created = self._create(arguments, request.key)
+                created = self._create(arguments, request)
                 inspected = self._connection.client().inspect_container(created)
             if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):
                 raise _name_taken(name)
@@ -318,20 +318,29 @@ class DockerExecutor:
             raise _name_taken(name)
         return str(inspected["Id"])
 
-    def _create(self, arguments: Json, key: Key) -> str:
+    def _create(self, arguments: Json, request: LaunchRequest) -> str:
         """Create the container, or find that it exists; return its id."""
         name, config = arguments["name"], arguments["config"]
         try:
             created: Json = self._connection.client().create_container_from_config(config, name)  # type: ignore[no-untyped-call]
         except APIError as error:
             if error.status_code == 409:  # an earlier request, which the engine has carried out meanwhile
-                return self._find_by_name(name, key)
+                return self._find_by_name(name, request.key)
             if error.status_code == 404 and not self._has_image(config["Image"]):
                 raise ImageGone(config["Image"]) from error
             if not error.is_client_error():
                 raise  # the engine's own trouble; it has not looked at what this attempt needs
-            raise LaunchRefused(f"{name}: {explanation(error)}") from error
+            why = f"{name}: {explanation(error)}"
+            if self._lacks_runtime(config["HostConfig"]["Runtime"]):
+                self._chosen_injection = None
+                raise (HostFault if request.devices else Unavailable)(why) from error
+            raise LaunchRefused(why) from error
         return str(created["Id"])
+
+    def _lacks_runtime(self, name: str | None) -> bool:
+        """Return whether the engine lacks a runtime; the shims of containerd (a.b.c) it need not list."""
+        client = self._connection.client()
+        return bool(name) and "." not in str(name) and str(name) not in ask_engine(client).runtimes
 
     def _has_image(self, image: str) -> bool:
         try:
@@ -480,7 +489,7 @@ def _device_gids(devices: tuple[Device, ...]) -> tuple[int, ...]:
     try:
         return tuple(sorted({node.stat().st_gid for node in {*nodes, Path("/dev/kfd")}}))
     except OSError as error:
-        raise LaunchRefused(f"{error.filename}: {error.strerror}; is the amdgpu driver loaded?") from error
+        raise HostFault(f"{error.filename}: {error.strerror}; is the amdgpu driver loaded?") from error
 
 
 def _boot_time_s() -> float:

@@ -184,7 +184,7 @@ class LaunchRefused(Exception):
 
 
 class HostFault(Unavailable):
-    """The host could not start a container with devices: a driver, a library, a specification of devices.
+    """The host lacks what a container needs: a runtime, a driver, a library, a specification of devices.
 
     The attempt is not blamed, and its devices are not allocated until they are looked at again.
     """
@@ -212,7 +212,7 @@ class Executor(Protocol):
         Raises:
             ImageGone: the image must be prepared again.
             LaunchRefused: the engine says no (bad mount, no such device).
-            HostFault: the host cannot give the attempt its devices.
+            HostFault: the host cannot run the container, or give it its devices.
             Unavailable: the engine does not answer; nothing is known.
         """
 

@@ -129,9 +129,9 @@ def test_a_watch_on_an_engine_that_is_down_can_be_stopped(tmp_path: Path) -> Non
     assert threading.active_count() == before
 
 
-def test_an_amd_device_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_amd_device_that_is_not_there_is_a_fault_of_the_host(tmp_path: Path) -> None:
     device = Device("GPU-2", "amd", "MI300X", render_node=tmp_path / "renderD128")
-    with pytest.raises(LaunchRefused, match="No such file"):
+    with pytest.raises(HostFault, match="No such file"):
         _executor("unix:///no.sock").launch(_request(device))
 
 
@@ -419,6 +419,39 @@ def test_a_start_that_fails_is_the_fault_of_the_host_if_the_container_has_device
         executor.launch(_request(*devices))
     assert engine.removed == ["c1"]
     assert executor._chosen_injection == (None if devices else "cdi")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "devices", "raised"),
+    [
+        ("nvidia", (GPU,), HostFault),
+        ("kata", (), Unavailable),
+        ("runc", (), LaunchRefused),
+        ("io.containerd.kata.v2", (), LaunchRefused),
+    ],
+)
+def test_a_runtime_that_the_engine_lacks_is_not_the_fault_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, runtime: str, devices: tuple[Device, ...], raised: type[Exception]
+) -> None:
+    class NoRuntime(QuickEnd):
+        @staticmethod
+        def info() -> dict[str, Any]:
+            return {**QuickEnd.info(), "Runtimes": {"runc": {}}}
+
+        @staticmethod
+        def create_container_from_config(_config: object, _name: str) -> dict[str, str]:
+            response = Response()
+            response.status_code = 400
+            raise APIError("", response, f"Unknown runtime specified {runtime}")
+
+    executor = _executor("unix:///nowhere")
+    hardening = replace(executor.settings.hardening, runtime=runtime, gpu_injection="hook")
+    executor.settings = replace(executor.settings, hardening=hardening)
+    monkeypatch.setattr(EngineConnection, "client", lambda _: NoRuntime())
+    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: [])
+    with pytest.raises(raised, match="Unknown runtime") as caught:
+        executor.launch(_request(*devices))
+    assert type(caught.value) is raised
 
 
 def test_an_engine_without_support_that_comes_up_later_lets_the_job_wait(

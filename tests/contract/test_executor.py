@@ -2,7 +2,9 @@
 
 import json
 import os
+import pwd
 import select
+import socket
 import threading
 import zlib
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
+from typing import Any
 
 import pytest
 
@@ -403,32 +406,56 @@ def test_the_end_has_a_time(real: Place, job: str) -> None:
     assert abs(at.timestamp() - request.log.stat().st_mtime) < 60
 
 
-def test_the_own_name_of_the_host_and_the_account_resolve_without_a_network(real: Place, job: str) -> None:
-    if real.job_dir is None:
-        return  # plain processes have the names of their host
+def told(real: Place, job: str, program: str, groups: tuple[int, ...] = ()) -> list[Any]:
+    """Return what a program of Python has printed as JSON."""
+    on_host = ("on the host",) if real.job_dir is None else ()
+    request = replace(real.request("python3", "-c", program, *on_host, job=job), groups=groups)
+    executor = real.executor()
+    executor.launch(request)
+    assert end(executor, request.key).exit_code == 0
+    answer: list[Any] = json.loads(printed(request))
+    return answer
+
+
+def test_the_variables_name_the_account_of_the_job(real: Place, job: str) -> None:
+    values = "getpass.getuser(), os.environ['LOGNAME'], os.path.basename(os.environ['HOME'])"
+    program = f"import getpass, json, os; print(json.dumps([{values}]))"
+    assert told(real, job, program) == ["ada", "ada", "home"]
+
+
+def test_in_a_container_the_own_name_and_the_account_resolve_without_a_network_else_as_on_the_host(
+    real: Place, job: str
+) -> None:
     program = (
-        "import getpass, json, os, pwd, socket\n"
-        "entry = pwd.getpwuid(os.getuid())\n"
-        "homes = {entry.pw_dir, os.environ['HOME'], os.path.expanduser('~' + entry.pw_name)}\n"
-        "print(json.dumps([socket.gethostbyname(socket.gethostname()), entry.pw_name, getpass.getuser(),"
-        " os.environ['LOGNAME'], len(homes)]))"
+        "import json, os, pwd, socket, sys\n"
+        "name = socket.gethostname()\n"
+        "entry = [each for each in pwd.getpwall() if each.pw_uid == os.getuid()][:1]\n"
+        "print(json.dumps([name, [(each.pw_name, each.pw_dir == os.environ['HOME'],"
+        " os.path.expanduser('~' + each.pw_name) == each.pw_dir) for each in entry],"
+        " None if len(sys.argv) > 1 else socket.gethostbyname(name)]))"
     )
-    request = real.request("python3", "-c", program, job=job)
-    executor = real.executor()
-    executor.launch(request)
-    assert end(executor, request.key).exit_code == 0
-    assert json.loads(printed(request)) == ["127.0.0.1", "ada", "ada", "ada", 1]
+    name, account, address = told(real, job, program)
+    if real.job_dir is None:
+        owner = [each for each in pwd.getpwall() if each.pw_uid == real.owner.uid][:1]
+        assert account == [[each.pw_name, False, True] for each in owner]
+        assert name == socket.gethostname()
+    else:
+        assert (account, address) == ([["ada", True, True]], "127.0.0.1")
 
 
-def test_the_groups_of_a_request_are_those_of_the_program(real: Place, job: str) -> None:
-    if isinstance(real.executor(), SlurmExecutor) or (real.job_dir is None and os.geteuid() != 0):
-        return  # Slurm gives a job the groups of its user, and only root gives groups
-    request = real.request("python3", "-c", "import os; print(sorted(os.getgroups()))", job=job)
-    request = replace(request, groups=(54321, 54322))
-    executor = real.executor()
-    executor.launch(request)
-    assert end(executor, request.key).exit_code == 0
-    assert {54321, 54322} <= set(json.loads(printed(request)))
+def test_the_groups_are_those_of_the_request_or_of_who_runs_it_where_nobody_can_give_groups(
+    real: Place, job: str
+) -> None:
+    asked = {54321, 54322}
+    groups = set(told(real, job, "import os; print(sorted(os.getgroups()))", tuple(asked)))
+    if isinstance(real.executor(), SlurmExecutor):  # Slurm looks its user up
+        name = pwd.getpwuid(real.owner.uid).pw_name
+        assert groups == set(os.getgrouplist(name, real.owner.gid))
+    elif real.job_dir is None and os.geteuid() != 0:
+        assert groups == set(os.getgroups())
+    else:
+        assert asked <= groups
+        assert groups - asked <= {real.owner.gid}
 
 
 def test_a_secret_becomes_a_variable_inside_and_files_have_the_umask(real: Place, job: str) -> None:

@@ -33,7 +33,11 @@ from tests.fakes.engine.slurm import Cluster
 NOBODY = Owner(pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("nobody").pw_gid, "nobody")
 LIMITS = Limits(cpus=1.0, memory_bytes=128 * 2**20)
 SLEEP = ("/bin/sh", "-c", "echo ready; exec sleep 1000")
-SAVES = ("/bin/sh", "-c", "trap 'echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1; done")
+SAVES = (
+    "/bin/sh",
+    "-c",
+    "trap 'echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1 & wait $!; done",
+)
 PYTHON = "/usr/bin/python3"  # that of a test may be where other users do not get
 LAUNCHER = Path(__file__).parents[3] / "jobs" / "inside" / "gang.py"
 LATER = BatchOptions(extra=("--begin=now+1hour",))

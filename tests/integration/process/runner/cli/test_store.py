@@ -16,7 +16,8 @@ from tests.chaos.campaign import processes_below
 from tests.fakes.daemon.service import Service, service, until
 
 PAGE = Path(__file__).parents[5] / "docs" / "operate" / "operations.md"
-WAITS = "trap 'exit 143' TERM; while test -d $RUNNER_JOB_DIR; do sleep 0.05; done"
+WAITS = "trap 'exit 143' TERM; while test -d $RUNNER_JOB_DIR; do sleep 0.05 & wait $!; done"
+"""It waits for a command in the background: of one in the foreground, a shell says how the stop ended it."""
 LATER = ("--not-before", "2099-01-01T00:00:00+00:00")
 
 
@@ -163,8 +164,7 @@ def test_after_a_restore_no_attempt_gets_the_number_or_the_log_of_one_that_the_s
     daemon.runner("restore", copy)
     daemon.start()
     daemon.prints(job_id, "attempt 3", attempt=3)
-    assert daemon.log(job_id, 2).splitlines()[0] == "attempt 2"
-    assert "attempt 3" not in daemon.log(job_id, 2)
+    assert daemon.log(job_id, 2) == "attempt 2\n"
     assert [attempt["number"] for attempt in daemon.job(job_id)["attempts"]] == [1, 3]
     assert "job.attempts_skipped" in daemon.daemon_log()
     daemon.client.act(job_id, "restart", {"from": "scratch"})

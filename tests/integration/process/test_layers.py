@@ -75,6 +75,11 @@ def test_the_client_loads_the_standard_library_alone(loaded: Loaded) -> None:
     assert loaded("runner.client.client", "runner.client.autostart", "runner.client.http") == {"runner"}
 
 
+def test_what_users_import_loads_nothing_and_its_functions_the_standard_library_alone(loaded: Loaded) -> None:
+    assert loaded("gpu_job_runner") == {"gpu_job_runner"}
+    assert loaded("gpu_job_runner.function", "gpu_job_runner.submission") == {"gpu_job_runner", "runner"}
+
+
 def test_the_command_line_loads_click_and_nothing_else_before_a_command_is_called(loaded: Loaded) -> None:
     commands = {place.partition(":")[0] for place in COMMANDS.values()}
     assert loaded("runner.cli.main", *sorted(commands)) == {"click", "runner"}

@@ -1,0 +1,165 @@
+"""Calling a function as a job: it travels with its code, and its result or its exception comes back.
+
+Functions are pickled by cloudpickle, whose source travels too: an image needs none.  What a function imports
+must be in its job: modules below the code directory are, in the copy that every job starts in.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import itertools
+import os
+import pickle
+import sys
+import zlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from gpu_job_runner import call
+from gpu_job_runner.job import CALL, Job, JobFailed, connect
+from gpu_job_runner.submission import Options, Spec, command_text, send
+from runner.base.errors import Refused, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Unpack
+
+    from runner.client.types import JobDetail
+
+T = TypeVar("T")
+
+LIBRARY: Final = ("cloudpickle.cloudpickle", "cloudpickle")
+MISSING: Final = "run: needs cloudpickle, which is not installed; pip install 'gpu-job-runner[python]'"
+WORD: Final = 100_000
+"""Characters of one argument; Linux takes 131,071."""
+
+
+class RemoteError(JobFailed):
+    """The function of a job raised an exception: its cause, if it can be had here."""
+
+    def __init__(self, message: str, job: Job[object], traceback: str) -> None:
+        super().__init__(message, job)
+        self.traceback = traceback
+
+
+def run(function: Callable[..., T], /, *args: object, **options: Unpack[Options]) -> Job[T]:
+    """Call a function in a job of its own; ``job.result()`` is what it returns.
+
+    ``options`` are those of the job; keyword arguments of the function are bound by ``functools.partial``.
+
+    Raises:
+        UsageError: the function cannot be pickled, or an option is wrong.
+    """
+    spec = _spec(function, args, {}, options)
+    return send(connect(), spec)[0]
+
+
+def map(  # noqa: A001  the word of Python for it
+    function: Callable[..., T],
+    values: Iterable[object] | Mapping[str, Sequence[object]],
+    /,
+    **options: Unpack[Options],
+) -> list[Job[T]]:
+    """Call a function in a job for each value, or for each combination of a grid such as ``{"lr": [1, 2]}``.
+
+    The values of a combination are keyword arguments.  If one job is refused, those before it are cancelled.
+    """
+    if isinstance(values, Mapping):
+        rows: list[tuple[tuple[object, ...], dict[str, object]]] = [
+            ((), dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())
+        ]
+    else:
+        rows = [((each,), {}) for each in values]
+    specs = [_spec(function, args, kwargs, options) for args, kwargs in rows]
+    connection = connect()
+    jobs: list[Job[T]] = []
+    try:
+        for spec in specs:
+            jobs += send(connection, spec)
+    except Exception:
+        if jobs:
+            connection.cancel_all([job.id for job in jobs])
+        raise
+    return jobs
+
+
+def returned(job: Job[Any], detail: JobDetail) -> Any:  # noqa: ANN401  whatever the function returned
+    """Return what the function of an ended job has returned.
+
+    Raises:
+        RemoteError: it raised an exception.
+        JobFailed: the job ended otherwise.
+        Refused: the job is another user's, whose pickles this process does not load.
+    """
+    if not job.is_mine():
+        raise Refused(f"{job.name}: is another user's; what it returned is code of theirs, and is not loaded")
+    attempt = detail["attempts"][-1]["number"] if detail["attempts"] else 0
+    try:
+        content = job.read(f"/job/attempts/{attempt}/{call.KEPT}")
+    except UsageError:
+        job.check(detail)
+        raise
+    succeeded, value = pickle.loads(content)  # noqa: S301  of this user's own job
+    if succeeded:
+        job.check(detail)
+        return value
+    cause, text = value
+    last = text.rstrip().rpartition("\n")[2]
+    raise RemoteError(f"{job.name}: {last}\n\n{text}", job, text) from cause
+
+
+def _spec(
+    function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], options: Options
+) -> Spec:
+    """Return the job file of a call.
+
+    Raises:
+        UsageError: cloudpickle is missing, or the call cannot be pickled.
+    """
+    try:
+        import cloudpickle  # noqa: PLC0415  an extra
+    except ImportError as error:
+        raise UsageError(MISSING) from error
+    name = getattr(_unwrapped(function), "__name__", "call").strip("<>")
+    try:
+        pickled = cloudpickle.dumps((function, args, kwargs))
+    except Exception as error:
+        raise UsageError(f"{name}: cannot be pickled with its arguments: {error}") from error
+    packed = {
+        "python": sys.version_info[:2],
+        "paths": _paths(options.get("code", ".")),
+        "library": [_source(each) for each in LIBRARY],
+        "call": pickled,
+    }
+    text = base64.b64encode(zlib.compress(pickle.dumps(packed))).decode()
+    words = [text[at : at + WORD] for at in range(0, len(text), WORD)]
+    command = ("python3", "-c", Path(call.__file__).read_text("utf-8"), CALL, *words)
+    given: Options = {"name": name, **options}
+    here = str(Path.cwd() / "run")
+    return Spec(here, command_text(command, given), "run")
+
+
+def _unwrapped(function: object) -> object:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _paths(code: str | None) -> list[str]:
+    """Return where modules are found in the code directory, relative to it."""
+    if code is None:
+        return []
+    root = os.path.realpath(code)
+    inside = [os.path.relpath(os.path.realpath(each or "."), root) for each in sys.path]
+    return [each for each in dict.fromkeys(inside) if each != os.pardir and not each.startswith("../")]
+
+
+def _source(module: str) -> tuple[str, str, bool]:
+    """Return the name and the source of a module, and whether it is a package."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise UsageError(MISSING)
+    return module, Path(spec.origin).read_text("utf-8"), spec.submodule_search_locations is not None

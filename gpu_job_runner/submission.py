@@ -1,0 +1,188 @@
+"""Submitting from Python: job files, their fields as a mapping, and commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
+
+from gpu_job_runner.job import Connection, Job, connect
+from runner.base.errors import UsageError
+from runner.cli.placing import placed
+from runner.cli.run_file import CommandLine, yaml_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Unpack
+
+SHOWN: Final = "submit"
+"""The name in messages of what was not written as a file."""
+
+REQUIREMENTS: Final = "requirements.txt"
+
+OF_A_FILE: Final = frozenset({"name", "priority", "priority_class", "after", "not_before"})
+"""Options that replace what a job file says."""
+
+MOST_BYTES: Final = 1024 * 1024
+"""Of a job file."""
+
+PAIRS: Final = ("environment", "secrets", "labels")
+
+
+class Options(TypedDict, total=False):
+    """What a command or a function asks for, as the options of ``runner run`` say it."""
+
+    name: str
+    gpus: int
+    cpus: float
+    memory: str
+    time: str
+    code: str | None
+    """The directory that it starts in a copy of: the current one. None: no code."""
+    requirements: str | bool
+    """A file with packages. True: ``requirements.txt`` if the code has one. False: none."""
+    packages: Sequence[str]
+    image: str
+    checkpoint: str
+    resume_args: Sequence[str]
+    mounts: Mapping[str, str]
+    """Files and directories of the host, by the path below ``/data`` where they are, read-only."""
+    environment: Mapping[str, str]
+    secrets: Mapping[str, str]
+    labels: Mapping[str, str]
+    profile: str
+    network: str
+    priority: int
+    priority_class: str
+    after: Sequence[Job[Any] | str]
+    """Jobs that must succeed before; ``JOB:any`` and ``JOB:failed`` say another end."""
+    not_before: str
+    attempts: int
+
+
+class Spec(NamedTuple):
+    """A job file as it is sent."""
+
+    path: str
+    text: bytes
+    shown: str
+    name: str | None = None
+    instead: Mapping[str, object] = {}
+
+
+def submit(
+    what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], /, **options: Unpack[Options]
+) -> Job[dict[str, Any]]:
+    """Submit a job file, the fields of one as a mapping, or a command as a list of words.
+
+    Of a job file, ``options`` may be ``name``, ``priority``, ``priority_class``, ``after`` and
+    ``not_before``, which replace what it says.
+
+    Raises:
+        UsageError: something in it must be changed, or it makes several jobs: see ``submit_all``.
+        Refused: a rule forbids it.
+        Unavailable: no daemon answers.
+    """
+    connection, spec = connect(), make_spec(what, options)
+    _check_number(connection, spec, several=False)
+    return send(connection, spec)[0]
+
+
+def submit_all(
+    what: str | os.PathLike[str] | Mapping[str, Any], /, **options: Unpack[Options]
+) -> list[Job[dict[str, Any]]]:
+    """Submit all jobs of a job file with a matrix, or none of them; see ``submit``."""
+    connection, spec = connect(), make_spec(what, options)
+    _check_number(connection, spec, several=True)
+    return send(connection, spec)
+
+
+def send(connection: Connection, spec: Spec) -> list[Job[Any]]:
+    """Submit a job file, and return its jobs; what the daemon warns of becomes warnings."""
+    place = placed(spec.path, spec.text)
+    answer = connection.submit(place, spec.text, spec.name, instead=spec.instead, shown=spec.shown)
+    for warning in answer.get("warnings", ()):
+        warnings.warn(warning, stacklevel=4)
+    return [Job(each, connection) for each in answer["jobs"]]
+
+
+def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
+    """Refuse a job file that makes a schedule, or several jobs if one is wanted, before it is submitted."""
+    if b"schedule" not in spec.text and (several or b"matrix" not in spec.text):
+        return
+    place = placed(spec.path, spec.text)
+    plan = connection.submit(
+        place, spec.text, spec.name, dry_run=True, instead=spec.instead, shown=spec.shown
+    )
+    if "schedule" in plan:
+        raise UsageError(f"{spec.shown}: schedule: has no job yet; make it with runner submit")
+    if not several and len(plan.get("jobs", ())) > 1:
+        raise UsageError(f"{spec.shown}: matrix: makes {len(plan['jobs'])} jobs; use submit_all")
+
+
+def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], options: Options) -> Spec:
+    """Return what is sent for a job file, its fields or a command.
+
+    Raises:
+        UsageError: the file cannot be read, or an option is not for it.
+    """
+    here = os.path.join(os.getcwd(), SHOWN)  # noqa: PTH109, PTH118  as the command line does
+    if isinstance(what, str | os.PathLike):
+        from pathlib import Path  # noqa: PLC0415
+
+        from runner.base.textfile import read_source  # noqa: PLC0415  others need no file
+
+        return Spec(os.fspath(what), read_source(Path(what)), os.fspath(what), *_replaced(options))
+    if isinstance(what, Mapping):
+        text = json.dumps(dict(what), indent=1, ensure_ascii=False).encode()
+        return Spec(here, text, SHOWN, *_replaced(options))
+    return Spec(here, command_text(tuple(what), options), SHOWN)
+
+
+def _replaced(options: Options) -> tuple[str | None, dict[str, object]]:
+    """Return the name, and what else replaces fields of a job file."""
+    if others := options.keys() - OF_A_FILE:
+        raise UsageError(f"{min(others)}: is for commands and functions; say it in the job file")
+    instead: dict[str, Any] = {**options}
+    name = instead.pop("name", None)
+    if "after" in instead:
+        instead["after"] = [dict(each) for each in _after(instead["after"])]
+    return name, instead
+
+
+def command_text(command: tuple[str, ...], options: Options) -> bytes:
+    """Return the job file of a command, with the options of ``runner run``.
+
+    Raises:
+        UsageError: there is no command, or an option is unknown.
+    """
+    if not command:
+        raise UsageError("submit: there is no command")
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise UsageError(f"{min(unknown)}: no such option; there are {', '.join(Options.__annotations__)}")
+    given: dict[str, Any] = {"code": ".", **options}
+    requirements = given.pop("requirements", True)
+    if requirements is True:
+        file = os.path.normpath(f"{given['code']}/{REQUIREMENTS}")
+        is_there = given["code"] is not None and "image" not in given and os.path.isfile(file)  # noqa: PTH113
+        requirements = file if is_there else None
+    for name in PAIRS:
+        given[name] = tuple(given.get(name, {}).items())
+    mounts = [{"source": source, "target": target} for target, source in given.pop("mounts", {}).items()]
+    after = _after(given.pop("after", ()))
+    line = CommandLine(command, requirements=requirements or None, mounts=tuple(mounts), after=after, **given)
+    text = yaml_text(line.fields()).encode()
+    if len(text) > MOST_BYTES:
+        raise UsageError("submit: more than 1 MiB is sent with the job; put it in a file and mount that")
+    return text
+
+
+def _after(jobs: Sequence[Job[Any] | str]) -> tuple[dict[str, str], ...]:
+    """Return jobs that must have ended before as the job file has them."""
+    found = []
+    for job in jobs:
+        name, _, condition = (job.id if isinstance(job, Job) else job).partition(":")
+        found.append({"job": name, "condition": condition or "ok"})
+    return tuple(found)

@@ -1,0 +1,98 @@
+"""Functions as jobs of a real daemon: their results and their exceptions come back."""
+
+import asyncio
+import functools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpu_job_runner as runner
+from tests.fakes.daemon.service import Service, service
+from tests.fakes.patience import patience
+
+PYTHON = "/usr/bin:/bin"
+"""Where users find a Python: that of the tests may be in somebody's home."""
+
+
+@pytest.fixture(scope="module", name="daemon")
+def _daemon() -> Iterator[Service]:
+    with service(executor="process") as made:
+        made.env["PATH"] = PYTHON
+        yield made.start()
+
+
+@pytest.fixture(autouse=True)
+def _here(daemon: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_SOCKET", str(daemon.socket))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def scale(x: float, by: float = 2.0) -> float:
+    from sdk_beside import offset  # type: ignore[import-not-found]  # a module of the code directory
+
+    return float(x * by + offset)
+
+
+def fail(key: str) -> None:
+    raise KeyError(key)
+
+
+def by_value(module: str) -> None:
+    """Let the functions of this file travel as those of a script or a notebook do."""
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[module])
+
+
+def test_functions_return_and_raise_as_if_they_were_called_here(tmp_path: Path) -> None:
+    by_value(__name__)
+    (tmp_path / "sdk_beside.py").write_text("offset = 1\n")
+    first = runner.run(functools.partial(scale, by=3.0), 5, name="first", labels={"kind": "call"})
+    grid = runner.map(scale, {"x": [1.0, 2.0], "by": [10.0]})
+    bad = runner.run(fail, "ouch")
+
+    async def together() -> list[float]:
+        return await asyncio.gather(*grid)
+
+    assert first.result(patience()) == 16.0
+    assert asyncio.run(together()) == [11.0, 21.0]
+    with pytest.raises(runner.RemoteError, match="fail: KeyError: 'ouch'") as told:
+        bad.result(patience())
+    assert isinstance(told.value.__cause__, KeyError)
+    assert "in fail" in told.value.traceback
+    again = runner.find("first")
+    assert [job.id for job in runner.find_all(label="kind=call")] == [again.id]
+    assert again.result() == 16.0
+    assert again.events()[0]["kind"] == "submitted"
+
+
+def test_what_another_user_returned_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    by_value(__name__)
+    (tmp_path / "sdk_beside.py").write_text("offset = 0\n")
+    job = runner.run(scale, 1)
+    job.wait(patience())
+    monkeypatch.setattr(runner.Job, "is_mine", lambda _: False)
+    with pytest.raises(runner.Refused, match="another user's"):
+        job.result()
+
+
+def test_what_cannot_be_pickled_is_refused_before_anything_is_submitted() -> None:
+    with pytest.raises(runner.UsageError, match="scale: cannot be pickled"):
+        _ = runner.run(scale, (each for each in "ab"))
+
+
+def test_a_job_with_another_python_says_so(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").touch()
+    import base64
+    import pickle
+    import zlib
+
+    from gpu_job_runner import call
+
+    packed = {"python": (2, 7)}
+    words = [base64.b64encode(zlib.compress(pickle.dumps(packed))).decode()]
+    with pytest.raises(SystemExit, match=r"the function is of Python 2\.7, and the job has 3"):
+        call.main(words)

@@ -1,0 +1,139 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import gpu_job_runner as runner
+from gpu_job_runner.submission import make_spec
+from tests.fakes.daemon.api import AT, FakeApi, Problem, an_attempt, ended
+
+
+def test_a_job_file_is_sent_as_it_is_with_what_replaces_it(api: FakeApi, job_file: Path) -> None:
+    job = runner.submit(job_file, name="other", priority=7, after=["first", "second:any"])
+    assert (job.id, job.name) == ("000001", "other")
+    body = api.asked[-1][2]
+    assert body is not None
+    assert api.submitted == [b"name: train\n"]
+    assert body["path"] == str(job_file)
+    after = [{"job": "first", "condition": "ok"}, {"job": "second", "condition": "any"}]
+    assert body["instead"] == {"priority": 7, "after": after}
+
+
+def test_a_mapping_is_a_job_file_of_the_current_directory(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = {"name": "a 'b\"", "workload": {"kind": "program", "command": ["x", "ü: #"]}}
+    _ = runner.submit(said)
+    assert yaml.safe_load(api.submitted[0]) == said
+    assert api.asked[-1][2] is not None
+    assert Path(api.asked[-1][2]["path"]).parent == tmp_path
+
+
+def test_a_command_makes_the_file_that_runner_run_makes(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "requirements.txt").touch()
+    first = runner.submit(["true"], requirements=False)
+    _ = runner.submit(
+        ("python", "train.py"),
+        gpus=2,
+        time="2h",
+        mounts={"/data/x": "/srv/x"},
+        after=[first],
+        labels={"a": "1"},
+    )
+    assert yaml.safe_load(api.submitted[1]) == {
+        "name": "train",
+        "workload": {"kind": "program", "command": ["python", "train.py"], "code": "."},
+        "resources": {"gpus": 2, "time_limit": "2h"},
+        "image": {"requirements": "requirements.txt"},
+        "mounts": [{"source": "/srv/x", "target": "/data/x"}],
+        "labels": {"a": "1"},
+        "queue": {"after": [{"job": "000001", "condition": "ok"}]},
+    }
+
+
+def test_the_errors_are_those_of_the_command_line(api: FakeApi, job_file: Path) -> None:
+    lines = "j.yaml:1:1: a: unknown field", "j.yaml:2:1: b: unknown"
+    for code, kind in ((2, runner.UsageError), (3, runner.Refused), (4, runner.Unavailable)):
+        api.problem = Problem(422, "usage", code, *lines)
+        with pytest.raises(kind) as told:
+            _ = runner.submit(job_file)
+        assert str(told.value) == "\n".join(lines)
+    assert issubclass(runner.JobFailed, runner.RunnerError)
+
+
+def test_what_would_be_dropped_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("{}")
+    with pytest.raises(runner.UsageError, match="gpus: is for commands"):
+        make_spec(file, {"gpus": 1})
+    with pytest.raises(runner.UsageError, match="gpu: no such option"):
+        make_spec(["true"], {"gpu": 1})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(runner.UsageError, match="there is no command"):
+        make_spec([], {})
+    with pytest.raises(runner.UsageError, match="more than 1 MiB"):
+        make_spec(["echo", "x" * 2**20], {})
+    with pytest.raises(runner.UsageError, match="absent"):
+        make_spec(tmp_path / "absent.yaml", {})
+
+
+def test_a_matrix_is_for_submit_all_alone(api: FakeApi, tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text("matrix: {}\n")
+    api.matrix = 3
+    with pytest.raises(runner.UsageError, match="matrix: makes 3 jobs; use submit_all"):
+        _ = runner.submit(file)
+    assert not api.jobs
+    api.matrix = 3
+    assert len(runner.submit_all(file)) == 3
+
+
+def test_warnings_of_the_daemon_are_warnings(api: FakeApi, job_file: Path) -> None:
+    api.warnings = ["data: 3 files"]
+    with pytest.warns(UserWarning, match="data: 3 files"):
+        _ = runner.submit(job_file)
+
+
+def test_a_job_that_ends_badly_raises_with_its_reason(api: FakeApi) -> None:
+    api.add("train", **ended("failed", why="exit code 1: KeyError"))
+    job = runner.find("train")
+    assert (job.state, job.done, job.wait()) == ("failed", True, "failed")
+    with pytest.raises(runner.JobFailed, match="train: failed: exit code 1: KeyError") as told:
+        job.result()
+    assert told.value.job is job
+
+
+def test_a_wait_ends_in_time_with_what_the_job_does(api: FakeApi) -> None:
+    api.add("train", state="queued", why="no device is free")
+    with pytest.raises(TimeoutError, match="train: queued after 0 s: no device is free"):
+        runner.find("train").wait(0)
+
+
+def test_a_job_is_controlled_as_by_the_commands(api: FakeApi) -> None:
+    api.add("train")
+    job = runner.find("train")
+    job.cancel()
+    job.hold()
+    job.release()
+    job.restart("scratch")
+    asked = [(path, body) for method, path, body in api.asked if method == "POST"]
+    assert [path.rpartition("/")[2] for path, _ in asked] == ["cancel", "hold", "release", "restart"]
+    assert json.loads(json.dumps(asked[-1][1])) == {"from": "scratch"}
+
+
+def test_the_log_is_read_whole_and_followed_over_attempts(api: FakeApi) -> None:
+    job = api.add("train", **ended("succeeded"), attempts=[an_attempt(n, ended_at=AT) for n in (1, 2)])
+    api.logs = {(job["id"], 1): b"eins\n", (job["id"], 2): "zwei ü\n".encode()}
+    found = runner.find("train")
+    assert found.logs(1) == "eins\n"
+    assert "".join(found.follow()) == "eins\nzwei ü\n"
+
+
+def test_every_name_that_is_promised_can_be_had() -> None:
+    assert {name: getattr(runner, name) for name in runner.__all__}.keys() <= {*dir(runner)}
+    with pytest.raises(AttributeError, match="no attribute 'sumbit'"):
+        _ = runner.sumbit

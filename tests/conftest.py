@@ -1,4 +1,4 @@
-"""What every test may ask for: an engine, a base image, a daemon of its own."""
+"""Fixtures of every test: an engine, a base image, a daemon of its own."""
 
 import gc
 import os

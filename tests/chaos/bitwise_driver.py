@@ -44,7 +44,7 @@ assert trainer.__name__ in sys.modules, "imported here once, so that no attempt 
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """What a finished job left: its weights, and the whole state of its last checkpoint."""
+    """Digests of the files of a finished job: its weights, and the whole state of its last checkpoint."""
 
     weights: str | None
     state: str | None

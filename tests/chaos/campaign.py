@@ -76,7 +76,7 @@ CHANGED: Final = {"cpus": 1, "memory": "128MiB"}
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a submission has to become."""
+    """Expected result of a submission."""
 
     outcomes: frozenset[str]
     ids: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Expected:
 
 @dataclass
 class Load:
-    """What people do to one daemon while it is killed."""
+    """Requests of people to one daemon while it is killed."""
 
     daemon: Service
     executor: Executor

@@ -41,7 +41,7 @@ PROGRAM: Final = (
 
 @dataclass(frozen=True)
 class Trial:
-    """What happens to one training."""
+    """Interruption of one training."""
 
     seed: int
     rank: int

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.engine
 
 @dataclass(frozen=True)
 class Moment:
-    """Which request of the daemon to catch, and what a person asks for to bring it about."""
+    """Request of the daemon to catch, and the command of a person that brings it about."""
 
     name: str
     where: Literal["before", "after"]

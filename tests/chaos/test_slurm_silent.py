@@ -1,4 +1,4 @@
-"""What a user is told while slurmctld is dead, and of terminals and ports of attempts on nodes."""
+"""Messages to users while slurmctld is dead, and terminals and ports of attempts on nodes."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What may be wrong with the state directory itself: stale, taken, newer, damaged, full."""
+"""Faults of the state directory itself: stale, taken, newer, damaged, full."""
 
 import os
 import shutil

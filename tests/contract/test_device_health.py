@@ -28,7 +28,7 @@ print(json.dumps({uuid: dataclasses.asdict(h) for uuid, h in NvidiaHealth().read
 
 
 class Place(Protocol):
-    """Where two devices, ``a`` and ``b``, can be made to be anyhow."""
+    """Host whose two devices, ``a`` and ``b``, can be put into any state."""
 
     def be(self, name: str, *, util: int | None = None, used: float | None = None) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What every executor promises, played on the fake, on processes and on containers."""
+"""Promises of every executor, played on the fake, on processes and on containers."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture(scope="module", params=["process", DOCKER, "slurm", SLURM_CRUN])
 def real(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Where programs really run."""
+    """Yield the places in which programs really run."""
     yield from _place(request)
 
 

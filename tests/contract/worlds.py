@@ -76,7 +76,7 @@ class Place:
 
     @property
     def real(self) -> bool:
-        """Whether programs really run here."""
+        """Return True if programs really run here."""
         return self.fake is None
 
     def executor(self) -> Executor:

@@ -1,4 +1,4 @@
-"""What another user of the machine tries against a daemon of root, over its socket and beside it."""
+"""Attacks of another user of the machine on a daemon of root, over its socket and beside it."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Why did it end? What the engine's evidence says about each way to die, in real containers.
+"""Causes of the end of an attempt, from the engine's evidence about each way to die in real containers.
 
 The exit code and the kernel's word about memory are separate facts: 137 has many causes,
 and a job whose child was killed for memory may well exit with 0.

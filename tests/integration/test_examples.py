@@ -20,7 +20,7 @@ EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 
 @dataclass(frozen=True)
 class Short:
-    """How far an example goes here, and the error that is then smaller than the trivial one."""
+    """Short run of an example: its steps, and the error that is then below the trivial one."""
 
     steps: int
     error: str = "eval_loss"

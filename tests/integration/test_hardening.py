@@ -103,7 +103,7 @@ def place(engine: str, base_image: str, bake: Bake) -> Iterator[Place]:  # noqa:
 
 @pytest.fixture(scope="module")
 def inside(place: Place) -> tuple[dict[str, Any], str]:
-    """What a running job sees, and the name of its container, which still runs."""
+    """Return the view of a running job, and the name of its container, which still runs."""
     program = f"{LOOK}\nimport time; time.sleep(1000)"
     request = replace(place.request("python3", "-c", program, job="looks"), limits=LIMITS)
     place.executor().launch(request)

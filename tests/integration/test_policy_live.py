@@ -1,4 +1,4 @@
-"""What the default policy makes of real ends: each is provoked in a container, and looked at from outside."""
+"""Real ends under the default policy: each is provoked in a container, and looked at from outside."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What ``runner show`` tells about a training and about a program, in containers."""
+"""Reports of ``runner show`` about a training and about a program, in containers."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a real Slurm does to attempts: it loses answers, and people act behind our back."""
+"""Attempts in a real Slurm that loses answers, while people act behind our back."""
 
 import os
 import pwd

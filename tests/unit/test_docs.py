@@ -1,4 +1,4 @@
-"""What the pages under ``docs`` say, compared with what the code does."""
+"""Statements of the pages under ``docs``, compared with what the code does."""
 
 import json
 import re

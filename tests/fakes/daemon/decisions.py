@@ -1,4 +1,4 @@
-"""What a policy may have said about an end: rulings for tests that do not ask one."""
+"""Rulings of a policy about an end, for tests that do not ask one."""
 
 from datetime import timedelta
 

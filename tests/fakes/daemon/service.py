@@ -123,7 +123,7 @@ class Service(JobFiles):
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a shell of its user would have."""
+        """Return the environment of a shell of its user."""
         known = {"RUNNER_STATE_DIR": str(self.state), "RUNNER_SETTINGS": str(self.settings_file)}
         others = {k: v for k, v in os.environ.items() if not k.startswith("RUNNER_")}
         return {**others, **known, **self.env}

@@ -180,7 +180,7 @@ class Day:
             assert standing.reason or standing.state is DeviceState.FREE, f"{uuid}: {standing.state}, why?"
 
     def _everybody_is_told(self) -> None:
-        """Whoever waited before the last plan and waits now knows why; whoever is held, too."""
+        """Assert that every job that waits or is held has a reason."""
         daemon, waiting = self.service.daemon, frozenset(self.service.daemon.scheduler.jobs.pending)
         silent = [job_id for job_id in waiting & self._waited if not daemon.why(job_id)]
         self._waited = waiting

@@ -1,4 +1,4 @@
-"""What must be true of a machine whatever happens on it, asked after every event.
+"""Invariants of a machine whatever happens on it, asked after every event.
 
 Pure questions about values of the daemon; a broken rule is an ``AssertionError`` with what broke it.
 """
@@ -24,7 +24,7 @@ EARLY_S = 1.0
 
 @dataclass(frozen=True)
 class Holding:
-    """What a job holds, and on whose account."""
+    """Resources that a job holds, and the account that pays for them."""
 
     job_id: str
     owner: str
@@ -66,7 +66,7 @@ def _within(whose: str, held: list[Holding], quota: Quota) -> None:
 
 
 def only_what_is_free_is_lent(snapshot: Snapshot, made: Plan) -> None:
-    """What a plan starts gets devices that are free, clean and nobody else's."""
+    """Assert that a plan starts jobs on devices that are free, clean and nobody else's."""
     devices = {each.uuid: each for host in snapshot.hosts for each in host.devices}
     taken = {uuid for job in snapshot.running for uuid in job.devices}
     for start in made.starts:
@@ -107,7 +107,7 @@ def maintenance_is_kept(snapshot: Snapshot, made: Plan) -> int:
 
 
 def every_wait_is_explained(snapshot: Snapshot, made: Plan) -> None:
-    """Whoever does not start is told why."""
+    """Assert that every job that does not start has a reason."""
     started = {start.job_id for start in made.starts}
     silent = [
         job.job_id
@@ -121,7 +121,7 @@ def every_wait_is_explained(snapshot: Snapshot, made: Plan) -> None:
 
 
 def nobody_is_passed_over(snapshot: Snapshot, made: Plan) -> int:
-    """What starts behind an overdue job does not take what that job needs; return how many were looked at.
+    """Assert that nothing that starts takes what an overdue job needs; return the number of those.
 
     Exactly: an overdue job that would start if only the overdue were waiting does start.  One for which
     devices are reserved then is promised no later time, whatever starts behind it.  One that waits for a
@@ -162,7 +162,7 @@ def _promises_hold(without: Plan, after: Plan, behind: Iterable[RunningJob]) -> 
 
 @dataclass(frozen=True)
 class _Needy:
-    """Which quotas overdue jobs wait for, and which jobs wait for devices that are promised to others."""
+    """Quotas that overdue jobs wait for, and jobs that wait for devices promised to others."""
 
     places: Placements
     closed: frozenset[str]

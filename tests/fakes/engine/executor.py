@@ -28,7 +28,7 @@ from runner.core.ports.executor import (
 
 @dataclass(frozen=True)
 class Program:
-    """How the fake plays a program: when it ends, and what signals do to it."""
+    """Script of a program for the fake: its end, and its reactions to signals."""
 
     exit_code: int | None = None  # at once; None: it runs until something ends it
     on_signal: Mapping[int, int | None] = field(default_factory=dict)  # exit code; None: ignored

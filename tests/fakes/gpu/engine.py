@@ -44,7 +44,7 @@ class Start:
 
 @dataclass
 class Injector:
-    """What an engine with GPUs knows of them."""
+    """Knowledge of an engine about its GPUs."""
 
     engine: Path
     host: NvidiaHost

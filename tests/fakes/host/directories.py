@@ -84,7 +84,7 @@ def running(  # noqa: PLR0913  a job has many sides
 
 
 class More(TypedDict, total=False):
-    """What else a snapshot may hold."""
+    """Optional contents of a snapshot."""
 
     user_usage: Mapping[str, float]
     group_usage: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""How much is drawn at random: enough for every build, and as much more as somebody wants to wait for."""
+"""Number of random trials: enough for every build, and as many more as somebody wants to wait for."""
 
 import os
 from typing import Final

@@ -60,7 +60,7 @@ NAME: Final = "files.example"
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Where the servers are."""
+    """Addresses of the servers."""
 
     address: str
     """Of the file server at port 80 and of the name server."""

@@ -1,4 +1,4 @@
-"""What importing a module really loads, in an interpreter that has loaded nothing else.
+"""Modules that an import really loads, in an interpreter that has loaded nothing else.
 
 import-linter reads import statements and ruff reads names; only this sees what comes along
 through a third party, or through an import inside a function that runs at import time.

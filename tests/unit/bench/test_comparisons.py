@@ -1,4 +1,4 @@
-"""What is compared is the same thing on both sides, and leaves nothing behind."""
+"""Comparisons run the same thing on both sides, and leave nothing behind."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What docs/explanation/benchmarks.md says, compared with what is measured."""
+"""Statements of docs/explanation/benchmarks.md, compared with what is measured."""
 
 from pathlib import Path
 

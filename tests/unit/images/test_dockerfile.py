@@ -1,4 +1,4 @@
-"""What a Dockerfile of a user may say."""
+"""Contents that a Dockerfile of a user may have."""
 
 import pytest
 

@@ -13,7 +13,7 @@ def test_a_lock_is_taken_once_and_free_afterwards(tmp_path: Path) -> None:
 
 
 def test_nobody_else_can_open_the_file_of_a_lock(tmp_path: Path) -> None:
-    """Whoever can open it for reading can hold it, and keep every job waiting for its image."""
+    """A user who can open it for reading can hold it, and keep every job waiting for its image."""
     (tmp_path / "locks").mkdir(mode=0o755)  # as it was made once
     with try_locked(tmp_path, "base"):
         assert (tmp_path / "locks").stat().st_mode & 0o777 == 0o700

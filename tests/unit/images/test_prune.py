@@ -1,4 +1,4 @@
-"""What can go is what no new job gets and no container uses."""
+"""Images that can go: no new job gets them and no container uses them."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What counts as covered: every line and branch of the core, and most of the rest."""
+"""Required coverage: every line and branch of the core, and most of the rest."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the processes of the data-parallel measurement report becomes two lines, or a reason why not."""
+"""Reports of the processes of the data-parallel measurement become two lines, or a reason why not."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is measured as dispatching is the whole life of every job."""
+"""Dispatching is measured as the whole life of every job."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is measured is the same graphs, kept and rebuilt."""
+"""The measurement compares the same graphs, kept and rebuilt."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What is compared at the scale of 10,000 sequences, and how it is counted."""
+"""Comparison at the scale of 10,000 sequences, and the counts in it."""
 
 import pytest
 

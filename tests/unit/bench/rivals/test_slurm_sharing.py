@@ -1,4 +1,4 @@
-"""How a node of Slurm is set up to share."""
+"""Set-up of a node of Slurm for sharing."""
 
 from pathlib import Path
 

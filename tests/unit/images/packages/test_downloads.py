@@ -1,4 +1,4 @@
-"""How far a download is, from what the resolver's program says and what the lock knows."""
+"""Progress of a download, from what the resolver's program says and what the lock knows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the resolver is given, and what its answers mean."""
+"""Input of the resolver, and the meaning of its answers."""
 
 import zipfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which index torch comes from, where a job asks for another one."""
+"""Index of torch, where a job asks for another one."""
 
 from images.packages.resolve import torch_index
 from images.packages.values import Indexes, Installed, PythonFacts, Requirements

@@ -1,4 +1,4 @@
-"""What a save costs and how often the host interrupts come to when the next one is due."""
+"""Time of the next save, from its cost and the rate of interruptions by the host."""
 
 import math
 

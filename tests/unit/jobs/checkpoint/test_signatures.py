@@ -1,4 +1,4 @@
-"""What a checkpoint fits."""
+"""Compatibility of a checkpoint with a training."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a reader of checkpoints believes, and what it does not; no torch needed on this side."""
+"""Checks of a reader of checkpoints; no torch needed on this side."""
 
 import errno
 import json

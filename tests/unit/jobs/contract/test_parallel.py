@@ -1,4 +1,4 @@
-"""How processes share a training, as the spec says it, and where each of them writes."""
+"""Processes that share a training, as the spec says it, and the files that each of them writes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the reader of motions takes, and where it says that something is wrong."""
+"""Motions that the reader takes, and the place in its message about a wrong one."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -37,7 +37,7 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> Score:
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> StopRequests:
-    """What is asked of the next attempt."""
+    """Return the stop requests of the next attempt."""
     asked = StopRequests()
     monkeypatch.setattr("jobs.__main__.listen", lambda: asked)
     return asked

@@ -1,4 +1,4 @@
-"""Who makes the batches, and where they wait, changes the time and nothing else."""
+"""Batches of any loader and from any place change the time and nothing else."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a training ends with, whatever happens around it."""
+"""Results of a training, whatever happens around it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What is kept is bounded, and made again when it was given up."""
+"""The number of kept values is bounded, and a discarded one is made again."""
 
 import pickle
 

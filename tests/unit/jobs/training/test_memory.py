@@ -16,7 +16,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 class Card:
-    """What torch.cuda says of a card of 100 MiB."""
+    """Fake of torch.cuda with a card of 100 MiB."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, peak: int) -> None:
         self.emptied = self.reset = 0

@@ -1,4 +1,4 @@
-"""What is not finite never reaches the weights; fp16 skips what its scale was too large for."""
+"""Values that are not finite never reach the weights; fp16 skips what its scale was too large for."""
 
 import math
 
@@ -22,7 +22,7 @@ FP16 = {"precision": "fp16"}
 
 @pytest.fixture
 def factor(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What every loss is multiplied with, changeable."""
+    """Multiply every loss with a factor that a test can change."""
     factors = [1.0]
     loss_sum = CausalLanguageModel.loss_sum
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""What does not fit is halved in process: the same step, the same draws, the same effective batch."""
+"""Batches that do not fit are halved in process: same step, same draws, same effective batch."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What Slack, Mattermost and ntfy are sent, and that users cannot make more of it than text."""
+"""Messages to Slack, Mattermost and ntfy; users cannot make more of them than text."""
 
 import json
 from dataclasses import replace

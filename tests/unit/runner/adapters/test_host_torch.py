@@ -18,7 +18,7 @@ GPU = Device("GPU-1", "nvidia", "NVIDIA H100 80GB HBM3", label="GPU-0", capabili
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What is installed, which a test fills."""
+    """Return the installed packages, which a test fills."""
     packages: dict[str, str] = {}
 
     def version(name: str) -> str:

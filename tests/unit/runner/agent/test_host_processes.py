@@ -1,4 +1,4 @@
-"""What is said and refused where attempts run without containers."""
+"""Warnings and refusals where attempts run without containers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a person sees of a change, and what the daemon is asked for it."""
+"""Output of a change for a person, and the request to the daemon."""
 
 import json
 from base64 import b64decode

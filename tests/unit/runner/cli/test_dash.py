@@ -1,4 +1,4 @@
-"""What ``runner dash`` prints, and what it gives to a browser."""
+"""Output of ``runner dash``, and the link that it gives to a browser."""
 
 import stat
 import time

@@ -1,4 +1,4 @@
-"""What ``runner images`` says where there is no engine to talk to."""
+"""Output of ``runner images`` without an engine to talk to."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which commands start without the library of the command line."""
+"""Commands that start without the library of the command line."""
 
 import os
 from collections.abc import Mapping

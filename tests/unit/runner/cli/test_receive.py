@@ -1,4 +1,4 @@
-"""What a client on another machine sends is taken by content, into a tree that nothing leads out of."""
+"""Files of a client on another machine are taken by content, into a tree that nothing leads out of."""
 
 import errno
 import hashlib

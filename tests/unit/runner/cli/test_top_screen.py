@@ -1,4 +1,4 @@
-"""What one screen of ``runner top`` shows, for every size of it."""
+"""One screen of ``runner top``, for every size of it."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a submission sends to a server: the files that a job file names, under their paths on this machine."""
+"""Upload of a submission: the files that a job file names, under their paths on this machine."""
 
 from pathlib import Path
 

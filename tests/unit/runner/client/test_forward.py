@@ -1,4 +1,4 @@
-"""Whose a connection of the loopback is."""
+"""Owner of a connection of the loopback."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a client says of hosts and of the daemons there."""
+"""Messages of a client about hosts and the daemons there."""
 
 import os
 from pathlib import Path

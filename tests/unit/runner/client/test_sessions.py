@@ -1,4 +1,4 @@
-"""What is said at the end of a session."""
+"""Message at the end of a session."""
 
 import pytest
 

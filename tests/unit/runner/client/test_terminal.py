@@ -1,4 +1,4 @@
-"""What is typed at a terminal inside of a job, before it leaves this machine."""
+"""Input at a terminal inside of a job, before it leaves this machine."""
 
 import pytest
 

@@ -23,7 +23,7 @@ NEEDLESS = [HealthCheck.too_slow]
 
 @dataclass
 class Truth:
-    """What is really on a device, whoever knows it."""
+    """Real state of a device, whether anybody knows it or not."""
 
     pids: set[int] = field(default_factory=set)
     lost: bool = False

@@ -338,7 +338,7 @@ class Looking(FakeAttempts):
 def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
     case: Case, revision: int, seen: str, fits: FactValue | None
 ) -> None:
-    """Whether its checkpoint fits another revision, nobody here knows."""
+    """Nobody here knows whether its checkpoint fits another revision."""
     case.host.store.add(case.row(case.job), "submitted")
     running = Running(NOW, "img", case.attempt, Allocation())
     row = case.row(replace(case.job, revision=revision, state=running))

@@ -1,4 +1,4 @@
-"""What the latest jobs of a name say about how long the next one takes."""
+"""Estimates of the next duration from the latest jobs of a name."""
 
 import random
 from dataclasses import dataclass, field

@@ -213,7 +213,7 @@ def test_an_attempt_that_was_launched_may_lock_its_lineage_before_that_is_record
 
 
 class NativePanic(BaseException):
-    """What a library raises that is written in another language."""
+    """Exception of a library that is written in another language."""
 
 
 @pytest.mark.parametrize("mistake", [RuntimeError("oops"), NativePanic("oops")])

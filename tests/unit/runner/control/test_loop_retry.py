@@ -1,4 +1,4 @@
-"""What is tried again, when, and by which clock."""
+"""Retries of the loop: their subject, their time and their clock."""
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What observations of the executor mean, one after the other."""
+"""Meaning of observations of the executor, one after the other."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What can be lent is what the machine has, less what is lent and what is not fit."""
+"""The machine can allocate what it has, less what is allocated and what is not fit."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -67,7 +67,7 @@ HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Wish:
-    """What a test hands in."""
+    """Submission of a test."""
 
     gpus: int = 1
     owner: Owner = ANN

@@ -1,4 +1,4 @@
-"""When the limits of the service levels are learned, and when the settings decide."""
+"""Limits of the service levels: learned, or from the settings."""
 
 from dataclasses import dataclass, field
 

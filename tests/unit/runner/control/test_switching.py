@@ -1,4 +1,4 @@
-"""What switching has cost, as it is observed."""
+"""Observed cost of switching."""
 
 import json
 from datetime import UTC, datetime, timedelta

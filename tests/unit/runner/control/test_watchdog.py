@@ -1,4 +1,4 @@
-"""What looking after running attempts leads to, at a host where time passes only when a test says so."""
+"""Results of looking after running attempts, at a host where time passes only when a test says so."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a look at the directory of a running attempt finds, and what an attempt is told about saving."""
+"""Findings in the directory of a running attempt, and requests to save."""
 
 import os
 from dataclasses import replace

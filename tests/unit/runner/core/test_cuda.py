@@ -1,4 +1,4 @@
-"""Which build of torch a driver and its GPUs can run."""
+"""Builds of torch that a driver and its GPUs can run."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a schedule submits, over times that the test makes up."""
+"""Firings of a schedule, over times that the test makes up."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Who is let in, and which requests may change something."""
+"""Admission of browsers, and of requests that change something."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Where the dashboard listens."""
+"""Address of the dashboard."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What is known of prepared data sets without reading them."""
+"""Facts about prepared data sets that need no reading of them."""
 
 import json
 from pathlib import Path

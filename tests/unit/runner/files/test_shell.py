@@ -1,4 +1,4 @@
-"""What only a shell understands, in the command of a program that runs without one."""
+"""Shell syntax in the command of a program that runs without a shell."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which executor a daemon takes that starts, above all while no engine answers."""
+"""Executor of a daemon that starts, above all while no engine answers."""
 
 from typing import Literal
 

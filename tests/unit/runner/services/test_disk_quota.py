@@ -1,4 +1,4 @@
-"""Which limits are in force, and what is said when one is exceeded."""
+"""Limits in force, and the messages about an exceeded one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which run directories the limits do not allow to stay."""
+"""Run directories that the limits do not allow to stay."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

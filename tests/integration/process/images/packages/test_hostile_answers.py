@@ -1,4 +1,4 @@
-"""What resolvers, builds and images answer is somebody else's: none of it is trusted, or followed."""
+"""Hostile answers of resolvers, builds and images: none of them is trusted, or followed."""
 
 import hashlib
 import os

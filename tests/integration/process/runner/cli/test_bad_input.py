@@ -1,4 +1,4 @@
-"""What ``runner run`` and its relatives cannot take: one line, the documented code, nothing left."""
+"""Bad input to ``runner run`` and its relatives: one line, the documented code, nothing left."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a person sees: the same commands with a terminal for standard output."""
+"""Output for people: the same commands with a terminal for standard output."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Which files of a job are sent to a server: git is asked what it tracks."""
+"""Files of a job that are sent to a server: git is asked what it tracks."""
 
 import json
 import os

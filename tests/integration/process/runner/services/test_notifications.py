@@ -1,4 +1,4 @@
-"""Who is told what: rules over a real store, with receivers that take, refuse or are not there."""
+"""Rules of notifications over a real store, with receivers that take, refuse or are not there."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How the container of a trial gets its device, and what its report means."""
+"""Device of the container of a trial, and the meaning of its report."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the adapter concludes from an engine's words; the engine itself is in the contract suite."""
+"""Conclusions of the adapter from an engine's words; the engine itself is in the contract suite."""
 
 import re
 import threading

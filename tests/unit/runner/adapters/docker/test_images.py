@@ -1,4 +1,4 @@
-"""Who waits for which image, and when a build is broken off."""
+"""Waiting of jobs for images, and the end of a build that nobody needs."""
 
 import shutil
 import threading

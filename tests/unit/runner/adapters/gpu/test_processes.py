@@ -1,4 +1,4 @@
-"""Whose processes are, over a made-up ``/proc`` and over a real child of this process."""
+"""Owners of processes, over a made-up ``/proc`` and over a real child of this process."""
 
 import shutil
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a run directory takes of the disk, whatever its job has put there."""
+"""Disk space of a run directory, whatever its job has put there."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the process executor asks before it starts anything."""
+"""Checks of the process executor before it starts anything."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which directory keeps the user of a job from a file."""
+"""The directory that keeps the user of a job from a file."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What is read back from the record of a process, in every state that a crash can leave them."""
+"""Records of processes, in every state that a crash can leave them."""
 
 import os
 from dataclasses import replace

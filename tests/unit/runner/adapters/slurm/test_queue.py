@@ -1,4 +1,4 @@
-"""What is told of a Slurm that answers late, or not at all."""
+"""Messages about a Slurm that answers late, or not at all."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What Slurm's words mean for an attempt; the rows are answers of squeue and sacct of Slurm 22.05."""
+"""Meaning of Slurm's words for an attempt; the rows are answers of squeue and sacct of Slurm 22.05."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

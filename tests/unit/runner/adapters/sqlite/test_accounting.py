@@ -1,4 +1,4 @@
-"""What was lent, from the rows of a real store."""
+"""Allocations, from the rows of a real store."""
 
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What is kept as sums is what the rows say, however often and in whatever parts it was added."""
+"""The sums are what the rows say, however often and in whatever parts they were added."""
 
 import random
 import sqlite3

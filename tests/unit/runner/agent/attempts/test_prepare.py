@@ -1,4 +1,4 @@
-"""Which image a job gets; the rest of the workshop is met through the routes and with real attempts."""
+"""Image of a job; the rest of the workshop is met through the routes and with real attempts."""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is left behind by the threads that look: facts, or nothing, and never a wait."""
+"""Results of the threads that look: facts, or nothing, and never a wait."""
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta

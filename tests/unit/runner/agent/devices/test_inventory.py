@@ -468,7 +468,7 @@ def test_a_shared_device_has_all_its_jobs_also_when_the_scheduler_names_one(site
 
 
 def test_whose_the_processes_are_is_asked_for_all_devices_at_once(site: Site) -> None:
-    """What is known of a process is forgotten when nobody asks about it: its job may have ended since."""
+    """Knowledge of a process is forgotten when nobody asks about it: its job may have ended since."""
     asked: list[set[int]] = []
 
     class Asked(Whose):

@@ -1,4 +1,4 @@
-"""What the inventory knows of devices when a daemon begins: what is normal, and who has left one dirty."""
+"""Devices in the inventory of a daemon that begins: what is normal, and which job left one dirty."""
 
 from pathlib import Path
 

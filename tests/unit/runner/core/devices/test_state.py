@@ -1,4 +1,4 @@
-"""Where a device stands, as a function of what was seen, who has it and what was said."""
+"""State of a device, as a function of what was seen, who has it and what was said."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What a new revision does to a job, in every state, and on the way back."""
+"""Effect of a new revision on a job, in every state, and on the way back."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What holds for every policy, whatever its rules say and whatever happens."""
+"""Properties of every policy, whatever its rules say and whatever happens."""
 
 from collections import Counter
 from collections.abc import Sequence

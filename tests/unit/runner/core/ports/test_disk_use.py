@@ -1,4 +1,4 @@
-"""What run directories take of a disk."""
+"""Disk space of run directories."""
 
 from runner.core.ports.disk_use import DiskUse
 

@@ -1,4 +1,4 @@
-"""What holds in the order by attained service, whatever arrives, costs and is killed.
+"""Properties of the order by attained service, whatever arrives, costs and is killed.
 
 Budget, quantum and work done are properties in ``test_attained``; here are those of the plan: nobody starves,
 shares divide the machine, jobs of several devices and arrays stay whole, and a device has one holder.

@@ -202,7 +202,7 @@ def test_beyond_the_reservations_nobody_passes_an_overdue_job() -> None:
 def test_an_overdue_job_at_one_limit_is_spared_its_others_and_those_behind_keep_their_promises(
     late: int, early: int, most: int
 ) -> None:
-    """What is left of the group's quota is not for somebody who is not overdue.
+    """The rest of the group's quota is not for a job that is not overdue.
 
     Given away, it would be closed in the next plan for the sake of ``swept``, and ``late`` promised nothing.
     """

@@ -1,4 +1,4 @@
-"""Why jobs wait, in words."""
+"""Reasons of pending jobs, in words."""
 
 from dataclasses import replace
 

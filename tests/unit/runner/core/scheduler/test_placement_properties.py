@@ -1,4 +1,4 @@
-"""Which devices a job gets."""
+"""Choice of devices for a job."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Who gives way to whom, and when that pays."""
+"""Choice of the job to preempt, and the gain that it needs."""
 
 from dataclasses import replace
 

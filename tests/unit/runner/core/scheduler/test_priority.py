@@ -1,4 +1,4 @@
-"""Who goes first."""
+"""Order of the queue."""
 
 from dataclasses import replace
 from typing import Unpack

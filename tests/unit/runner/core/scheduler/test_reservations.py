@@ -1,4 +1,4 @@
-"""What holds whatever comes: random sites, random traces, every plan looked at."""
+"""Invariants of plans over random sites and random traces."""
 
 from collections.abc import Iterator
 from dataclasses import replace

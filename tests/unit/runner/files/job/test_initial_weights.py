@@ -1,4 +1,4 @@
-"""What ``workload.init_from`` may say."""
+"""Values of ``workload.init_from``."""
 
 from pathlib import Path
 

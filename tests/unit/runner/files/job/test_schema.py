@@ -19,7 +19,7 @@ WORKLOAD = {"kind": "causal_lm", "data": "stdlib"}
 
 
 class Validator(Protocol):
-    """What these tests use of jsonschema, which has no types."""
+    """Part of jsonschema that these tests use; it has no types."""
 
     def is_valid(self, instance: object) -> bool: ...
 

@@ -1,4 +1,4 @@
-"""What is a secret is known by its value and its purpose, and the message names the way that works."""
+"""Secrets are known by value and purpose, and the message names the way that works."""
 
 import re
 from pathlib import Path

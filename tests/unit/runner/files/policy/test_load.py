@@ -1,4 +1,4 @@
-"""What a policy file may say, and what is said about one that is not right."""
+"""Contents of a policy file, and the messages about a wrong one."""
 
 import re
 from datetime import timedelta

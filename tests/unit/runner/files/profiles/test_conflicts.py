@@ -1,4 +1,4 @@
-"""Which settings of a profile stand against each other, and which have no effect."""
+"""Settings of a profile that contradict each other, or have no effect."""
 
 from collections.abc import Mapping
 from itertools import product

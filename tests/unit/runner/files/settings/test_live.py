@@ -1,4 +1,4 @@
-"""What a reload of the settings changes, and what waits for a restart."""
+"""Changes by a reload of the settings, and those that wait for a restart."""
 
 from runner.files.settings.live import RELOADABLE, LiveSettings, OfferedImages, merge_settings
 from runner.files.settings.model import Settings

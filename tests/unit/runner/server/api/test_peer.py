@@ -1,4 +1,4 @@
-"""What the HTTP protocol refuses before a request reaches the application."""
+"""Requests that the HTTP protocol refuses before they reach the application."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What users see of each other's jobs where ``private_jobs`` is set."""
+"""View of other users' jobs where ``private_jobs`` is set."""
 
 from collections.abc import Iterator
 from pathlib import Path

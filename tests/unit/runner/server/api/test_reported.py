@@ -1,4 +1,4 @@
-"""What a training says about itself is part of the answer about its job."""
+"""Reports of a training about itself are part of the answer about its job."""
 
 from dataclasses import replace
 from typing import Any

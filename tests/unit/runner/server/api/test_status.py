@@ -1,4 +1,4 @@
-"""What was used and the metrics, as the socket and a TCP port give them."""
+"""Usage and metrics, as the socket and a TCP port give them."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the API shows of a job, as plain values."""
+"""Views of a job in the API, as plain values."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What ``runner why`` is told about a job in each of its states."""
+"""Answer of ``runner why`` about a job in each of its states."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the meter sees over a real daemon and store; time and devices are the test's."""
+"""Samples of the meter over a real daemon and store; time and devices are the test's."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future

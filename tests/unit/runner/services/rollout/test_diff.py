@@ -1,4 +1,4 @@
-"""What two job files really differ in, whatever words they use."""
+"""Real differences between two job files, whatever words they use."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who may use which priority class."""
+"""Right to a priority class."""
 
 import os
 

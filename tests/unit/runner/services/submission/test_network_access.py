@@ -1,4 +1,4 @@
-"""Who may have which network."""
+"""Right to a network."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a job file may ask of Slurm, by form, by the operator's settings, and by Slurm itself."""
+"""Requests of a job file to Slurm: their form, the operator's settings, and Slurm's own check."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may have which Debian packages."""
+"""Right to Debian packages."""
 
 from pathlib import Path
 

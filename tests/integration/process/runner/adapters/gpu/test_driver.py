@@ -1,4 +1,4 @@
-"""What the driver says about itself, through a real shared library that answers as one would."""
+"""Facts of the driver about itself, through a real shared library that answers as one would."""
 
 import json
 import os

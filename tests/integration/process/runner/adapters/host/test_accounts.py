@@ -1,4 +1,4 @@
-"""Which person a uid is: subordinate ids belong to the owner of their range."""
+"""The person behind a uid: subordinate ids belong to the owner of their range."""
 
 import os
 import pwd

@@ -462,7 +462,7 @@ def test_only_a_directory_of_a_job_is_looked_into(two: Two) -> None:
 
 
 def test_a_directory_that_is_mounted_over_one_of_a_job_is_not_looked_into(two: Two) -> None:
-    """Whoever has taken the daemon over may mount what he likes in a namespace of his own."""
+    """A daemon that was taken over may mount what it likes in a namespace of its own."""
     two.directory.create()
     place = two.state / "jobs" / "1" / "attempts"
     subprocess.run(["mount", "--bind", "/etc", str(place)], check=True)
@@ -663,7 +663,7 @@ FILLED_HERE: Final = {"seed", "make_work"}
 
 
 def test_every_method_of_a_run_directory_is_read_here_or_asked_of_the_helper() -> None:
-    """Whoever adds a method decides: without rights it would find nothing, in silence."""
+    """A new method needs a decision: without rights it would find nothing, in silence."""
     methods = {name for name in vars(RunDirectory) if not name.startswith("_")} - {"root"}
     asked = {name for name in (*vars(RemoteRunDirectory), *vars(PrivilegedRun)) if not name.startswith("_")}
     assert methods - asked - FILLED_HERE == READ_HERE

@@ -130,6 +130,7 @@ check: venv
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/prose_check.py
 
 fix: venv
 	$(BIN)/ruff check --fix --quiet .

@@ -68,6 +68,6 @@ def _read_series(kept: Mapping[str, Any]) -> Series:
 
 def _show_profiles(kept: Mapping[str, Any]) -> str:
     """Return the table of ``runner bench``."""
-    rows = [comparison.Row(**row) for row in kept["arms"]]
+    rows = [comparison.ArmRow(**row) for row in kept["arms"]]
     head = f"{kept['name']}, {kept['rounds']} rounds, on {one_line(kept['machine'])}"
     return f"{head}\n{comparison.table(rows)}\n"

@@ -5,8 +5,8 @@ a column of daily returns.  Rows come in any order, in one file or in several fi
 subdirectory.  A stock that has no row on a day is not *listed* on that day: before its listing, after its
 delisting, or in a gap.  A missing number (null or NaN) is no error; an infinite one is.
 
-``open_panel`` looks at the dates and codes of all files, so that every row has one place.  ``Panel.read``
-then reads the numbers of all days; ``Panel.excerpt`` those of a few, and opens the files to do so.
+``open_panel`` looks at the dates and codes of all files, so that every row has one place.  ``read``
+then reads the numbers of all days; ``excerpt`` those of a few, and opens the files to do so.
 An error names the file, the row (from 1) and the column.  Column names are compared without their case.
 """
 # ruff: noqa: N806, N815 - arrays carry their shape: D days, N codes, F features, J targets, M rows
@@ -56,7 +56,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class PanelFiles:
     """The files of a panel, with its dates (ISO text, oldest first) and codes in order.
 
     ``columns`` has the names as the files write them, and the features that the patterns selected.
@@ -135,7 +135,7 @@ class Panel:
         return places
 
 
-def open_panel(path: Path, wanted: Columns) -> Panel:
+def open_panel(path: Path, wanted: Columns) -> PanelFiles:
     """Return the panel of a Parquet file, or of all Parquet files below a directory.
 
     Raises:
@@ -154,7 +154,7 @@ def open_panel(path: Path, wanted: Columns) -> Panel:
     return _placed(files, columns)
 
 
-def _placed(files: tuple[Path, ...], columns: Columns) -> Panel:
+def _placed(files: tuple[Path, ...], columns: Columns) -> PanelFiles:
     """Return the panel with its dates and codes; every row has a date and a code that no other row has."""
     days, codes, codes_of = [], [], dict[str, int]()
     starts = [0]
@@ -176,7 +176,7 @@ def _placed(files: tuple[Path, ...], columns: Columns) -> Panel:
         code = next(name for name, number in codes_of.items() if number == cell_M[pair[0]] % len(codes_of))
         day = dates[day_M[pair[0]]]
         raise InvalidSpec(f"data: {other}: {code} has a row for {day} in {one} already; keep one of them")
-    return Panel(files, columns, tuple(map(str, dates)), tuple(names))
+    return PanelFiles(files, columns, tuple(map(str, dates)), tuple(names))
 
 
 def _where(files: Sequence[Path], starts: Sequence[int], row: int) -> str:

@@ -48,7 +48,7 @@ HELLO = struct.Struct("!HH?")
 EXIT = struct.Struct("!I")
 
 
-class Reader:
+class TerminalReader:
     """Somebody who is connected."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -83,7 +83,7 @@ class Terminal:
         self.master = master
         self.child = child
         self.log = log
-        self.readers: dict[int, Reader] = {}
+        self.readers: dict[int, TerminalReader] = {}
         self.last = bytearray()
         self.input = bytearray()
         self.status: int | None = None
@@ -139,13 +139,13 @@ class Terminal:
     def accept(self) -> None:
         connection, _ = self.listener.accept()
         connection.settimeout(0.0)
-        self.readers[connection.fileno()] = Reader(connection)
+        self.readers[connection.fileno()] = TerminalReader(connection)
 
-    def drop(self, reader: Reader) -> None:
+    def drop(self, reader: TerminalReader) -> None:
         self.readers.pop(reader.connection.fileno(), None)
         reader.connection.close()
 
-    def read_from(self, reader: Reader) -> None:
+    def read_from(self, reader: TerminalReader) -> None:
         try:
             chunk = reader.connection.recv(CHUNK_BYTES)
             reader.received += chunk
@@ -158,7 +158,7 @@ class Terminal:
         except (OSError, ValueError, struct.error):
             self.drop(reader)
 
-    def handle(self, reader: Reader, kind: bytes, content: bytes) -> None:
+    def handle(self, reader: TerminalReader, kind: bytes, content: bytes) -> None:
         if kind == b"h" and not reader.greeted:
             rows, columns, repeat = HELLO.unpack(content)
             reader.greeted = self.met = True
@@ -174,7 +174,7 @@ class Terminal:
             for each in self.greeted():
                 each.tell(b"d", content)
 
-    def greeted(self) -> list[Reader]:
+    def greeted(self) -> list[TerminalReader]:
         return [reader for reader in self.readers.values() if reader.greeted]
 
     def resize(self, rows: int, columns: int) -> None:

@@ -79,7 +79,7 @@ def logs(  # noqa: PLR0913  one per option
         leave_with_reader()
         client = client.following()
     shown, told, empty = attempt, "", True
-    chosen = Chosen("build" if build else "job", attempt, tail, since, rank)
+    chosen = ChosenLog("build" if build else "job", attempt, tail, since, rank)
     for piece in pieces(client, job, chosen, follow=follow):
         if not build and (follow or piece.attempt is None) and _waits(piece, attempt):
             told = _tell_wait(client, job, told, piece.attempt)
@@ -96,7 +96,7 @@ def logs(  # noqa: PLR0913  one per option
         _tell_empty(client, job, shown)
 
 
-class Chosen(NamedTuple):
+class ChosenLog(NamedTuple):
     """The log that is to be printed, and where it begins."""
 
     part: str = "job"
@@ -106,7 +106,7 @@ class Chosen(NamedTuple):
     rank: int | None = None  # None: the first process
 
 
-def pieces(client: Client, ref: str, chosen: Chosen, *, follow: bool = False) -> Iterator[LogChunk]:
+def pieces(client: Client, ref: str, chosen: ChosenLog, *, follow: bool = False) -> Iterator[LogChunk]:
     """Yield a log in pieces; with ``follow`` all attempts in turn, until the job ends or is held."""
     part, attempt, tail, since_s, rank = chosen
     stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False

@@ -9,7 +9,7 @@ import click
 
 from runner.base.errors import UsageError
 from runner.cli.console import INTERRUPTED, complain
-from runner.cli.logs import Chosen, pieces
+from runner.cli.logs import ChosenLog, pieces
 from runner.cli.run import make_line, submit_line, with_line_options
 from runner.cli.terminal import check_terminal, use
 from runner.client.client import Client, find_or_start
@@ -102,7 +102,7 @@ def _await_start(client: Client, job_id: str) -> JobDetail:
 
 def _print_log(client: Client, job_id: str, error: ErrorResponse) -> None:
     """Print what a program has written that ended before its terminal was reached."""
-    found = b"".join(piece.body for piece in pieces(client, job_id, Chosen()))
+    found = b"".join(piece.body for piece in pieces(client, job_id, ChosenLog()))
     if not found:
         raise error
     sys.stdout.buffer.write(found)

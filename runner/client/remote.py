@@ -48,7 +48,7 @@ RELAY_S: Final = 5.0
 RELAY_POLL_S: Final = 0.02
 
 
-class Host(NamedTuple):
+class RemoteHost(NamedTuple):
     """A server, as ``ssh://user@server:port?command=/opt/runner/bin/runner`` names it."""
 
     name: str
@@ -102,7 +102,7 @@ def chosen_host(environ: Mapping[str, str]) -> str | None:
     return None if used is None else str(used)
 
 
-def parse_host(text: str, environ: Mapping[str, str]) -> Host:
+def parse_host(text: str, environ: Mapping[str, str]) -> RemoteHost:
     """Return a host by its URL or its name.
 
     Raises:
@@ -125,7 +125,7 @@ def parse_host(text: str, environ: Mapping[str, str]) -> Host:
     if unknown := parse_qs(url.query).keys() - {"command"}:
         raise UsageError(f"{known}: {min(unknown)} is nothing that can be said; command=/path/to/runner can")
     command = parse_qs(url.query).get("command", [environ.get("RUNNER_REMOTE_COMMAND", "runner")])[0]
-    return Host(text, destination, port, command)
+    return RemoteHost(text, destination, port, command)
 
 
 def remote_socket(text: str, environ: Mapping[str, str], *, starts: bool = True) -> str:
@@ -157,7 +157,7 @@ def run_there(text: str, environ: Mapping[str, str], *words: str, **options: Any
     return subprocess.Popen([*host.ssh(control, "-T"), "--", f"{host.command} {' '.join(words)}"], **options)
 
 
-def _base(host: Host, environ: Mapping[str, str]) -> str:
+def _base(host: RemoteHost, environ: Mapping[str, str]) -> str:
     """Return the beginning of the paths of a host's connection: its control, its socket and its lock."""
     name = hashlib.sha256(f"{host.destination}:{host.port}:{host.command}".encode()).hexdigest()[:16]
     return f"{_place(environ)}/{name}"
@@ -191,7 +191,7 @@ def _locked(path: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _answers(host: Host, path: str) -> bool:
+def _answers(host: RemoteHost, path: str) -> bool:
     """Return whether a daemon answers behind a socket.
 
     Raises:
@@ -225,7 +225,7 @@ def check_version(name: str, said: Mapping[str, Any]) -> None:
         )
 
 
-def _connect(host: Host, control: str, path: str, *, starts: bool = True) -> None:
+def _connect(host: RemoteHost, control: str, path: str, *, starts: bool = True) -> None:
     """Make the connection of ssh, and a socket on this side that leads to the daemon.
 
     The socket takes the place of the one before at once: another command may be about to connect.
@@ -249,7 +249,7 @@ def _connect(host: Host, control: str, path: str, *, starts: bool = True) -> Non
         )
 
 
-def _ask_where(host: Host, control: str, *, starts: bool = True) -> str:
+def _ask_where(host: RemoteHost, control: str, *, starts: bool = True) -> str:
     """Return the path of the daemon's socket on a host; the connection is made, or used if it is there."""
     look = f"{'' if starts else f'env {NO_START}=1 '}{host.command} dial --where"
     keep = ("-o", "ControlMaster=auto", "-o", f"ControlPersist={PERSIST_S}", "-o", "ServerAliveInterval=15")
@@ -277,7 +277,7 @@ def _ask_where(host: Host, control: str, *, starts: bool = True) -> str:
     return there
 
 
-def _start_relay(host: Host, control: str, path: str) -> None:
+def _start_relay(host: RemoteHost, control: str, path: str) -> None:
     """Start a process that gives each connection of a socket an ``ssh ... runner dial`` of its own."""
     # Who follows a job starts no daemon that was stopped: the next command does, when it looks for one.
     dial = [*host.ssh(control, "-T"), "--", f"env {NO_START}=1 {host.command} dial"]

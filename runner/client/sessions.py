@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from runner.client.client import Client
-    from runner.client.websocket import Message
+    from runner.client.websocket import DaemonMessage
 
 CHUNK_BYTES: Final = 32 * 1024
 ENDED: Final = ("succeeded", "failed", "cancelled", "held")
@@ -96,7 +96,7 @@ def _move(session: WebSocket, caught: int, *, has_input: bool) -> int:
     return code
 
 
-def _print(messages: Iterator[Message]) -> int | None:
+def _print(messages: Iterator[DaemonMessage]) -> int | None:
     """Print messages; return the exit code if the command has ended.
 
     Raises:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from runner.client.client import Client
-    from runner.client.websocket import Message, WebSocket
+    from runner.client.websocket import DaemonMessage, WebSocket
 
 DETACH_KEYS: Final = b"\x10\x11"
 """Ctrl-p Ctrl-q, as with ``docker attach``."""
@@ -123,7 +123,7 @@ class Terminal:
                     self._type(session)
         return code
 
-    def _show(self, messages: Iterator[Message]) -> int | None:
+    def _show(self, messages: Iterator[DaemonMessage]) -> int | None:
         for message in messages:
             if message.kind == BINARY:
                 write_all(1, message.content[1:])

@@ -25,7 +25,7 @@ MASKED: Final = 0x80
 TWO_BYTES, EIGHT_BYTES = 126, 127  # lengths that stand in as many further bytes
 
 
-class Message(NamedTuple):
+class DaemonMessage(NamedTuple):
     """A message of the daemon: binary, or text with JSON."""
 
     kind: int
@@ -102,7 +102,7 @@ class WebSocket:
         key = os.urandom(4)
         self._connection.sendall(head + key + _masked(content, key))
 
-    def receive(self) -> Iterator[Message]:
+    def receive(self) -> Iterator[DaemonMessage]:
         """Read once from the connection, and yield the messages that are complete then.
 
         Raises:
@@ -114,7 +114,7 @@ class WebSocket:
         if not has_come:
             raise EOFError("the daemon left")
 
-    def pending(self) -> Iterator[Message]:
+    def pending(self) -> Iterator[DaemonMessage]:
         """Yield the messages that have been read already, perhaps together with the answer to the upgrade."""
         while (frame := self._next_frame()) is not None:
             kind, is_final, content = frame
@@ -129,7 +129,7 @@ class WebSocket:
                 self._kind = kind
             self._parts += content
             if is_final:
-                message = Message(self._kind, bytes(self._parts))
+                message = DaemonMessage(self._kind, bytes(self._parts))
                 self._parts.clear()
                 yield message
 

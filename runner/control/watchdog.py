@@ -149,7 +149,7 @@ ApplyEvent: TypeAlias = Callable[[TrackedJob, Event, DecisionRow], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class WatchdogFinding:
     """Decision of a policy about a running attempt."""
 
     event: LivenessFailed | None  # None: there is only advice
@@ -173,7 +173,7 @@ def act_on_findings(
         log.warning("watchdog.finding_not_recorded", job_id=probed.job_id, problem=str(error))
 
 
-def decide_probe(context: Context, tracked: TrackedJob, probed: Probed) -> Finding | None:
+def decide_probe(context: Context, tracked: TrackedJob, probed: Probed) -> WatchdogFinding | None:
     """Return what the policy decides about a probe of an attempt, None if nothing follows."""
     row, state = as_started(context, tracked.row), tracked.row.job.state
     if not isinstance(state, Running) or state.attempt.number != probed.attempt:
@@ -191,7 +191,7 @@ def decide_probe(context: Context, tracked: TrackedJob, probed: Probed) -> Findi
     why = decision.action.reason.removeprefix("stop: ")
     failed = LivenessFailed(probed.at, probed.attempt, decision.action.rule, why)
     record = decision_row(row, state.attempt, pinned, situation, replace(decision, advice=advice))
-    return Finding(failed if stops else None, advice, record)
+    return WatchdogFinding(failed if stops else None, advice, record)
 
 
 def _advised(context: Context, tracked: TrackedJob, attempt: int) -> frozenset[str]:
@@ -204,7 +204,7 @@ def _advised(context: Context, tracked: TrackedJob, attempt: int) -> frozenset[s
     return tracked.advised[1]
 
 
-def _act(context: Context, tracked: TrackedJob, finding: Finding, apply: ApplyEvent) -> None:
+def _act(context: Context, tracked: TrackedJob, finding: WatchdogFinding, apply: ApplyEvent) -> None:
     row, attempt = tracked.row, finding.decision.attempt
     if finding.event is None:
         context.store.decided(finding.decision)

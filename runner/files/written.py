@@ -17,7 +17,7 @@ from runner.base import yaml
 from runner.base.errors import Refused
 from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.files.job.matrix import Combination, expand_matrix, parse_matrix
-from runner.files.job.model import JobFile, Origin
+from runner.files.job.model import JobFile, JobOrigin
 from runner.files.job.paths import PathCheck
 from runner.files.policy.job_policy import JobReferences, serialize_policy
 from runner.files.submission import Submission
@@ -76,10 +76,10 @@ class WrittenJobs:
     def jobs(self, path: Path, find: FindPlace) -> Iterator[JobFile]:
         """Yield the jobs; their problems are told at the places in the file that ``find`` returns."""
         shared = self.first.model_dump(mode="json") if self.others else {}
-        yield self.first.read_from(Origin(path, find=partial(find, 0)))
+        yield self.first.read_from(JobOrigin(path, find=partial(find, 0)))
         for number, changes in enumerate(self.others, start=1):
             job = JobFile.model_validate_json(json.dumps({**shared, **changes}))
-            yield job.read_from(Origin(path, find=partial(find, number)))
+            yield job.read_from(JobOrigin(path, find=partial(find, number)))
 
     def policy(self, job: JobFile) -> str:
         """Return the policy of a job as it is stored.

@@ -41,7 +41,7 @@ from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
 from runner.adapters.slurm.oci import NodeSettings
 from runner.adapters.slurm.options import SlurmRules
 from runner.agent.ports import OpenRunDirectory
-from runner.core.ports.disk import DiskUse, NoDiskUse
+from runner.core.ports.disk import DiskActivity, NoDiskUse
 from runner.core.ports.exec import ExecPort
 from runner.core.ports.executor import Executor
 from runner.core.ports.images import Images
@@ -76,7 +76,7 @@ class Adapters(Protocol):
     def commands(self, kind: str) -> ExecPort:
         """Return what runs commands inside of attempts."""
 
-    def disk(self, executor: Executor) -> DiskUse:
+    def disk(self, executor: Executor) -> DiskActivity:
         """Return what counts the disk use of attempts."""
 
     def network(self, executor: Executor) -> OutboundNetwork | None:
@@ -131,7 +131,7 @@ class LocalAdapters:
         """Return what runs commands inside of attempts."""
         return local_commands(self.directory, self.settings, kind)
 
-    def disk(self, executor: Executor) -> DiskUse:
+    def disk(self, executor: Executor) -> DiskActivity:
         """Return what counts the disk use of attempts."""
         return NoDiskUse() if executor.queues else HostDiskCounters()
 
@@ -198,7 +198,7 @@ class SplitAdapters:
         """Return what runs commands inside of attempts."""
         return RemoteExec(self.helper)
 
-    def disk(self, _executor: Executor) -> DiskUse:
+    def disk(self, _executor: Executor) -> DiskActivity:
         """Return what counts the disk use of attempts."""
         return RemoteDiskUse(self.helper)
 

@@ -91,14 +91,14 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     user = daemon_user(known)
     check_state_place(directory, known)
     with hold_state(directory) as lock:
-        daemon = Start(directory, known, file, place, lock, find_engine_refusal(known))
+        daemon = DaemonStart(directory, known, file, place, lock, find_engine_refusal(known))
         code = _serve(daemon) if user is None else _serve_in_two(daemon, user)
         end_threads(code)  # while the state is held: a launch that is under way is this daemon's
         return code
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class DaemonStart:
     """Parameters with which a daemon starts."""
 
     directory: Path
@@ -118,7 +118,7 @@ class Parts:
     socket: socket.socket
 
 
-def _serve_in_two(start: Start, user: pwd.struct_passwd) -> int:
+def _serve_in_two(start: DaemonStart, user: pwd.struct_passwd) -> int:
     """Serve without rights, or help whoever does, and return the exit code; each in a process of its own."""
     kernel_log = KernelLog()
     kernel_log.open()  # which may take root's rights
@@ -133,7 +133,7 @@ def _serve_in_two(start: Start, user: pwd.struct_passwd) -> int:
         return _serve(start, Parts(part, kernel_log, made))
 
 
-def _serve(start: Start, parts: Parts | None = None) -> int:
+def _serve(start: DaemonStart, parts: Parts | None = None) -> int:
     directory, settings = start.directory, start.settings
     with closing(open_store(directory)) as store, ExitStack() as stack:
         # before the socket: a store that is refused takes no calls
@@ -157,7 +157,7 @@ def _serve(start: Start, parts: Parts | None = None) -> int:
     return 0
 
 
-def _privileged_site(start: Start, daemon_uid: int) -> PrivilegedSite:
+def _privileged_site(start: DaemonStart, daemon_uid: int) -> PrivilegedSite:
     """Return what the helper knows, which acts with root's rights for the rest of the daemon."""
     directory, settings = start.directory, start.settings
     run_as = settings.root_jobs_run_as

@@ -34,7 +34,7 @@ NAME: Final = "the disk quota"
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class DirectorySize:
     """Size of a directory at the time of its measurement."""
 
     use: DiskUse
@@ -71,7 +71,7 @@ class DiskQuotas:
 
     service: JobService
     directories: MeasuredDirectories
-    _known: dict[str, Measurement] = field(default_factory=dict)
+    _known: dict[str, DirectorySize] = field(default_factory=dict)
 
     def thread(self) -> PeriodicThread:
         """Return a thread that looks from now on; it is not started yet."""
@@ -130,7 +130,7 @@ class DiskQuotas:
             return known.use
         use = self.directories.use(job_id, most)
         took = clock.monotonic() - began
-        self._known[job_id] = Measurement(use, began + took / WORK_SHARE, not runs)
+        self._known[job_id] = DirectorySize(use, began + took / WORK_SHARE, not runs)
         return use
 
     def _hold(self, job_id: str, why: str) -> None:

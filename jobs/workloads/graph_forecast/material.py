@@ -184,7 +184,7 @@ def _from_panel(plan: GraphForecast, asked: Panel, setting: BuildContext, object
     )
 
 
-def _panel(plan: GraphForecast, asked: Panel, seed: int) -> tuple[panels.Panel, panels.Values]:
+def _panel(plan: GraphForecast, asked: Panel, seed: int) -> tuple[panels.PanelFiles, panels.Values]:
     """Return the panel of the files, or a synthetic one, with its numbers."""
     if plan.data == SYNTHETIC_PANEL:
         warn(f"SYNTHETIC DATA: {plan.synthetic_assets} made-up stocks, {plan.synthetic_days} made-up days")
@@ -196,7 +196,7 @@ def _panel(plan: GraphForecast, asked: Panel, seed: int) -> tuple[panels.Panel, 
 
 
 def _grouped_graphs(  # noqa: PLR0913, PLR0917 - the parts of the data
-    panel: panels.Panel,
+    panel: panels.PanelFiles,
     returns: GappedReturns,
     groups_Gn: Tensor,
     days: range,
@@ -220,7 +220,7 @@ def _grouped_graphs(  # noqa: PLR0913, PLR0917 - the parts of the data
     return replace(kept, remark=remark) if remark else kept
 
 
-def _panel_summary(panel: panels.Panel, values: panels.Values, groups_Gn: Tensor, split: Split) -> str:
+def _panel_summary(panel: panels.PanelFiles, values: panels.Values, groups_Gn: Tensor, split: Split) -> str:
     missing_DNF = torch.isnan(values.features_DNF[values.listed_DN])
     groups, nodes = groups_Gn.shape
     what = (

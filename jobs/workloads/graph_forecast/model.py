@@ -26,7 +26,7 @@ from jobs.workloads.graph_forecast.selection import FrequencyNormalisation, Vari
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     """Sizes of the model that follow from the data and the loss."""
 
     features: int
@@ -120,7 +120,7 @@ class GraphAttention(nn.Module):
 class Forecaster(nn.Module):
     """Forecasts (B, N, k, J, P) numbers of every node from windows and edges."""
 
-    def __init__(self, plan: GraphForecast, sizes: Sizes, *, recompute: bool = False) -> None:
+    def __init__(self, plan: GraphForecast, sizes: ModelSizes, *, recompute: bool = False) -> None:
         super().__init__()
         self.recompute = recompute
         self.shape = (sizes.kinds, len(plan.horizons), sizes.numbers)

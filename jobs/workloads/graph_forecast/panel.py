@@ -29,7 +29,7 @@ from torch import Tensor
 
 from jobs.contract.plans.graph_forecast import HORIZON, GraphForecast
 from jobs.contract.plans.graph_forecast import Panel as PanelPlan
-from jobs.data.panels import Columns, Panel, Values
+from jobs.data.panels import Columns, PanelFiles, Values
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import derive, draw
@@ -208,7 +208,7 @@ class PanelDays:
     graphs: GraphSource
     scale: PanelScaler
     known: PanelTensors | None = None
-    panel: Panel | None = None  # opened for each day if the features are not precomputed
+    panel: PanelFiles | None = None  # opened for each day if the features are not precomputed
 
     @property
     def train_rows(self) -> int:
@@ -265,7 +265,7 @@ class PanelDays:
 SYNTHETIC_FEATURES: Final = 8
 
 
-def synthetic_panel(plan: GraphForecast, panel: PanelPlan, seed: int) -> tuple[Panel, Values]:
+def synthetic_panel(plan: GraphForecast, panel: PanelPlan, seed: int) -> tuple[PanelFiles, Values]:
     """Return a synthetic panel: stocks of ten sectors, with listings, delistings and gaps.
 
     The first feature is the day's return; the next ones are noisy views of a hidden signal of each stock,
@@ -296,7 +296,7 @@ def synthetic_panel(plan: GraphForecast, panel: PanelPlan, seed: int) -> tuple[P
     names = ("returns_1d", *(f"signal_{n + 1}" for n in range(3)), *(f"noise_{n + 1}" for n in range(4)))
     columns = replace(columns_of(plan, panel), features=names)
     dates = tuple(_workday(day).isoformat() for day in range(days))
-    return Panel((), columns, dates, tuple(f"{10000 + number}" for number in range(stocks))), values
+    return PanelFiles((), columns, dates, tuple(f"{10000 + number}" for number in range(stocks))), values
 
 
 def _listings(days: int, stocks: int, generator: torch.Generator) -> Tensor:
@@ -323,7 +323,7 @@ def _workday(number: int) -> date:
     return date(2020, 1, 6) + timedelta(days=number // 5 * 7 + number % 5)
 
 
-def panel_sha256(panel: Panel, values: Values, plan: GraphForecast) -> str:
+def panel_sha256(panel: PanelFiles, values: Values, plan: GraphForecast) -> str:
     """Return the hash of everything that decides features, outcomes and edges."""
     used = {
         "window",

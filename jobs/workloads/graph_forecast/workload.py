@@ -27,7 +27,7 @@ from jobs.training.randomness import seed_all
 from jobs.training.report import say
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.graph_forecast.material import Material, material_of
-from jobs.workloads.graph_forecast.model import Forecaster, Sizes
+from jobs.workloads.graph_forecast.model import Forecaster, ModelSizes
 from jobs.workloads.graph_forecast.objectives import Quantile, objective_of
 from jobs.workloads.graph_forecast.ranking import correlations, ranking_sums, sharpe
 from jobs.workloads.protocol import BuildContext, Evaluation
@@ -45,7 +45,9 @@ class GraphForecaster:
         material = material_of(plan, setting, self._objective)
         self._take(material)
         seed_all(setting.seed, "weights")
-        sizes = Sizes(material.features, len(material.kinds), self._objective.numbers, gaps=material.gaps)
+        sizes = ModelSizes(
+            material.features, len(material.kinds), self._objective.numbers, gaps=material.gaps
+        )
         self.model = Forecaster(plan, sizes, recompute=setting.switches.profile.activation_checkpointing)
         setting.switches.applied("activation_checkpointing")
         self._tell_of_graphs()

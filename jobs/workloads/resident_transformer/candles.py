@@ -94,7 +94,7 @@ def _joined(so_far: list[float], candle: list[float]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Annotations:
+class AnnotationTexts:
     """Training records and later held-out records, as JSON text."""
 
     train: tuple[str, ...]
@@ -102,7 +102,7 @@ class Annotations:
     split_date: str
 
 
-def annotate(tables: Sequence[tuple[str, Ohlcv]], plan: ResidentTransformer) -> Annotations:
+def annotate(tables: Sequence[tuple[str, Ohlcv]], plan: ResidentTransformer) -> AnnotationTexts:
     """Return annotations of all symbols; the outcome of every training one is known before the split date.
 
     Training days are ``every`` days apart.  Held-out days are spread evenly; there are at most as many as
@@ -123,7 +123,9 @@ def annotate(tables: Sequence[tuple[str, Ohlcv]], plan: ResidentTransformer) -> 
     later = _evenly([day for day in days if day[0] >= split], plan.eval_batches * plan.batch_size)
     if len(train) < plan.batch_size or len(later) < plan.eval_batches:
         raise InvalidSpec(_too_short(tables, plan, len(train), len(later)))
-    return Annotations(tuple(train), tuple(markets[number].record(day) for _, number, day in later), split)
+    return AnnotationTexts(
+        tuple(train), tuple(markets[number].record(day) for _, number, day in later), split
+    )
 
 
 def _evenly(days: list[tuple[str, int, int]], wanted: int) -> list[tuple[str, int, int]]:

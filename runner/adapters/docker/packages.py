@@ -29,7 +29,7 @@ CACHED: Final = 256
 
 
 @dataclass(slots=True)
-class CachedImage:
+class KnownImage:
     """An image that the engine had a moment ago, and the jobs that got it."""
 
     image: str
@@ -62,7 +62,7 @@ class DockerPackages:
         self._images = images
         self._run_as = run_as
         self._tokens = PackageTokens()
-        self._found: dict[tuple[str, str], CachedImage] = {}  # by the digest of the lock and the image below
+        self._found: dict[tuple[str, str], KnownImage] = {}  # by the digest of the lock and the image below
         self._lock = Lock()
 
     def resolve(self, request: PackageRequest, who: User, log: Path, job_id: str) -> str:
@@ -112,7 +112,7 @@ class DockerPackages:
         with self._tokens.token(job_id) as token, translated(), as_build_log(log, token) as lines:
             made = self._store.ensure(lock, image, accelerator, lines)
         with self._lock:
-            self._found[key] = CachedImage(made, monotonic(), {job_id})
+            self._found[key] = KnownImage(made, monotonic(), {job_id})
             if len(self._found) > CACHED:
                 del self._found[min(self._found, key=lambda key: self._found[key].checked_s)]
         self._grown = self._grown or made not in self._known

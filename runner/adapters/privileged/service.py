@@ -8,12 +8,12 @@ from runner.adapters.privileged.builds import RootImages, RootPackages
 from runner.adapters.privileged.interface import PRIVILEGED, NetworkDescription
 from runner.adapters.privileged.runs import RootRuns
 from runner.adapters.privileged.site import PrivilegedSite
-from runner.adapters.rpc.serving import Server
+from runner.adapters.rpc.serving import CallServer
 from runner.base.errors import Refused
 from runner.core.ports.network import NetworkState, OutboundNetwork
 
 
-def make_server(site: PrivilegedSite) -> Server:
+def make_server(site: PrivilegedSite) -> CallServer:
     """Return the server of all privileged interfaces."""
     runs = RootRuns(site)
     targets = {
@@ -26,7 +26,7 @@ def make_server(site: PrivilegedSite) -> Server:
         "runs": runs,
         "host": RootHost(site),
     }
-    return Server(PRIVILEGED, targets, "helper")
+    return CallServer(PRIVILEGED, targets, "helper")
 
 
 @dataclass(frozen=True, slots=True)

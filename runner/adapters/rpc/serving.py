@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Server:
+class CallServer:
     """Serves calls to some objects; ``targets`` as ``Calls.do`` takes them."""
 
     calls: Calls

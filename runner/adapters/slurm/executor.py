@@ -37,9 +37,9 @@ from runner.adapters.slurm.options import OF_NODE, SlurmRules, resource_options
 from runner.adapters.slurm.queue import QueueAnswer, QueueView
 from runner.adapters.slurm.records import Booking, SlurmRecord, SlurmRecords, read_foreign, write_file
 from runner.adapters.slurm.states import (
-    Evidence,
     Missing,
     Row,
+    SlurmEvidence,
     StartedTwice,
     alive,
     describe_standing,
@@ -388,7 +388,7 @@ class SlurmExecutor:
         self._ended |= {each.key for each in found if isinstance(each, Gone)}
         return tuple(found)
 
-    def _look(self, seen: list[tuple[Booking, SlurmRecord, Evidence]]) -> QueueAnswer | Unavailable:
+    def _look(self, seen: list[tuple[Booking, SlurmRecord, SlurmEvidence]]) -> QueueAnswer | Unavailable:
         """Return what Slurm knows of all attempts; sooner again if one has ended or was signalled."""
         is_ending = any(each.exit_code is not None or each.killed or each.cancelled for _, _, each in seen)
         try:
@@ -398,7 +398,11 @@ class SlurmExecutor:
             return error
 
     def _observation(
-        self, booking: Booking, record: SlurmRecord, evidence: Evidence, answer: QueueAnswer | Unavailable
+        self,
+        booking: Booking,
+        record: SlurmRecord,
+        evidence: SlurmEvidence,
+        answer: QueueAnswer | Unavailable,
     ) -> Observation | None:
         key, number = booking.key, record.number
         if evidence.claim is not None and evidence.claim.number != number:
@@ -436,7 +440,7 @@ class SlurmExecutor:
         self._missing.pop(key, None)
         return verdict
 
-    def _with_lost_nodes(self, booking: Booking, evidence: Evidence, gone: Gone) -> Gone:
+    def _with_lost_nodes(self, booking: Booking, evidence: SlurmEvidence, gone: Gone) -> Gone:
         """Note the nodes that an attempt was lost with: the next attempts of the job avoid them."""
         if evidence.claim is None or gone.key in self._ended:
             return gone
@@ -486,7 +490,7 @@ class SlurmExecutor:
         self.queue.expire()
 
     def _unexplained(
-        self, booking: Booking, record: SlurmRecord, evidence: Evidence, answer: QueueAnswer
+        self, booking: Booking, record: SlurmRecord, evidence: SlurmEvidence, answer: QueueAnswer
     ) -> Observation:
         """Return what becomes of an attempt that Slurm does not know, or whose exit status is not there."""
         key, number = booking.key, record.number or ""
@@ -502,7 +506,7 @@ class SlurmExecutor:
         why = f"job {number} is unknown to Slurm, and has left no exit status"
         return Gone(key, None, error=why, never_started=evidence.claim is None)
 
-    def _accounted(self, booking: Booking, record: SlurmRecord, evidence: Evidence) -> Row | None:
+    def _accounted(self, booking: Booking, record: SlurmRecord, evidence: SlurmEvidence) -> Row | None:
         """Return the job as Slurm's accounting knows it, where there is one."""
         if not self._accounts:
             return None

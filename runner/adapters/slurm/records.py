@@ -18,7 +18,7 @@ from typing import Final
 
 from runner.adapters.host.clock import written_at
 from runner.adapters.launch import attempt_name
-from runner.adapters.slurm.states import Claim, Evidence
+from runner.adapters.slurm.states import Claim, SlurmEvidence
 from runner.core.ports.executor import Key, LaunchRequest
 
 MOST_BYTES: Final = 4096
@@ -97,14 +97,14 @@ class SlurmRecord:
     def set_killed(self) -> None:
         write_file(self.path / "killed", "")
 
-    def evidence(self, booking: Booking) -> Evidence:
+    def evidence(self, booking: Booking) -> SlurmEvidence:
         """Return what the files of the attempt say."""
         directory = booking.attempt_dir
         _revalidate(directory)
         code = read_foreign(directory / ".slurm-exit")
         cancelled = _first_word(self.path / "cancelled")
         is_code = code is not None and code[0].strip().isdecimal()
-        return Evidence(
+        return SlurmEvidence(
             claim=parse_claim(read_foreign(directory / ".slurm-claim")),
             exit_code=int(code[0]) % 256 if code is not None and is_code else None,
             exited_at=code[1] if code is not None and is_code else None,

@@ -117,7 +117,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class SlurmEvidence:
     """Contents of the files of an attempt, and this daemon's own requests to Slurm."""
 
     claim: Claim | None = None
@@ -167,7 +167,7 @@ def parse_rows(text: str) -> list[Row]:
     return rows
 
 
-def judge(key: Key, row: Row | None, seen: Evidence, now: datetime) -> Verdict:
+def judge(key: Key, row: Row | None, seen: SlurmEvidence, now: datetime) -> Verdict:
     """Return what is known of an attempt; ``row`` is its job, None if Slurm does not know it."""
     if seen.restarted and (row is None or row.ended):
         return started_twice(key, "" if row is None else row.number)
@@ -182,7 +182,7 @@ def judge(key: Key, row: Row | None, seen: Evidence, now: datetime) -> Verdict:
     return _judge_ended(key, row, seen)
 
 
-def _judge_live(key: Key, row: Row, seen: Evidence, now: datetime) -> Verdict:
+def _judge_live(key: Key, row: Row, seen: SlurmEvidence, now: datetime) -> Verdict:
     """Return what is known of a job that is on its node; it has begun when its script has claimed it."""
     if seen.exited_at is not None and now - seen.exited_at > COMPLETING:
         return Gone(key, seen.exit_code, at=seen.exited_at)
@@ -191,7 +191,7 @@ def _judge_live(key: Key, row: Row, seen: Evidence, now: datetime) -> Verdict:
     return alive(key, seen, row)
 
 
-def alive(key: Key, seen: Evidence, row: Row | None = None) -> Alive:
+def alive(key: Key, seen: SlurmEvidence, row: Row | None = None) -> Alive:
     """Return an attempt that has not ended; its node and GPUs are known from the claim."""
     node = seen.claim.node if seen.claim is not None else row.node if row is not None else None
     gpus = () if seen.claim is None else tuple(f"gpu:{number}" for number in seen.claim.gpus)
@@ -204,14 +204,14 @@ def started_twice(key: Key, number: str) -> Gone:
     return Gone(key, None, error=why, reason=EndReason.STARTED_TWICE)
 
 
-def left_alone(key: Key, seen: Evidence) -> Gone | None:
+def left_alone(key: Key, seen: SlurmEvidence) -> Gone | None:
     """Return an end about which Slurm need not be asked, None if there is no such end."""
     if seen.exit_code == 0:
         return Gone(key, 0, at=seen.exited_at)
     return None
 
 
-def may_have_failed_to_start(row: Row, seen: Evidence) -> bool:
+def may_have_failed_to_start(row: Row, seen: SlurmEvidence) -> bool:
     """Return whether Slurm itself may have cancelled a job: it had a node, and its script never ran.
 
     A node that cannot start a job that must not be requeued cancels it, and is drained by slurmctld.
@@ -245,7 +245,7 @@ def was_cancelled_by_person(known: Row | None) -> bool:
     return found is not None and int(found[1]) >= FIRST_PERSON
 
 
-def _judge_forgotten(key: Key, seen: Evidence) -> Verdict:
+def _judge_forgotten(key: Key, seen: SlurmEvidence) -> Verdict:
     if seen.exit_code is not None:
         return Gone(key, seen.exit_code, at=seen.exited_at)
     if seen.cancelled is not None and seen.claim is None:
@@ -255,7 +255,7 @@ def _judge_forgotten(key: Key, seen: Evidence) -> Verdict:
     return Missing()
 
 
-def _judge_ended(key: Key, row: Row, seen: Evidence) -> Verdict:
+def _judge_ended(key: Key, row: Row, seen: SlurmEvidence) -> Verdict:
     if seen.cancelled is not None and seen.claim is None:
         return Gone(key, 128 + seen.cancelled, never_started=True)
     reason = _reason(row, seen)
@@ -272,7 +272,7 @@ def _judge_ended(key: Key, row: Row, seen: Evidence) -> Verdict:
     return Gone(key, code, oom, error, seen.exited_at, never_started=unborn, reason=reason)
 
 
-def _reason(row: Row, seen: Evidence) -> EndReason | None:
+def _reason(row: Row, seen: SlurmEvidence) -> EndReason | None:
     reason = REASONS.get(row.state)
     if reason is EndReason.CANCELLED_ELSEWHERE and (seen.killed or seen.cancelled is not None):
         return None
@@ -281,7 +281,7 @@ def _reason(row: Row, seen: Evidence) -> EndReason | None:
     return reason
 
 
-def _code_of_slurm(row: Row, seen: Evidence, *, oom: bool) -> int | None:
+def _code_of_slurm(row: Row, seen: SlurmEvidence, *, oom: bool) -> int | None:
     """Return the exit code where the batch script has written none; Slurm's zero is not believed."""
     if seen.killed or oom:
         return 128 + SIGKILL
@@ -289,7 +289,7 @@ def _code_of_slurm(row: Row, seen: Evidence, *, oom: bool) -> int | None:
     return 128 + signal if signal else code or None
 
 
-def _unexplained(key: Key, row: Row, seen: Evidence) -> Verdict:
+def _unexplained(key: Key, row: Row, seen: SlurmEvidence) -> Verdict:
     """Return what is known of a job that has ended, says Slurm, and has left no exit status."""
     if row.state == "COMPLETED" or seen.claim is not None:
         return Missing()  # on a shared file system it may become visible later
@@ -325,7 +325,7 @@ def describe_silence(since: datetime, said: str) -> str:
     return f"slurmctld has not answered since {since:%Y-%m-%d %H:%M:%S} UTC ({said})"
 
 
-def describe_standing(number: str | None, seen: Evidence) -> str:
+def describe_standing(number: str | None, seen: SlurmEvidence) -> str:
     """Return what is true of an attempt without Slurm's word, by its own files."""
     if number is None:
         return "the attempt has not been handed over; that is tried again"

@@ -27,7 +27,7 @@ _decode: Final = partial(str, encoding="utf-8", errors="replace")
 """A damaged text is shown with replacement characters; it must not keep other rows from being read."""
 
 
-class Connections:
+class StoreConnections:
     """All connections of this process to one store; any thread may borrow one."""
 
     def __init__(self, path: Path) -> None:

@@ -21,7 +21,7 @@ SESSION_KEY: Final = "session"
 """The key of the token in the store's table ``meta``."""
 
 
-class Session(NamedTuple):
+class StoreHeader(NamedTuple):
     """Header of the store file itself, without its log."""
 
     token: str
@@ -57,7 +57,7 @@ def refuse_foreign_log(store: Path, log: Path) -> None:
         )
 
 
-def read_marked(store: Path) -> Session | None:
+def read_marked(store: Path) -> StoreHeader | None:
     """Return the session of a store file without its log; None if that cannot be read."""
     try:
         with closing(sqlite3.connect(f"{store.absolute().as_uri()}?immutable=1", uri=True)) as file:
@@ -65,14 +65,14 @@ def read_marked(store: Path) -> Session | None:
             (schema,) = file.execute("PRAGMA schema_version").fetchone()
     except sqlite3.Error:  # torn, because a daemon was killed while it copied the log into the file
         return None
-    return Session("" if token is None else str(token[0]), int(schema))
+    return StoreHeader("" if token is None else str(token[0]), int(schema))
 
 
 def new_token() -> str:
     return secrets.token_hex(8)
 
 
-def write_session(store: Path, session: Session) -> None:
+def write_session(store: Path, session: StoreHeader) -> None:
     """Write the session of a store beside it.
 
     Raises:
@@ -87,10 +87,10 @@ def write_session(store: Path, session: Session) -> None:
     draft.rename(session_file(store))
 
 
-def _read_session(path: Path) -> Session | None:
+def _read_session(path: Path) -> StoreHeader | None:
     try:
         said = json.loads(path.read_bytes())
-        return Session(str(said["token"]), int(said["schema"]))
+        return StoreHeader(str(said["token"]), int(said["schema"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

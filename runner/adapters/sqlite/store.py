@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from runner.adapters.sqlite.connections import Connections
+from runner.adapters.sqlite.connections import StoreConnections
 from runner.adapters.sqlite.integrity import check_integrity, repair_indexes
 from runner.adapters.sqlite.rows import (
     attempt_row,
@@ -42,7 +42,7 @@ from runner.adapters.sqlite.rows import (
 )
 from runner.adapters.sqlite.session import (
     SESSION_KEY,
-    Session,
+    StoreHeader,
     new_token,
     read_marked,
     refuse_foreign_log,
@@ -176,7 +176,7 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.connections = Connections(path)
+        self.connections = StoreConnections(path)
         self._unreadable: dict[str, tuple[str | None, str]] = {}  # by row: its job, and what is wrong with it
         self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # by job, as they were read
         self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
@@ -233,7 +233,7 @@ class SqliteStore:
                 connection.execute("PRAGMA wal_checkpoint(FULL)")
             marked = read_marked(self._path)
             if marked is not None and marked.token == token:
-                write_session(self._path, Session(token, marked.schema))
+                write_session(self._path, StoreHeader(token, marked.schema))
         except (Unavailable, sqlite3.OperationalError, OSError) as error:
             log.warning("store.session_not_marked", problem=str(error))
 

@@ -12,7 +12,7 @@ import structlog
 
 from runner.base.errors import Unavailable
 from runner.core.policy.facts import FactValue
-from runner.core.ports.disk import DiskCounters, DiskRates, DiskUse, NoDiskUse
+from runner.core.ports.disk import DiskActivity, DiskCounters, DiskRates, NoDiskUse
 from runner.core.ports.executor import Alive, Key, Observation
 
 WINDOW_S: Final = 15.0
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 class DiskRateSampler:
     """Reads the counters of running attempts now and then, on one thread; ``current`` may be read on any."""
 
-    use: DiskUse = field(default_factory=NoDiskUse)
+    use: DiskActivity = field(default_factory=NoDiskUse)
     observe: Callable[[], tuple[Observation, ...]] = (
         tuple  # of the executor; may block, may raise Unavailable
     )

@@ -21,8 +21,8 @@ from runner.client.client import Client, find_or_start
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runner.cli.bench.comparison import Measurement, Row
-    from runner.cli.bench.variants import BenchmarkJob, Variant
+    from runner.cli.bench.comparison import ArmRow, Measurement
+    from runner.cli.bench.variants import BenchmarkJob, ProfileVariant
     from runner.client.types import JobDetail
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report; a program writes it, so it is untrusted
@@ -78,7 +78,9 @@ def bench(  # noqa: PLR0913  one per option
     _chart(rows, output / f"{base.name}.png")
 
 
-def _chosen(base: BenchmarkJob, names: list[str], *, ablate: bool) -> tuple[list[Variant], dict[str, str]]:
+def _chosen(
+    base: BenchmarkJob, names: list[str], *, ablate: bool
+) -> tuple[list[ProfileVariant], dict[str, str]]:
 
     from runner.cli.bench import variants  # noqa: PLC0415  as above
 
@@ -91,7 +93,7 @@ def _chosen(base: BenchmarkJob, names: list[str], *, ablate: bool) -> tuple[list
 
 
 def _measure(
-    client: Client, base: BenchmarkJob, arms: Sequence[Variant], rounds: int
+    client: Client, base: BenchmarkJob, arms: Sequence[ProfileVariant], rounds: int
 ) -> dict[str, list[Measurement]]:
     """Return the measurements of each variant, one for each round."""
     found: dict[str, list[Measurement]] = {arm.name: [] for arm in arms}
@@ -102,7 +104,7 @@ def _measure(
     return found
 
 
-def _one(client: Client, base: BenchmarkJob, arm: Variant) -> Measurement:
+def _one(client: Client, base: BenchmarkJob, arm: ProfileVariant) -> Measurement:
     """Return the measurement of one job.
 
     Raises:
@@ -177,7 +179,7 @@ def _keep(output: Path, name: str, text: str, everything: dict[str, Any]) -> Non
     complain(f"wrote {output / name}.json and {output / name}.txt")
 
 
-def _chart(rows: Sequence[Row], path: Path) -> None:
+def _chart(rows: Sequence[ArmRow], path: Path) -> None:
     """Draw the ratios if the plotting library is installed."""
     from importlib import import_module  # noqa: PLC0415  only this command pays
 
@@ -190,7 +192,7 @@ def _chart(rows: Sequence[Row], path: Path) -> None:
     complain(f"wrote {path}")
 
 
-def draw(figure: Any, rows: Sequence[Row], path: Path) -> None:  # noqa: ANN401  matplotlib may not be there
+def draw(figure: Any, rows: Sequence[ArmRow], path: Path) -> None:  # noqa: ANN401  matplotlib may not be there
     """Draw one bar per arm and figure: the speed relative to the first arm."""
     for place, title, name in ((1, "items/s", "items_ratio"), (2, "evaluation", "eval_ratio")):
         axes = figure.add_subplot(1, 2, place)

@@ -43,7 +43,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ArmRow:
     """One arm over all rounds; a figure is None if no job of the arm reported it."""
 
     name: str
@@ -92,7 +92,7 @@ def make_measurement(
     )
 
 
-def compare(arms: Mapping[str, Sequence[Measurement]]) -> list[Row]:
+def compare(arms: Mapping[str, Sequence[Measurement]]) -> list[ArmRow]:
     """Return one row per arm, in order, each compared with the first; every arm needs a measurement."""
     first = next(iter(arms.values()))
     return [_row(name, rounds, first) for name, rounds in arms.items()]
@@ -114,7 +114,7 @@ def differences(ours: Measurement, theirs: Measurement, tolerance: float = TOLER
     return found
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ArmRow]) -> str:
     """Return the rows as a text table, followed by the differences in the work."""
     cells = [HEAD, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(HEAD))]
@@ -128,17 +128,17 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(text)
 
 
-def as_json(rows: Sequence[Row], skipped: Mapping[str, str], about: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(rows: Sequence[ArmRow], skipped: Mapping[str, str], about: Mapping[str, Any]) -> dict[str, Any]:
     """Return all results for programs; ``about`` describes the job and the machine."""
     return {**about, "tolerance": TOLERANCE, "arms": [asdict(row) for row in rows], "skipped": dict(skipped)}
 
 
-def _row(name: str, rounds: Sequence[Measurement], first: Sequence[Measurement]) -> Row:
+def _row(name: str, rounds: Sequence[Measurement], first: Sequence[Measurement]) -> ArmRow:
     rates = [each.items_per_s for each in rounds if each.items_per_s is not None]
     rate, evaluation = _median(rounds, "items_per_s"), _median(rounds, "eval_s")
     memory = [each.memory_bytes for each in rounds if each.memory_bytes is not None]
     evaluations = [each.eval_s for each in rounds if each.eval_s is not None]
-    return Row(
+    return ArmRow(
         eval_low=min(evaluations, default=None),
         eval_high=max(evaluations, default=None),
         name=name,
@@ -158,7 +158,7 @@ def _row(name: str, rounds: Sequence[Measurement], first: Sequence[Measurement])
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ArmRow) -> tuple[str, ...]:
     spread = (
         "-"
         if row.items_per_s is None

@@ -54,7 +54,7 @@ class BenchmarkJob(NamedTuple):
     accelerator: Accelerator
 
 
-class Variant(NamedTuple):
+class ProfileVariant(NamedTuple):
     """One profile to be measured, as in a job file."""
 
     name: str
@@ -85,18 +85,18 @@ def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
     return BenchmarkJob(path.stem, str(path), written, job.workload.kind, accelerator)
 
 
-def render_job_file(base: BenchmarkJob, arm: Variant) -> bytes:
+def render_job_file(base: BenchmarkJob, arm: ProfileVariant) -> bytes:
     """Return the job file of one arm, as JSON.  The job has one attempt: a resumed job is not comparable."""
     retry = {**base.written.get("retry", {}), "max_attempts": 1}
     return json.dumps({**base.written, "profile": dict(arm.profile), "retry": retry}).encode()
 
 
-def job_name(base: BenchmarkJob, arm: Variant) -> str:
+def job_name(base: BenchmarkJob, arm: ProfileVariant) -> str:
     """Return a valid job name for one arm."""
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{base.name}-{arm.name}".lower()).strip("-")[:60].strip("-")
 
 
-def profile_variants(names: Sequence[str], accelerator: Accelerator = "cpu") -> list[Variant]:
+def profile_variants(names: Sequence[str], accelerator: Accelerator = "cpu") -> list[ProfileVariant]:
     """Return one arm per profile.
 
     Raises:
@@ -109,7 +109,7 @@ def profile_variants(names: Sequence[str], accelerator: Accelerator = "cpu") -> 
             raise UsageError(f"there is no profile {quoted(name)}{hint}")
     if len(set(names)) < max(len(names), 2):
         raise UsageError(f"--profiles {','.join(names)}: name two different ones at least")
-    return [Variant(name, _profile_of(name, accelerator)) for name in names]
+    return [ProfileVariant(name, _profile_of(name, accelerator)) for name in names]
 
 
 def _profile_of(name: str, accelerator: Accelerator) -> dict[str, Any]:
@@ -123,7 +123,9 @@ def _profile_of(name: str, accelerator: Accelerator) -> dict[str, Any]:
     }
 
 
-def ablation_variants(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Variant], dict[str, str]]:
+def ablation_variants(
+    base: BenchmarkJob, slow: str, fast: str
+) -> tuple[list[ProfileVariant], dict[str, str]]:
     """Return both profiles and, between them, ``fast`` with one switch at a time set as in ``slow``.
 
     The second value holds the omitted switches, each with the reason: the switch contradicts another
@@ -144,8 +146,8 @@ def ablation_variants(base: BenchmarkJob, slow: str, fast: str) -> tuple[list[Va
         elif why := _unfit(switch, value, fast_said, base):
             skipped[switch] = why
         else:
-            found.append(Variant(f"{fast}, {switch}: {shown(value)}", {**sides[fast], switch: value}))
-    return [Variant(slow, sides[slow]), *found, Variant(fast, sides[fast])], skipped
+            found.append(ProfileVariant(f"{fast}, {switch}: {shown(value)}", {**sides[fast], switch: value}))
+    return [ProfileVariant(slow, sides[slow]), *found, ProfileVariant(fast, sides[fast])], skipped
 
 
 def _most_workers(base: BenchmarkJob) -> int:

@@ -24,7 +24,7 @@ class DiskRates:
     total: DiskCounters
 
 
-class DiskUse(Protocol):
+class DiskActivity(Protocol):
     """The kernel's counters of attempts on this host."""
 
     def counters(self, attempts: Iterable[Alive]) -> Mapping[Key, DiskCounters]:

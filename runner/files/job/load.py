@@ -18,7 +18,7 @@ from runner.files.job.matrix import (
     find_matrix_problems,
     parse_matrix,
 )
-from runner.files.job.model import JobFile, Origin
+from runner.files.job.model import JobFile, JobOrigin
 from runner.files.job.queue import Matrix
 from runner.files.job.shorthand import find_long_texts, find_numeric_name, find_secrets
 from runner.files.profiles.load import find_unknown_profile
@@ -105,7 +105,7 @@ def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None,
         del written["matrix"]
     job, problems = validate_model(JobFile, written, tree)
     if job is not None:
-        problems += find_conflicts(job.read_from(Origin(path, tree)))
+        problems += find_conflicts(job.read_from(JobOrigin(path, tree)))
         problems += () if unknown else find_unavoidable_profile_conflicts(job, profiles)
     return job, [*unknown, *find_secrets(tree), *problems]
 

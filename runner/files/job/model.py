@@ -156,7 +156,7 @@ class Retry(contract.Spec):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class JobOrigin:
     """The file of a job and its tree. All origins are equal, so the layout does not make two jobs differ."""
 
     path: Path = field(default=Path("job.yaml"), compare=False)
@@ -244,13 +244,13 @@ class JobFile(contract.Spec):
         timedelta(seconds=30), description="Time to save and leave when asked to stop; then it is killed."
     )
 
-    _origin: Origin = PrivateAttr(default_factory=Origin)
+    _origin: JobOrigin = PrivateAttr(default_factory=JobOrigin)
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> JobOrigin:
         return self._origin
 
-    def read_from(self, origin: Origin) -> "JobFile":
+    def read_from(self, origin: JobOrigin) -> "JobFile":
         """Return this job with its origin, which gives problems their positions."""
         self._origin = origin
         return self

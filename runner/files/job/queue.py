@@ -143,7 +143,7 @@ VariedField = Annotated[str, AfterValidator(_varied)]
 MatrixValue: TypeAlias = bool | int | float | str
 
 
-class Dependency(contract.Spec):
+class JobDependency(contract.Spec):
     """Another job that must have ended first."""
 
     job: Reference = Field(description="Its id, or its name: the newest of yours with that name.")
@@ -159,7 +159,7 @@ class Dependency(contract.Spec):
 def _dependency(value: object) -> object:
     if isinstance(value, str):
         return {"job": value}
-    if isinstance(value, Mapping | Dependency):
+    if isinstance(value, Mapping | JobDependency):
         return value
     hint = f'; put it in quotes: "{value}"' if type(value) is int else ""
     raise ValueError(f"must be the id or the name of a job, or a mapping with it, not {shown(value)}{hint}")
@@ -169,7 +169,7 @@ class QueueFields(contract.Spec):
     """Conditions of the start of a job, and its place among others."""
 
     priority_class: Name = Field("normal", description="A class that the site has; the higher goes first.")
-    after: tuple[Annotated[Dependency, BeforeValidator(_dependency)], ...] = Field(
+    after: tuple[Annotated[JobDependency, BeforeValidator(_dependency)], ...] = Field(
         (), max_length=64, description="Jobs that must have ended first; a text is the name or id of one."
     )
     preemptible: bool = Field(

@@ -23,7 +23,7 @@ POLLS_PER_S: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class LogChunk:
+class LogPart:
     """Some bytes of a log, and what a reader needs to go on."""
 
     content: bytes
@@ -91,7 +91,7 @@ def log_path(directory: RunDirectory, row: JobRow, chosen: AttemptRow, rank: int
     return directory.paths(chosen.number, chosen.lineage).rank_log(rank)
 
 
-def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int) -> LogChunk:
+def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int) -> LogPart:
     """Return the log of an attempt from ``offset`` on; of the newest attempt if none is given.
 
     Raises:
@@ -106,7 +106,7 @@ def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int)
             service.attempt_service.directory(row),
             service.attempt_service.directory(row).root / "build.log",
             offset,
-            LogChunk(b"", offset, 0, over, None, over),
+            LogPart(b"", offset, 0, over, None, over),
         )
     attempts = {a.number: a for a in service.store.attempts(job_id)}
     chosen = attempts.get(attempt or max(attempts, default=0))
@@ -114,14 +114,14 @@ def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int)
         there = ", ".join(map(str, sorted(attempts))) or "none yet"
         raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")
     if chosen is None:
-        return LogChunk(b"", offset, attempt or 0, _settled(row), None, _settled(row))
+        return LogPart(b"", offset, attempt or 0, _settled(row), None, _settled(row))
     following = chosen.number + 1 if chosen.number + 1 in attempts else None
-    blank = LogChunk(b"", offset, chosen.number, chosen.ended_at is not None, following, _settled(row))
+    blank = LogPart(b"", offset, chosen.number, chosen.ended_at is not None, following, _settled(row))
     directory = service.attempt_service.directory(row)
     return _read_file(directory, log_path(directory, row, chosen, choice.rank), offset, blank)
 
 
-def _read_file(directory: RunDirectory, path: Path, offset: int, blank: LogChunk) -> LogChunk:
+def _read_file(directory: RunDirectory, path: Path, offset: int, blank: LogPart) -> LogPart:
     """Return ``blank`` with what the file holds from ``offset`` on, up to the next hole."""
     try:
         file = directory.open(path)
@@ -146,9 +146,9 @@ def _read(descriptor: int, offset: int) -> bytes:
     return os.pread(descriptor, min(MAX_CHUNK_BYTES, remaining), offset) if remaining > 0 else b""
 
 
-def _with(blank: LogChunk, content: bytes, next_offset: int, cut: tuple[int, int] | None) -> LogChunk:
+def _with(blank: LogPart, content: bytes, next_offset: int, cut: tuple[int, int] | None) -> LogPart:
     ended = blank.attempt_ended and not content and cut is None
-    return LogChunk(
+    return LogPart(
         content, next_offset, blank.attempt, ended, blank.next_attempt, blank.job_ended and ended, cut
     )
 

@@ -54,7 +54,7 @@ class Metric:
         return family(self.name, self.meaning, labels=self.labels)
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One value; ``labels`` are the values of the labels of its metric."""
 
     metric: str
@@ -127,15 +127,15 @@ class MetricsCollector(Collector):
             families[sample.metric].add_metric(sample.labels, sample.value)
         return [family for family in families.values() if family.samples]
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[MetricSample]:
         """Yield every value that is known."""
         service, overview = self.monitor.service, self.overviews.now()
-        yield Sample("runner_info", 1, (version("gpu-job-runner"), overview["executor"]))
-        yield Sample("runner_started_seconds", service.started_at.timestamp())
+        yield MetricSample("runner_info", 1, (version("gpu-job-runner"), overview["executor"]))
+        yield MetricSample("runner_started_seconds", service.started_at.timestamp())
         yield from _device_samples(overview["devices"])
         for name, metric in (("cpus", "runner_cpus"), ("memory_bytes", "runner_memory_bytes")):
             for part in ("lent", "total"):
-                yield Sample(metric, overview[name][part], (part,))
+                yield MetricSample(metric, overview[name][part], (part,))
         rows = [entry.row for entry in list(service.daemon.tracked_jobs.values())]
         yield from self._job_samples(rows)
         if service.settings.metrics.per_user and (self.trusted or not service.settings.private_jobs):
@@ -143,35 +143,35 @@ class MetricsCollector(Collector):
         yield from self._switching_samples()
         yield from self._monitor_samples()
         for name in STORE_FILES:
-            yield Sample("runner_store_bytes", _size(service.state_dir / name), (name,))
+            yield MetricSample("runner_store_bytes", _size(service.state_dir / name), (name,))
 
-    def _switching_samples(self) -> Iterator[Sample]:
+    def _switching_samples(self) -> Iterator[MetricSample]:
         """Yield the limits of giving way, where jobs do."""
         daemon = self.monitor.service.daemon
         rules = daemon.context.site.rules
         if rules.order is not SchedulingOrder.ATTAINED:
             return
         left_device_s = daemon.scheduler.jobs.switching_left_device_s()
-        yield Sample("runner_queue_switching_budget_ratio", rules.switching.budget)
-        yield Sample("runner_queue_switching_left_device_seconds", left_device_s)
+        yield MetricSample("runner_queue_switching_budget_ratio", rules.switching.budget)
+        yield MetricSample("runner_queue_switching_left_device_seconds", left_device_s)
         for number, limit in enumerate(rules.switching.levels_device_s, 1):
-            yield Sample("runner_queue_service_level_device_seconds", limit, (str(number),))
+            yield MetricSample("runner_queue_service_level_device_seconds", limit, (str(number),))
 
-    def _job_samples(self, rows: list[JobRow]) -> Iterator[Sample]:
+    def _job_samples(self, rows: list[JobRow]) -> Iterator[MetricSample]:
         states = Counter(row.job.state.kind for row in rows)
         for state in STATES:
-            yield Sample("runner_jobs", states[state], (state,))
+            yield MetricSample("runner_jobs", states[state], (state,))
         queued = [row for row in rows if isinstance(row.job.state, Queued)]
         views = self.monitor.service.daemon.scheduler.jobs.pending
         known = [view for row in queued if (view := views.get(row.job.id)) is not None]
         classes = Counter(view.priority_class for view in known)
         for name, count in classes.most_common(MAX_CLASSES):
-            yield Sample("runner_queue_jobs", count, (name,))
+            yield MetricSample("runner_queue_jobs", count, (name,))
         for direction, rate in self._disk(rows).items():
-            yield Sample("runner_disk_bytes_per_second", rate, (direction,))
+            yield MetricSample("runner_disk_bytes_per_second", rate, (direction,))
         now = self.monitor.service.clock.now()
         ages = [(now - row.job.state.since).total_seconds() for row in queued]
-        yield Sample("runner_queue_oldest_seconds", max(ages, default=0.0))
+        yield MetricSample("runner_queue_oldest_seconds", max(ages, default=0.0))
 
     def _disk(self, rows: Iterable[JobRow]) -> dict[str, float]:
         """Return the sums of the rates of jobs by direction."""
@@ -181,7 +181,7 @@ class MetricsCollector(Collector):
             "write": math.fsum(each["written_per_s"] for each in known),
         }
 
-    def _user_samples(self, rows: list[JobRow], most: int) -> Iterator[Sample]:
+    def _user_samples(self, rows: list[JobRow], most: int) -> Iterator[MetricSample]:
         """Yield what users have; those with the most jobs have a label of their own."""
         counts = Counter(row.owner.name for row in rows)
         named = {name for name, _ in counts.most_common(most)}
@@ -199,35 +199,37 @@ class MetricsCollector(Collector):
                 cpus[user] += needs(row).cpus
         for user in sorted({user for user, _ in jobs}):
             for kind in STATES:
-                yield Sample("runner_user_jobs", jobs[user, kind], (user, kind))
-            yield Sample("runner_user_devices", devices[user], (user,))
-            yield Sample("runner_user_cpus", cpus[user], (user,))
+                yield MetricSample("runner_user_jobs", jobs[user, kind], (user, kind))
+            yield MetricSample("runner_user_devices", devices[user], (user,))
+            yield MetricSample("runner_user_cpus", cpus[user], (user,))
             for direction, rate in self._disk(theirs[user]).items():
-                yield Sample("runner_user_disk_bytes_per_second", rate, (user, direction))
+                yield MetricSample("runner_user_disk_bytes_per_second", rate, (user, direction))
 
-    def _monitor_samples(self) -> Iterator[Sample]:
+    def _monitor_samples(self) -> Iterator[MetricSample]:
         monitor = self.monitor
-        yield Sample("runner_alarms", len(monitor.alarms))
+        yield MetricSample("runner_alarms", len(monitor.alarms))
         for cause, count in sorted(monitor.counts.ended.items()):
-            yield Sample("runner_attempts_ended_total", count, (cause,))
+            yield MetricSample("runner_attempts_ended_total", count, (cause,))
         for labels, count in sorted(monitor.counts.decisions.items()):
-            yield Sample("runner_decisions_total", count, labels)
+            yield MetricSample("runner_decisions_total", count, labels)
         lags = list(monitor.lags)
-        yield Sample("runner_loop_lag_seconds", lags[-1])
-        yield Sample("runner_loop_lag_longest_seconds", max(lags))
+        yield MetricSample("runner_loop_lag_seconds", lags[-1])
+        yield MetricSample("runner_loop_lag_longest_seconds", max(lags))
 
 
-def _device_samples(devices: list[dict[str, Any]]) -> Iterator[Sample]:
+def _device_samples(devices: list[dict[str, Any]]) -> Iterator[MetricSample]:
     states = Counter(each["state"] for each in devices)
     for state in DeviceState:
-        yield Sample("runner_devices", states[state.value], (state.value,))
+        yield MetricSample("runner_devices", states[state.value], (state.value,))
     for each in devices:
         labels = (str(each["uuid"]), str(each["name"]))
         for name, value in _readings(each):
             if value is not None:
-                yield Sample(name, value, labels)
+                yield MetricSample(name, value, labels)
         for state in DeviceState:
-            yield Sample("runner_device_state", float(each["state"] == state.value), (*labels, state.value))
+            yield MetricSample(
+                "runner_device_state", float(each["state"] == state.value), (*labels, state.value)
+            )
 
 
 def _readings(device: dict[str, Any]) -> Iterator[tuple[str, float | None]]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from jobs.data.panels import Columns, Panel, open_panel
+from jobs.data.panels import Columns, PanelFiles, open_panel
 from jobs.training.failures import InvalidSpec
 from tests.fakes.workloads.panels import Rows, is_listed, panel_directory, panel_rows, workday, write_panel
 
@@ -24,7 +24,7 @@ def rows() -> Rows:
     return panel_rows(days=DAYS)
 
 
-def panel(path: Path, change: Callable[[Rows], Any] = lambda _rows: None, **wanted: Any) -> Panel:  # noqa: ANN401
+def panel(path: Path, change: Callable[[Rows], Any] = lambda _rows: None, **wanted: Any) -> PanelFiles:  # noqa: ANN401
     found = rows()
     change(found)
     return open_panel(write_panel(path / "panel.parquet", found), replace(WANTED, **wanted))

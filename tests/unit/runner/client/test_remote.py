@@ -7,7 +7,7 @@ import pytest
 
 from runner.base.errors import Unavailable, UsageError
 from runner.client.autostart import remote_host
-from runner.client.remote import Host, check_version, hosts_file, parse_host, read_hosts
+from runner.client.remote import RemoteHost, check_version, hosts_file, parse_host, read_hosts
 
 
 def test_a_daemon_of_another_version_says_what_to_upgrade() -> None:
@@ -20,8 +20,10 @@ def test_a_daemon_of_another_version_says_what_to_upgrade() -> None:
 
 def test_an_address_has_a_user_a_port_and_a_command() -> None:
     url = "ssh://ada@gpu1:2222?command=/opt/runner/bin/runner"
-    assert parse_host(url, {}) == Host(url, "ada@gpu1", 2222, "/opt/runner/bin/runner")
-    assert parse_host("ssh://gpu1", {"RUNNER_REMOTE_COMMAND": "x"}) == Host("ssh://gpu1", "gpu1", None, "x")
+    assert parse_host(url, {}) == RemoteHost(url, "ada@gpu1", 2222, "/opt/runner/bin/runner")
+    assert parse_host("ssh://gpu1", {"RUNNER_REMOTE_COMMAND": "x"}) == RemoteHost(
+        "ssh://gpu1", "gpu1", None, "x"
+    )
     assert parse_host("ssh://gpu1", {}).ssh("c", "-T") == ["ssh", "-S", "c", "-T", "gpu1"]
 
 

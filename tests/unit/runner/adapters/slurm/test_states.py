@@ -10,9 +10,9 @@ from runner.adapters.slurm.states import (
     REASONS,
     WAITING,
     Claim,
-    Evidence,
     Missing,
     Row,
+    SlurmEvidence,
     StartedTwice,
     describe_wait,
     estimate,
@@ -37,14 +37,14 @@ CAPTURED = """\
 4|PENDING|BeginTime|n/a|0|2026-11-23T17:16:36|0|sbatch|/x/.slurm-out|
 """
 CLAIM = Claim("12", "node1", ("0", "1"))
-BEGUN = Evidence(CLAIM)
+BEGUN = SlurmEvidence(CLAIM)
 
 
 def row(state: str, status: int = 0, reason: str = "None") -> Row:
     return Row("12", state, reason, "node1", 1001, "2026-11-23T17:00:00", status, NAME)
 
 
-def gone(state: str, seen: Evidence = BEGUN, status: int = 0, reason: str = "None") -> Gone:
+def gone(state: str, seen: SlurmEvidence = BEGUN, status: int = 0, reason: str = "None") -> Gone:
     verdict = judge(KEY, row(state, status, reason), seen, NOW)
     assert isinstance(verdict, Gone)
     return verdict
@@ -61,7 +61,7 @@ def test_an_answer_of_squeue_is_read_whatever_a_job_is_called() -> None:
 
 @pytest.mark.parametrize("state", sorted(WAITING))
 def test_what_slurm_has_not_begun_waits_with_a_reason_and_an_estimate(state: str) -> None:
-    assert judge(KEY, row(state, reason="Priority"), Evidence(), NOW) == Waiting(
+    assert judge(KEY, row(state, reason="Priority"), SlurmEvidence(), NOW) == Waiting(
         KEY,
         "Slurm: jobs with a higher priority go first (Priority)",
         datetime(2026, 11, 23, 17, tzinfo=UTC),
@@ -120,19 +120,19 @@ def test_an_end_by_slurm_has_its_reason_and_what_the_program_has_left(state: str
 
 
 def test_what_never_began_and_was_ended_by_slurm_never_started() -> None:
-    assert gone("CANCELLED", Evidence()).never_started
-    assert gone("BOOT_FAIL", Evidence()).never_started
+    assert gone("CANCELLED", SlurmEvidence()).never_started
+    assert gone("BOOT_FAIL", SlurmEvidence()).never_started
 
 
 def test_what_we_took_out_of_the_queue_ended_as_we_asked() -> None:
-    asked = Evidence(cancelled=SIGTERM)
+    asked = SlurmEvidence(cancelled=SIGTERM)
     assert gone("CANCELLED", asked) == Gone(KEY, 143, never_started=True)
     assert judge(KEY, None, asked, NOW) == Gone(KEY, 143, never_started=True)
     assert gone("CANCELLED", replace(asked, claim=CLAIM, exit_code=75)).reason is None
 
 
 @pytest.mark.parametrize("seen", [BEGUN, replace(BEGUN, exit_code=1)])
-def test_a_job_that_waits_after_it_has_begun_was_started_twice(seen: Evidence) -> None:
+def test_a_job_that_waits_after_it_has_begun_was_started_twice(seen: SlurmEvidence) -> None:
     assert judge(KEY, row("PENDING"), seen, NOW) == StartedTwice()
 
 
@@ -150,7 +150,7 @@ def test_a_second_start_that_found_the_claim_is_no_exit_of_the_program() -> None
 
 
 def test_a_job_that_could_not_be_started_says_why() -> None:
-    said = gone("FAILED", Evidence(), reason="JobLaunchFailure")
+    said = gone("FAILED", SlurmEvidence(), reason="JobLaunchFailure")
     assert said.never_started
     assert said.error == "job 12 ended in Slurm as FAILED (JobLaunchFailure) on node1"
 
@@ -164,7 +164,7 @@ def test_what_slurm_has_forgotten_has_the_exit_that_its_script_has_left() -> Non
     assert judge(KEY, None, replace(BEGUN, exit_code=3), NOW) == Gone(KEY, 3)
     assert judge(KEY, None, replace(BEGUN, killed=True), NOW) == Gone(KEY, 137)
     assert judge(KEY, None, BEGUN, NOW) == Missing()
-    assert judge(KEY, None, Evidence(), NOW) == Missing()
+    assert judge(KEY, None, SlurmEvidence(), NOW) == Missing()
 
 
 def test_slurm_is_not_asked_about_a_success() -> None:
@@ -175,7 +175,7 @@ def test_slurm_is_not_asked_about_a_success() -> None:
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
 def test_what_its_node_has_not_started_still_waits(state: str) -> None:
-    assert judge(KEY, row(state), Evidence(), NOW) == Waiting(KEY, "Slurm: node1 is about to start it")
+    assert judge(KEY, row(state), SlurmEvidence(), NOW) == Waiting(KEY, "Slurm: node1 is about to start it")
 
 
 def test_a_node_that_does_not_finish_cleaning_up_keeps_no_attempt_alive() -> None:
@@ -248,17 +248,17 @@ def test_slurm_itself_is_no_person_who_cancels(state: str, *, is_person: bool) -
 @pytest.mark.parametrize(
     ("found", "seen", "may"),
     [
-        (row("CANCELLED"), Evidence(), True),
+        (row("CANCELLED"), SlurmEvidence(), True),
         (row("CANCELLED"), BEGUN, False),
-        (row("CANCELLED"), Evidence(exit_code=75), False),
-        (row("CANCELLED"), Evidence(killed=True), False),
-        (row("CANCELLED"), Evidence(cancelled=SIGTERM), False),
-        (replace(row("CANCELLED"), node="n/a"), Evidence(), False),
-        (row("TIMEOUT"), Evidence(), False),
+        (row("CANCELLED"), SlurmEvidence(exit_code=75), False),
+        (row("CANCELLED"), SlurmEvidence(killed=True), False),
+        (row("CANCELLED"), SlurmEvidence(cancelled=SIGTERM), False),
+        (replace(row("CANCELLED"), node="n/a"), SlurmEvidence(), False),
+        (row("TIMEOUT"), SlurmEvidence(), False),
     ],
 )
 def test_only_a_job_that_had_a_node_and_never_ran_may_be_cancelled_by_slurm(
-    found: Row, seen: Evidence, *, may: bool
+    found: Row, seen: SlurmEvidence, *, may: bool
 ) -> None:
     assert may_have_failed_to_start(found, seen) is may
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.sqlite.connections import KEPT_READERS, Connections
+from runner.adapters.sqlite.connections import KEPT_READERS, StoreConnections
 from runner.adapters.sqlite.store import SqliteStore
 from runner.base.errors import Unavailable
 
@@ -57,7 +57,7 @@ def test_threads_that_come_and_go_leave_no_descriptor(path: Path) -> None:
 
 
 def test_as_many_readers_as_are_asked_at_once_are_lent_and_a_few_are_kept(path: Path) -> None:
-    connections = Connections(path)
+    connections = StoreConnections(path)
     with ExitStack() as lent:
         readers = {id(lent.enter_context(connections.reader())) for _ in range(3 * KEPT_READERS)}
         assert len(readers) == 3 * KEPT_READERS
@@ -67,7 +67,7 @@ def test_as_many_readers_as_are_asked_at_once_are_lent_and_a_few_are_kept(path: 
 
 
 def test_a_reader_cannot_write(path: Path) -> None:
-    connections = Connections(path)
+    connections = StoreConnections(path)
     with connections.writer(), connections.reader() as own:
         own.execute("INSERT INTO meta VALUES ('key', 'value')")  # a thread that writes reads what it wrote
     with connections.reader() as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
@@ -79,7 +79,7 @@ def test_what_is_lent_while_the_store_is_closed_is_closed_when_it_comes_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.adapters.sqlite.connections.CLOSE_WAIT_S", 0.0)
-    connections = Connections(path)
+    connections = StoreConnections(path)
     with connections.reader() as reader, connections.writer():
         reader.execute("SELECT * FROM meta").fetchall()
         closing = threading.Thread(target=connections.close)

@@ -8,7 +8,7 @@ from runner.base.errors import UsageError
 from runner.cli.bench import variants
 from runner.cli.bench.variants import (
     SMALL,
-    Variant,
+    ProfileVariant,
     ablation_variants,
     job_name,
     profile_variants,
@@ -24,7 +24,8 @@ from runner.files.profiles.load import load_profile, profile_names
 @pytest.mark.parametrize("profile", ["baseline", "cpu"])
 def test_every_small_job_is_a_job_file_under_either_end(kind: str, profile: str) -> None:
     job = parse_job(
-        render_job_file(read_base_job(kind, 10), Variant(profile, {"extends": profile})), Path("x.yaml")
+        render_job_file(read_base_job(kind, 10), ProfileVariant(profile, {"extends": profile})),
+        Path("x.yaml"),
     )
     assert (job.workload.kind, job.profile.extends, job.retry.max_attempts) == (kind, profile, 1)
 
@@ -36,7 +37,7 @@ def test_a_job_file_keeps_what_it_says_but_for_profile_and_attempts(tmp_path: Pa
         "environment: {VERSION: 1.10}\nprofile: deterministic\nretry: {backoff: 1s}\n"
     )
     found = read_base_job(str(path), 20)
-    written = json.loads(render_job_file(found, Variant("cpu", {"extends": "cpu"})))
+    written = json.loads(render_job_file(found, ProfileVariant("cpu", {"extends": "cpu"})))
     assert written["environment"] == {"VERSION": "1.10"}
     assert written["profile"] == {"extends": "cpu"}
     assert written["retry"] == {"backoff": "1s", "max_attempts": 1}

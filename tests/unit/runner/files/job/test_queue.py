@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind
 from runner.files.job.cron import NAMED
 from runner.files.job.queue import (
-    Dependency,
     DeviceRequest,
+    JobDependency,
     Matrix,
     QueueFields,
     Schedule,
@@ -57,7 +57,7 @@ def test_defaults_are_those_of_an_ordinary_job() -> None:
 
 def test_a_text_stands_for_a_job_that_must_succeed() -> None:
     queueing = QueueFields.model_validate({"after": ["prep", {"job": "eval", "condition": "any"}]})
-    assert queueing.after == (Dependency(job="prep"), Dependency(job="eval", condition="any"))
+    assert queueing.after == (JobDependency(job="prep"), JobDependency(job="eval", condition="any"))
     assert [after.wanted for after in queueing.after] == [DependencyCondition.OK, DependencyCondition.ANY]
 
 

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from runner.server.api.metrics import METRICS, MetricsCollector, Sample
+from runner.server.api.metrics import METRICS, MetricSample, MetricsCollector
 
 PAGE = (Path(__file__).parents[5] / "docs/reference/metrics.md").read_text(encoding="utf-8")
 NAMES = [metric.name for metric in METRICS]
 
 
-def text_of(*samples: Sample) -> str:
+def text_of(*samples: MetricSample) -> str:
     """Return the text of some values."""
 
     @dataclass(slots=True)
@@ -42,7 +42,7 @@ def test_the_page_describes_every_metric() -> None:
 
 def test_a_metric_without_a_value_has_no_lines() -> None:
     assert text_of() == ""
-    assert text_of(Sample("runner_alarms", 2)) == (
+    assert text_of(MetricSample("runner_alarms", 2)) == (
         "# HELP runner_alarms running jobs with a utilisation alarm\n"
         "# TYPE runner_alarms gauge\n"
         "runner_alarms 2.0\n"
@@ -50,7 +50,7 @@ def test_a_metric_without_a_value_has_no_lines() -> None:
 
 
 def test_a_counter_keeps_its_name_and_its_labels() -> None:
-    assert text_of(Sample("runner_attempts_ended_total", 3, ("completed",))) == (
+    assert text_of(MetricSample("runner_attempts_ended_total", 3, ("completed",))) == (
         "# HELP runner_attempts_ended_total attempts that ended since the daemon started, by cause\n"
         "# TYPE runner_attempts_ended_total counter\n"
         'runner_attempts_ended_total{cause="completed"} 3.0\n'
@@ -59,4 +59,4 @@ def test_a_counter_keeps_its_name_and_its_labels() -> None:
 
 def test_a_value_of_a_metric_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(KeyError):
-        text_of(Sample("runner_dogs", 1))
+        text_of(MetricSample("runner_dogs", 1))

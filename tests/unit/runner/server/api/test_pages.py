@@ -13,7 +13,7 @@ from runner.control.job_views import FirstOfArrays
 from runner.core.job.revision_text import RevisionText
 from runner.core.scheduler.snapshot import JobArray, PendingJob, ResourceRequest
 from runner.server.api import jobs, overview, status
-from runner.server.api.metrics import Sample
+from runner.server.api.metrics import MetricSample
 from tests.unit.runner.server.api.test_jobs import JOB, Site, wait_until
 
 MATRIX = JOB + "resources: {cpus: 4}\nmatrix: {values: {seed: [1, 2, 3, 4, 5]}}\n"
@@ -111,7 +111,7 @@ def test_the_metrics_parse_no_job_file(site: Site) -> None:
     wait_until(lambda: len(site.service.daemon.scheduler.jobs.pending) == 4 or None)
     rows = [replace(each.row, text=RevisionText.of("no JSON")) for each in tracked.values()]
     samples = list(site.app.state.metrics._job_samples(rows))
-    assert Sample("runner_queue_jobs", 4, ("normal",)) in samples
+    assert MetricSample("runner_queue_jobs", 4, ("normal",)) in samples
 
 
 def test_the_first_job_of_an_array_without_an_image_is_known_without_a_search() -> None:

@@ -1,0 +1,74 @@
+"""Check that docstrings say what they mean, and that a class name means one thing in a package.
+
+A docstring that begins with a question word ("Whether …", "What … holds") makes its reader solve a riddle
+before he knows the subject. Only imports tell classes of one name in two modules of a package apart.
+"""
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+PACKAGES: Final = ("runner", "jobs", "images")
+FOLDERS: Final = (*PACKAGES, "gpu_job_runner", "scripts", "tests", "bench", "examples")
+RIDDLE: Final = re.compile(
+    r"\s*(what|where|who|whose|whom|whether|how|which|why|when)(ever)?\b", re.IGNORECASE
+)
+MOST_PERCENT: Final = 2.0
+SAME_MEANING: Final = {
+    "Attached": "the callback of jobs.attach for either library",
+    "RankLost": "jobs.attach stands alone: programs import it without the trainer",
+    "Ranks": "the same",
+}
+
+
+def riddles(source: str) -> tuple[list[tuple[int, str]], int]:
+    """Return line and text of each docstring that begins with a question word, and the number of all."""
+    found, total = [], 0
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        text = ast.get_docstring(node)
+        total += text is not None
+        if text and RIDDLE.match(text):
+            found.append((node.body[0].lineno, text.splitlines()[0]))
+    return found, total
+
+
+def homonyms(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Return the public top-level classes with one name in several modules of a package, with their paths."""
+    places: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[path.partition("/")[0], node.name].append(path)
+    return {name: paths for (_, name), paths in places.items() if len(paths) > 1 and name not in SAME_MEANING}
+
+
+def problems(sources: dict[str, str]) -> Iterator[str]:
+    """Yield one line for each homonym, and for each riddle if there are too many of them."""
+    yield from (
+        f"class {name} has two meanings: {', '.join(paths)}; rename one"
+        for name, paths in homonyms({p: s for p, s in sources.items() if p.startswith(PACKAGES)}).items()
+    )
+    looked = {path: riddles(source) for path, source in sources.items()}
+    found = [f"{path}:{line}: {text}" for path, (lines, _) in looked.items() for line, text in lines]
+    total = sum(count for _, count in looked.values())
+    if len(found) * 100 > MOST_PERCENT * total:
+        yield from found
+        yield f"{len(found)} of {total} docstrings begin with a question word; begin with a verb or a noun"
+
+
+def main() -> int:
+    """Print what is wrong in the repository."""
+    files = (path for folder in FOLDERS for path in sorted(Path(folder).rglob("*.py")))
+    told = list(problems({path.as_posix(): path.read_text() for path in files}))
+    print("\n".join(told), end="\n" if told else "")
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

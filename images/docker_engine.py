@@ -54,8 +54,10 @@ Body: TypeAlias = IO[bytes] | Iterable[bytes]
 class DockerEngine:
     """Satisfies ``images.ports.Engine`` with a Docker engine, or an engine with the same API."""
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, login: Path | None = None) -> None:
+        """``login``: the file that ``docker login`` has left for pulls; None: in the home of this process."""
         self._url = url
+        self._login = login
         self._version = "auto"  # asked once, for otherwise each new client asks
 
     def image(self, reference: str) -> Image | None:
@@ -90,6 +92,7 @@ class DockerEngine:
     ) -> None:
         token = token or CancellationToken()
         with self._client(f"pull {reference}", _PULL_SILENCE_S if say is None else _LAYER_SILENCE_S) as api:
+            self._use_login(api)
             try:
                 progress = PullProgress(reference)
                 for record in api.pull(reference, stream=True, decode=True):
@@ -99,6 +102,29 @@ class DockerEngine:
                         say(line)
             except (APIError, requests.RequestException) as error:
                 raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
+
+    def look_up(self, reference: str) -> str:
+        with self._client(f"look up {reference}", _PULL_SILENCE_S) as api:
+            self._use_login(api)
+            try:
+                found = api.inspect_distribution(reference)  # type: ignore[no-untyped-call]
+            except (APIError, requests.RequestException) as error:
+                raise BuildFailed(f"image {reference}: {_one_line(error)}") from error
+        return str(found["Descriptor"]["digest"])
+
+    def _use_login(self, api: docker.APIClient) -> None:
+        """Let a client use the login of the operator.
+
+        Raises:
+            BuildFailed: its file cannot be read.
+        """
+        if self._login is None:
+            return
+        try:
+            self._login.read_bytes()  # the SDK would go on without
+        except OSError as error:
+            raise BuildFailed(f"registry_login: {self._login}: {error.strerror}") from error
+        api.reload_config(str(self._login))
 
     def load_root(self, archive: IO[bytes], tag: str) -> str:
         repository, name = tag.rsplit(":", 1)

@@ -8,6 +8,7 @@ lines, comments, directives and quoted options, and what is not understood here 
 
 import re
 from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 256 * 1024
@@ -56,6 +57,8 @@ class Reading(NamedTuple):
     mistakes: tuple[Mistake, ...]
     text: str
     """For a builder, with the argument that names its base; only without mistakes."""
+    images: tuple[str, ...] = ()
+    """The images that it begins with besides its base."""
 
 
 def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
@@ -63,7 +66,7 @@ def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
 
     Args:
         text: The Dockerfile.
-        offered: The images that it may begin with besides ``${BASE}``; None: any.
+        offered: The images that it may begin with besides ``${BASE}``, also as patterns; None: any.
     """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if (odd := _CONTROL.search(text)) is not None:
@@ -77,7 +80,7 @@ def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
             mistakes.append(Mistake(number, instruction[:60], str(error)))
     if not mistakes and not reader.images:
         mistakes.append(Mistake(1, "", f"has no FROM; write FROM ${{{BASE}}}"))
-    return Reading(tuple(mistakes), "" if mistakes else "\n".join([*written, ""]))
+    return Reading(tuple(mistakes), "" if mistakes else "\n".join([*written, ""]), tuple(reader.others))
 
 
 class _Reader:
@@ -85,6 +88,7 @@ class _Reader:
 
     def __init__(self, offered: Collection[str] | None) -> None:
         self.images = 0  # that begin so far
+        self.others: dict[str, None] = {}  # that are neither the base nor a stage
         self._offered = offered
         self._names: dict[str, int] = {}  # of stages, with their numbers
 
@@ -154,7 +158,10 @@ class _Reader:
             raise ValueError(f"only {BASE} is a variable that FROM may name")
         if _IMAGE.fullmatch(image) is None:
             raise ValueError(f"{image[:60]}: is no name of an image")
-        if image == "scratch" or self._offered is None or image in self._offered:
+        if image == "scratch":
+            return image
+        if self._offered is None or any(fnmatchcase(image, each) for each in self._offered):
+            self.others[image] = None
             return image
         there = ", ".join((f"${{{BASE}}}", *sorted(self._offered)))
         raise ValueError(

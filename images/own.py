@@ -43,7 +43,7 @@ class DockerfileRules:
     """Rules of the operator for Dockerfiles of users."""
 
     offered: Collection[str] | None = None
-    """Images that a Dockerfile may begin with besides ``${BASE}``; None: any."""
+    """Images that a Dockerfile may begin with besides ``${BASE}``, also as patterns; None: any."""
     network: bool = False
     cache: bool = True
     """Whether the steps of earlier builds are used again, also of other users."""
@@ -118,8 +118,12 @@ class DockerfileImages:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> str:
-        self._write_canonical(context, path)
+        images = self._write_canonical(context, path)
         engine = self.engine()
+        for each in images:  # a builder would pull it without the login
+            if engine.image(each) is None:
+                log.line(f"pull {each}")
+                engine.pull(each, log.line, log.token)
         kind = next(engine.builders()) if self.rules.builder == "auto" else self.rules.builder
         log.line(f"dockerfile: building {path} with {kind}")
         context.seek(0)
@@ -131,8 +135,8 @@ class DockerfileImages:
         log.line(f"dockerfile: {request.tag} is {image}")
         return image
 
-    def _write_canonical(self, context: IO[bytes], path: str) -> None:
-        """Add the Dockerfile to its context as it was understood.
+    def _write_canonical(self, context: IO[bytes], path: str) -> tuple[str, ...]:
+        """Add the Dockerfile to its context as it was understood; return the images that it begins with.
 
         Raises:
             BuildFailed: it is not there, or says what it may not.
@@ -149,6 +153,7 @@ class DockerfileImages:
             member = tarfile.TarInfo(CANONICAL)
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
+        return reading.images
 
 
 def _read(tar: tarfile.TarFile, path: str) -> str:

@@ -87,13 +87,20 @@ class Engine(Protocol):
     def pull(
         self, reference: str, say: Callable[[str], None] | None = None, token: CancellationToken | None = None
     ) -> None:
-        """Pull an image from its registry, with what ``docker login`` has left in the home of this process.
+        """Pull an image from its registry, with what ``docker login`` has left for it.
 
         ``say`` is told how far it is; ``token`` ends it.
 
         Raises:
             BuildFailed: the registry refuses it, or does not answer in time.
             BuildCancelled: ``token`` was cancelled.
+        """
+
+    def look_up(self, reference: str) -> str:
+        """Return the digest that a reference has in its registry now; pull nothing.
+
+        Raises:
+            BuildFailed: the registry refuses it, or does not answer in time.
         """
 
     def load_root(self, archive: IO[bytes], tag: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 Accelerator: TypeAlias = Literal["cpu", "cuda", "rocm"]
 BuilderKind: TypeAlias = Literal["buildx", "engine", "classic"]
+PullPolicy: TypeAlias = Literal["missing", "always", "never"]
 
 ACCELERATORS: Final[tuple[Accelerator, ...]] = ("cpu", "cuda", "rocm")
 LOCAL_BASE: Final = "runner-base:bookworm"
@@ -58,3 +59,5 @@ class ImageSettings:
     """The directory that holds ``Dockerfile.cpu``, ``Dockerfile.cuda`` and ``Dockerfile.rocm``."""
     engine_url: str | None = None
     """The address of the engine.  ``None``: ``DOCKER_HOST``, else the default socket."""
+    registry_login: Path | None = None
+    """What ``docker login`` has left for pulls.  ``None``: in the home of the user of this process."""

@@ -6,14 +6,14 @@ it.  A file lock per digest prevents two builds of the same image, also by diffe
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from images import bases, wheels
 from images.bootstrap import Bootstrap, bootstrap
@@ -27,7 +27,7 @@ from images.log import BuildLog
 from images.ports import BuildRequest, Engine, Image
 from images.recipe import Base, Entry, Recipe, last_stage, without_last_stage
 from images.records import record
-from images.settings import ACCELERATORS, Accelerator, BuilderKind, ImageSettings
+from images.settings import ACCELERATORS, Accelerator, BuilderKind, ImageSettings, PullPolicy
 
 _HERE: Final = Path(__file__).parent
 
@@ -69,7 +69,7 @@ class ImageStore:
             return self._given_engine
         from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK, which only builds need
 
-        return DockerEngine(self._settings.engine_url)
+        return DockerEngine(self._settings.engine_url, self._settings.registry_login)
 
     def ensure(self, accelerator: str, log: Path, token: CancellationToken | None = None) -> str:
         """Return the id of an accelerator's image, and build what is missing.
@@ -109,17 +109,46 @@ class ImageStore:
             ImageRefused: no container may be made of it.
             EngineUnavailable: the engine does not answer.
         """
+        return str(self._usable(reference)["Id"])
+
+    def _usable(self, reference: str) -> Mapping[str, Any]:
+        """Return the description of an image of which containers may be made."""
         found = self._engine.inspect(reference)
         if volumes := ", ".join(sorted((found.get("Config") or {}).get("Volumes") or ())):
             raise ImageRefused(f"image {reference}: declares the volume {volumes}; build it without")
-        return str(found["Id"])
+        return found
 
-    def fetch(
-        self, reference: str, log: Path, token: CancellationToken | None = None, *, anew: bool = False
-    ) -> str:
-        """Return the id of an image by its tag or id, and pull it if the engine has none.
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        """Return what names the image of a reference for ever: by its digest, or by its id.
 
-        ``anew``: pull it also if the engine has one.
+        Args:
+            reference: Its tag, digest or id.
+            pull: Whether its registry is asked which image that is, if the engine has one, if not, or never.
+
+        Raises:
+            BuildFailed: neither the engine nor the registry has one.
+            ImageRefused: no container may be made of it.
+            EngineUnavailable: the engine does not answer.
+        """
+        if pull == "never":
+            return self.resolve(reference)
+        repository = _repository(reference)
+        if pull == "missing" or "@" in reference or repository is None:
+            try:
+                found = self._usable(reference)
+            except ImageRefused:
+                raise
+            except BuildFailed:
+                if repository is None:
+                    raise
+            else:
+                digests = found.get("RepoDigests") or ()
+                known = (each for each in digests if repository == _repository(each))
+                return str(next(known, found["Id"]))
+        return f"{repository}@{self._engine.look_up(reference)}"
+
+    def fetch(self, reference: str, log: Path, token: CancellationToken | None = None) -> str:
+        """Return the id of an image by its tag, digest or id, and pull it if the engine has none.
 
         Raises:
             BuildFailed: the registry has none, or ``resolve`` refuses it.
@@ -127,7 +156,7 @@ class ImageStore:
             BuildCancelled: ``token`` was cancelled.
         """
         with _translate_disk_errors(), BuildLog(log, self._echo, token) as lines, _log_failure(lines):
-            if anew or self._engine.image(reference) is None:
+            if _repository(reference) is not None and self._engine.image(reference) is None:
                 lines.line(f"pull {reference}")
                 self._engine.pull(reference, lines.line, lines.token)
             return self.resolve(reference)
@@ -240,6 +269,15 @@ class ImageStore:
     def _lock(self, name: str, log: BuildLog) -> AbstractContextManager[None]:
         waiting = partial(log.line, "waiting for another build of the same image")
         return locked(self._settings.cache_dir, name, waiting, log.token)
+
+
+def _repository(reference: str) -> str | None:
+    """Return a reference without its tag and digest, as engines shorten it; None: it is an id."""
+    if reference.startswith("sha256:"):
+        return None
+    above, slash, name = reference.partition("@")[0].rpartition("/")
+    whole = above + slash + name.partition(":")[0]
+    return whole.removeprefix("docker.io/").removeprefix("library/")
 
 
 @contextmanager

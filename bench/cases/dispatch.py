@@ -44,7 +44,7 @@ from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing, Queued, Running
 from runner.core.ports.executor import Alive, Gone, Key, LaunchRequest, LaunchResult, Observation
-from runner.core.ports.images import BuildFailed
+from runner.core.ports.images import BuildFailed, PullPolicy
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import SchedulableDevice
 from runner.files.job.load import parse_job
@@ -169,8 +169,11 @@ class NoImages:
     def resolve(self, reference: str) -> str:
         raise BuildFailed(f"{reference}: there are no images here")
 
-    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
-        raise BuildFailed(f"job {job_id}: {log}: {reference} ({anew}): there are no images here")
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        raise BuildFailed(f"{reference} ({pull}): there are no images here")
+
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+        raise BuildFailed(f"job {job_id}: {log}: {reference}: there are no images here")
 
     def digest(self, accelerator: str) -> str:
         raise BuildFailed(f"there are no images for {accelerator} here")
@@ -246,7 +249,7 @@ def running_loop(directory: Path) -> Iterator[InProcessDaemon]:
     """Yield a running daemon on a directory; stop it at the end."""
     store, executor, clock = SqliteStore(directory / "store.db"), InstantExecutor(), SystemClock()
     config = AttemptConfig(store.instance, directory / "jobs", in_container=False, images=NoImages(),
-                           allowed_images={}, network=None, log_quota_bytes=1024**2, clock=clock,
+                           image_reference=lambda _: None, network=None, log_quota_bytes=1024**2, clock=clock,
                            users=HostUsers(), open_directory=HostRunDirectory)  # fmt: skip
     context = Context(store, executor, AttemptService(config), clock, Capacity(float(SLOTS), 1024**4),
                   work_queue=KeyedExecutor(LANES), build_queue=KeyedExecutor(LANES),

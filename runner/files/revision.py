@@ -190,6 +190,9 @@ class Revision(BaseModel):
     field: ``outbound`` exactly if the operator names an engine network."""
     code: CodeReference | None = None
     """The snapshot that every attempt runs; None: the directory as it is then, if there is one."""
+    image: str | None = None
+    """The image that it names, by the digest or the id that it had then; None: it names none, or the engine
+    did not answer."""
     lock: str | None = None
     """The packages of the job, in the format of PEP 751, as they were resolved on submission."""
     lock_request: str | None = None

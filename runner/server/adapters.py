@@ -248,6 +248,7 @@ def image_settings(directory: Path, settings: Settings) -> ImageSettings:
     return ImageSettings(
         cache_dir=directory / "images",
         engine_url=settings.engine,
+        registry_login=settings.registry_login,
         base=settings.base,
         pull=settings.pull,
         builder=settings.builder,

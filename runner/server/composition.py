@@ -43,7 +43,7 @@ from runner.core.devices.state import CleanupRules
 from runner.core.policy.economics import estimate_mtbf_s
 from runner.core.ports.clock import Clock
 from runner.core.ports.executor import Executor
-from runner.files.settings.live import LiveSettings, OfferedImages
+from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
 from runner.server.adapters import Adapters, LocalAdapters, slurm_rules
 from runner.server.executor_choice import EngineEvidence, choose_executor
@@ -127,8 +127,7 @@ def build(
             images=images,
             packages=packages,
             needed_images=partial(needed_images, store),
-            allowed_images=OfferedImages(live),
-            any_image=not settings.serves_all_users,
+            image_reference=live.image_reference,
             network=network,
             log_quota_bytes=settings.log_quota_bytes,
             clock=clock,

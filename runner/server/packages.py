@@ -33,7 +33,7 @@ def make_packages(directory: Path, settings: Settings, images: Images, *, in_con
     account = Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None
     known = package_settings(directory, settings)
     if in_container:
-        engine = partial(image_engine, settings.engine)
+        engine = partial(image_engine, settings.engine, settings.registry_login)
         return DockerPackages(
             PackageStore(known, engine),
             DockerfileImages(known.cache_dir, engine, dockerfile_rules(settings), known.limits),
@@ -85,8 +85,8 @@ def package_settings(directory: Path, settings: Settings) -> PackageSettings:
 
 
 @cache
-def image_engine(url: str | None) -> "Engine":
+def image_engine(url: str | None, login: Path | None) -> "Engine":
     """Return the container engine, as builds know it."""
     from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK
 
-    return DockerEngine(url)
+    return DockerEngine(url, login)

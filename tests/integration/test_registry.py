@@ -1,6 +1,8 @@
 """Images of a registry with a login, pulled by a real engine."""
 
+import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,7 @@ from images.settings import ImageSettings
 from images.store import ImageStore
 from runner.adapters.docker.images import DockerImages
 from runner.core.ports.images import BuildFailed
-from tests.fakes.daemon.service import service
+from tests.fakes.daemon.service import service, until
 from tests.fakes.engine.registry import Registry, digest_of, registry
 
 pytestmark = pytest.mark.engine
@@ -68,8 +70,15 @@ def test_an_image_is_pulled_with_the_login_of_the_user(
     assert images.fetch(lab.reference(), log, "2") == lab.image_id
     assert images.fetch(lab.reference(f"@{digest_of(lab.manifest)}"), log, "3") == lab.image_id
     assert len(lab.asked) == asked  # it is there
-    assert images.fetch(lab.reference(), log, "2", anew=True) == lab.image_id
-    assert len(lab.asked) > asked
+    pinned = lab.reference(f"@{digest_of(lab.manifest)}")
+    assert images.pin(lab.reference(), "missing") == pinned
+    assert images.pin(lab.reference(), "never") == lab.image_id
+    assert len(lab.asked) == asked
+    lab.move_tag()
+    assert images.pin(lab.reference(), "missing") == pinned  # the engine has it
+    moved = images.pin(lab.reference(), "always")
+    assert moved == lab.reference(f"@{digest_of(lab.tagged)}") != pinned
+    assert images.fetch(pinned, log, "2") == lab.image_id
     with pytest.raises(BuildFailed, match=f"pull {lab.reference(':2')}: "):
         images.fetch(lab.reference(":2"), log, "4")
 
@@ -111,7 +120,54 @@ def test_a_job_names_an_image_of_the_engine_as_it_is(own_image: str) -> None:
         missing = daemon.file("missing", image={"name": "lab.invalid/no:1", "pull": "never"}, **fields)
         said = daemon.runner("submit", str(missing), code=2)
         assert "image lab.invalid/no:1: is not in the engine; docker pull lab.invalid/no:1" in said
-        nowhere = daemon.submit(daemon.file("nowhere", image="lab.invalid/no:1", **fields), end="failed")
-        ended = daemon.ends(nowhere)
-        assert "pull lab.invalid/no:1: " in ended["why"]
-        assert ended["attempts"] == []
+        nowhere = daemon.file("nowhere", image="lab.invalid/no:1", **fields)
+        assert "image.name: image lab.invalid/no:1: " in daemon.runner("submit", str(nowhere), code=2)
+
+
+# --- For all users: a pattern of the operator, with the operator's login, and an image without glibc
+
+BUSYBOX = shutil.which("busybox")
+APPLETS = ("sh", "env", "cat", "sleep", "test", "mkdir")
+TRAPS = 'trap "echo saved; exit 143" TERM; echo "steps of $(cat /etc/of)"; while :; do sleep 0.1; done'
+
+
+@pytest.mark.skipif(BUSYBOX is None and not os.environ.get("CI"), reason="needs busybox")
+def test_an_image_of_a_pattern_stays_what_its_tag_named_at_submission(
+    tmp_path: Path, engine_api: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BUSYBOX is not None
+    files = {"bin/busybox": Path(BUSYBOX).read_bytes(), "etc/of": b"the lab"}
+    login = tmp_path / "login.json"
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))  # has no login
+    with registry(files, {f"bin/{each}": "busybox" for each in APPLETS}) as lab:
+        login.write_text(lab.login_file())
+        offered = {"lab": f"{lab.host}/lab/*"}
+        with service(executor="docker", allowed_images=offered, registry_login=str(login)) as daemon:
+            daemon.start()
+            fields: dict[str, Any] = {
+                "workload": {"kind": "program", "command": ["sh", "-c", TRAPS]},
+                "resources": {"cpus": 1, "memory": "64MiB"},
+            }
+            other = daemon.file("other", image=f"{lab.host}/else/tiny:1", **fields)
+            assert "is not offered here; there are auto, " in daemon.runner("submit", str(other), code=2)
+            missing = daemon.file("missing", image=lab.reference(":2"), **fields)
+            assert f"image {lab.reference(':2')}: " in daemon.runner("submit", str(missing), code=2)
+            job_id = daemon.submit(daemon.file("alpine", image=lab.reference(), **fields), end="cancelled")
+            daemon.prints(job_id, "steps of the lab")
+            daemon.runner("hold", job_id)
+            daemon.reaches(job_id, "held")
+            assert daemon.log(job_id).splitlines()[-1] == "saved"
+            until(lambda: not daemon.containers(job_id), "its container is removed")
+            engine_api.remove_image(lab.image_id, force=True)
+            lab.move_tag()
+            del lab.asked[:]
+            daemon.runner("release", job_id)
+            daemon.prints(job_id, "steps of the lab", attempt=2)
+            daemon.runner("cancel", job_id)
+            daemon.ends(job_id)
+            assert daemon.log(job_id, attempt=2).splitlines()[-1] == "saved"
+            by_digest, by_tag = (f"/v2/lab/tiny/manifests/{each}" for each in (digest_of(lab.manifest), "1"))
+            assert by_digest in lab.asked
+            assert by_tag not in lab.asked
+        with suppress(ImageNotFound):
+            engine_api.remove_image(lab.image_id, force=True)

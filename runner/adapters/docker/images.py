@@ -19,7 +19,7 @@ from images.errors import BuildFailed as ImageBuildFailed
 from images.errors import ImageRefused as RefusedByStore
 from images.store import ImageStore
 from runner.base.errors import Unavailable
-from runner.core.ports.images import Accelerator, BuildFailed, ImageRefused
+from runner.core.ports.images import Accelerator, BuildFailed, ImageRefused, PullPolicy
 
 CACHE_S: Final = 5.0
 """How long an answer of the engine is used; a launch notices if the image has been removed meanwhile."""
@@ -75,11 +75,11 @@ class DockerImages:
         finally:
             self.leave(job_id)
 
-    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
         token = self._join(reference, job_id)
         try:
             with _translated():
-                return self._store.fetch(reference, log, token, anew=anew)
+                return self._store.fetch(reference, log, token)
         finally:
             self.leave(job_id)
 
@@ -106,6 +106,10 @@ class DockerImages:
     def resolve(self, reference: str) -> str:
         with _translated():
             return self._store.resolve(reference)
+
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        with _translated():
+            return self._store.pin(reference, pull)
 
     def digest(self, accelerator: Accelerator) -> str:
         with _translated():

@@ -79,7 +79,7 @@ class DockerPackages:
             Unresolvable: no image has the Python.
         """
         if request.base is not None:
-            below = self._images.resolve(request.base)
+            below = self._images.fetch(request.base, log, job_id)
         else:
             below = self._images.ensure(request.accelerator, log, job_id)
         held = self._store.facts(below).python

@@ -7,9 +7,10 @@ from pathlib import Path
 from images.records import record
 from runner.adapters.privileged.site import PrivilegedSite
 from runner.base.errors import Refused
-from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.images import Accelerator, BuildFailed, PullPolicy
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Packages
 from runner.core.ports.users import User
+from runner.files.job.image import is_offered
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,16 @@ class RootImages:
         self.site.images.close()
 
     def resolve(self, reference: str) -> str:
-        _check_offered(self.site, reference, reference)
+        _check_offered(self.site, reference)
         return _offered(self.site, self.site.images.resolve(reference))
 
-    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
-        del log, job_id, anew  # nothing is pulled for all users
-        return self.resolve(reference)
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        pinned = self.site.images.pin(reference, _check_offered(self.site, reference, pull))
+        return _offered(self.site, pinned) if pinned.startswith("sha256:") else pinned
+
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:  # noqa: ARG002  it is job_id's
+        _check_pinned(self.site, reference)
+        return _offered(self.site, self.site.images.fetch(reference, _build_log(self.site, job_id), job_id))
 
     def digest(self, accelerator: Accelerator) -> str:
         return self.site.images.digest(accelerator)
@@ -50,9 +55,9 @@ class RootPackages:
         if uid:
             self.site.walls.owner(uid, gid)
         if request.base is not None:
-            _check_offered(self.site, request.base, request.base)
-        for name, reference in request.offered:
-            _check_offered(self.site, reference, name)
+            _check_pinned(self.site, request.base)
+        for _, reference in request.offered:
+            _check_offered(self.site, reference)
         for name in (each.partition("=")[0] for each in request.system):
             if not any(fnmatchcase(name, pattern) for pattern in self.site.allowed_system):
                 raise Refused(f"{name[:100]}: is not on the list of the settings (packages.system)")
@@ -105,9 +110,19 @@ def _offered(site: PrivilegedSite, image: str) -> str:
     return image
 
 
-def _check_offered(site: PrivilegedSite, reference: str, name: str) -> None:
-    if reference not in site.allowed_images.values():
-        raise BuildFailed(f"image {name[:100]}: is not offered by the settings")
+def _check_offered(site: PrivilegedSite, reference: str, pull: PullPolicy = "never") -> PullPolicy:
+    """Return when an image may be pulled: one that the operator names himself never."""
+    if reference in site.allowed_images.values():
+        return "never"
+    if not is_offered(reference, site.allowed_images.values()):
+        raise BuildFailed(f"image {reference[:100]}: is not offered by the settings")
+    return pull
+
+
+def _check_pinned(site: PrivilegedSite, pinned: str) -> None:
+    """Check an image that ``pin`` has returned: by its id, or by a digest in a repository of a pattern."""
+    if not (is_offered(pinned, site.allowed_images.values()) and "@sha256:" in pinned):
+        _check_known(site, pinned)
 
 
 def _check_known(site: PrivilegedSite, image: str) -> None:

@@ -39,7 +39,7 @@ from runner.core.ports.executor import (
     Unknown,
     Waiting,
 )
-from runner.core.ports.images import Accelerator, BuildFailed, ImageRefused
+from runner.core.ports.images import Accelerator, BuildFailed, ImageRefused, PullPolicy
 from runner.core.ports.network import NetworkState
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
 from runner.core.ports.users import User
@@ -197,7 +197,9 @@ class PrivilegedImages(Protocol):
 
     def resolve(self, reference: str) -> str: ...
 
-    def fetch(self, reference: str, log: Unsent, job_id: JobId, *, anew: bool = False) -> str: ...
+    def pin(self, reference: str, pull: PullPolicy) -> str: ...
+
+    def fetch(self, reference: str, log: Unsent, job_id: JobId) -> str: ...
 
     def digest(self, accelerator: Accelerator) -> str: ...
 

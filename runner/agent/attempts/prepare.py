@@ -6,7 +6,7 @@ All of this blocks, and runs on the work queues of the control loop.
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -36,7 +36,6 @@ from runner.core.ports.packages import DockerfileRequest, Packages
 from runner.core.ports.store import JobRow
 from runner.core.ports.users import MountPins, Owner, User, Users
 from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
-from runner.files.job.image import is_reference
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import checkpoint_mount, fill_resume_args
 from runner.files.job.slurm import batch_options
@@ -55,7 +54,7 @@ class AttemptConfig:
     jobs_dir: Path
     in_container: bool
     images: Images
-    allowed_images: Mapping[str, str]
+    image_reference: Callable[[str], str | None]  # of an image that a job may name
     network: OutboundNetwork | None  # None: attempts have the network of this host
     log_quota_bytes: int
     clock: Clock
@@ -68,7 +67,6 @@ class AttemptConfig:
     packages: Packages | None = None
     needed_images: Callable[[], frozenset[str]] = frozenset  # of the jobs that have not ended
     queues: bool = False  # the engine has a queue of its own, and chooses devices itself
-    any_image: bool = False  # jobs may name any image of the engine or of a registry
     pins: MountPins | None = None  # None: the daemon has no rights that its users lack
 
 
@@ -122,28 +120,21 @@ class LaunchPreparer:
         name = chosen or revision.job.image.offered
         if name == "auto":
             return config.images.ensure(revision.accelerator, directory.root / "build.log", row.job.id)
-        if config.any_image and is_reference(name) and name not in config.allowed_images:
-            return self._fetched(row, revision, directory.root / "build.log")
-        if name not in config.allowed_images:
+        reference = config.image_reference(name)
+        if reference is None:
             raise BuildFailed(f"image {name!r} is no longer offered; ask the operator (allowed_images)")
-        try:  # the id is recorded, so that all attempts run the same image
-            return config.images.resolve(config.allowed_images[name])
-        except BuildFailed as error:
-            if row.job.attempts:  # it was there: nothing about this job has changed
-                raise Unavailable(f"{error} any more; ask the operator (allowed_images)") from error
-            raise BuildFailed(f"{error}; ask the operator (allowed_images)") from error
-
-    def _fetched(self, row: JobRow, revision: Revision, log: Path) -> str:
-        """Return the id of any image, which is pulled as the job says."""
-        images, chosen = self.config.images, revision.job.image
         try:
-            if chosen.pull == "never":
-                return images.resolve(chosen.offered)
-            return images.fetch(chosen.offered, log, row.job.id, anew=chosen.pull == "always")
+            if chosen is not None:  # by its Python, of those that the operator names
+                return config.images.resolve(reference)
+            # The engine may not have been there to ask at the submission.
+            pull = revision.job.image.pull if reference == name else "never"
+            pinned = revision.image or config.images.pin(reference, pull)
+            return config.images.fetch(pinned, directory.root / "build.log", row.job.id)
         except BuildFailed as error:
+            step = "" if reference == name else "; ask the operator (allowed_images)"
             if row.job.attempts:  # it was there: nothing about this job has changed
-                raise Unavailable(f"{error}; it is tried again") from error
-            raise
+                raise Unavailable(f"{name}: {error}{step}; it is tried again") from error
+            raise BuildFailed(f"{name}: {error}{step}") from error
 
     def prepare(
         self, row: JobRow, attempt: Attempt, directory: RunDirectory, image: str, devices: tuple[Device, ...]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
+PullPolicy: TypeAlias = Literal["missing", "always", "never"]
 
 
 class BuildFailed(Exception):
@@ -42,10 +43,19 @@ class Images(Protocol):
             Unavailable: the engine does not answer.
         """
 
-    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
-        """Return the id of an image of the engine, which pulls it from its registry if it is not there.
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        """Return what names an image for ever, its digest in a registry or its id; pull nothing.
 
-        ``anew``: the registry is asked also if it is there.
+        ``pull``: whether the registry is asked where a tag points if the engine has none, always or never.
+
+        Raises:
+            BuildFailed: there is none, or the registry refuses it.
+            ImageRefused: no container may be made of it.
+            Unavailable: the engine does not answer.
+        """
+
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+        """Return the id of an image of the engine, which pulls it from its registry if it is not there.
 
         Blocks, possibly for minutes; what the engine says of it is appended to ``log``.
 

@@ -1,12 +1,15 @@
 """The image of a job: one that the operator offers, or one with packages of the job's own."""
 
 import re
-from typing import Annotated, Final, Literal, TypeAlias
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 
 from jobs import contract
 from runner.base.textfile import quoted, shown
+from runner.core.ports.images import PullPolicy
 from runner.files.field_checks import check_host_path, check_job_name, check_text
 from runner.files.types import HostPath
 from runner.files.validation import error_below
@@ -31,6 +34,11 @@ _PYTHON: Final = re.compile(r"3\.[0-9]{1,2}")
 def is_reference(value: str) -> bool:
     """Return whether the name of an image is that of an engine or a registry, not one of the operator."""
     return any(mark in value for mark in "/:@")
+
+
+def is_offered(reference: str, offered: Iterable[str]) -> bool:
+    """Return whether the reference of an image is one of an operator's, or fits one of their patterns."""
+    return any(fnmatchcase(reference, each) for each in offered)
 
 
 def check_image(value: str) -> str:
@@ -85,7 +93,6 @@ def _as_written(value: str | tuple[str, ...]) -> str | list[str]:
     return value if isinstance(value, str) else list(value)
 
 
-PullPolicy: TypeAlias = Literal["missing", "always", "never"]
 ImageName = Annotated[str, AfterValidator(check_image)]
 RequirementsChoice = Annotated[
     str | tuple[str, ...],

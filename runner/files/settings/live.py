@@ -1,6 +1,6 @@
 """The settings that are in force, and which of them change without a restart of the daemon."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,21 +40,9 @@ class LiveSettings:
 
     value: Settings
 
-
-@dataclass(frozen=True, slots=True)
-class OfferedImages(Mapping[str, str]):
-    """The images that the operator offers now."""
-
-    live: LiveSettings
-
-    def __getitem__(self, name: str) -> str:
-        return self.live.value.allowed_images[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.live.value.allowed_images)
-
-    def __len__(self) -> int:
-        return len(self.live.value.allowed_images)
+    def image_reference(self, name: str) -> str | None:
+        """Return the reference of an image that a job may name now."""
+        return self.value.image_reference(name)
 
 
 def merge_settings(present: Settings, written: Settings) -> SettingsChange:

@@ -17,7 +17,7 @@ from runner.base import privileges, yaml
 from runner.base.errors import UsageError
 from runner.base.identity import MAX_ID
 from runner.base.textfile import FileError, NotRegular, Problem, open_source, quoted
-from runner.files.job.image import is_reference
+from runner.files.job.image import is_offered, is_reference
 from runner.files.profiles.load import profile_names
 from runner.files.settings.dashboard import DashboardSettings
 from runner.files.settings.disk_quota import DiskQuotaSettings
@@ -48,6 +48,14 @@ _LISTEN: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):([0-9]{1,9})")
 _LAST_PORT: Final = 65535
 
 
+def _offered_image(value: str) -> str:
+    """Return the reference of an image, or a pattern that names the registry or the owner of the images."""
+    if "*" in value and "/" not in value.partition("*")[0]:
+        fact = "must name the registry or the owner before the *, such as nvcr.io/nvidia/*"
+        raise ValueError(f"{fact}, not {quoted(value)}")
+    return value
+
+
 def _listen(value: str) -> str:
     """Return ``host:port``."""
     found = _LISTEN.fullmatch(value)
@@ -64,6 +72,7 @@ def _path(value: object) -> object:
 
 LockName = Annotated[str, Field(pattern=r"^(cpu|cuda|rocm)(-[0-9]+\.[0-9]+)?$")]
 WrittenPath = Annotated[Path, BeforeValidator(_path)]
+OfferedImage = Annotated[str, AfterValidator(_offered_image)]
 
 
 class RunAs(BaseModel):
@@ -222,8 +231,12 @@ class Settings(BaseModel):
     for jobs that ask for another torch.  Without an entry: PyTorch's own for a lock that names its build
     (``+rocm7.2``), else none.  null: none."""
 
-    allowed_images: dict[str, str] = {}
-    """Names that a job file may give as ``image``, and their image references."""
+    allowed_images: dict[str, OfferedImage] = {}
+    """Names that a job file may give as ``image``, and their image references.  A reference with a ``*``,
+    such as ``nvcr.io/nvidia/*``, offers every image that fits it by its own reference; those are pulled."""
+
+    registry_login: WrittenPath | None = None
+    """The file of ``docker login`` (``config.json``) for pulls; None: that of the daemon's user."""
 
     packages: PackagesSettings = PackagesSettings()
     """Where the packages of jobs come from, and what a job may have."""
@@ -311,9 +324,16 @@ class Settings(BaseModel):
 
         In one's own daemon a job may have any image of the engine or of a registry.
         """
-        return self.allowed_images.get(
-            name, name if is_reference(name) and not self.serves_all_users else None
-        )
+        if name in self.named_images:
+            return self.named_images[name]
+        if not is_reference(name):
+            return None
+        return name if not self.serves_all_users or is_offered(name, self.allowed_images.values()) else None
+
+    @property
+    def named_images(self) -> dict[str, str]:
+        """The images that have names of the operator's, without the patterns."""
+        return {name: each for name, each in self.allowed_images.items() if "*" not in each}
 
     @property
     def allowed_system_packages(self) -> tuple[str, ...]:

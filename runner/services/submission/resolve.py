@@ -25,12 +25,12 @@ from runner.base.waiting import check_wanted
 from runner.control.controller import Controller
 from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
-from runner.core.ports.images import BuildFailed, ImageRefused, Images
+from runner.core.ports.images import BuildFailed, ImageRefused, Images, PullPolicy
 from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
 from runner.core.ports.store import JobStore
 from runner.core.ports.users import Owner, User
 from runner.files.job.conflicts import find_profile_conflicts
-from runner.files.job.image import PullPolicy, is_reference
+from runner.files.job.image import is_reference
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.job.paths import PathCheck
 from runner.files.job.track import find_tracking_problems
@@ -151,7 +151,7 @@ class _JobResolver:
     _base: Path = field(init=False)  # of relative paths
     _check: PathCheck = field(init=False)
     _code_taken: dict[Path, CodeReference | None] = field(default_factory=dict)
-    _refusals: dict[tuple[str, PullPolicy], str | None] = field(default_factory=dict)  # of images
+    _images: dict[tuple[str, PullPolicy], tuple[str | None, str | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
@@ -209,7 +209,8 @@ class _JobResolver:
                 self.refused[fact] = None
         after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
         init, unusable = resolve_initial_weights(self.submission, job, after, self.owner, self.resolver.store)
-        problems = [*unprepared, *found.problems, *missing, *unusable]
+        image, refused = self._image(job)
+        problems = [*unprepared, *found.problems, *missing, *unusable, *refused]
         problems += (
             *self._image_problems(job),
             *self._torch_problems(job),
@@ -222,9 +223,18 @@ class _JobResolver:
         )
         if problems:
             raise FileError(job.origin.path, problems)
-        lock = self._lock(job, accelerator)  # late: it may take long, and is begun for a valid job only
+        lock = self._lock(
+            job, accelerator, image
+        )  # late: it may take long, and is begun for a valid job only
         profile = resolve_profile(job, accelerator)
-        resolved = {"after": after, "init": init, "settings": profile, "code": self._code(made), **lock}
+        resolved = {
+            "after": after,
+            "init": init,
+            "settings": profile,
+            "code": self._code(made),
+            "image": image,
+            **lock,
+        }
         whole = made.model_copy(update=resolved)
         check_dockerfile_is_kept(self.resolver.code, whole)
         return whole
@@ -248,7 +258,9 @@ class _JobResolver:
                 raise FileError(origin.path, problems) from error
         return self._code_taken[directory]
 
-    def _lock(self, job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"]) -> dict[str, str]:
+    def _lock(
+        self, job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"], image: str | None
+    ) -> dict[str, str]:
         """Return the lock of a job's packages, if it has any, and what it resolves, as fields of a revision.
 
         Equal requirements of a matrix are resolved once.
@@ -261,11 +273,11 @@ class _JobResolver:
         if resolver.package_locks is None:
             fact = "this daemon offers no packages"
             raise FileError(job.origin.path, [job.origin.problem(("image",), fact)])
-        allowed = resolver.settings.allowed_images
+        if job.image.offered != "auto" and image is None and not resolver.host_processes:
+            raise Unavailable(f"the container engine does not say what {job.image.offered} is; try again")
+        allowed = resolver.settings.named_images
         packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self._base, allowed)
-        offered = job.image.offered
-        reference = None if offered == "auto" else resolver.settings.image_reference(offered)
-        lock, request = packages.resolve(job, accelerator, reference, self.known_locks, trackers)
+        lock, request = packages.resolve(job, accelerator, image, self.known_locks, trackers)
         return {"lock": lock, "lock_request": request}
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
@@ -362,35 +374,38 @@ class _JobResolver:
             yield job.origin.problem(where, fact)
         elif offered != "auto" and self.resolver.settings.image_reference(offered) is None:
             yield job.origin.problem(where, _not_offered(offered, self.resolver.settings))
-        elif is_reference(offered) and (refusal := self._refusal(offered, job.image.pull)):
-            yield job.origin.problem(where, refusal)
 
-    def _refusal(self, reference: str, pull: PullPolicy) -> str | None:
-        """Return why a job cannot have any image that it names, as far as the engine knows by now."""
-        if self.resolver.images is None or reference in self.resolver.settings.allowed_images:
-            return None
+    def _image(self, job: JobFile) -> tuple[str | None, tuple[Problem, ...]]:
+        """Return what names the image of a job for ever, if it has one that is known now, or the problem."""
+        offered, images = job.image.offered, self.resolver.images
+        reference = None if offered == "auto" else self.resolver.settings.image_reference(offered)
+        if images is None or reference is None or self.resolver.host_processes:
+            return None, ()
+        pull = job.image.pull if reference == offered else "never"
         key = (reference, pull)
-        if key not in self._refusals:
-            self._refusals[key] = _refusal_by(self.resolver.images, reference, pull)
-        return self._refusals[key]
+        if key not in self._images:
+            self._images[key] = _pin(images, reference, pull)
+        pinned, fact = self._images[key]
+        where = ("image", "name" if job.image.base is None else "base")
+        step = "" if reference == offered else "; ask the operator (allowed_images)"
+        return pinned, () if fact is None else (job.origin.problem(where, fact + step),)
 
 
-def _refusal_by(images: Images, reference: str, pull: PullPolicy) -> str | None:
-    """Return why an engine cannot make a container of an image that it has or should have."""
+def _pin(images: Images, reference: str, pull: PullPolicy) -> tuple[str | None, str | None]:
+    """Return what names an image for ever, or why no job can have it; neither: the engine is silent."""
     try:
-        images.resolve(reference)
+        return images.pin(reference, pull), None
     except ImageRefused as error:
-        return None if pull == "always" else str(error)
+        return None, one_line(str(error))
     except BuildFailed as error:
-        return f"{error}; docker pull {reference}" if pull == "never" else None
+        return None, one_line(str(error)) + (f"; docker pull {reference}" if pull == "never" else "")
     except Unavailable:
-        return None  # the job waits for the engine, and is told then
-    return None
+        return None, None  # the job waits for the engine, and is told then
 
 
 def _not_offered(name: str, settings: Settings) -> str:
     """Return why a job may not have an image, and what can be done."""
-    names = sorted(settings.allowed_images)
+    names = [each if "*" in each else name for name, each in sorted(settings.allowed_images.items())]
     there = f"there are auto, {', '.join(names)}" if names else "there is only auto"
     step = "; ask the operator (allowed_images)"
     if is_reference(name):

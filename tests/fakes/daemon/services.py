@@ -34,7 +34,7 @@ def attempt_config(
         jobs_dir=jobs_dir,
         in_container=True,
         images=images,
-        allowed_images={"ours": "site/ours:1"},
+        image_reference={"ours": "site/ours:1"}.get,
         network=None,
         log_quota_bytes=1024**2,
         clock=clock,
@@ -53,6 +53,7 @@ def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
     broadcast: ChangeBroadcast,
     directory: Path,
     packages: Packages | None = None,
+    images: Images | None = None,
 ) -> JobService:
     """Return the services of a daemon that a test has made."""
     return JobService(
@@ -68,6 +69,7 @@ def job_service(  # noqa: PLR0913, PLR0917  (what a daemon is made of)
         broadcast=broadcast,
         state_dir=directory,
         started_at=clock.now(),
+        images=images,
         package_locks=None
         if packages is None
         else PackageLocks(packages, FairExecutor("packages"), directory / "packages"),

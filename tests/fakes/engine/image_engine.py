@@ -99,6 +99,11 @@ class FakeEngine:
             raise BuildFailed(f"pull {reference}: no such host")
         self.add(reference)
 
+    def look_up(self, reference: str) -> str:
+        if reference not in self.registry:
+            raise BuildFailed(f"image {reference}: no such host")
+        return f"sha256:{hashlib.sha256(reference.encode()).hexdigest()}"
+
     def load_root(self, archive: IO[bytes], tag: str) -> str:
         archive.read()
         return self.add(tag).id

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.images import Accelerator, BuildFailed, PullPolicy
 
 
 class FakeImages:
@@ -30,9 +30,17 @@ class FakeImages:
             raise BuildFailed(f"image {reference}: is not in the engine")
         return self.offered[reference]
 
-    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        """Return a digest by which the image is fetched, also after its tag has moved."""
+        if pull == "always":
+            self.asked.append(reference)
+        image = self.resolve(reference)
+        self.offered[image] = image
+        return image
+
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
         del job_id
-        log.write_text(f"pull {reference}{' anew' if anew else ''}\n")
+        log.write_text(f"pull {reference}\n")
         return self.resolve(reference)
 
     def digest(self, accelerator: Accelerator) -> str:

@@ -31,13 +31,20 @@ class Registry:
     more: dict[str, Any] = field(default_factory=dict)  # of the image's configuration
     port: int = 0
     asked: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)  # of its layer, which are programs
+    links: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tar = io.BytesIO()
         with tarfile.open(fileobj=tar, mode="w") as archive:
-            info = tarfile.TarInfo("of-the-lab")
-            info.size = len(self.login)
-            archive.addfile(info, io.BytesIO(self.login.encode()))
+            for name, content in {"of-the-lab": self.login.encode(), **self.files}.items():
+                info = tarfile.TarInfo(name)
+                info.size, info.mode = len(content), 0o755
+                archive.addfile(info, io.BytesIO(content))
+            for name, target in self.links.items():
+                info = tarfile.TarInfo(name)
+                info.type, info.linkname = tarfile.SYMTYPE, target
+                archive.addfile(info)
         layer = gzip.compress(tar.getvalue(), mtime=0)
         config = json.dumps(
             {
@@ -56,6 +63,7 @@ class Registry:
                 "layers": [{"mediaType": LAYER, "size": len(layer), "digest": digest_of(layer)}],
             }
         ).encode()
+        self.tagged = self.manifest
         self.blobs = {self.image_id: config, digest_of(layer): layer}
 
     @property
@@ -65,6 +73,10 @@ class Registry:
     def reference(self, tag: str = ":1") -> str:
         return f"{self.host}/lab/tiny{tag}"
 
+    def move_tag(self) -> None:
+        """Let the tag name another image, with the same content."""
+        self.tagged += b"\n"
+
     def login_file(self) -> str:
         """Return what ``docker login`` leaves in ``config.json``."""
         return json.dumps({"auths": {self.host: {"auth": base64.b64encode(self.login.encode()).decode()}}})
@@ -72,8 +84,9 @@ class Registry:
     def answer(self, path: str) -> tuple[str, bytes] | None:
         if path == "/v2/":
             return "application/json", b"{}"
-        if path in {f"/v2/lab/tiny/manifests/{each}" for each in ("1", digest_of(self.manifest))}:
-            return MANIFEST, self.manifest
+        manifests = {digest_of(each): each for each in (self.manifest, self.tagged)} | {"1": self.tagged}
+        if found := manifests.get(path.removeprefix("/v2/lab/tiny/manifests/")):
+            return MANIFEST, found
         blob = self.blobs.get(path.removeprefix("/v2/lab/tiny/blobs/"))
         return None if blob is None else ("application/octet-stream", blob)
 
@@ -117,9 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def registry(**more: Any) -> Iterator[Registry]:  # noqa: ANN401 - of the image's configuration
+def registry(
+    files: dict[str, bytes] | None = None,
+    links: dict[str, str] | None = None,
+    **more: Any,  # noqa: ANN401 - of the image's configuration
+) -> Iterator[Registry]:
     """Serve an image on a free port of the loopback."""
-    made = Registry(more=more)
+    made = Registry(more=more, files=files or {}, links=links or {})
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, made)) as server:
         made.port = server.server_address[1]
         thread = Thread(target=server.serve_forever)

@@ -46,6 +46,16 @@ def site(tmp_path: Path) -> Iterator[Site]:
 GOOD = {"src/Dockerfile": b"# mine\nfrom $BASE\nRUN \\\n  x\n", "x.c": b"int main;"}
 
 
+def test_an_image_below_is_pulled_as_those_of_jobs_are(tmp_path: Path) -> None:
+    site = Site(tmp_path, DockerfileRules({"lab.example/*"}))
+    site.engine.registry = {"lab.example/x:1"}
+    with site.log:
+        site.ensure({"Dockerfile": b"FROM lab.example/x:1 AS x\nFROM x\nFROM $BASE\nCOPY --from=x a b\n"})
+        assert site.engine.pulled == ["lab.example/x:1"]
+        with pytest.raises(BuildFailed, match=r"example\.org/x:1: is not offered here"):
+            site.ensure({"Dockerfile": b"FROM example.org/x:1\n"})
+
+
 def test_the_builder_gets_what_was_understood_and_not_the_text(site: Site) -> None:
     made = site.ensure(GOOD, "src/Dockerfile")
     [built] = site.engine.builds

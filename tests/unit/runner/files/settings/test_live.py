@@ -1,6 +1,6 @@
 """Changes by a reload of the settings, and those that wait for a restart."""
 
-from runner.files.settings.live import RELOADABLE, LiveSettings, OfferedImages, merge_settings
+from runner.files.settings.live import RELOADABLE, merge_settings
 from runner.files.settings.model import Settings
 
 PRESENT = Settings.model_validate({"cpus": 4.0, "network": {"closed": ["10.0.0.0/8"]}})
@@ -35,12 +35,3 @@ def test_every_reloadable_key_exists() -> None:
     assert set(RELOADABLE) <= set(Settings.model_fields)
     for name, keys in RELOADABLE.items():
         assert keys is None or keys <= set(type(getattr(PRESENT, name)).model_fields)
-
-
-def test_images_are_offered_as_the_settings_say_now() -> None:
-    live = LiveSettings(Settings(allowed_images={"a": "a:1"}))
-    offered = OfferedImages(live)
-    assert (dict(offered), len(offered)) == ({"a": "a:1"}, 1)
-    live.value = Settings(allowed_images={"b": "b:1"})
-    assert "a" not in offered
-    assert offered["b"] == "b:1"

@@ -86,6 +86,13 @@ def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:
             "system_wide: yes",
             '1:14: system_wide: must be true or false, or null, not "yes"; did you mean true?',
         ),
+        (
+            "allowed_images: {all: '*'}",
+            (
+                "1:23: allowed_images.all: must name the registry or the owner before the *, such as"
+                ' nvcr.io/nvidia/*, not "*"'
+            ),
+        ),
         ("- a", '1:1: must consist of "field: value" lines, not a list'),
     ],
 )

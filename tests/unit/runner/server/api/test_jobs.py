@@ -41,6 +41,7 @@ from tests.fakes.engine.packages import FakePackages
 from tests.fakes.gpu.vitals import FakeInventory
 from tests.fakes.patience import patience
 
+REFERENCE = "nvcr.io/nvidia/pytorch:25.08-py3"
 JOB = "workload: {kind: causal_lm, data: stdlib}\nretry: {backoff: 0s}\n"
 ME = os.getuid()
 
@@ -60,7 +61,7 @@ class Site:
         self.store = store = SqliteStore(self.directory / "store.db")
         clock, broadcast = SystemClock(), ChangeBroadcast()
         images = FakeImages()
-        images.offered["site/ours:1"] = "sha256:ours"
+        images.offered |= dict.fromkeys(("site/ours:1", "lab/own:1", REFERENCE), "sha256:ours")
         packages = self.packages
         config = attempt_config(self.directory / "jobs", images, clock, store.instance, packages)
         attempt_service = AttemptService(config)
@@ -81,7 +82,7 @@ class Site:
         daemon = Controller(parts, changed=broadcast.announce)
         settings = Settings(allowed_images={"ours": "site/ours:1"})
         self.service = job_service(
-            daemon, store, attempt_service, settings, clock, broadcast, self.directory, packages
+            daemon, store, attempt_service, settings, clock, broadcast, self.directory, packages, images
         )
         self.app = application(self.service, lambda: self.left.append("left"))
         daemon.start()

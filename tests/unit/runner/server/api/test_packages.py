@@ -93,7 +93,7 @@ def test_a_tracker_out_of_reach_is_told_before_anything_is_resolved(site: Site) 
 def test_the_base_is_one_that_the_operator_offers(site: Site) -> None:
     assert site.submit(f"{JOB}image: {{requirements: [tqdm], base: ours}}\n").status_code == 201
     [(request, _)] = site.packages.asked
-    assert request.base == "site/ours:1"
+    assert request.base == "sha256:ours"
     [line] = refusal(site, "{requirements: [tqdm], base: theirs}")
     assert line.startswith('job.yaml:2:37: image.base: "theirs" is not offered here; there are auto, ours')
 
@@ -106,7 +106,7 @@ def test_the_base_is_any_image_in_ones_own_daemon(
     text = "image: {requirements: [tqdm], base: lab/own:1}\n"
     if own:
         assert site.submit(f"{JOB}{text}").status_code == 201
-        assert [request.base for request, _ in site.packages.asked] == ["lab/own:1"]
+        assert [request.base for request, _ in site.packages.asked] == ["sha256:ours"]
         return
     answer = site.submit(f"{JOB}{text}")
     assert answer.status_code == 422

@@ -16,18 +16,19 @@ from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import FileError
 from runner.core.job.attempt import Attempt
 from runner.core.ports.devices import Device as GpuDevice
-from runner.core.ports.images import ImageRefused
+from runner.core.ports.images import ImageRefused, PullPolicy
 from runner.core.ports.users import User
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
 from runner.files.revision import InitialWeights, Revision, parse_revision
+from runner.files.settings.model import Settings
 from runner.files.submission import Submission
 from runner.services.context import Caller, NotFound
 from runner.services.rollout.trial import canary_revision
 from runner.services.submission.resolve import accelerator_of, team
 from tests.fakes.engine.images import FakeImages
-from tests.unit.runner.server.api.test_jobs import JOB, ME, Site, error
+from tests.unit.runner.server.api.test_jobs import JOB, ME, REFERENCE, Site, error
 from tests.unit.runner.server.api.test_rollouts import Place
 
 MATRIX = JOB + "matrix: {values: {seed: [1, 2, 3]}, at_a_time: 2}\n"
@@ -89,9 +90,6 @@ def test_what_this_machine_has_not_is_told_together(site: Site) -> None:
     ]
 
 
-REFERENCE = "nvcr.io/nvidia/pytorch:25.08-py3"
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_any_image_is_for_ones_own_daemon(site: Site, monkeypatch: pytest.MonkeyPatch, *, own: bool) -> None:
     monkeypatch.setitem(site.service.settings.__dict__, "system_wide", not own)
@@ -109,8 +107,23 @@ def test_any_image_is_for_ones_own_daemon(site: Site, monkeypatch: pytest.Monkey
     assert line.endswith(f"{told}ask the operator (allowed_images)")
 
 
+def test_any_image_that_fits_a_pattern_of_the_operator(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(allowed_images={"ngc": "nvcr.io/nvidia/*", "ours": "site/ours:1"})
+    monkeypatch.setattr(site.service.live, "value", settings)
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: True)
+    assert site.submit(f"{JOB}image: {REFERENCE}\n").status_code == 201
+    for image in ("ngc", "nvcr.io/other/pytorch:1", "lab/own:1"):
+        [line] = lines(site, f"{JOB}image: {image}\n")
+        assert f'image.name: "{image}" is not offered here; there are auto, nvcr.io/nvidia/*, ours' in line
+
+
 class Engine(FakeImages):
-    """An engine with two images, one of which declares a volume."""
+    """An engine with two images, one of which declares a volume, and a registry with one."""
+
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        if reference == "lab/elsewhere:1" and pull != "never":
+            return "lab/elsewhere@sha256:2"
+        return super().pin(reference, pull)
 
     def resolve(self, reference: str) -> str:
         if reference == "lab/volume:1":
@@ -123,33 +136,53 @@ class Engine(FakeImages):
 @pytest.mark.parametrize(
     ("image", "fact"),
     [
-        ("lab/there:1", None),
-        ("{name: lab/there:1, pull: never}", None),
-        ("lab/gone:1", None),
-        ("lab/silent:1", None),
-        ("{name: lab/silent:1, pull: never}", None),
-        ("{name: lab/volume:1, pull: always}", None),
+        ("lab/gone:1", "image lab/gone:1: is not in the engine"),
         ("lab/volume:1", "image lab/volume:1: declares the volume /data; build it without"),
         (
             "{name: lab/gone:1, pull: never}",
             "image lab/gone:1: is not in the engine; docker pull lab/gone:1",
         ),
+        (
+            "ours",
+            (
+                "image site/ours:1: is not in the engine; docker pull site/ours:1"
+                "; ask the operator (allowed_images)"
+            ),
+        ),
     ],
 )
 def test_an_image_that_cannot_run_is_refused_on_submission(
-    site: Site, monkeypatch: pytest.MonkeyPatch, image: str, fact: str | None
+    site: Site, monkeypatch: pytest.MonkeyPatch, image: str, fact: str
+) -> None:
+    monkeypatch.setattr(privileges, "acts_for_root", lambda: False)
+    looking = replace(site.service, images=Engine())
+    submission = Submission(str(site.directory / "job.yaml"), f"{JOB}image: {image}\n".encode())
+    with pytest.raises(FileError) as raised:
+        looking.submission.submit(Caller(ME, os.getgid()), submission)
+    assert [line.split(": ", 1)[1] for line in raised.value.lines] == [f"image.name: {fact}"]
+
+
+@pytest.mark.parametrize(
+    ("image", "pinned"),
+    [
+        ("lab/there:1", "sha256:1"),
+        ("{name: lab/there:1, pull: never}", "sha256:1"),
+        ("lab/elsewhere:1", "lab/elsewhere@sha256:2"),
+        ("lab/silent:1", None),
+        ("{name: lab/silent:1, pull: never}", None),
+        ("auto", None),
+    ],
+)
+def test_a_revision_keeps_the_image_that_a_tag_named_on_submission(
+    site: Site, monkeypatch: pytest.MonkeyPatch, image: str, pinned: str | None
 ) -> None:
     monkeypatch.setattr(privileges, "acts_for_root", lambda: False)
     images = Engine()
     images.offered["lab/there:1"] = "sha256:1"
     looking = replace(site.service, images=images)
     submission = Submission(str(site.directory / "job.yaml"), f"{JOB}image: {image}\n".encode())
-    if fact is None:
-        looking.submission.submit(Caller(ME, os.getgid()), submission)
-        return
-    with pytest.raises(FileError) as raised:
-        looking.submission.submit(Caller(ME, os.getgid()), submission)
-    assert [line.split(": ", 1)[1] for line in raised.value.lines] == [f"image.name: {fact}"]
+    made = looking.submission.submit(Caller(ME, os.getgid()), submission)
+    assert parse_revision(made.revision).image == pinned
 
 
 def test_any_image_is_refused_where_jobs_are_plain_processes(

@@ -12,7 +12,7 @@ from images.packages.store import PackageSettings, PackageStore
 from images.packages.values import Indexes, Limits
 from images.ports import Step, StepEnd
 from runner.adapters.docker.packages import DockerPackages
-from runner.core.ports.images import Accelerator, BuildFailed
+from runner.core.ports.images import Accelerator, BuildFailed, PullPolicy
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User
 from runner.files.package_lock import locked_image
@@ -48,8 +48,12 @@ class Offered:
         del accelerator, log, job_id
         return self._auto
 
-    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
-        raise AssertionError((reference, log, job_id, anew))
+    def pin(self, reference: str, pull: PullPolicy) -> str:
+        raise AssertionError((reference, pull))
+
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+        del log, job_id
+        return self.resolve(reference)
 
     def resolve(self, reference: str) -> str:
         found = self._engine.image(reference)

@@ -71,8 +71,12 @@ class Images:
     def close(self) -> None:
         pass
 
-    def fetch(self, reference: str, log: Path, job_id: str, *, anew: bool = False) -> str:
-        raise AssertionError((reference, log, job_id, anew))
+    def pin(self, reference: str, pull: str) -> str:
+        return IMAGE if pull == "never" else f"{reference.partition(':')[0]}@{IMAGE}"
+
+    def fetch(self, reference: str, log: Path, job_id: str) -> str:
+        log.write_text(f"pulled for {job_id}\n")
+        return reference.rpartition("@")[2]
 
     def resolve(self, reference: str) -> str:
         assert reference == "site/ours:1"
@@ -151,7 +155,7 @@ def two() -> Iterator[Two]:
         site = PrivilegedSite(
             walls=Walls(state, DAEMON_UID, ROOTS),
             executor_setting="auto",
-            allowed_images={"ours": "site/ours:1"},
+            allowed_images={"ours": "site/ours:1", "lab": "lab.example/of/*"},
             make_executor=lambda _kind, instance: FakeExecutor(instance, world),
             images=Images(),
             make_packages=lambda _kind: Packages(),
@@ -266,6 +270,14 @@ def test_images_are_asked_through_the_helper(two: Two) -> None:
     assert images.ensure("cpu", Path("/etc/passwd"), "7") == IMAGE
     assert (two.state / "jobs" / "7" / "build.log").read_text() == "built cpu for 7\n"
     assert images.resolve("site/ours:1") == IMAGE
+    assert images.pin("site/ours:1", "always") == IMAGE  # which is not pulled
+    assert images.fetch(IMAGE, Path("/etc/passwd"), "7") == IMAGE
+    pinned = images.pin("lab.example/of/x:1", "missing")
+    assert pinned == f"lab.example/of/x@{IMAGE}"
+    assert images.fetch(pinned, Path("/etc/passwd"), "7") == IMAGE
+    for other in ("lab.example/of/x:1", "lab.example/x@" + IMAGE, f"sha256:{'b' * 64}"):
+        with pytest.raises(BuildFailed, match="is not offered by the settings"):
+            images.fetch(other, Path("/etc/passwd"), "7")
     assert images.digest("cpu") == "digest of cpu"
     with pytest.raises(BuildFailed, match="not offered"):
         images.resolve("docker.io/evil:latest")

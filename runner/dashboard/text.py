@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
+from runner.base.units import readable_size
+
 LONGEST: Final = 2000
 """Characters of one value on a page."""
 
@@ -74,13 +76,7 @@ def clock(text: str | None) -> str:
 
 def size(count: float | None) -> str:
     """Return a number of bytes with a binary unit."""
-    if count is None:
-        return "-"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+    return "-" if count is None else readable_size(count)
 
 
 def share(part: float | None) -> str:

@@ -22,10 +22,10 @@ from runner.core.job.revision_text import RevisionText, SharedText
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.economics import PRIOR_S
 from runner.core.policy.model import Policy
-from runner.core.ports.code import CodeSnapshot, GitState, WorkingDirectory
+from runner.core.ports.code import CodeSnapshot, GitState, LeftOut, WorkingDirectory
 from runner.core.ports.network import NetworkAccess
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind, ResourceRequest
-from runner.files import shell
+from runner.files import left_out, shell
 from runner.files.datasets import content_digest, dataset_dir, is_prepared
 from runner.files.field_checks import CODE_TARGET, INPUT_TARGET, WORKLOAD_TARGET
 from runner.files.job import paths
@@ -139,6 +139,8 @@ class CodeReference(BaseModel):
     """The name of the remote that the branch follows."""
     dirty: bool | None = None
     """Whether something differed from the commit; None: there is no commit, or git did not say."""
+    left_out: tuple[LeftOut, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """What lies in the directory and not in the snapshot, as far as it is worth telling."""
 
 
 def code_reference(taken: CodeSnapshot) -> CodeReference:
@@ -152,6 +154,7 @@ def code_reference(taken: CodeSnapshot) -> CodeReference:
         branch=git.branch,
         remote=git.remote,
         dirty=git.dirty,
+        left_out=taken.left_out,
     )
 
 
@@ -256,7 +259,8 @@ class Revision(BaseModel):
         vain += of_job.find_ineffective_limits(self.job.retry, of_job.deserialize_policy(self.policy))
         plan = self.job.workload
         if isinstance(plan, Program):
-            return (*vain, *shell.find_shell_warnings(plan.command))
+            told = left_out.describe(() if self.code is None else self.code.left_out, self.code_directory())
+            return (*vain, *shell.find_shell_warnings(plan.command), *told)
         excess = excess_workers(self.profile(), self.job.resources.cpus)
         vain += [excess] if excess else []
         return (*vain, *find_oversized(self.profile(), plan, asked))

@@ -28,6 +28,18 @@ class GitState:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something that lies in a code directory, and not in its snapshot."""
+
+    path: str  # below the directory; of several files of one suffix, such as data/*.npy
+    kind: Literal["file", "directory", "link", "special"]  # the first two: ignored
+    files: int = 1
+    bytes: int = 0
+    target: str = ""  # of a link that leads out of the code; of something special what it is
+    is_more: bool = False  # than what was measured
+
+
+@dataclass(frozen=True, slots=True)
 class CodeSnapshot:
     """A snapshot in the store."""
 
@@ -35,6 +47,7 @@ class CodeSnapshot:
     files: int
     bytes: int
     git: GitState | None = None  # None: the directory was in no repository
+    left_out: tuple[LeftOut, ...] = ()  # links first, then what is largest
 
 
 @dataclass(frozen=True, slots=True)

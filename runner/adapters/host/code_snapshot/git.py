@@ -2,13 +2,15 @@
 
 A repository can name programs that git runs: hooks, a file system monitor, filters of file contents.  None of
 them is run: they are switched off by name, nothing is fetched, and no configuration but that of the
-repository is read.  git itself refuses a repository that belongs to another user.  Without git, or without an
-answer in time, nothing is known.
+repository is read, except to find the user's own ignore file.  git itself refuses a repository that belongs
+to another user.  Without git, or without an answer in time, nothing is known.
 """
 
 import os
+import pwd
 import stat
 import subprocess
+from collections.abc import Mapping
 from typing import Any, Final
 
 ANSWER_S: Final = 3.0
@@ -25,6 +27,9 @@ _ENVIRONMENT: Final = {
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ATTR_NOSYSTEM": "1",
 }
+_OF_NOBODY: Final = frozenset({"GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_GLOBAL"})
+"""Variables without which git reads the configuration of the user and of the host."""
+
 _COMMAND: Final = (
     "git",
     "-c", "core.fsmonitor=false",
@@ -95,17 +100,51 @@ def ask_state() -> dict[str, Any]:
     }
 
 
-def ask_tracked() -> frozenset[str]:
-    """Return the paths below the current directory that git has in its index; nothing if git does not say."""
+def ask_tracked(directory: str = ".") -> frozenset[str]:
+    """Return the paths below a directory that git has in its index; nothing if git does not say."""
     try:
-        return frozenset(_ask("ls-files", "-z").split("\0"))
+        return frozenset(_run("-C", directory, "ls-files", "-z").split("\0"))
     except GitSilentError:
         return frozenset()
 
 
+def find_git_files(place: str) -> tuple[str, str] | None:
+    """Return the paths of a repository's own ignore file and of its index; None if git does not say.
+
+    Those of a worktree and of a submodule are elsewhere, and their ``.git`` is a file.
+    """
+    if os.path.isdir(f"{place}/.git"):  # noqa: PTH112
+        return f"{place}/.git/info/exclude", f"{place}/.git/index"
+    try:
+        found = _run("-C", place, "rev-parse", "--git-path", "info/exclude", "--git-path", "index")
+    except GitSilentError:
+        return None
+    exclude, _, index = found.removesuffix("\n").partition("\n")
+    return os.path.join(place, exclude), os.path.join(place, index)  # noqa: PTH118
+
+
+def find_user_excludes() -> str | None:
+    """Return the path of the ignore file that the user has for all repositories (core.excludesFile)."""
+    if (home := find_home()) is None:
+        return None
+    environment = {name: value for name, value in _ENVIRONMENT.items() if name not in _OF_NOBODY}
+    try:
+        named = _run("config", "--type=path", "--get", "core.excludesFile", env={**environment, "HOME": home})
+    except GitSilentError:  # it is not set
+        named = f"{home}/.config/git/ignore"
+    return os.path.realpath(named.removesuffix("\n"))  # which git follows, too
+
+
+def find_home() -> str | None:
+    """Return the home directory of the current user; None: an account without an entry."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return None
+
+
 def _ask(*arguments: str) -> str:
-    filters = () if arguments[0] == "ls-files" else _without_filters()
-    return _run(*filters, *arguments)
+    return _run(*_without_filters(), *arguments)
 
 
 def _without_filters() -> tuple[str, ...]:
@@ -120,11 +159,11 @@ def _without_filters() -> tuple[str, ...]:
     return tuple(part for option in options for part in ("-c", option))
 
 
-def _run(*arguments: str) -> str:
+def _run(*arguments: str, env: Mapping[str, str] = _ENVIRONMENT) -> str:
     try:
         done = subprocess.run(
             [*_COMMAND, *arguments],
-            env=_ENVIRONMENT,
+            env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

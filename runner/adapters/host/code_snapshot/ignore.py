@@ -3,19 +3,22 @@
 The rules are those of ``gitignore(5)``: a file of patterns counts for its directory and those below, later
 patterns and deeper files outrank earlier ones, and nothing below an ignored directory can be had back.  In
 one directory ``.runnerignore`` outranks ``.gitignore``, so it can also have files back.  In a repository the
-files of patterns above the code count, too, and what git has in its index stays in, as git itself has it.
+files of patterns above the code count, too, those of the user for all repositories, and what git has in its
+index stays in, as git itself has it.  A repository within the code, such as a submodule, has its own rules.
+Names and patterns are compared byte by byte: neither has to be UTF-8.
 Above the code, others may put files where everybody can write, such as ``/tmp/.git`` and ``/tmp/.gitignore``.
 So a repository counts only if it is the submitter's or root's, and so does each file of patterns there.
 """
 
+import codecs
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from pathspec import GitIgnoreSpec
 
-from runner.adapters.host.code_snapshot.git import ask_tracked
+from runner.adapters.host.code_snapshot.git import ask_tracked, find_git_files, find_user_excludes
 
 IGNORE_FILES: Final = (".gitignore", ".runnerignore")
 """In the order in which they are read; the last one that matches decides."""
@@ -33,35 +36,55 @@ MAX_IGNORE_FILE_BYTES: Final = 1024 * 1024
 
 
 class Repository:
-    """The git repository that a code directory is in: its own ignore files, and what it has in its index."""
+    """The git repository that a directory of code is in: its own ignore files, and what its index has."""
 
-    def __init__(self, place: str | None) -> None:
+    def __init__(self, place: str | None, directory: str = "") -> None:
         self._place = None if place is None or not _is_trusted(f"{place}/.git") else place
+        self._directory = directory  # of the code, where the repository begins; empty: above or in the code
+        self._files = None if self._place is None else find_git_files(self._place)
+        self._above: list[tuple[str, str]] | None = None
         self._tracked: frozenset[str] | None = None
         self._parents: frozenset[str] = frozenset()
 
+    @property
+    def index(self) -> str | None:
+        """The path of the index; None: there is none."""
+        return None if self._files is None else self._files[1]
+
+    def nested(self, directory: str) -> "Repository | None":
+        """Return the repository that begins in a directory of the code; None if none of the user's does."""
+        found = Repository(directory, directory) if os.path.lexists(f"{directory}/{NEVER}") else None
+        return None if found is None or found.index is None else found
+
     def above(self) -> list[tuple[str, str]]:
         """Return the ignore files outside of the code, the nearest first, and where each sees the code."""
-        if self._place is None:
+        if self._above is None:
+            self._above = self._find_above()
+        return self._above
+
+    def _find_above(self) -> list[tuple[str, str]]:
+        if self._place is None or self._files is None:
             return []
-        inside = os.path.relpath(os.getcwd(), self._place)  # noqa: PTH109
+        inside = os.path.relpath(self._directory or os.getcwd(), self._place)  # noqa: PTH109
         parts = [] if inside == "." else inside.split("/")
         places = [
             ("/".join((self._place, *parts[:count], IGNORE_FILES[0])), "/".join((*parts[count:], "")))
             for count in reversed(range(len(parts)))
         ]
-        return [*places, (f"{self._place}/.git/info/exclude", "/".join((*parts, "")) if parts else "")]
+        users, whole = find_user_excludes(), "/".join((*parts, "")) if parts else ""
+        return [*places, (self._files[0], whole), *([] if users is None else [(users, whole)])]
 
     def has(self, path: str, *, is_directory: bool) -> bool:
         """Return whether git has a file, or something in a directory, in its index."""
         if self._place is None:
             return False
         if self._tracked is None:
-            self._tracked = ask_tracked()
+            self._tracked = ask_tracked(self._directory or ".")
             self._parents = frozenset(
                 path[:end] for path in self._tracked for end, letter in enumerate(path) if letter == "/"
             )
-        return path in (self._parents if is_directory else self._tracked)
+        inner = path[len(self._directory) + 1 :] if self._directory else path
+        return inner in self._tracked or (is_directory and inner in self._parents)  # a submodule is tracked
 
 
 class SentRepository(Repository):
@@ -100,36 +123,62 @@ class IgnoreRules:
         return IgnoreRules(directory, self._repository, self)
 
     def is_ignored(self, path: str, *, is_directory: bool) -> bool:
-        """Return whether an entry of this directory is left out; ``.gitignore`` spares what git tracks."""
+        """Return whether an entry of this directory is left out."""
+        return self.ignored_by(path, is_directory=is_directory) is not None
+
+    def ignored_by(self, path: str, *, is_directory: bool) -> Literal["git", "runner"] | None:
+        """Return whose patterns leave an entry of this directory out; those of git spare what it tracks."""
         if path == NEVER or path.endswith(f"/{NEVER}"):
-            return True
-        name = f"{path}/" if is_directory else path
+            return "runner"
+        name = _by_bytes(f"{path}/" if is_directory else path)
         for patterns in self._all():
             found = patterns.spec.check_file(patterns.prefix + name[patterns.start :]).include
             if found is not None:
-                return found and not (
-                    patterns.of_git and self._repository.has(path, is_directory=is_directory)
-                )
-        return ALWAYS.match_file(name)
+                if not patterns.of_git:
+                    return "runner" if found else None
+                return "git" if found and not self._repository.has(path, is_directory=is_directory) else None
+        return "runner" if ALWAYS.match_file(name) else None
 
     def _all(self) -> tuple[_Patterns, ...]:
         """Return the patterns that count here, the deepest first."""
         if self._known is None:
-            above = tuple(self._outside()) if self._parent is None else self._parent._all()  # noqa: SLF001
-            self._known = (*self._own(), *above)
+            self._known = (
+                *self._own(),
+                *(self._outside() if self._parent is None else self._above(self._parent)),
+            )
         return self._known
 
+    def _above(self, parent: "IgnoreRules") -> Iterator[_Patterns]:
+        """Yield the patterns of the directories above; in a repository within, none that git has above."""
+        above = parent._all()  # noqa: SLF001
+        self._repository = parent._repository  # noqa: SLF001  (which it has now found)
+        if (nested := self._repository.nested(self._directory)) is None:
+            yield from above
+            return
+        self._repository = nested
+        yield from self._outside()
+        yield from (each for each in above if not each.of_git)
+
     def _own(self) -> Iterator[_Patterns]:
-        start = len(self._directory) + 1 if self._directory else 0
         for name in reversed(IGNORE_FILES):
             lines = _lines(f"{self._directory}/{name}" if self._directory else name, is_inside=True)
             if lines:
-                yield _Patterns(start, "", GitIgnoreSpec.from_lines(lines), name == IGNORE_FILES[0])
+                yield _Patterns(self._start, "", GitIgnoreSpec.from_lines(lines), name == IGNORE_FILES[0])
+
+    @property
+    def _start(self) -> int:
+        """How many letters of a path precede what the patterns of this directory are about."""
+        return len(_by_bytes(self._directory)) + 1 if self._directory else 0
 
     def _outside(self) -> Iterator[_Patterns]:
         for path, prefix in self._repository.above():
             if lines := _lines(path, is_inside=False):
-                yield _Patterns(0, prefix, GitIgnoreSpec.from_lines(lines), of_git=True)
+                yield _Patterns(self._start, _by_bytes(prefix), GitIgnoreSpec.from_lines(lines), of_git=True)
+
+
+def _by_bytes(path: str) -> str:
+    """Return a path with a letter for each byte, as git compares paths."""
+    return path if path.isascii() else os.fsencode(path).decode("latin-1")
 
 
 def _is_trusted(path: str) -> bool:
@@ -149,6 +198,7 @@ def _lines(path: str, *, is_inside: bool) -> list[str]:
         with os.fdopen(descriptor, "rb") as file:
             if not is_inside and os.fstat(descriptor).st_uid not in {0, os.geteuid()}:
                 return []
-            return os.fsdecode(file.read(MAX_IGNORE_FILE_BYTES)).splitlines()
+            content = file.read(MAX_IGNORE_FILE_BYTES).removeprefix(codecs.BOM_UTF8)
+            return [line.removesuffix("\r") for line in content.decode("latin-1").split("\n")]
     except OSError:
         return []

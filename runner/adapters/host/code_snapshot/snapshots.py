@@ -25,7 +25,7 @@ from runner.adapters.host.users import CodeStream, HostUsers
 from runner.base.errors import Refused, RunnerError, Unavailable
 from runner.base.textfile import one_line
 from runner.base.units import format_size
-from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshot, GitState, WorkingDirectory
+from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshot, GitState, LeftOut, WorkingDirectory
 from runner.core.ports.users import Owner, User
 
 COPY_BYTES: Final = 16 * 1024**2
@@ -93,7 +93,7 @@ class HostCodeSnapshots:
                 look.receive(stream.frames())
             if look.listing is None:
                 is_kept = last is not None and store.keep(last["snapshot"]["id"])
-                return _snapshot(last["snapshot"], look.git) if last is not None and is_kept else None
+                return look.snapshot(last["snapshot"]) if last is not None and is_kept else None
             self._make_room(store)
             return look.publish(place)
         except RunnerError:
@@ -269,6 +269,7 @@ class _Look:
     listing: dict[str, Any] | None = None
     """None: nothing has changed since the last look."""
     git: dict[str, Any] | None = None
+    left_out: list[list[Any]] = field(default_factory=list)
 
     def receive(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
         """Keep what comes in.
@@ -285,10 +286,14 @@ class _Look:
             elif kind == walk.PROBLEMS:
                 raise CodeRefused(json.loads(content))
             elif kind == walk.SAME:
-                self.git = json.loads(content)
+                self._know(json.loads(content))
             elif kind == walk.LISTING:
-                self.listing = json.loads(content)
-                self.git = self.listing["git"]
+                found = self.listing = json.loads(content)
+                self._know(found)
+
+    def _know(self, found: Mapping[str, Any]) -> None:
+        """Keep what is known beside the content."""
+        self.git, self.left_out = found["git"], found["left_out"]
 
     def _receive_file(self, first: bytes, frames: Iterator[tuple[bytes, bytes]]) -> None:
         kind, content = next(frames)
@@ -319,7 +324,13 @@ class _Look:
         files = sum(entry.kind != "directory" for entry in entries.values())
         known = {"id": name, "files": files, "bytes": size}
         _write_listing(place, known, self.listing, self.digests)
-        return _snapshot(known, self.git)
+        return self.snapshot(known)
+
+    def snapshot(self, known: Mapping[str, Any]) -> CodeSnapshot:
+        """Return a snapshot of which only content is known with what this look has brought."""
+        state = None if self.git is None else GitState(**self.git)
+        left_out = tuple(LeftOut(*row) for row in self.left_out)
+        return CodeSnapshot(known["id"], known["files"], known["bytes"], state, left_out)
 
     def _doubtful(self, entries: Mapping[str, CodeEntry]) -> Iterable[str]:
         """Return the files that a sweep may have removed: all that are of no snapshot that is kept."""
@@ -347,8 +358,8 @@ class _Rest:
 
 
 def _entries(listing: Mapping[str, Any], digests: Mapping[str, str]) -> Iterator[tuple[str, CodeEntry]]:
-    for path, _, files, links, _, left_out in listing["directories"]:
-        if left_out:
+    for path, _, files, links, _, is_skipped, _ in listing["directories"]:
+        if is_skipped:
             continue
         if path:
             yield path, CodeEntry("directory")
@@ -375,11 +386,6 @@ def _write_listing(
     head = json.dumps({"snapshot": snapshot}).encode()
     draft.write_bytes(head + b"\n" + json.dumps(listing, separators=(",", ":")).encode())
     draft.rename(place)
-
-
-def _snapshot(known: Mapping[str, Any], git: Mapping[str, Any] | None) -> CodeSnapshot:
-    state = None if git is None else GitState(**git)
-    return CodeSnapshot(known["id"], known["files"], known["bytes"], state)
 
 
 def _check_place(path: str, entries: Mapping[str, CodeEntry]) -> None:

@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final
 
@@ -25,10 +26,12 @@ from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, fi
 from runner.adapters.host.code_snapshot.ignore import (
     ENVIRONMENT_MARK,
     IGNORE_FILES,
+    NEVER,
     IgnoreRules,
     Repository,
     SentRepository,
 )
+from runner.adapters.host.code_snapshot.left_out import LeftOutEntries, find_left_out
 from runner.adapters.host.code_snapshot.sent import find_sent
 from runner.adapters.host.paths import PSEUDO_FILE_SYSTEMS, file_system_type
 from runner.base.textfile import one_line
@@ -49,7 +52,7 @@ PROBLEMS: Final = b"P"
 LAST: Final = frozenset({LISTING, SAME, PROBLEMS})
 """The frames after which none follows."""
 
-LISTING_VERSION: Final = 1
+LISTING_VERSION: Final = 2
 
 MARGIN_NS: Final = 1_000_000_000
 """A file that was changed so shortly before a look may have been changed after it with the same times."""
@@ -97,6 +100,8 @@ class _Walk:
     """Of all paths: a listing and a manifest have each of them."""
     bytes: int = 0
     device: int = 0
+    same_index: bool = False
+    """Whether git has in its index what it had at the last look; of a repository within nobody knows."""
 
 
 def send_tree(
@@ -106,6 +111,7 @@ def send_tree(
     skipped: frozenset[tuple[int, int]],
 ) -> None:
     """Write what the current directory holds, as frames; ``known`` is the last listing, or empty."""
+    known = known if known.get("version") == LISTING_VERSION else {}
     before = {each[0]: each for each in known.get("directories", ())}
     walk = _Walk(limits, before, skipped, time.time_ns())
     walk.device = os.lstat(".").st_dev
@@ -114,15 +120,18 @@ def send_tree(
     repository = SentRepository() if sent is not None else Repository(place)
     above = [[path, _key_of(path)] for path, _ in repository.above()]
     reusable = above == known.get("above")
+    index = None if repository.index is None else _key_of(repository.index)
+    walk.same_index = index == known.get("index") and not (index is not None and _is_fresh(walk, index))
     _walk_all(out, walk, IgnoreRules("", repository), reusable=reusable)
     problems = walk.problems or list(_excess(walk))
     if problems:
         write_frame(out, PROBLEMS, json.dumps(problems[:MOST_PROBLEMS]).encode())
         return
+    left_out = find_left_out(walk.directories)
     stamped = [] if place is None else stamp(place)
     same = reusable and not walk.changed and not walk.unread and len(before) == len(walk.directories)
     if same and stamped is not None and stamped == known["stamp"]:
-        write_frame(out, SAME, json.dumps(known["git"]).encode())
+        write_frame(out, SAME, json.dumps({"git": known["git"], "left_out": left_out}).encode())
         return
     _show_life(out)
     git = sent.git if sent is not None else None if place is None else _ask_git()
@@ -137,14 +146,17 @@ def send_tree(
         "taken_ns": walk.taken_ns,
         "directories": walk.directories,
         "above": above,
+        "index": index,
+        "left_out": left_out,
         "git": git,
         "stamp": stamped,
     }
     write_frame(out, LISTING, json.dumps(listing).encode())
 
 
-# A directory in a listing is [path, key, files, links, directories, left out], a file [name, key, digest] and
-# a link [name, target].  A key is what must be equal for content to be known; null if it proves nothing.
+# A directory in a listing is [path, key, files, links, directories, skipped, left out], a file [name, key,
+# digest] and a link [name, target].  A key is what must be equal for content to be known; null if it proves
+# nothing.  What is left out is described in ``left_out``.
 
 
 def _show_life(out: BinaryIO) -> None:
@@ -167,18 +179,22 @@ def _key_of(path: str) -> list[int] | None:
 
 
 def _walk_all(out: BinaryIO, walk: _Walk, rules: IgnoreRules, *, reusable: bool) -> None:
-    pending = [("", rules, reusable)]
+    pending = [("", rules, reusable, walk.same_index)]
     signed = time.monotonic()
     while pending and len(walk.problems) < MOST_PROBLEMS and not _has_too_many(walk):
-        path, rules, reusable = pending.pop()
+        path, rules, reusable, same_index = pending.pop()
         found = _known_directory(walk, path) if reusable else None
+        if found is not None and found[6] and not same_index:  # git may have some of it by now
+            found = None
         if found is None:
             reusable = reusable and _has_same_rules(walk, path)
             found = _scan(walk, path, rules)
             walk.changed = walk.changed or found != walk.known.get(path)
         walk.directories.append(found)
         prefix = f"{path}/" if path else ""
-        pending += [(prefix + name, rules.below(prefix + name), reusable) for name in reversed(found[4])]
+        same_index = same_index and (not path or NEVER not in map(itemgetter(0), found[6]))
+        names = (prefix + name for name in reversed(found[4]))
+        pending += [(name, rules.below(name), reusable, same_index) for name in names]
         if time.monotonic() - signed > SIGN_OF_LIFE_S:
             signed = time.monotonic()
             _show_life(out)
@@ -227,6 +243,9 @@ def _has_same_rules(walk: _Walk, path: str) -> bool:
     before = walk.known.get(path)
     files = {each[0]: each[1] for each in before[2]} if before else {}
     prefix = f"{path}/" if path else ""
+    had = before is not None and any(each[0] == NEVER for each in before[6])
+    if path and had != os.path.lexists(prefix + NEVER):
+        return False
     for name in IGNORE_FILES:
         try:
             now = _file_key(os.lstat(prefix + name))
@@ -249,18 +268,18 @@ def _scan(walk: _Walk, path: str, rules: IgnoreRules) -> list[Any]:
     try:
         own = os.lstat(path or ".")
         if (own.st_dev, own.st_ino) in walk.skipped:
-            return [path, None, [], [], [], True]
+            return [path, None, [], [], [], True, []]
         with os.scandir(path or ".") as found:
             entries = sorted(found, key=lambda entry: entry.name)
         key = _directory_key(own)
         known_key = None if _is_fresh(walk, key) else key
         if path and any(entry.name == ENVIRONMENT_MARK for entry in entries):
-            return [path, known_key, [], [], [], True]
+            return [path, known_key, [], [], [], True, []]
         _check_device(walk, path, own)
-        return [path, known_key, *_scan_entries(walk, path, rules, entries), False]
+        return [path, known_key, *_scan_entries(walk, path, rules, entries)]
     except OSError as error:
         walk.problems.append(f"{one_line(path or '.')}: {_describe(error)}; {NEXT_STEP}")
-        return [path, None, [], [], [], True]
+        return [path, None, [], [], [], True, []]
 
 
 def _describe(error: OSError) -> str:
@@ -282,20 +301,21 @@ def _check_device(walk: _Walk, path: str, own: os.stat_result) -> None:
         walk.problems.append(f"{one_line(path)}: is {kind}, which is no storage; {NEXT_STEP}")
 
 
-def _scan_entries(
-    walk: _Walk, path: str, rules: IgnoreRules, entries: list["os.DirEntry[str]"]
-) -> tuple[list[list[Any]], list[list[str]], list[str]]:
-    """Return the files, the links and the directories of a directory."""
+def _scan_entries(walk: _Walk, path: str, rules: IgnoreRules, entries: list["os.DirEntry[str]"]) -> list[Any]:
+    """Return what a listing says of the entries of a directory."""
     prefix = f"{path}/" if path else ""
     before = walk.known.get(path)
     known = {file[0]: file for file in before[2]} if before else {}
     files: list[list[Any]] = []
     links: list[list[str]] = []
     directories: list[str] = []
+    left = LeftOutEntries()
     for entry in entries:
         inner = prefix + entry.name
         is_directory = entry.is_dir(follow_symlinks=False)
-        if rules.is_ignored(inner, is_directory=is_directory):
+        if (whose := rules.ignored_by(inner, is_directory=is_directory)) is not None:
+            if whose == "git" or entry.name == NEVER:
+                left.add_ignored(entry, inner)
             continue
         walk.files += 1
         walk.name_bytes += len(inner)
@@ -306,13 +326,17 @@ def _scan_entries(
         elif is_directory:
             directories.append(entry.name)
         elif entry.is_symlink():
-            links.append([entry.name, _link(walk, inner)])
+            target = os.readlink(inner)  # noqa: PTH115
+            relative = _relative(inner, target)
+            if relative is None:
+                left.add(entry.name, "link", target)
+            else:
+                links.append([entry.name, relative])
         elif entry.is_file(follow_symlinks=False):
             files.append(_scanned_file(walk, inner, entry, known.get(entry.name)))
         else:
-            kind = _kind(entry.stat(follow_symlinks=False).st_mode)
-            walk.problems.append(f"{one_line(inner)}: is {kind}, which cannot be kept; {NEXT_STEP}")
-    return files, links, directories
+            left.add(entry.name, "special", _kind(entry.stat(follow_symlinks=False).st_mode))
+    return [files, links, directories, False, left.rows()]
 
 
 def _scanned_file(walk: _Walk, path: str, entry: "os.DirEntry[str]", before: list[Any] | None) -> list[Any]:
@@ -331,17 +355,13 @@ def _kind(mode: int) -> str:
     return "a device"
 
 
-def _link(walk: _Walk, path: str) -> str:
-    """Return where a link leads from its own directory; note a problem if it leads out of the code."""
-    target = os.readlink(path)  # noqa: PTH115
+def _relative(path: str, target: str) -> str | None:
+    """Return where a link leads from its own directory; None if it leads out of the code."""
     parent = PurePosixPath(path).parent
     relative = target
     if target.startswith("/"):
         relative = os.path.relpath(target, os.path.join(os.getcwd(), parent))  # noqa: PTH109, PTH118
-    if os.path.normpath(parent / relative).split("/", 1)[0] == "..":
-        said = f"{one_line(path)}: leads out of the code, to {one_line(target)}"
-        walk.problems.append(f"{said}; mount what it leads to (mounts), or {NEXT_STEP}")
-    return relative
+    return None if os.path.normpath(parent / relative).split("/", 1)[0] == ".." else relative
 
 
 def _file_key(found: os.stat_result) -> list[int]:

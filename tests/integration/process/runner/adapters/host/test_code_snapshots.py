@@ -1,5 +1,6 @@
 """Snapshots of directories: what is kept, what is refused, and what a second look reads."""
 
+import json
 import os
 import socket
 import subprocess
@@ -11,11 +12,15 @@ from tempfile import TemporaryDirectory, TemporaryFile
 
 import pytest
 
+from runner.adapters.host.code_snapshot import git as git_facts
+from runner.adapters.host.code_snapshot import walk
+from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.snapshots import CodeLimits, HostCodeSnapshots
 from runner.adapters.host.users import HostUsers
 from runner.base.errors import Refused
-from runner.core.ports.code import CodeRefused, CodeSnapshot, GitState, WorkingDirectory
+from runner.core.ports.code import CodeRefused, CodeSnapshot, GitState, LeftOut, WorkingDirectory
 from runner.core.ports.users import Owner, User
+from runner.files.left_out import describe
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")
@@ -155,41 +160,95 @@ def test_ignore_files_leave_out_and_have_back(place: Path) -> None:
     ]  # fmt: skip
 
 
-MOUNT = "mount what it leads to (mounts), or list it in .runnerignore"
-REFUSED = [
-    ("pipe", "pipe: is a named pipe, which cannot be kept; list it in .runnerignore"),
-    ("socket", "socket: is a socket, which cannot be kept; list it in .runnerignore"),
-    ("out", f"out: leads out of the code, to ../store; {MOUNT}"),
-    ("far", f"far: leads out of the code, to /usr/bin; {MOUNT}"),
-    ("a\nb", "a\\nb: has a line break in its name; rename it, or list it in .runnerignore"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "fact"), REFUSED)
-def test_what_cannot_be_kept_is_told_by_its_path(place: Path, name: str, fact: str) -> None:
-    path = place / "code" / name
+def test_what_cannot_be_kept_is_left_out_and_told(place: Path) -> None:
+    code = place / "code"
     with socket.socket(socket.AF_UNIX) as listener:
-        if name == "pipe":
-            os.mkfifo(path)
-        elif name == "socket":
-            listener.bind(str(path))
-        elif name in {"out", "far"}:
-            path.symlink_to("../store" if name == "out" else "/usr/bin")
-        else:
-            path.touch()
+        os.mkfifo(code / "pipe")
+        listener.bind(str(code / "socket"))
+        (code / "out").symlink_to("../store")
+        (code / "far").symlink_to("/usr/bin")
+        (code / "sub").mkdir()
+        (code / "sub" / "in").symlink_to(code / "train.py")
         kept = snapshots(place)
-        with pytest.raises(CodeRefused) as refused:
-            kept.take(ME, place / "code")
+        taken = kept.take(ME, code)
+    assert names(kept, taken) == ["sub", "sub/in", "train.py"]
+    told = (
+        LeftOut("far", "link", target="/usr/bin"),
+        LeftOut("out", "link", target="../store"),
+        LeftOut("pipe", "special", target="a named pipe"),
+        LeftOut("socket", "special", target="a socket"),
+    )
+    assert (taken.left_out, kept.take(ME, code).left_out) == (told, told)
+    (code / ".runnerignore").write_text("pipe\nsocket\nout\nfar\n")
+    assert kept.take(ME, code).left_out == ()  # its owner has said so to the runner
+
+
+def test_a_name_with_a_line_break_is_refused(place: Path) -> None:
+    (place / "code" / "a\nb").touch()
+    with pytest.raises(CodeRefused) as refused:
+        snapshots(place).take(ME, place / "code")
+    fact = "a\\nb: has a line break in its name; rename it, or list it in .runnerignore"
     assert refused.value.facts == (fact,)
-    (place / "code" / ".runnerignore").write_text("pipe\nsocket\nout\nfar\na?b\n")
-    assert names(kept, kept.take(ME, place / "code")) == [".runnerignore", "train.py"]
 
 
 @pytest.mark.skipif(not ROOT, reason="only root makes devices")
-def test_a_device_is_refused(place: Path) -> None:
+def test_a_device_is_left_out(place: Path) -> None:
     os.mknod(place / "code" / "null", 0o20666, os.makedev(1, 3))
-    with pytest.raises(CodeRefused, match="null: is a device, which cannot be kept"):
-        snapshots(place).take(ME, place / "code")
+    taken = snapshots(place).take(ME, place / "code")
+    assert taken.left_out == (LeftOut("null", "special", target="a device"),)
+
+
+def test_ignored_data_are_told_the_largest_first_and_what_is_made_again_is_not(place: Path) -> None:
+    code, kept = place / "code", snapshots(place)
+    for name, size in {
+        "data/train/a.bin": 3000, "data/b.bin": 2000, "runs/x.txt": 10, "one.npy": 400, "two.npy": 500,
+        "three.npy": 600, "weights.pt": 9000, "__pycache__/a.pyc": 9, ".venv/pyvenv.cfg": 9,
+        "env/pyvenv.cfg": 1, "env/big": 99999,
+    }.items():  # fmt: skip
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_bytes(bytes(size))
+    (code / ".gitignore").write_text("data\nruns/\n*.npy\n*.pt\n__pycache__\n.venv\nenv/\n")
+    told = [
+        LeftOut("weights.pt", "file", 1, 9000),
+        LeftOut("data", "directory", 2, 5000),
+        LeftOut("*.npy", "file", 3, 1500),
+        LeftOut("runs", "directory", 1, 10),
+    ]
+    assert kept.take(ME, code).left_out == tuple(told)
+    (code / "data/train/more.bin").write_bytes(bytes(8000))  # no directory of the code changes
+    told[:2] = [LeftOut("data", "directory", 3, 13000), told[0]]
+    assert kept.take(ME, code).left_out == tuple(told)
+
+
+@pytest.mark.parametrize("path", ["data", "deep/data", "deep/x.npy", "deep/*.csv"])
+def test_the_line_that_is_told_about_ignored_data_works(place: Path, path: str) -> None:
+    code, kept = place / "code", snapshots(place)
+    (code / "data").mkdir()
+    (code / "deep/data").mkdir(parents=True)
+    for name in ("data/a", "deep/data/a", "deep/x.npy", "deep/1.csv", "deep/2.csv", "deep/3.csv"):
+        (code / name).write_text("x")
+    (code / ".gitignore").write_text("data/\n*.npy\n")
+    (code / "deep/.gitignore").write_text("*.csv\n")
+    [left] = [each for each in kept.take(ME, code).left_out if each.path == path]
+    [told] = describe([left], code)
+    line, file = told.partition("write ")[2].partition("; ")[0].split(" into ")
+    (code / file).write_text(f"{line}\n")
+    assert path not in {each.path for each in kept.take(ME, code).left_out}
+
+
+def test_names_and_patterns_that_are_not_utf_8_count_by_their_bytes(place: Path) -> None:
+    code, kept = place / "code", snapshots(place)
+    for name in (b"caf\xe9.txt", b"caf\xe8.txt", "sch\u00f6n.txt".encode(), b"\xff/a.py"):
+        path = code / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    (code / ".gitignore").write_bytes(b"caf\xe9.txt\nsch\xc3\xb6n.*\n")
+    taken = kept.take(ME, code)
+    there = filled(kept, taken, place / "there")
+    found = sorted(os.fsencode(path.relative_to(there)) for path in there.rglob("*"))
+    assert found == [b".gitignore", b"caf\xe8.txt", b"train.py", b"\xff", b"\xff/a.py"]
+    assert b"caf\xe8.txt" in packed(kept, taken.id)
+    assert kept.take(ME, code).id == taken.id
 
 
 def test_too_much_names_the_largest_files(place: Path) -> None:
@@ -389,6 +448,108 @@ def test_a_part_of_a_repository_has_the_patterns_of_the_whole(place: Path) -> No
     assert names(kept, kept.take(ME, code / "part")) == ["c.py"]
     (code / ".gitignore").write_text("*.py\n")
     assert names(kept, kept.take(ME, code / "part")) == ["a.log", "out", "out/x"]
+
+
+def own_ignored(code: Path) -> list[str]:
+    """Return what git itself has or would add in a repository and those within."""
+    found = git(code, "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+    inner = [path for path in found if path and (code / path).is_dir()]
+    below = [f"{path.rstrip('/')}/{each}" for path in inner for each in own_ignored(code / path)]
+    return sorted([path for path in found if path and path not in inner] + below)
+
+
+def files_of(kept: HostCodeSnapshots, taken: CodeSnapshot) -> list[str]:
+    entries = kept.entries(ME.uid, taken.id) or {}
+    return sorted(path for path, entry in entries.items() if entry.kind == "file")
+
+
+def files_here() -> list[str]:
+    """Return the files that a look at the current directory finds."""
+    out = BytesIO()
+    walk.send_tree(out, {}, walk.WalkLimits(None, 1000), frozenset())
+    out.seek(0)
+    *_, (_, listing) = read_frames(out)
+    found = json.loads(listing)["directories"]
+    return sorted(f"{path}/{name}".removeprefix("/") for path, _, files, *_ in found for name, *_ in files)
+
+
+@pytest.mark.parametrize("kind", ["default", "named", "linked", "bom", "crlf", "form feed"])
+def test_the_ignore_file_of_a_user_counts_as_in_git(
+    place: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    code, home = repository(place), place / "home"
+    users = home / ".config/git/ignore"
+    monkeypatch.setattr(git_facts, "find_home", lambda: str(home))
+    monkeypatch.setenv("HOME", str(home))  # for git itself
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(code)
+    for name in ("a.log", "notes.tmp", "keep.txt", "x\fy"):
+        (code / name).touch()
+    home.mkdir()
+    if kind == "named":
+        users = home / "ignored by me"
+        (home / ".gitconfig").write_text('[core]\n  excludesFile = "~/ignored by me"\n')
+    users.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "linked":
+        (home / "dotfiles").write_text("*.tmp\n")
+        users.symlink_to(home / "dotfiles")
+    else:
+        users.write_text("*.tmp\n")
+    patterns = {"bom": b"\xef\xbb\xbf*.log\n", "crlf": b"*.log\r\n", "form feed": b"x\fy\n*.log"}
+    (code / ".gitignore").write_bytes(patterns.get(kind, b"*.log\n"))
+    assert files_here() == own_ignored(code)
+    assert "notes.tmp" not in files_here()
+    users.write_text("")
+    assert "notes.tmp" in files_here()
+
+
+def test_a_submodule_has_the_rules_of_its_own_repository(place: Path) -> None:
+    library = place / "library"
+    (library / "deep").mkdir(parents=True)
+    for name in ("weights.bin", "deep/a.bin", "b.tmp", "c.py"):
+        (library / name).write_text(name)
+    (library / ".gitignore").write_text("*.tmp\n")
+    git(library, "init", "-q", "-b", "trunk")
+    git(library, "add", ".")
+    git(library, "commit", "-qm", "first")
+    code = repository(place)
+    git(code, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "libs/x")
+    for name in ("new.bin", "d.tmp", "deep/new.py"):
+        (code / "libs/x" / name).write_text(name)
+    (code / "top.bin").touch()
+    (code / ".gitignore").write_text("*.bin\nlibs/\n")
+    kept = snapshots(place)
+    assert "libs/x/weights.bin" in (found := files_of(kept, kept.take(ME, code)))
+    wanted = {each for each in own_ignored(code) if not each.endswith(".git")}
+    assert {each for each in found if each != "libs/x/.git"} == wanted
+    (code / ".runnerignore").write_text("*.py\n")
+    assert "libs/x/c.py" not in files_of(kept, kept.take(ME, code))
+
+
+def test_a_worktree_is_read_as_git_does(place: Path) -> None:
+    code = repository(place)
+    (code / ".git/info/exclude").write_text("*.tmp\n")
+    git(code, "worktree", "add", "-q", str(place / "other"))
+    for name in ("a.tmp", "b.py", "sub/c.tmp", "sub/d.py"):
+        (place / "other" / name).parent.mkdir(exist_ok=True)
+        (place / "other" / name).touch()
+    kept = snapshots(place)
+    taken = kept.take(ME, place / "other")
+    assert files_of(kept, taken) == own_ignored(place / "other") == ["b.py", "sub/d.py", "train.py"]
+    assert (taken.git is not None and taken.git.commit) == git(code, "rev-parse", "HEAD")
+    assert files_of(kept, kept.take(ME, place / "other/sub")) == ["d.py"]
+
+
+def test_what_git_is_told_to_track_after_a_look_is_in_the_next_one(place: Path) -> None:
+    code, kept = repository(place), snapshots(place)
+    (code / ".gitignore").write_text("*.bin\n")
+    (code / "sub").mkdir()
+    (code / "sub/a.bin").touch()
+    for path in (code, *code.rglob("*")):
+        os.utime(path, (1, 1))
+    assert "sub/a.bin" not in files_of(kept, kept.take(ME, code))
+    git(code, "add", "-f", "sub/a.bin")
+    assert "sub/a.bin" in files_of(kept, kept.take(ME, code))
 
 
 @needs_root

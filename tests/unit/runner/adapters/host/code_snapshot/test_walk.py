@@ -53,7 +53,7 @@ def sent(frames: Frames) -> list[str]:
 def test_the_first_look_sends_every_file_and_the_second_none(code: Path) -> None:
     first = look()
     assert sent(first) == ["a.py", "sub/b.py"]
-    assert look(listing(first)) == [(walk.SAME, b"null")]
+    assert look(listing(first)) == [(walk.SAME, b'{"git": null, "left_out": []}')]
     assert code.exists()
 
 

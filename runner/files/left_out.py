@@ -1,0 +1,95 @@
+"""What lies in a code directory and not in its snapshot, in words for a submitter, and where it is missed."""
+
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from runner.base.textfile import one_line
+from runner.base.units import readable_size
+from runner.core.ports.code import LeftOut
+
+MOST_NAMED: Final = 3
+"""Of what is ignored; the largest."""
+
+MOST_LINES: Final = 5
+"""About links and the like."""
+
+
+def describe(left_out: Sequence[LeftOut], directory: Path | None) -> tuple[str, ...]:
+    """Return what a submitter should know of what is left out, in few lines."""
+    single = [each for each in left_out if each.kind in {"link", "special"}]
+    ignored = [each for each in left_out if each.kind in {"file", "directory"}]
+    lines = [_line(each, directory) for each in single[:MOST_LINES]]
+    if len(single) > MOST_LINES:
+        lines.append(f"workload.code: {len(single) - MOST_LINES} more links and the like are left out")
+    if ignored:
+        named = ", ".join(_sized(each) for each in ignored[:MOST_NAMED])
+        rest = f", and {len(ignored) - MOST_NAMED} more" if len(ignored) > MOST_NAMED else ""
+        fact = f"workload.code: git ignores {named}{rest}, and the job does not get them"
+        lines.append(f"{fact}; {_way(ignored[0], directory)}")
+    return tuple(lines)
+
+
+def find_missed(left_out: Iterable[LeftOut], directory: Path | None, path: str) -> str | None:
+    """Return why a path is not in the code of a job, and what to do; None if nothing says so.
+
+    The path is as a program names it: below its working directory, or absolute.
+    """
+    inner = PurePosixPath(path)
+    if inner.is_absolute():
+        roots = [PurePosixPath("/code"), *([] if directory is None else [PurePosixPath(directory)])]
+        root = next((each for each in roots if inner.is_relative_to(each)), None)
+        if root is None:
+            return None
+        inner = inner.relative_to(root)
+    places = [str(inner), *map(str, inner.parents)]
+    for each in left_out:
+        is_pattern = each.files > 1 and each.kind == "file"
+        named = fnmatchcase(str(inner), each.path) if is_pattern else each.path in places
+        if named:
+            return _line(each, directory)
+    return None
+
+
+def _line(each: LeftOut, directory: Path | None) -> str:
+    shown = one_line(each.path)
+    if each.kind == "special":
+        return f"workload.code: {shown} is {each.target}, and is left out"
+    if each.kind == "link":
+        fact = f"workload.code: {shown} is a link to {one_line(each.target)}, and is left out"
+        return f"{fact}; {_mount(_source(each, directory))}"
+    return f"workload.code: git ignores {_sized(each)}, and the job does not get it; {_way(each, directory)}"
+
+
+def _sized(each: LeftOut) -> str:
+    files = "" if each.kind == "file" and each.files == 1 else f"{each.files} files, "
+    size = (
+        f"more than {files}{readable_size(each.bytes)}"
+        if each.is_more
+        else f"{files}{readable_size(each.bytes)}"
+    )
+    return f"{one_line(each.path)} ({size})"
+
+
+def _way(each: LeftOut, directory: Path | None) -> str:
+    """Return how to give to a job what is ignored: small things with the code, others as a mount."""
+    place = PurePosixPath(each.path)
+    file = one_line(str(place.parent / ".runnerignore"))
+    take = f"to take {one_line(place.name)} along, write !/{one_line(place.name)} into {file}"
+    whole = each if each.kind == "directory" else LeftOut(str(place.parent), "directory")
+    return f"{take}; or {_mount(_source(whole, directory))}"
+
+
+def _source(each: LeftOut, directory: Path | None) -> PurePosixPath:
+    """Return the absolute path of what is left out, that of a link where it leads."""
+    base, place = PurePosixPath(directory or "."), PurePosixPath(each.path)
+    found = base / place.parent / each.target if each.kind == "link" else base / place
+    return PurePosixPath(os.path.normpath(found))
+
+
+def _mount(source: PurePosixPath) -> str:
+    target = shlex.quote(one_line(f"{source}:/data/{source.name or 'all'}"))
+    return f"mount it (--mount {target}) and name that path"

@@ -1,0 +1,60 @@
+"""What lies in a code directory and not in its snapshot, in words."""
+
+from pathlib import Path
+
+import pytest
+
+from runner.core.ports.code import LeftOut
+from runner.files.left_out import describe, find_missed
+
+CODE = Path("/home/ada/project")
+DATA = LeftOut("data", "directory", 12, 3 * 1024**3)
+ARRAYS = LeftOut("sets/*.npy", "file", 5, 2048)
+LINK = LeftOut("weights", "link", target="../big/weights")
+SOCKET = LeftOut("x.sock", "special", target="a socket")
+
+DATA_STEP = (
+    "to take data along, write !/data into .runnerignore;"
+    " or mount it (--mount /home/ada/project/data:/data/data) and name that path"
+)
+LINK_LINE = (
+    "workload.code: weights is a link to ../big/weights, and is left out;"
+    " mount it (--mount /home/ada/big/weights:/data/weights) and name that path"
+)
+
+
+def test_ignored_data_are_one_line_and_each_link_is_one() -> None:
+    assert describe([LINK, SOCKET, DATA, ARRAYS, *[LeftOut("a.txt", "file")] * 3], CODE) == (
+        LINK_LINE,
+        "workload.code: x.sock is a socket, and is left out",
+        "workload.code: git ignores data (12 files, 3.0 GiB), sets/*.npy (5 files, 2.0 KiB), a.txt (0 B),"
+        f" and 2 more, and the job does not get them; {DATA_STEP}",
+    )
+    assert describe([], CODE) == ()
+    *_, last = describe([LINK] * 9, CODE)
+    assert last == "workload.code: 4 more links and the like are left out"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("data", DATA),
+        ("data/train/a.bin", DATA),
+        ("./data/a", DATA),
+        ("/code/data/a", DATA),
+        ("/home/ada/project/data/a", DATA),
+        ("sets/one.npy", ARRAYS),
+        ("weights/x", LINK),
+        ("database", None),
+        ("sets/one.csv", None),
+        ("/data/data/a", None),
+    ],
+)
+def test_a_missing_path_finds_what_was_left_out(path: str, found: LeftOut | None) -> None:
+    told = find_missed([LINK, DATA, ARRAYS], CODE, path)
+    assert told == (None if found is None else describe([found], CODE)[0].replace(" them;", " it;"))
+
+
+def test_what_was_not_measured_to_the_end_is_more() -> None:
+    [told] = describe([LeftOut("data", "directory", 10_000, 5000, is_more=True)], None)
+    assert "data (more than 10000 files, 4.9 KiB)" in told

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 OUTCOME_CODES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11}
 HELD_CODE: Final = 12
 PACE_SAMPLES: Final = 20
+MOST_LEFT_OUT: Final = 5
 
 
 class RateEstimate:
@@ -310,7 +311,10 @@ def code_text(job: JobDetail) -> str:
     if kept is None:
         return f"{place}, as it is when an attempt starts; nothing promises that it stays the same"
     size = f"{kept['files']} files, {kept['bytes']} bytes"
-    return f"{place}, as submitted: snapshot {kept['snapshot'][:12]}, {size}"
+    told = f"{place}, as submitted: snapshot {kept['snapshot'][:12]}, {size}"
+    left = [each["path"] for each in kept.get("left_out", ())]
+    more = ", ..." if len(left) > MOST_LEFT_OUT else ""
+    return f"{told}, without {', '.join(left[:MOST_LEFT_OUT])}{more}" if left else told
 
 
 def git_text(job: JobDetail) -> str:

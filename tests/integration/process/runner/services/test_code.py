@@ -1,6 +1,5 @@
 """The code of a program: what was submitted is what runs, and what differs is told."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,10 +144,15 @@ def test_two_jobs_two_revisions_and_a_file_are_compared(daemon: Service) -> None
 def test_code_that_cannot_be_kept_is_refused_at_its_place_and_leaves_nothing(daemon: Service) -> None:
     place = daemon.root / "code of refused"
     place.mkdir()
-    os.mkfifo(place / "pipe")
+    for name in ("a\nb", "c\nd"):
+        (place / name).touch()
     (place / "out").symlink_to("/etc/passwd")
     file = daemon.file("refused", workload={"kind": "program", "command": ["true"], "code": str(place)})
     told = daemon.runner("submit", str(file), code=2)
-    assert "workload.code: pipe: is a named pipe, which cannot be kept; list it in .runnerignore" in told
-    assert "workload.code: out: leads out of the code, to /etc/passwd" in told
+    for name in ("a\\nb", "c\\nd"):
+        assert f"workload.code: {name}: has a line break in its name; rename it, or list it" in told
     assert told.count("\n") == 2
+    for path in place.glob("*\n*"):
+        path.unlink()
+    told = daemon.runner("submit", str(file))
+    assert "warning: workload.code: out is a link to /etc/passwd, and is left out; mount it" in told

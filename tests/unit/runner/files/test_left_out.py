@@ -17,6 +17,7 @@ DATA_STEP = (
     "to take data along, write !/data into .runnerignore;"
     " or mount it (--mount /home/ada/project/data:/data/data) and name that path"
 )
+NAMED = "data (12 files, 3.0 GiB), sets/*.npy (5 files, 2.0 KiB), a.txt (0 B), and 2 more"
 LINK_LINE = (
     "workload.code: weights is a link to ../big/weights, and is left out;"
     " mount it (--mount /home/ada/big/weights:/data/weights) and name that path"
@@ -27,8 +28,7 @@ def test_ignored_data_are_one_line_and_each_link_is_one() -> None:
     assert describe([LINK, SOCKET, DATA, ARRAYS, *[LeftOut("a.txt", "file")] * 3], CODE) == (
         LINK_LINE,
         "workload.code: x.sock is a socket, and is left out",
-        "workload.code: git ignores data (12 files, 3.0 GiB), sets/*.npy (5 files, 2.0 KiB), a.txt (0 B),"
-        f" and 2 more, and the job does not get them; {DATA_STEP}",
+        f"workload.code: git ignores {NAMED}, and the job does not get them; {DATA_STEP}",
     )
     assert describe([], CODE) == ()
     *_, last = describe([LINK] * 9, CODE)

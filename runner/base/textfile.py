@@ -34,6 +34,16 @@ _SHOWN_CHARACTERS: Final = 60
 _NOT_REGULAR: Final = "is not a regular file; pipes and devices are not read"
 
 
+def whole_characters(text: bytes) -> int:
+    """Return the length of a text in UTF-8 without a character at its end that is not complete."""
+    for count in range(1, min(len(text), 4) + 1):
+        byte = text[-count]
+        if byte & 0xC0 != 0x80:  # the first byte of a character, which tells its length
+            length = 1 + (byte >= 0xC2) + (byte >= 0xE0) + (byte >= 0xF0)
+            return len(text) - count if count < length and byte < 0xF5 else len(text)
+    return len(text)
+
+
 def list_yaml_stems(directory: Path) -> list[str]:
     """Return the names of the YAML files in a directory, without their endings."""
     return [name.removesuffix(".yaml") for name in os.listdir(directory) if name.endswith(".yaml")]  # noqa: PTH208

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from runner.base.errors import RunnerError
 from runner.cli.console import complain, harmless
+from runner.client.log import last_lines
 
 if TYPE_CHECKING:
     from runner.client.client import Client
@@ -76,12 +77,11 @@ def complain_of_failure(client: Client, job: JobDetail, *, with_log: bool = True
 def _last_lines(client: Client, job_id: str, attempt: AttemptResponse) -> tuple[str, ...]:
     """Return the last lines of the log of an attempt; none if it cannot be read."""
     try:
-        piece = client.log(job_id, attempt=attempt["number"], tail=LAST_LINES)
+        found, _ = last_lines(client, job_id, attempt["number"], LAST_LINES)
     except RunnerError:  # somebody else's job, or an attempt without a log
         return ()
-    text = piece.body.decode(errors="replace").replace("\r\n", "\n")
-    lines = (line.rpartition("\r")[2] for line in text.rstrip().split("\n")[-LAST_LINES:])
-    return tuple(harmless(line[:LINE_CHARACTERS], keep="\t") for line in lines) if text.strip() else ()
+    text = found.decode(errors="replace").rstrip()
+    return tuple(harmless(line[:LINE_CHARACTERS], keep="\t") for line in text.split("\n")) if text else ()
 
 
 def _next_step(job: JobDetail, last: AttemptResponse | None) -> str:

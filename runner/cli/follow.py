@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 from runner.cli import formatting
 from runner.cli.console import leave_with_reader, say, say_json, takes_escapes
 from runner.cli.failure import complain_of_failure
-from runner.cli.job_output import OutputReader, write_piece
+from runner.cli.job_output import OutputReader, RawOutput
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class PlainView:
         say(f"build: {line}")
 
     def output(self, piece: LogChunk) -> None:
-        write_piece(piece)
+        RawOutput().write(piece)
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:
         progress = job["progress"]

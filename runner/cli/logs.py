@@ -1,32 +1,35 @@
-"""``runner logs``: print the output of a job's program.
-
-The bytes go to stdout unchanged, escape sequences included, as with ``cat``.  Messages of the runner go
-to stderr.
-"""
+"""``runner logs``: print the output of programs.  Messages of the runner go to stderr."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import cycle
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
-from runner.cli.console import complain, leave_with_reader, say_json
-from runner.cli.job_output import write_piece
-from runner.cli.parameters import as_json, count_from, the_job, time_ago
-from runner.client.client import Client, LogChunk, find_or_start
+from runner.cli.choice import chosen_jobs
+from runner.cli.console import complain, leave_with_reader
+from runner.cli.job_output import JsonOutput, LineOutput, RawOutput
+from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, time_ago
+from runner.client.client import Client, find_or_start
+from runner.client.log import ChosenLog, LogReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from runner.client.client import LogChunk
     from runner.client.types import JobSummary
 
-WAIT_S: Final = 5.0  # longest wait of one request; also the delay until a new attempt is noticed
+Output: TypeAlias = RawOutput | LineOutput | JsonOutput
+
+TURN_S: Final = 0.5
+"""How long the log of one of several jobs is waited for before the others are looked at."""
+
 _NUMBERS: Final = re.compile("[0-9]+")
 
 
 @click.command()
-@the_job
+@perhaps_jobs
+@perhaps_a_sweep
 @click.option(
     "-f",
     "--follow",
@@ -39,7 +42,7 @@ _NUMBERS: Final = re.compile("[0-9]+")
     metavar="N",
     help="Print the log of attempt N instead of the newest.",
 )
-@click.option("--tail", callback=count_from(0), metavar="N", help="Begin with the last N lines.")
+@click.option("-n", "--tail", callback=count_from(0), metavar="N", help="Begin with the last N lines.")
 @click.option(
     "--since",
     callback=time_ago,
@@ -53,90 +56,119 @@ _NUMBERS: Final = re.compile("[0-9]+")
     help="Print the log of one of several processes; the first one, 0, writes the log of the attempt.",
 )
 @click.option("--build", is_flag=True, help="Print the log of the image build instead.")
+@click.option("--raw", is_flag=True, help="Print every byte unchanged, also what a progress bar overwrites.")
 @as_json
 def logs(  # noqa: PLR0913  one per option
-    job: str,
+    jobs: tuple[str, ...],
     *,
+    sweep: str | None,
     follow: bool,
     attempt: int | None,
     tail: int | None,
     since: float | None,
     rank: int | None,
     build: bool,
+    raw: bool,
     as_json: bool,
 ) -> None:
-    """Print what a job wrote to standard output and standard error.
+    """Print what jobs wrote to standard output and standard error.
 
-    The bytes are printed unchanged, escape sequences included. Notes, for example where the log quota
-    removed a part, go to standard error. Programs write no times: --since is right within some seconds.
+    Lines are printed as a terminal would show them in the end: of a progress bar, which overwrites its
+    line, the last state. Escape sequences are printed unchanged; --raw prints every byte unchanged. Of
+    several jobs, or of all jobs of a matrix, each line follows the name of its job. Notes, for example
+    where the log quota removed a part, go to standard error. Programs write no times: --since is right
+    within some seconds.
     """
     if build and (attempt or tail is not None or since is not None or rank is not None):
         raise click.UsageError("--build goes with none of --attempt, --tail, --since and --rank")
     if rank and since is not None:
         raise click.UsageError("--since goes with --rank 0 alone: the other logs have no times")
+    if raw and as_json:
+        raise click.UsageError("--raw goes without --json, which holds text and not bytes")
     client = find_or_start(complain)
+    found = chosen_jobs(client, jobs, sweep)
+    if raw and len(found) > 1:
+        raise click.UsageError("--raw prints the log of one job")
     if follow:
         leave_with_reader()
         client = client.following()
-    shown, told, empty = attempt, "", True
     chosen = ChosenLog("build" if build else "job", attempt, tail, since, rank)
-    for piece in pieces(client, job, chosen, follow=follow):
-        if not build and (follow or piece.attempt is None) and _waits(piece, attempt):
-            told = _tell_wait(client, job, told, piece.attempt)
-        if follow and shown is not None and piece.attempt != shown:
-            complain(f"--- attempt {piece.attempt} ---")
-        shown, empty = piece.attempt, empty and not piece.body and piece.cut is None
-        if as_json:
-            _print_json(piece)
-        else:
-            write_piece(piece)
-    if follow and not build and not attempt:
-        _tell_end(client.job(job), job)
-    elif empty and not build and not told:
-        _tell_empty(client, job, shown)
+    if len(found) > 1:
+        following = _of_several(client, found, chosen, follow=follow, as_json=as_json)
+    else:
+        output: Output = RawOutput() if raw else JsonOutput() if as_json else LineOutput(live=follow)
+        ref = jobs[0] if jobs else found[0]["id"]
+        following = [JobLog(client, ref, chosen, output, follow=follow)]
+    print_logs(following)
 
 
-class ChosenLog(NamedTuple):
-    """The log that is to be printed, and where it begins."""
-
-    part: str = "job"
-    attempt: int | None = None  # None: the newest
-    tail: int | None = None  # lines
-    since_s: float | None = None  # Unix time
-    rank: int | None = None  # None: the first process
-
-
-def pieces(client: Client, ref: str, chosen: ChosenLog, *, follow: bool = False) -> Iterator[LogChunk]:
-    """Yield a log in pieces; with ``follow`` all attempts in turn, until the job ends or is held."""
-    part, attempt, tail, since_s, rank = chosen
-    stay, offset, wait_s, ended = attempt is not None or part == "build", 0, 0.0, False
-    while True:
-        piece = client.log(
-            ref,
-            attempt=attempt,
-            offset=offset,
-            wait_s=wait_s,
-            part=part,
-            tail=tail,
-            since_s=since_s,
-            rank=rank,
+def _of_several(
+    client: Client, jobs: list[JobSummary], chosen: ChosenLog, *, follow: bool, as_json: bool
+) -> list[JobLog]:
+    """Return the logs of several jobs, whose lines tell which job they are of."""
+    names = [job["name"] for job in jobs]
+    shown = [each["name"] if names.count(each["name"]) == 1 else each["id"] for each in jobs]
+    width = max(map(len, shown))
+    return [
+        JobLog(
+            client,
+            job["id"],
+            chosen,
+            JsonOutput(job["id"]) if as_json else LineOutput(f"{name:{width}} | "),
+            follow=follow,
         )
-        yield piece
-        if piece.attempt is not None:
-            tail = since_s = None  # the offset of the answer takes their place
-        attempt, wait_s = piece.attempt, 0.0
-        if piece.next_offset > offset:
-            offset = piece.next_offset
-        elif not follow:
+        for job, name in zip(jobs, shown, strict=True)
+    ]
+
+
+def print_logs(following: list[JobLog]) -> None:
+    """Print logs to their ends; new output of several as it comes."""
+    if len(following) == 1 or not following[0].follow:
+        for each in following:
+            while not each.reader.is_over:
+                each.print_next(each.reader.wait_s)
+        return
+    for turn in cycle(range(len(following))):
+        left = [each for each in following if not each.reader.is_over]
+        if not left:
             return
-        elif piece.attempt_ended and not ended:
-            ended = True  # read once more: the last bytes may have come after the read
-        elif piece.attempt_ended and piece.next_attempt is not None and not stay:
-            attempt, offset, ended = piece.next_attempt, 0, False
-        elif piece.job_ended or (piece.attempt_ended and stay):
+        for number, each in enumerate(left):
+            # One of them is waited for, each in its turn, so that nobody asks all the time.
+            each.print_next(min(each.reader.wait_s, TURN_S) if number == turn % len(left) else 0.0)
+
+
+class JobLog:
+    """The log of one job that is printed, and what was told about it."""
+
+    def __init__(self, client: Client, ref: str, chosen: ChosenLog, output: Output, *, follow: bool) -> None:
+        self.reader = LogReader(client, ref, chosen, follow=follow)
+        self.follow = follow
+        self._client = client
+        self._ref = ref
+        self._chosen = chosen
+        self._output = output
+        self._shown = chosen.attempt
+        self._told = ""
+        self._empty = True
+
+    def print_next(self, wait_s: float) -> None:
+        """Print the next piece, and at the end of the log what explains it."""
+        piece = self.reader.read(wait_s)
+        of_job = self._chosen.part == "job"
+        if of_job and (self.follow or piece.attempt is None) and _waits(piece, self._chosen.attempt):
+            self._told = _tell_wait(self._client, self._ref, self._told, piece.attempt)
+        if self.follow and self._shown is not None and piece.attempt != self._shown:
+            self._output.end()
+            complain(f"--- attempt {piece.attempt} ---")
+        self._shown, self._empty = piece.attempt, self._empty and not piece.body and piece.cut is None
+        self._output.write(piece)
+        if not self.reader.is_over:
             return
-        else:
-            wait_s = WAIT_S
+        self._output.end()
+        if self.follow and of_job and not self._chosen.attempt:
+            _tell_end(self._client.job(self._ref), self._ref)
+        elif self._empty and of_job and not self._told:
+            _tell_empty(self._client, self._ref, self._shown)
 
 
 def _tell_end(job: JobSummary, ref: str) -> None:
@@ -181,9 +213,3 @@ def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
     so_far = "has not started" if attempt is None else f"attempt {attempt} has ended, the next has not begun"
     complain(f"{answer['name']}: {so_far}: {why}; runner cancel {answer['job']} ends it")
     return why
-
-
-def _print_json(piece: LogChunk) -> None:
-    if piece.body:
-        text = piece.body.decode(errors="replace")
-        say_json({"attempt": piece.attempt, "offset": piece.offset, "cut": piece.cut, "text": text})

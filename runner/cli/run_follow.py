@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 import signal
@@ -15,14 +14,14 @@ from runner.cli import formatting
 from runner.cli.console import complain, harmless, leave_with_reader, say_json
 from runner.cli.failure import complain_of_failure
 from runner.cli.follow import ReportedState, new_build_lines
-from runner.cli.job_output import OutputReader, write_piece
+from runner.cli.job_output import JsonOutput, OutputReader, RawOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType, TracebackType
     from typing import Self
 
-    from runner.client.client import Client, LogChunk
+    from runner.client.client import Client
     from runner.client.types import JobDetail
 
 LOOK_S: Final = 0.5
@@ -32,7 +31,6 @@ SHORT_S: Final = 2.0
 """The end of a job that is shorter is noticed at once, and the output of a longer one."""
 
 _NUMBERS: Final = re.compile("[0-9]+")
-_UTF8: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class Follower:
@@ -43,13 +41,12 @@ class Follower:
         self._job_id = job_id
         self._as_json = as_json
         self._output = OutputReader(client, job_id)
+        self._printed = JsonOutput() if as_json else RawOutput()
         self._reported = ReportedState()
         self._status = StatusLine()
         self._last: JobDetail | None = None
         self._waits_for = ""
         self._running_since: float | None = None
-        self._decoded: int | None = None  # the attempt whose output is decoded
-        self._decoder = _UTF8("replace")
 
     def follow(self) -> int:
         """Print the output of the job and its changes, and return the exit code for its outcome.
@@ -67,6 +64,7 @@ class Follower:
                 limit_s = 0.0 if self._print_output(job, interrupts, wait=not done) else LOOK_S
                 if done:
                     break
+        self._printed.end()
         if not self._as_json:
             complain(formatting.end_line(job))
             complain_of_failure(self._client, job, with_log=False)
@@ -111,14 +109,7 @@ class Follower:
             if piece is None:
                 return waits
             self._status.clear()
-            (self._say_piece if self._as_json else write_piece)(piece)
-
-    def _say_piece(self, piece: LogChunk) -> None:
-        """Print one piece as ``runner logs --json`` does; characters are not parted."""
-        if piece.attempt != self._decoded:
-            self._decoded, self._decoder = piece.attempt, _UTF8("replace")
-        if (text := self._decoder.decode(piece.body)) or piece.cut:
-            say_json({"attempt": piece.attempt, "offset": piece.offset, "cut": piece.cut, "text": text})
+            self._printed.write(piece)
 
     def _has_run_long(self, job: JobDetail) -> bool:
         if job["state"] != "running":

@@ -9,11 +9,11 @@ import click
 
 from runner.base.errors import UsageError
 from runner.cli.console import INTERRUPTED, complain
-from runner.cli.logs import ChosenLog, pieces
 from runner.cli.run import make_line, submit_line, with_line_options
 from runner.cli.terminal import check_terminal, use
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse
+from runner.client.log import ChosenLog, pieces
 
 if TYPE_CHECKING:
     from runner.client.types import JobDetail

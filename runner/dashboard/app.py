@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -178,6 +179,11 @@ class _Dashboard:
     async def log(self, request: Request) -> Response:
         """Answer with a piece of a log as plain text; the headers tell where the next one begins."""
         ref, query = request.path_params["ref"], dict(request.query_params)
+        if "download" in query:
+            first, others = await run_in_threadpool(self.daemon.whole_log, ref)
+            named = {"Content-Disposition": f'attachment; filename="job-{first.attempt or 0}.log"'}
+            whole = (piece.body for piece in chain((first,), others))
+            return StreamingResponse(whole, media_type="text/plain", headers=named)
         body, headers = await run_in_threadpool(log_piece, self.daemon, ref, query)
         return PlainTextResponse(body, headers=headers)
 

@@ -1,13 +1,14 @@
 """The daemon as the dashboard asks it: each answer is kept for a moment, so that many tabs ask once."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Final
 
 from runner.client.client import ANSWER_LIMIT_S, Client, LogChunk
 from runner.client.http import Query, query_string, quote_path
+from runner.client.log import ChosenLog, last_lines, pieces
 
 FRESH_S: Final = 0.5
 """How long an answer is used again."""
@@ -61,9 +62,19 @@ class Daemon:
         """Return a job, or a part of it: ``/why``, ``/curves``."""
         return self.get(f"/v1/jobs/{quote_path(ref)}{part}", query)
 
-    def log(self, ref: str, attempt: int | None, offset: int, tail: int | None = None) -> LogChunk:
+    def log(self, ref: str, attempt: int | None, offset: int) -> LogChunk:
         """Return a piece of a log."""
-        return self.client.log(ref, attempt=attempt, offset=offset, tail=tail)
+        return self.client.log(ref, attempt=attempt, offset=offset)
+
+    def last_lines(self, ref: str, count: int) -> LogChunk:
+        """Return the last lines of the newest log as one piece."""
+        text, last = last_lines(self.client, ref, None, count)
+        return last._replace(body=text)
+
+    def whole_log(self, ref: str) -> tuple[LogChunk, Iterator[LogChunk]]:
+        """Return the first piece of the newest log, and all that follow."""
+        found = pieces(self.client, ref, ChosenLog())
+        return next(found), found
 
     def difference(self, ref: str, other: str) -> Any:  # noqa: ANN401  JSON
         """Return what differs between two jobs, perhaps as it was half a minute ago."""

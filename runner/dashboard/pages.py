@@ -110,7 +110,7 @@ def job(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], now: dat
         "decisions": _allowed(lambda: daemon.job(ref, "/decisions")["decisions"]),
         "revisions": _allowed(lambda: daemon.job(ref, "/revisions")["revisions"]),
         "events": daemon.get("/v1/events", {"job": ref, "after": 0, "limit": 200})["events"],
-        "log": _allowed(lambda: daemon.log(ref, None, 0, TAIL_LINES)),
+        "log": _allowed(lambda: daemon.last_lines(ref, TAIL_LINES)),
         "charts": _charts({name: {found["name"]: rows} for name, rows in curves.items()}),
         "verbs": verbs(found),
         "loss": last_loss(found, curves),
@@ -256,15 +256,13 @@ def job_curves(daemon: Daemon, ref: str) -> str:
 def log_piece(daemon: Daemon, ref: str, query: Mapping[str, str]) -> tuple[bytes, dict[str, str]]:
     """Return bytes of a log, and headers that tell its attempt and where the next piece begins."""
     attempt, offset = _whole(query.get("attempt", "")), _whole(query.get("offset", ""))
-    piece = daemon.log(ref, attempt, offset or 0, TAIL_LINES if offset is None else None)
+    piece = daemon.log(ref, attempt, offset or 0)
     headers = {
         "X-Attempt": str(piece.attempt or ""),
         "X-Next-Offset": str(piece.next_offset),
         "X-Ended": str(int(piece.job_ended)),
         "X-Next-Attempt": str(piece.next_attempt or ""),
     }
-    if "download" in query:
-        headers["Content-Disposition"] = f'attachment; filename="job-{piece.attempt or 0}.log"'
     return piece.body, headers
 
 

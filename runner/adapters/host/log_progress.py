@@ -1,8 +1,8 @@
 """The progress of a program that reports nothing, from what it prints.
 
-A pattern of the job file is matched by RE2.  Without one, the lines of tqdm and of Hugging Face's ``Trainer``
-are recognised.  The log is hostile: each look reads a limited part, lines have a limit, and every expression
-takes linear time.
+A pattern of the job file is matched by RE2.  Without one, the lines of tqdm, of Keras, of Hugging Face's
+``Trainer`` and of some widely copied scripts are recognised.  The log is hostile: each look reads a limited
+part, lines have a limit, and every expression takes linear time.
 """
 
 import math
@@ -31,10 +31,20 @@ MAX_STEP: Final = 10**12
 _LINE_END: Final = re.compile(rb"[\r\n]+")
 _ESCAPES: Final = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _NUMBER: Final = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
+_COUNT: Final = rb"([0-9]{1,12}|[0-9]{1,4}(?:\.[0-9]{1,2})?[kMGTPE]?)"
+"""A count of tqdm, with ``unit_scale`` in thousands, millions and so on."""
+
 _TQDM: Final = re.compile(
-    rb"([^|%]{0,200}?) ?(?:[0-9]{1,3}%)\|[^|]{0,400}\| ?([0-9]{1,12})/([0-9]{1,12}) \[([^\]]{1,400})\]"
+    rb"([^|%]{0,200}?) ?(?:[0-9]{1,3}%)\|[^|]{0,400}\| ?" + _COUNT + rb"/" + _COUNT + rb" \[([^\]]{1,400})\]"
 )
-_TQDM_RATE: Final = re.compile(rb", *([0-9.]{1,16})([A-Za-z]{1,12})/s")
+_TQDM_RATE: Final = re.compile(rb", *([0-9.]{1,16})(?:([kMGTPE]?) ?[A-Za-z]{1,12}/s\b|(s)/ ?[A-Za-z])")
+_SCALES: Final = {
+    b"": 1,
+    **{each: 1000**power for power, each in enumerate((b"k", b"M", b"G", b"T", b"P", b"E"), 1)},
+}
+_BYTES: Final = re.compile(rb"[0-9][kMGTPE]?i?B/s|s/B\b")
+"""The rate of a bar that counts bytes: a file is fetched or read."""
+
 _TQDM_LOSS: Final = re.compile(rb"[ ,](?:train_)?loss=([0-9.eE+-]{1,32})")
 _TQDM_EPOCH: Final = re.compile(rb"[Ee]poch:? *\[?([0-9]{1,6})(?: *(?:/|of) *([0-9]{1,6}))?\]?")
 _OTHER_BAR: Final = re.compile(
@@ -50,6 +60,35 @@ _TQDM_TIME: Final = re.compile(rb"((?:[0-9]{1,6}:){1,3}[0-9]{2})<((?:[0-9]{1,6}:
 """The time that a bar has taken, and what is left."""
 
 _TRAINER: Final = re.compile(rb"\{'(?:loss|train_loss|eval_loss)': [^{}]{1,2000}\}")
+_KERAS_EPOCH: Final = re.compile(rb"Epoch ([0-9]{1,6})/([0-9]{1,6})\s*")
+_KERAS: Final = re.compile(
+    rb" {0,12}([0-9]{1,12})/([0-9]{1,12}) (?:\[[=>.]{1,100}\] |(?:\xe2\x94\x81){1,100} )?(?:- )?"
+    rb"(?:ETA: )?(?:[0-9]{1,6}(?:s|ms|us|:)|\?)"
+)
+_KERAS_RATE: Final = re.compile(rb"([0-9.]{1,16})(s|ms|us)/step")
+_KERAS_ITEM: Final = re.compile(rb" - ([A-Za-z][A-Za-z0-9_]{0,63}): ([0-9.eE+-]{1,32})(?= |$)")
+_UNITS_S: Final = {b"s": 1.0, b"ms": 1e-3, b"us": 1e-6}
+
+_LINES: Final = (
+    # nanoGPT
+    re.compile(rb"iter (?P<step>[0-9]{1,12}): loss (?P<loss>[0-9.eE+-]{1,32}), time (?P<ms>[0-9.]{1,16})ms"),
+    re.compile(
+        rb"step (?P<step>[0-9]{1,12}): train loss (?P<train_loss>[0-9.eE+-]{1,32}), "
+        rb"val loss (?P<val_loss>[0-9.eE+-]{1,32})"
+    ),
+    # the examples of PyTorch: mnist, word_language_model
+    re.compile(
+        rb"Train Epoch: (?P<epoch>[0-9]{1,6}) \[(?P<done>[0-9]{1,12})/(?P<length>[0-9]{1,12}) "
+        rb"\([0-9.]{1,8}%\)\]\s{1,8}Loss: (?P<loss>[0-9.eE+-]{1,32})"
+    ),
+    re.compile(
+        rb"\| epoch {1,6}(?P<epoch>[0-9]{1,6}) \| {1,12}(?P<done>[0-9]{1,12})/ {0,12}(?P<length>[0-9]{1,12}) "
+        rb"batches \| lr {1,8}[0-9.]{1,16} \| ms/batch {1,8}(?P<ms>[0-9.]{1,16}) \| "
+        rb"loss {1,8}(?P<loss>[0-9.eE+-]{1,32})"
+    ),
+)
+"""Lines of scripts that many copy.  Their epochs count from one."""
+
 _TRAINER_ITEM: Final = re.compile(rb"'([A-Za-z][A-Za-z0-9_/]{0,63})': '?([0-9.eE+-]{1,32})'?[,}]")
 
 
@@ -83,6 +122,8 @@ class LogProgressReader:
     _time_s: float = 0.0
     _longest_bar: int = 0
     _evaluation: _Evaluation | None = None
+    _keras_epoch: tuple[int, int] | None = None
+    _keras_length: int | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def status(self) -> Status | None:
@@ -131,26 +172,49 @@ class LogProgressReader:
         if bar is not None:
             values = {"step": bar.step, "total": bar.total, "items_per_s": bar.rate, "loss": bar.loss}
             return {name: float(value) for name, value in values.items() if value is not None}
-        return dict(_of_trainer(line)) if b"': " in line else {}
+        if b"': " in line:
+            return dict(_of_trainer(line))
+        return self._of_keras(line) or dict(_of_known_script(line))
+
+    def _of_keras(self, line: bytes) -> dict[str, float]:
+        """Return the numbers in a line of Keras; those of an evaluation after the training do not count."""
+        if epoch := _KERAS_EPOCH.fullmatch(line):
+            self._keras_epoch, self._keras_length = (int(epoch[1]), int(epoch[2])), None
+            return {}
+        match = _KERAS.match(line := _ESCAPES.sub(b"", line)) if b"/" in line[:64] else None
+        rate = _KERAS_RATE.search(line) if match else None
+        if match is None or not (rate or b"ETA: " in match[0]):
+            return {}
+        done, length = int(match[1]), int(match[2])
+        if self._keras_epoch is None:
+            before, total = 0, length
+        elif length != (self._keras_length or length) or done > length:
+            return {}
+        else:
+            self._keras_length = length
+            before, total = (self._keras_epoch[0] - 1) * length, self._keras_epoch[1] * length
+        found = {name: _number(text) for name, text in _KERAS_ITEM.findall(line)}
+        values = {_text(name): value for name, value in found.items() if value is not None}
+        step_s = (_number(rate[1]) or 0.0) * _UNITS_S[rate[2]] if rate else 0.0
+        pace = {"items_per_s": 1 / step_s} if step_s > 0 else {}
+        return {**values, **pace, "step": float(before + done), "total": float(total)}
 
     def _bar(self, line: bytes) -> _Bar | None:
         """Return the last bar in a line if it is that of the training."""
         match = next(iter(reversed(list(_TQDM.finditer(_ESCAPES.sub(b"", line))))), None)
         if match is None:
             return None
-        title, done, length, state = match[1], int(match[2]), int(match[3]), match[4]
+        title, done, length, state = match[1], _scaled(match[2]), _scaled(match[3]), match[4]
         is_evaluation = _EVALUATION.search(title) or (not title.strip() and length < self._longest_bar)
         self._evaluation = _evaluation_of(state) if is_evaluation and done < length else None
-        if not length or _OTHER_BAR.search(title) or is_evaluation:
+        if not length or _OTHER_BAR.search(title) or is_evaluation or _BYTES.search(state):
             return None
         step, total = _over_epochs(title, done, length)
         if not title.strip():
             self._longest_bar = length
         rate = _TQDM_RATE.search(state)
         loss = _TQDM_LOSS.search(state)
-        return _Bar(
-            step, total, length, _number(rate[1]) if rate else None, _number(loss[1]) if loss else None
-        )
+        return _Bar(step, total, length, _rate(rate) if rate else None, _number(loss[1]) if loss else None)
 
     def _status(self) -> Status:
         known = self._known
@@ -199,6 +263,36 @@ def _over_epochs(title: bytes, done: int, length: int) -> tuple[int, int | None]
     number, of = int(epoch[1]), int(epoch[2]) if epoch[2] else None
     before = number if of is None else max(number - 1, 0)
     return before * length + done, None if of is None else of * length
+
+
+def _scaled(text: bytes) -> int:
+    """Return a count of tqdm: 1200 for ``1.20k``."""
+    digits = text.rstrip(b"kMGTPE")
+    value: int = round(float(digits) * _SCALES[text[len(digits) :]])
+    return value
+
+
+def _rate(match: re.Match[bytes]) -> float | None:
+    """Return the items per second of ``1.5s/it``, ``27.5it/s`` or ``1.20kit/s``."""
+    value = _number(match[1])
+    if value is None or match[3]:
+        return 1 / value if value else None
+    # A scaled rate has three digits: "12.50Mails/s" counts mails.
+    is_scaled = len(match[1].replace(b".", b"")) <= 3
+    return value * _SCALES[match[2]] if is_scaled else value
+
+
+def _of_known_script(line: bytes) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in a line of a script that many copy."""
+    match = next(filter(None, (pattern.match(line) for pattern in _LINES)), None)
+    if match is None:
+        return
+    found = {name: value for name, text in match.groupdict().items() if (value := _number(text)) is not None}
+    if (milliseconds := found.pop("ms", 0.0)) > 0:
+        yield "items_per_s", 1000 / milliseconds
+    if "done" in found:
+        yield "step", (found["epoch"] - 1) * found.pop("length") + found.pop("done")
+    yield from found.items()
 
 
 def _of_trainer(line: bytes) -> Iterator[tuple[str, float]]:

@@ -83,7 +83,14 @@
     search.addEventListener("input", () => { show(); const first = log.querySelector("mark"); if (first) first.scrollIntoView({ block: "nearest" }); });
     log.scrollTop = log.scrollHeight;
 
-    const clean = (piece) => piece.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g, (each) => "\\x" + each.charCodeAt(0).toString(16).padStart(2, "0"));
+    // Of a progress bar, which overwrites its line, the last state.
+    const settle = (all) => all.split("\n").map((line, number, lines) => {
+      let end = line.length;
+      while (end && line[end - 1] === "\r") end -= 1;
+      const last = line.slice(line.lastIndexOf("\r", end - 1) + 1, end);
+      return last + (end < line.length && number === lines.length - 1 ? "\r" : "");
+    }).join("\n");
+    const clean = (piece) => piece.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069]/g, (each) => "\\x" + each.charCodeAt(0).toString(16).padStart(2, "0"));
 
     const look = async () => {
       try {
@@ -94,7 +101,7 @@
             const piece = clean(await answer.text());
             log.dataset.offset = answer.headers.get("X-Next-Offset");
             const next = answer.headers.get("X-Next-Attempt");
-            if (piece) { text = (text + piece).slice(-limit); show(); }
+            if (piece) { text = settle(text + piece).slice(-limit); show(); }
             if (!piece && next) {
               text += `\n--- attempt ${next} ---\n`;
               log.dataset.attempt = next;

@@ -74,6 +74,6 @@ class LogProgress(contract.Spec):
     pattern: Annotated[str, AfterValidator(_check)] | None = Field(
         None,
         description="Regular expression (RE2) for a line of the log; its named groups step, total, epoch,"
-        " loss and items_per_s are the progress, and others are metrics; null: the lines of tqdm and of"
-        " Hugging Face's Trainer.",
+        " loss and items_per_s are the progress, and others are metrics; null: the lines of tqdm,"
+        " Keras, Hugging Face's Trainer and some others.",
     )

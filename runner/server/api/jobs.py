@@ -67,7 +67,7 @@ router = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 
 
 MAX_TAIL: Final = 1_000_000
-"""Lines at the end of a log; they are looked for in its last MiB."""
+"""Lines at the end of a log."""
 
 
 class AfterBody(Body):

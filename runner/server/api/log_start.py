@@ -12,7 +12,10 @@ from runner.server.api.logs import LogChoice, log_path
 from runner.services.jobs import JobService
 
 LOOK_BYTES: Final = 1024**2
-"""The last lines are looked for in so many bytes at the end of a log."""
+"""What is read of a log at once."""
+
+LONGEST_TAIL_BYTES: Final = 256 * LOOK_BYTES
+"""The last lines are looked for in so many bytes: a log can be a file of any size without content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +51,30 @@ def find_start(service: JobService, row: JobRow, choice: LogChoice, start: LogSt
 
 
 def tail_start(path: Path, lines: int, open_file: Open = open_regular) -> int:
-    """Return the offset of the last lines of a file; of all of its last ``LOOK_BYTES`` if they are longer."""
+    """Return the offset of the last lines of a file, or of its last ``LONGEST_TAIL_BYTES``."""
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
-            begin = max(size - LOOK_BYTES, 0)
-            text = os.pread(file.fileno(), size - begin, begin)
+            return _tail_start(file.fileno(), size, lines) if lines else size
     except OSError:
         return 0
-    if not lines:
-        return size
-    end = len(text) - 1 if text.endswith(b"\n") else len(text)
-    for _ in range(lines):
-        end = text.rfind(b"\n", 0, max(end, 0))
-        if end < 0:
-            return begin
-    return begin + end + 1
+
+
+def _tail_start(descriptor: int, size: int, lines: int) -> int:
+    """Look for the line ends before the last lines of an open file, block by block from its end."""
+    least, left = max(size - LONGEST_TAIL_BYTES, 0), lines
+    begin = end = max(size - 1, 0)  # the end of the last line is not one before it
+    while begin > least:
+        begin = max(begin - LOOK_BYTES, least)
+        text = os.pread(descriptor, end - begin, begin)
+        if (count := text.count(b"\n")) < left:
+            left, end = left - count, begin
+            continue
+        at = len(text)
+        for _ in range(left):
+            at = text.rfind(b"\n", 0, at)
+        return begin + at + 1
+    return least
 
 
 def line_start(path: Path, offset: int, open_file: Open = open_regular) -> int:
@@ -75,5 +86,5 @@ def line_start(path: Path, offset: int, open_file: Open = open_regular) -> int:
             text = os.pread(file.fileno(), LOOK_BYTES, offset - 1)
     except OSError:
         return offset
-    end = text.find(b"\n")
-    return offset if end < 0 else offset + end
+    ends = [end for end in (text.find(b"\n"), text.find(b"\r")) if end >= 0]
+    return offset + min(ends, default=0)

@@ -8,6 +8,7 @@ from typing import Final
 
 from runner.adapters.host import log_quota
 from runner.agent.ports import RunDirectory
+from runner.base.textfile import whole_characters
 from runner.core.job.states import Finished, Held
 from runner.core.ports.store import AttemptRow, JobRow
 from runner.files.revision import parse_revision
@@ -130,6 +131,8 @@ def _read_file(directory: RunDirectory, path: Path, offset: int, blank: LogPart)
     with file:
         # Read before the hole is looked for: a later cut leaves no zeros in the content.
         content = _read(file.fileno(), offset)
+        if not blank.attempt_ended or len(content) == MAX_CHUNK_BYTES:  # the rest of a character follows
+            content = content[: whole_characters(content)]
         found = log_quota.next_segment(file.fileno(), offset)
     if found is None:
         return blank

@@ -7,6 +7,7 @@ Started as a program, it stands in for ``runner serve``.
 
 import json
 import os
+import re
 import signal
 import socketserver
 import sys
@@ -212,7 +213,9 @@ class _Exchange(BaseHTTPRequestHandler):
             case "POST", ["jobs"]:
                 self._submit(body)
             case "GET", ["jobs"]:
-                self._json({"jobs": list(self.api.jobs.values())})
+                self._json(
+                    {"jobs": self._sweep(query["sweep"]) if "sweep" in query else [*self.api.jobs.values()]}
+                )
             case "GET", ["jobs", ref]:
                 self._json(self.api.find(ref))
             case "GET", ["jobs", ref, "wait"]:
@@ -313,6 +316,14 @@ class _Exchange(BaseHTTPRequestHandler):
         made = [self.api.add(each) for each in names]
         self._json({"job": made[0], "jobs": made, "warnings": self.api.warnings}, 201)
 
+    def _sweep(self, ref: str) -> list[Json]:
+        """Return the jobs of a matrix by its name; all jobs by the id of one."""
+        jobs = list(self.api.jobs.values())
+        found = jobs if ref in self.api.jobs else [job for job in jobs if job["name"].startswith(f"{ref}-")]
+        if not found:
+            raise Problem(404, "not_found", 2, f"{ref}: is no job of a matrix")
+        return found
+
     def _cancelled(self, job: Json) -> Json:
         changed = job["state"] != "finished"
         if changed:
@@ -340,7 +351,10 @@ class _Exchange(BaseHTTPRequestHandler):
             later = number + 1 if number + 1 in rows else None
             whole, cut = self.api.logs.get((job["id"], number), b""), self.api.cuts.get((job["id"], number))
         if "tail" in query:
-            body, next_offset = b"\n".join(whole.split(b"\n")[-int(query["tail"]) - 1 :]), len(whole)
+            body, next_offset = (
+                b"".join(re.findall(rb"[^\n]*\n|[^\n]+", whole)[-int(query["tail"]) :]),
+                len(whole),
+            )
         else:
             body, next_offset = _piece(whole, offset, cut)
         headers = {

@@ -199,16 +199,85 @@ def test_bytes_written_while_the_end_was_noticed_are_not_lost(api: FakeApi, invo
     assert invoke("logs", "-f", "train").stdout == "late\n"
 
 
-def test_a_log_as_json_carries_attempt_and_offset(api: FakeApi, invoke: Invoke) -> None:
+def test_a_log_as_json_has_whole_lines_with_attempt_and_offset(api: FakeApi, invoke: Invoke) -> None:
+    """Pieces of the log end anywhere, at a border of 1 MiB in the middle of a character."""
     job = api.add("train")
-    api.logs[job["id"], 1] = b"x" * 100
-    pieces = [json.loads(line) for line in invoke("logs", "--json", "train").stdout.splitlines()]
-    assert [(piece["attempt"], piece["offset"], len(piece["text"])) for piece in pieces] == [
-        (1, 0, 64),
-        (1, 64, 36),
-    ]
+    lines = ["grün " * 20 + "\n", "kurz\n", "  0%\r 50%\r100%\n", "ohne Ende ß"]
+    api.logs[job["id"], 1] = "".join(lines).encode()
+    told = [json.loads(line) for line in invoke("logs", "--json", "train").stdout.splitlines()]
+    assert "".join(each["text"] for each in told) == "".join([*lines[:2], "100%\n", lines[3]])
+    starts = [len("".join(lines[:count]).encode()) for count in range(4)]
+    assert {(each["attempt"], each["cut"]) for each in told} == {(1, None)}
+    assert [each["offset"] for each in told] == [0, starts[2], starts[3]]
 
 
-@pytest.mark.parametrize("args", [("logs",), ("logs", "--attempt", "0", "train"), ("logs", "a", "b")])
+BAR = b"start\n" + b"".join(b"\r%3d%%|bar" % (n // 10) for n in range(1001)) + b"\r\n"
+
+
+def test_of_a_progress_bar_the_last_state_is_printed(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train", **ended(), attempts=[an_attempt(1, ended_at="x")])
+    api.logs[job["id"], 1] = BAR + b"\r  7%|next"
+    shown = b"start\n100%|bar\n  7%|next"
+    assert invoke("logs", "train").stdout_bytes == shown
+    assert invoke("logs", "-f", "train").stdout_bytes.replace(b"\r", b"") == shown
+    assert invoke("logs", "--tail", "2", "train").stdout_bytes == b"100%|bar\n  7%|next"
+    assert invoke("logs", "--raw", "train").stdout_bytes == BAR + b"\r  7%|next"
+
+
+def test_a_bar_that_is_followed_is_drawn_on_and_not_once_more(api: FakeApi, invoke: Invoke) -> None:
+    job = api.add("train")
+    key = (job["id"], 1)
+    api.logs[key] = b"\r 10%"
+
+    def more(text: bytes) -> None:
+        api.logs[key] += text
+
+    gone = {**ended(), "attempts": [an_attempt(1, ended_at="x")]}
+    api.happen("log", *[lambda: None] * 2, lambda: more(b"\r 20%\r 30%"), *[lambda: None] * 2)
+    api.happen("log", lambda: more(b"\r100%\ndone\n"), gone)
+    assert invoke("logs", "-f", "train").stdout_bytes == b" 10%\r 30%\r100%\ndone\n"
+
+
+def test_the_lines_of_several_jobs_follow_their_names(api: FakeApi, invoke: Invoke) -> None:
+    first, second = api.add("a"), api.add("longer", state="held")
+    api.logs.update({(first["id"], 1): b"one\ntwo", (second["id"], 1): b"three\n"})
+    shown = "a      | one\na      | two\nlonger | three\n"
+    assert invoke("logs", "a", "longer").stdout == shown
+    api.jobs[first["id"]].update(**ended(), attempts=[an_attempt(1, ended_at="x")])
+    api.jobs[second["id"]].update(attempts=[an_attempt(1, ended_at="x")])
+    followed = invoke("logs", "-f", "a", "longer", "a")
+    assert sorted(followed.stdout.splitlines()) == sorted(shown.splitlines())
+    told = [json.loads(line) for line in invoke("logs", "--json", "a", "longer").stdout.splitlines()]
+    assert {each["job"]: each["text"] for each in told} == {first["id"]: "two", second["id"]: "three\n"}
+
+
+def test_several_jobs_of_one_name_are_told_apart_by_their_ids(api: FakeApi, invoke: Invoke) -> None:
+    first, second = api.add("a"), api.add("a")
+    api.logs.update({(first["id"], 1): b"one\n", (second["id"], 1): b"two\n"})
+    shown = invoke("logs", first["id"], second["id"]).stdout
+    assert shown == f"{first['id']} | one\n{second['id']} | two\n"
+
+
+def test_the_logs_of_a_matrix_are_asked_for_by_its_name(api: FakeApi, invoke: Invoke) -> None:
+    for number in (1, 2):
+        job = api.add(f"lr-{number}")
+        api.logs[job["id"], 1] = b"step %d\n" % number
+    assert (
+        invoke("logs", "lr").stdout
+        == invoke("logs", "--sweep", "lr").stdout
+        == "lr-1 | step 1\nlr-2 | step 2\n"
+    )
+    assert invoke("logs", "--raw", "lr").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("logs",),
+        ("logs", "--attempt", "0", "train"),
+        ("logs", "a", "--sweep", "b"),
+        ("logs", "--raw", "--json", "a"),
+    ],
+)
 def test_wrong_arguments_exit_2(invoke: Invoke, args: tuple[str, ...]) -> None:
     assert invoke(*args).exit_code == 2

@@ -90,6 +90,74 @@ def test_bars_of_epochs_count_on_and_other_bars_do_not_count(
     assert steps(told(tmp_path, b"\r" + line)) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected", "rate"),
+    [
+        (b" 10%|## | 1.20k/12.0k [00:10<01:30, 120it/s, loss=0.5]", (1200, 12000), 120.0),
+        (b"  0%|   | 5.00/12.0k [00:10<01:30, 1.23kit/s]", (5, 12000), 1230.0),
+        (b"  0%|   | 12.0/12.0k [00:10<01:30, 12.3 ex/s]", (12, 12000), 12.3),
+        (b" 10%|#  | 300k/3.00M [00:10<75000:00:00, 100s/it]", (300_000, 3_000_000), 0.01),
+        (b" 10%|## | 1/10 [00:10<00:13,  1.50s/it]", (1, 10), 1 / 1.5),
+        (b" 10%|## | 1/10 [00:10<00:13, 10.00s/step]", (1, 10), 0.1),
+        (b" 10%|## | 1/10 [00:10<00:13, 1234.50Mails/s]", (1, 10), 1234.5),
+        (b" 10%|## | 1/10 [00:10<?, ?it/s]", (1, 10), None),
+    ],
+)
+def test_bars_tell_thousands_and_seconds_for_each(
+    tmp_path: Path, line: bytes, expected: tuple[int, int], rate: float | None
+) -> None:
+    status = told(tmp_path, b"\r" + line)
+    assert (steps(status), status and status.items_per_s) == (expected, rate and pytest.approx(rate))
+
+
+KERAS_3 = (
+    b"Epoch 2/5\n"
+    b"\x1b[1m   1/1875\x1b[0m \x1b[37m" + b"\xe2\x94\x81" * 20 + b"\x1b[0m \x1b[1m5:46\x1b[0m 185ms/step"
+    b" - accuracy: 0.1250 - loss: 2.3458" + b"\x08" * 100 + b"\r"
+    b"\x1b[1m 375/1875\x1b[0m \x1b[32m" + b"\xe2\x94\x81" * 4 + b"\x1b[0m\x1b[37m" + b"\xe2\x94\x81" * 16
+    + b"\x1b[0m \x1b[1m12s\x1b[0m 8ms/step - accuracy: 0.8123 - loss: 6.5000e-01"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "loss", "rate"),
+    [
+        (KERAS_3, (2250, 9375), 0.65, 125.0),
+        (b"Epoch 1/2\n 345/1875 [====>.......] - ETA: 2s - loss: 0.6", (345, 3750), 0.6, None),
+        (
+            b"Epoch 2/2\n1875/1875 [======] - 3s 2ms/step - loss: 0.5 - accuracy: 0.8\n",
+            (3750, 3750), 0.5, 500.0,
+        ),
+        (b"Epoch 1/2\n100/100 - 3s - 25ms/step - accuracy: 0.9 - loss: 0.2\n", (100, 200), 0.2, 40.0),
+        (
+            b"Epoch 1/1\n100/100 - 3s - 25ms/step - loss: 0.2\n 5/20 \xe2\x94\x81 1s 10ms/step - loss: 9.0",
+            (100, 100), 0.2, 40.0,
+        ),
+        (b"iter 100: loss 2.5000, time 12.50ms, mfu 3.21%\n", (100, None), 2.5, 80.0),
+        (b"iter 90: loss 2.5, time 12.5ms\nstep 100: train loss 2.1, val loss 2.2\n", (100, None), 2.5, 80.0),
+        (b"Train Epoch: 2 [640/60000 (1%)]\tLoss: 0.125000\n", (60640, None), 0.125, None),
+        (
+            b"| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 12.50 | loss  7.63 | ppl  2058.90\n",
+            (200, None), 7.63, 80.0,
+        ),
+    ],
+)  # fmt: skip
+def test_the_lines_of_keras_and_of_widely_copied_scripts_are_recognised(
+    tmp_path: Path, text: bytes, expected: tuple[int, int | None], loss: float, rate: float | None
+) -> None:
+    status = told(tmp_path, text)
+    assert status is not None
+    assert (steps(status), status.loss) == (expected, loss)
+    assert status.items_per_s == (rate and pytest.approx(rate))
+
+
+@pytest.mark.parametrize(
+    "line", [b"1/2 - 3s of work", b"iter 5: done", b"Epoch 1/2", b"12/31 Thursday", b"3/4 cups - loss: 1"]
+)
+def test_lines_that_only_look_like_progress_tell_nothing(tmp_path: Path, line: bytes) -> None:
+    assert told(tmp_path, line + b"\n") is None
+
+
 def test_a_shorter_bar_without_a_title_is_an_evaluation(tmp_path: Path) -> None:
     assert steps(told(tmp_path, TQDM + b"\r 50%|## | 5/10 [00:01<00:01, 5.00it/s]")) == (270, 600)
 

@@ -28,18 +28,31 @@ def test_the_last_lines_begin_after_a_line_end(tmp_path: Path, text: bytes, line
     assert text[tail_start(path, lines) :] == found
 
 
+@pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
+def test_the_last_lines_are_whole_however_long_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(log_start, "LOOK_BYTES", block)
+    path = tmp_path / "log"
+    lines = [b"%d" % number * number + b"\n" for number in range(1, 10)]
+    for text in (b"".join(lines), b"".join(lines).rstrip()):
+        path.write_bytes(text)
+        for count in range(1, 12):
+            assert text[tail_start(path, count) :] == b"".join(text.splitlines(keepends=True)[-count:])
+
+
 def test_only_the_end_of_a_log_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_start, "LOOK_BYTES", 10)
+    monkeypatch.setattr(log_start, "LONGEST_TAIL_BYTES", 10)
     path = tmp_path / "log"
     path.write_bytes(b"x" * 100)
     assert (tail_start(path, 1), line_start(path, 5)) == (90, 5)
     assert (tail_start(tmp_path / "none", 1), line_start(tmp_path / "none", 5)) == (0, 5)
 
 
-@pytest.mark.parametrize(("offset", "start"), [(0, 0), (1, 3), (3, 3), (4, 6)])
+@pytest.mark.parametrize(("offset", "start"), [(0, 0), (1, 3), (3, 3), (4, 6), (7, 9), (10, 13)])
 def test_a_reader_begins_with_a_whole_line(tmp_path: Path, offset: int, start: int) -> None:
     path = tmp_path / "log"
-    path.write_bytes(b"ab\ncd\nef\n")
+    path.write_bytes(b"ab\ncd\nef\n 5%\r10%")
     assert line_start(path, offset) == start
 
 

@@ -154,3 +154,23 @@ def test_the_more_requests_wait_for_a_log_the_less_often_each_looks(monkeypatch:
 
     assert asyncio.run(three_hundred()).waiting == 0
     assert (waits[0], waits[-1]) == (logs.POLL_S, 300 / logs.POLLS_PER_S)
+
+
+def test_no_piece_of_a_log_ends_in_the_middle_of_a_character(site: Site) -> None:
+    text = "ä€😀".encode() * (MIB // 8)
+    log = _says(site, text[:-1])
+    pieces, offset = [], 0
+    while content := _piece(site, offset).content:
+        pieces.append(content.decode())
+        offset += len(content)
+    assert "".join(pieces) == text[:-4].decode()
+    log.write_bytes(text)
+    assert _piece(site, offset).content == "😀".encode()
+
+
+def test_a_character_that_is_never_completed_is_given_at_the_end(site: Site) -> None:
+    _says(site, b"caf\xc3")
+    assert _piece(site, 0).content == b"caf"
+    site.end(1)
+    site.until("finished")
+    assert _piece(site, 3).content == b"\xc3"

@@ -1,0 +1,46 @@
+import pytest
+
+pytest.importorskip("submitit", reason="submitit is not installed")
+
+from gpu_job_runner.submitit_plugin import FOLDER, job_fields
+from runner.base.errors import UsageError
+
+SHARED = {
+    "name": "detr",
+    "mem_gb": 160,
+    "gpus_per_node": 4,
+    "tasks_per_node": 4,
+    "cpus_per_task": 10,
+    "nodes": 1,
+    "timeout_min": 90,
+}
+
+
+def test_the_shared_parameters_become_fields_and_a_container_sees_the_folder() -> None:
+    extra = {"fields": {"image": {"requirements": ["scipy"]}, "priority": 7}}
+    made = job_fields({**SHARED, **extra}, "/exp/run/%j", "/exp/run", None, in_container=True)
+    workload = made["workload"]
+    assert made["resources"] == {
+        "nodes": 1,
+        "cpus": 40.0,
+        "memory": "160GiB",
+        "gpus": 4,
+        "time_limit": "90m",
+    }
+    assert (workload["launcher"], workload["processes"], workload["code"]) == ("gang", 4, ".")
+    assert (workload["command"][0], workload["command"][-1]) == ("python3", f"{FOLDER}/%j")
+    assert made["mounts"] == [{"source": "/exp/run", "target": FOLDER, "read_only": False}]
+    assert made["image"] == {"requirements": ["submitit", "scipy"]}
+    assert (made["name"], made["priority"]) == ("detr", 7)
+
+
+def test_a_process_sees_the_folder_where_it_is() -> None:
+    made = job_fields({}, "/exp/%j", "/exp", "/venv/bin/python", in_container=False)
+    assert made["workload"]["command"][0] == "/venv/bin/python"
+    assert made["workload"]["command"][-1] == "/exp/%j"
+    assert "mounts" not in made
+
+
+def test_a_parameter_that_would_be_dropped_is_refused() -> None:
+    with pytest.raises(UsageError, match="qos: the runner has no such parameter; use runner_fields"):
+        job_fields({"qos": "high"}, "/exp", "/exp", None, in_container=False)

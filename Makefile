@@ -152,7 +152,7 @@ bench: venv engine
 docs: venv
 	$(BIN)/python -m scripts.docs.site
 
-# The generated half of the pages in scripts/docs/__main__.py: commands, job file, policy facts, docs/sources.md, machines.
+# The generated half of the pages in scripts/docs/__main__.py: commands, job file, policy facts, provenance, machines.
 docs-reference: venv
 	$(BIN)/python -m scripts.docs
 

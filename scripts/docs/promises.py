@@ -1,4 +1,4 @@
-"""The generated part of ``docs/reference/profiles/promises.md``: each claim beside what was measured.
+"""The generated part of ``provenance/promises.md``: each claim beside what was measured.
 
 The claims are in ``promises.yaml`` beside the page.  The measurements are those of ``runner bench WORKLOAD
 --profiles SOURCE-before,SOURCE-after --ablate``, committed as ``bench/results/MACHINE/source-SOURCE.json``.
@@ -13,10 +13,10 @@ from typing import Any, Final, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from scripts.docs.page import DOCS
+from scripts.docs.page import PROVENANCE, ROOT
 
-CLAIMS: Final = DOCS / "reference" / "profiles" / "promises.yaml"
-RESULTS: Final = DOCS.parent / "bench" / "results" / "amd-epyc-2-cores"
+CLAIMS: Final = PROVENANCE / "promises.yaml"
+RESULTS: Final = ROOT / "bench" / "results" / "amd-epyc-2-cores"
 MISSING: Final = "not measured"
 
 SOURCES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
@@ -184,4 +184,4 @@ def _factor(fast: Mapping[str, Any], slow: Mapping[str, Any]) -> str:
 
 
 def _link(name: str, folder: Path) -> str:
-    return f"../../../bench/results/{folder.name}/source-{name}.json"
+    return f"../bench/results/{folder.name}/source-{name}.json"

@@ -1,6 +1,6 @@
-"""The generated part of ``docs/sources.md``: every statement of the five source documents, and its answer.
+"""The generated part of ``provenance/README.md``: each statement of the five source documents, answered.
 
-``docs/sources/PROJECT.yaml`` holds the items of one project.  A project without a file is left out.
+``provenance/sources/PROJECT.yaml`` holds the items of one project.  A project without a file is left out.
 """
 
 import ast
@@ -16,10 +16,9 @@ from typing import Final, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from scripts.docs.page import DOCS
+from scripts.docs.page import PROVENANCE, ROOT
 
-ROOT: Final = DOCS.parent
-LEDGERS: Final = DOCS / "sources"
+LEDGERS: Final = PROVENANCE / "sources"
 
 COUNTS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
     {
@@ -251,8 +250,7 @@ def _table(ledger: Ledger) -> str:
 def _link(place: str) -> str:
     """Return a place as a link if it is a page, else as a path from the root of the repository."""
     if place.startswith("docs/") and ".md" in place:
-        target = place.removeprefix("docs/")
-        return f"[{target.removesuffix('.md')}]({target})"
+        return f"[{place.removeprefix('docs/')}](../{place})"
     return f"`{place}`"
 
 

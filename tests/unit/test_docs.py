@@ -76,7 +76,7 @@ from tests.fakes.daemon import decisions as rulings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "provenance").glob("*.md")])
 
 
 def page(name: str) -> str:

@@ -1,10 +1,9 @@
-"""The pages of made-up machines: what is wrong with each, and that the report says it."""
+"""The page of made-up machines: what is wrong with each, and that the report says it."""
 
 import pytest
 
 from runner.core.doctor import Verdict, examine
 from scripts.docs.machines import MACHINES, transcript
-from scripts.docs.page import DOCS
 
 WRONG = {
     "healthy": [],
@@ -63,8 +62,3 @@ def test_a_step_that_is_done_is_not_advised() -> None:
     }
     assert ["install nvidia-container-toolkit" in text for text in advice.values()] == [True, False, False]
     assert "let gpu_injection be auto and register the runtime" in advice["engine-20-10-with-cdi"]
-
-
-def test_every_page_is_linked_from_the_page_of_the_command() -> None:
-    text = (DOCS / "operate/doctor.md").read_text()
-    assert [name for name in MACHINES if f"(machines/{name}.md)" not in text] == []

@@ -128,4 +128,4 @@ def test_the_page_counts_the_answers_and_links_pages(tmp_path: Path) -> None:
     path.write_text(f"{path.read_text()}  - {built}\n")
     text = sources.reference(tmp_path)
     assert "| [MobilePoser](#mobileposer) | 1 | 0 | 50 | 51 |\n| all | 1 | 0 | 50 | 51 |" in text
-    assert "| M51 | a \\| b | built | [a.md#b](a.md#b)<br>`x.py` | `t.py::test_t` |" in text
+    assert "| M51 | a \\| b | built | [a.md#b](../docs/a.md#b)<br>`x.py` | `t.py::test_t` |" in text

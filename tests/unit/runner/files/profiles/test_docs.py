@@ -18,9 +18,10 @@ from runner.files.profiles.load import (
 )
 
 DOCS = Path(__file__).parents[5] / "docs"
+ROOT = DOCS.parent
 TEXT = (DOCS / "reference/profiles.md").read_text(encoding="utf-8")
 PAGE = (DOCS / "reference/profiles/switches.md").read_text(encoding="utf-8")
-PROMISES = (DOCS / "reference/profiles/promises.md").read_text(encoding="utf-8")
+PROMISES = (ROOT / "provenance/promises.md").read_text(encoding="utf-8")
 NAMES = profile_names(profiles_dir())
 NUMBERED = {"M": (range(23, 29),), "G": (range(1, 6), range(24, 35)), "T": (range(17, 32),),
             "L": (range(63, 67),), "A": (range(20, 27),)}  # fmt: skip

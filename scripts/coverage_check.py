@@ -31,7 +31,7 @@ APART: Final = (
     "runner/adapters/docker/exec.py",
     "runner/adapters/docker/export.py",
     "runner/adapters/docker/outbound.py",
-    "runner/adapters/host/file_broker_process.py",
+    "runner/adapters/host/spawner.py",
     "runner/adapters/host/network_probe.py",
     "runner/adapters/slurm/check.py",
     "runner/adapters/slurm/commands.py",

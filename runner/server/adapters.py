@@ -182,7 +182,7 @@ class SplitAdapters:
         """Return the accounts of the host and their files."""
         return HostUsers(
             unknown_uids(self.settings),
-            connect=self.helper.host.open_broker,
+            connect=self.helper.host.open_spawner,
             open_directory=self._files().open_directory,
         )
 

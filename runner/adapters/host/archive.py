@@ -19,20 +19,29 @@ def write_archive(out: IO[bytes], descriptor: int) -> None:
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             os.fchdir(descriptor)
             archive.add(TOP, arcname=TOP, recursive=False)
-            _add_below(archive, "")
+            _add_below(archive)
         else:
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 archive.addfile(archive.gettarinfo(arcname=TOP, fileobj=file), file)
 
 
-def _add_below(archive: tarfile.TarFile, directory: str) -> None:
-    with os.scandir(directory or ".") as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    for entry in entries:
-        path = f"{directory}/{entry.name}" if directory else entry.name
-        if stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) not in KINDS:
-            continue
-        archive.add(path, arcname=f"{TOP}/{path}", recursive=False)
-        archive.inodes.clear()  # type: ignore[attr-defined]  # each link of a file is a file of its own
-        if entry.is_dir(follow_symlinks=False):
-            _add_below(archive, path)
+def _add_below(archive: tarfile.TarFile) -> None:
+    """Add what lies below the current directory, however deep."""
+    waiting = [""]
+    while waiting:
+        path = waiting.pop()
+        if path:
+            archive.add(path, arcname=f"{TOP}/{path}", recursive=False)
+            archive.inodes.clear()  # type: ignore[attr-defined]  # each link of a file is a file of its own
+            if not stat.S_ISDIR(os.lstat(path).st_mode):
+                continue
+        with os.scandir(path or TOP) as found:
+            names = sorted(
+                (
+                    entry.name
+                    for entry in found
+                    if stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) in KINDS
+                ),
+                reverse=True,
+            )
+        waiting += [f"{path}/{name}" if path else name for name in names]

@@ -1,8 +1,9 @@
 """A worker: a process that is its user in every respect, and reads what this user has written.
 
-The file broker forks it and it serves one request after the other, until nothing was asked for a while.  What
+The spawner forks it and it serves one request after the other, until nothing was asked for a while.  What
 a text costs is its author's: each request has a limit of processor time, the process one of memory, and the
 kernel ends it at either.  That loses nothing: a worker has no state, and the next request starts another.
+A request that takes long, or changes files, has a worker of its own, with other limits.
 
 ``UserWork`` is all that it does; requests and answers follow from the signatures.
 """
@@ -21,10 +22,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from jobs.contract import profiles_dir
-from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_path
+from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
+from runner.adapters.host.user_files import OwnFiles, UserFiles
 from runner.adapters.rpc.calls import Calls, Interface
-from runner.adapters.rpc.errors import ErrorKinds
-from runner.adapters.rpc.frames import Disconnected, close_all, receive, send
+from runner.adapters.rpc.errors import ErrorKinds, text_alone
+from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
 from runner.base.errors import Unavailable, UsageError
 from runner.base.identity import limit
 from runner.base.textfile import FileError, Position, Problem, one_line
@@ -45,6 +47,9 @@ IDLE_S: Final = 30.0
 CPU_S: Final = 20
 """Processor time of one request; a matrix of 1,000 jobs takes a few seconds."""
 
+ALL_CPU_S: Final = 3600
+"""Of all requests of one worker."""
+
 MEMORY_BYTES: Final = 2 * 1024**3
 """Address space of a worker."""
 
@@ -52,10 +57,9 @@ NICENESS: Final = 5
 """The daemon goes first."""
 
 DESCRIPTORS: Final = 64
-MAX_REQUEST_BYTES: Final = 4 * 1024**2
 
 
-class UserWork(Protocol):
+class UserWork(UserFiles, Protocol):
     """Operations of a worker for its user."""
 
     def read_jobs(
@@ -86,11 +90,17 @@ def _arguments_of_wrong(error: BaseException) -> tuple[object, ...]:
 
 CALLS: Final = Calls(
     {"user": Interface(UserWork)},
-    ErrorKinds({WrittenWrongly: _arguments_of_wrong, MissingFile: _arguments_of_missing}),
+    ErrorKinds(
+        {
+            WrittenWrongly: _arguments_of_wrong,
+            MissingFile: _arguments_of_missing,
+            PathRefusedError: text_alone,
+        }
+    ),
 )
 
 
-class OwnWork:
+class OwnWork(OwnFiles):
     """Satisfies ``UserWork`` with the rights of this process."""
 
     def read_jobs(
@@ -128,18 +138,10 @@ def _as_values(work: Callable[[], T]) -> T:
 def path_problem(path: Path, kind: PathKind) -> str | None:
     """Return why this process cannot use a path as ``kind``, or None."""
     try:
-        os.close(_open(path, kind))
+        os.close(OwnFiles().open_path(path, kind))
     except PathRefusedError as error:
         return str(error)
     return None
-
-
-def _open(path: Path, kind: PathKind) -> int:
-    opened = open_path(path, kind)
-    try:
-        return opened.reopen()
-    finally:
-        opened.close()
 
 
 def _read_small(path: Path) -> bytes:
@@ -149,7 +151,7 @@ def _read_small(path: Path) -> bytes:
         UsageError: it cannot be read, is no regular file, or too large.
     """
     try:
-        with os.fdopen(_open(path, "secret"), "rb") as file:
+        with os.fdopen(OwnFiles().open_path(path, "secret"), "rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
     except PathRefusedError as error:
         raise UsageError(str(error)) from error
@@ -200,23 +202,31 @@ def warm_up() -> None:
 
 def serve(connection: socket.socket) -> None:
     """Answer the requests of a connection, until it is closed or nothing was asked for a while."""
+    _limit_all()
     for kind, most in (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, ALL_CPU_S),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_NOFILE, DESCRIPTORS),
     ):
         limit(kind, most)
-    os.nice(NICENESS)
-    work = OwnWork()
     while _is_asked(connection):
-        try:
-            content, given = receive(connection, MAX_REQUEST_BYTES)
-        except Disconnected:
-            return
         _grant_time()
-        _answer(connection, work, content, given)
+        if not _answer_next(connection):
+            return
+
+
+def serve_one(connection: socket.socket, cpu_s: int) -> None:
+    """Answer one request of a connection, which may take so much processor time, write files and run git."""
+    _limit_all()
+    limit(resource.RLIMIT_CPU, min(cpu_s, ALL_CPU_S))
+    _answer_next(connection)
+
+
+def _limit_all() -> None:
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    limit(resource.RLIMIT_NOFILE, DESCRIPTORS)
+    os.nice(NICENESS)
 
 
 def _is_asked(connection: socket.socket) -> bool:
@@ -229,17 +239,28 @@ def _grant_time() -> None:
     """Let the kernel end this process once the next request has taken its processor time."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     until = int(time.process_time()) + 1 + CPU_S
-    resource.setrlimit(resource.RLIMIT_CPU, (until if hard < 0 else min(until, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CPU, (min(until, hard), hard))
 
 
-def _answer(connection: socket.socket, work: OwnWork, content: bytes, given: list[int]) -> None:
+def _answer_next(connection: socket.socket) -> bool:
+    """Answer the next request, and return whether there was one."""
+    try:
+        content, given = receive(connection, MAX_REQUEST_BYTES)
+    except Disconnected:
+        return False
     done: Future[tuple[bytes, tuple[int, ...]]] = Future()
     try:
-        run_to_future(done, partial(CALLS.do, {"user": work}, content, given))
+        run_to_future(done, partial(CALLS.do, {"user": OwnWork()}, content, given))
     finally:
         close_all(given)
     error = done.exception()
     if isinstance(error, MemoryError):
         error = UsageError("takes more memory to read than a text of one user may")
-    with suppress(OSError):  # whoever asked has stopped waiting
-        send(connection, done.result()[0] if error is None else CALLS.errors.pack(error))
+    answer, opened = done.result() if error is None else (CALLS.errors.pack(error), ())
+    try:
+        send(connection, answer, *opened)
+    except OSError:  # whoever asked has stopped waiting
+        return False
+    finally:
+        close_all(list(opened))
+    return True

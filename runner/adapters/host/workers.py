@@ -1,89 +1,211 @@
-"""The workers of all users, from the daemon's side: at most a few of each, kept while they are used."""
+"""The workers of all users, from the daemon's side: a few of each are kept while they are used."""
 
+import json
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore, Lock
 from typing import Final
+from weakref import finalize
 
 from runner.adapters.rpc.frames import Disconnected, receive, send
-from runner.base.errors import Unavailable, UsageError
+from runner.base.errors import Unavailable
 from runner.core.ports.users import User
 
 AT_A_TIME: Final = 4
 """Requests of one user at a time; others wait."""
-
-WAIT_S: Final = 60.0
-"""The longest wait for a worker that is free, and for its answer."""
 
 SOON_S: Final = 1.0
 """A kept worker that ends within this time had ended before it was asked."""
 
 MAX_ANSWER_BYTES: Final = 64 * 1024**2
 
-TOO_MUCH: Final = "takes more time or memory to read than a text of one user may (20 s of a processor, 2 GiB)"
+
+class WorkerEnded(Unavailable):
+    """A worker has ended before its answer: it took too much time or memory, or was killed."""
 
 
-@dataclass(slots=True)
+class Spawner:
+    """The process that starts workers, and the socket to it; both end with this object."""
+
+    def __init__(self, requests: socket.socket, process: "subprocess.Popen[bytes] | None") -> None:
+        self.requests, self.process = requests, process
+        self.end = finalize(self, _end, requests, process)
+
+    @classmethod
+    def start(cls, instead_of_root: tuple[int, int] | None) -> "Spawner":
+        """Start the process with an environment of its own, in a directory that nobody else writes to."""
+        requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        rights = [] if instead_of_root is None else ["{}:{}".format(*instead_of_root)]
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "runner.adapters.host.spawner", str(theirs.fileno()), *rights],
+                pass_fds=[theirs.fileno()],
+                cwd="/",
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        return cls(requests, process)
+
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def give(self) -> int:
+        """Return the socket for another process, which has to close it."""
+        descriptor = os.dup(self.requests.fileno())
+        self.requests.close()
+        return descriptor
+
+    def spawn(self, who: User, cpu_s: int | None) -> socket.socket:
+        """Return the connection to a new worker; with ``cpu_s`` for one request, of so much processor time.
+
+        Raises:
+            OSError: the process has ended.
+        """
+        packet = json.dumps({"uid": who.uid, "gid": who.gid, "groups": who.groups, "cpu_s": cpu_s})
+        with ExitStack() as unless_sent:
+            mine, theirs = socket.socketpair()
+            unless_sent.callback(mine.close)
+            with theirs:
+                socket.send_fds(self.requests, [packet.encode()], [theirs.fileno()])
+            unless_sent.pop_all()
+        return mine
+
+
+def _end(requests: socket.socket, process: "subprocess.Popen[bytes] | None") -> None:
+    requests.close()  # which is what the process ends at
+    if process is None:
+        return
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class OneWorker:
+    """A worker that is there for one request."""
+
+    connection: socket.socket
+    who: User
+    within_s: float
+
+    def send(self, request: bytes, given: tuple[int, ...] = ()) -> "Callable[[], tuple[bytes, list[int]]]":
+        """Send the request, and return what waits for the answer.
+
+        Raises:
+            Unavailable: there is no answer; ``WorkerEnded``: for it has ended.
+        """
+        try:
+            with _answering(self.connection, self.who, self.within_s):
+                send(self.connection, request, *given)
+        except Disconnected as error:
+            raise _ended(self.who) from error
+        return self._answer
+
+    def _answer(self) -> tuple[bytes, list[int]]:
+        try:
+            with _answering(self.connection, self.who, self.within_s):
+                return receive(self.connection, MAX_ANSWER_BYTES)
+        except Disconnected as error:
+            raise _ended(self.who) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; the worker ends with its request."""
+        self.connection.close()
+
+
+@contextmanager
+def _answering(connection: socket.socket, who: User, within_s: float) -> Iterator[None]:
+    """Say what it means that a connection fails.
+
+    Raises:
+        Disconnected: the worker has ended.
+        Unavailable: it gives no answer.
+    """
+    connection.settimeout(within_s)
+    try:
+        yield
+    except (Disconnected, OSError) as error:
+        if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
+            raise Unavailable(f"no answer from the file systems of {who.name} in {within_s:g} s") from error
+        raise Disconnected(str(error)) from error
+
+
+def _ended(who: User) -> WorkerEnded:
+    return WorkerEnded(f"the process that reads it as {who.name} has ended")
+
+
+@dataclass(slots=True, weakref_slot=True)
 class Workers:
     """Asks the workers of users; every thread may ask at the same time."""
 
-    start: Callable[[User], socket.socket]
-    """Starts a worker of a user, and returns the connection to it."""
+    spawn: Callable[[User, int | None], socket.socket]
+    """Starts a worker of a user, as ``Spawner.spawn`` does."""
     _idle: dict[User, list[socket.socket]] = field(default_factory=dict)
     _rooms: defaultdict[int, BoundedSemaphore] = field(
         default_factory=lambda: defaultdict(lambda: BoundedSemaphore(AT_A_TIME))
     )
     _lock: Lock = field(default_factory=Lock)
 
-    def exchange(self, who: User, request: bytes, given: tuple[int, ...] = ()) -> tuple[bytes, list[int]]:
-        """Send a request to a worker of a user, and return its answer.
+    def __post_init__(self) -> None:
+        finalize(self, _close_all, self._idle)
+
+    def one(self, who: User, cpu_s: int, within_s: float) -> OneWorker:
+        """Start a worker for one request of so much processor time, whose answer takes so long at most."""
+        return OneWorker(self.spawn(who, cpu_s), who, within_s)
+
+    def exchange(
+        self, who: User, within_s: float, request: bytes, given: tuple[int, ...] = ()
+    ) -> tuple[bytes, list[int]]:
+        """Send a request to a worker of a user, and return its answer, which takes so long at most.
 
         Raises:
-            UsageError: it took too much time or memory.
-            Unavailable: there is no answer.
+            Unavailable: there is no answer; ``WorkerEnded``: for it took too much time or memory.
         """
         with self._lock:
             room = self._rooms[who.uid]
-        if not room.acquire(timeout=WAIT_S):
-            raise Unavailable(f"too many texts of {who.name} are being read; try again")
+        if not room.acquire(timeout=within_s):
+            raise Unavailable(f"too many files of {who.name} are being read; try again")
         try:
-            return self._ask(who, request, given)
+            return self._ask(who, request, given, within_s)
         finally:
             room.release()
 
-    def _ask(self, who: User, request: bytes, given: tuple[int, ...]) -> tuple[bytes, list[int]]:
-        kept = self._take(who)
-        began_s = time.monotonic()
+    def _ask(
+        self, who: User, request: bytes, given: tuple[int, ...], within_s: float
+    ) -> tuple[bytes, list[int]]:
+        kept, began_s = self._take(who), time.monotonic()
+        if kept is not None:
+            try:
+                return self._ask_one(who, kept, request, given, within_s)
+            except Disconnected as error:
+                if time.monotonic() - began_s > SOON_S:
+                    raise _ended(who) from error
         try:
-            return self._ask_one(who, kept or self.start(who), request, given)
+            return self._ask_one(who, self.spawn(who, None), request, given, within_s)
         except Disconnected as error:
-            if isinstance(error.__cause__, TimeoutError):
-                raise Unavailable(f"no answer from the file systems of {who.name} in {WAIT_S:g} s") from error
-            if kept is None or time.monotonic() - began_s > SOON_S:
-                raise UsageError(TOO_MUCH) from error
-        return self._ask_anew(who, request, given)
-
-    def _ask_anew(self, who: User, request: bytes, given: tuple[int, ...]) -> tuple[bytes, list[int]]:
-        try:
-            return self._ask_one(who, self.start(who), request, given)
-        except Disconnected as error:
-            raise UsageError(TOO_MUCH) from error
+            raise _ended(who) from error
 
     def _ask_one(
-        self, who: User, connection: socket.socket, request: bytes, given: tuple[int, ...]
+        self, who: User, connection: socket.socket, request: bytes, given: tuple[int, ...], within_s: float
     ) -> tuple[bytes, list[int]]:
-        connection.settimeout(WAIT_S)
         with ExitStack() as unless_answered:
             unless_answered.callback(connection.close)
-            try:
+            with _answering(connection, who, within_s):
                 send(connection, request, *given)
-            except OSError as error:
-                raise Disconnected(error.strerror or str(error)) from error
-            answer = receive(connection, MAX_ANSWER_BYTES)
+                answer = receive(connection, MAX_ANSWER_BYTES)
             unless_answered.pop_all()
         with self._lock:
             self._idle.setdefault(who, []).append(connection)
@@ -100,7 +222,10 @@ class Workers:
     def close(self) -> None:
         """Close all connections; the workers end."""
         with self._lock:
-            idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.close()
+            _close_all(self._idle)
+
+
+def _close_all(idle: dict[User, list[socket.socket]]) -> None:
+    while idle:
+        for connection in idle.popitem()[1]:
+            connection.close()

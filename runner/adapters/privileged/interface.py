@@ -6,7 +6,6 @@ opened with the rights of a user: run directories are named by the number of the
 logs by names of their own.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, Typ
 
 from jobs.contract import AttemptSpec, RunPaths
 from runner.adapters.host.paths import PathRefusedError
-from runner.adapters.rpc.calls import Calls, Descriptor, Interface
+from runner.adapters.rpc.calls import Calls, Descriptor, HostPath, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
 from runner.base.identity import MAX_ID
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
@@ -72,15 +71,6 @@ Unsent: TypeAlias = Annotated[
     Path, PlainSerializer(lambda _: None), PlainValidator(lambda _: Path("/nowhere"))
 ]
 """A path that stays here: the other end knows its own."""
-
-HostPath: TypeAlias = Annotated[
-    Path,
-    PlainSerializer(lambda path: os.fsencode(path).hex()),
-    PlainValidator(
-        lambda value: value if isinstance(value, Path) else Path(os.fsdecode(bytes.fromhex(value)))
-    ),
-]
-"""A path of any bytes."""
 
 
 def _of_a_user(request: DockerfileRequest) -> DockerfileRequest:
@@ -328,7 +318,7 @@ class PrivilegedRuns(Protocol):
 class PrivilegedHost(Protocol):
     """Operations that belong to none of the others."""
 
-    def open_broker(self) -> socket:
+    def open_spawner(self) -> socket:
         """Return a socket to a process that opens files with the rights of users."""
 
     def reload_settings(self) -> None: ...

@@ -62,8 +62,8 @@ class RootHost:
 
     site: PrivilegedSite
 
-    def open_broker(self) -> socket:
-        return socket(fileno=self.site.users.open_broker())
+    def open_spawner(self) -> socket:
+        return socket(fileno=self.site.users.open_spawner())
 
     def reload_settings(self) -> None:
         self.site.read_settings()

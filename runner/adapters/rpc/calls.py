@@ -6,16 +6,27 @@ travels beside the frame, and so does an answer that is a ``Descriptor`` or a so
 objects has a key, which says whose method is called.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import Parameter, Signature, getmembers, isfunction, signature
+from pathlib import Path
 from socket import socket
 from types import SimpleNamespace
 from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from runner.adapters.rpc.errors import ErrorKinds
 from runner.adapters.rpc.frames import close_all
@@ -24,8 +35,23 @@ from runner.base.errors import Refused, Unavailable
 Descriptor: TypeAlias = Annotated[int, "a descriptor, which travels beside the frame"]
 """A parameter belongs to the caller, who closes it; an answer belongs to whoever gets it."""
 
+HostPath: TypeAlias = Annotated[
+    Path,
+    PlainSerializer(lambda path: os.fsencode(path).hex()),
+    PlainValidator(
+        lambda value: value if isinstance(value, Path) else Path(os.fsdecode(bytes.fromhex(value)))
+    ),
+]
+"""A path of any bytes."""
+
 Exchange: TypeAlias = Callable[[bytes, tuple[int, ...]], tuple[bytes, list[int]]]
 """Sends a request with its descriptors, and returns the answer with those of the answer."""
+
+Answer: TypeAlias = Callable[[], tuple[bytes, list[int]]]
+"""Waits for an answer, and returns it with its descriptors."""
+
+Start: TypeAlias = Callable[[bytes, tuple[int, ...]], Answer]
+"""Sends a request with its descriptors."""
 
 
 class Message(BaseModel):
@@ -85,13 +111,25 @@ class Calls:
         }
         return SimpleNamespace(**made)
 
+    def begin(self, op: str, start: Start, *args: object, **named: object) -> Callable[[], Any]:
+        """Send a request now; return what waits for its answer, and returns or raises it as a proxy does."""
+        return self._begin(self._by_op[op], start, {}, *args, **named)
+
     def _invoke(
         self, call: _Call, exchange: Exchange, key: dict[str, object], /, *args: object, **named: object
     ) -> object:
+        return self._begin(call, lambda *request: partial(exchange, *request), key, *args, **named)()
+
+    def _begin(
+        self, call: _Call, start: Start, key: dict[str, object], /, *args: object, **named: object
+    ) -> Callable[[], object]:
         values = call.signature.bind(*args, **named).arguments
         given = tuple(values.pop(name) for name in call.descriptors)
         request = call.request(**key, **values)
-        content, opened = exchange(request.model_dump_json().encode(), given)
+        return partial(self._value, call, start(request.model_dump_json().encode(), given))
+
+    def _value(self, call: _Call, answer: Answer) -> object:
+        content, opened = answer()
         with ExitStack() as unless_taken:
             unless_taken.callback(close_all, opened)
             self.errors.raise_if_any(content)

@@ -36,6 +36,8 @@ _COMMAND: Final = (
     "-c", "core.hooksPath=/dev/null",
     "-c", "core.sshCommand=false",
     "-c", "protocol.allow=never",
+    "-c", "core.packedGitWindowSize=32m",  # the address space of this process has a limit
+    "-c", "core.packedGitLimit=256m",
 )  # fmt: skip
 _STAMPED: Final = ("HEAD", "index", "config", "packed-refs")
 

@@ -118,19 +118,13 @@ class HostCodeSnapshots:
             raise Refused(f"workload.code: {fact} (code_bytes_per_user); {step}")
 
     def _stream(self, who: User, directory: Path, place: Path | None) -> CodeStream:
-        skipped = [(found.st_dev, found.st_ino) for found in map(Path.stat, self._skipped)]
-        options = {
-            "max_bytes": self._limits.max_bytes,
-            "max_files": self._limits.max_files,
-            "skip": skipped,
-        }
-        if place is None:
-            return self._users.stream_code_as_user(who, directory, options)
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        skip = tuple((found.st_dev, found.st_ino) for found in map(Path.stat, self._skipped))
+        known = os.open(place or os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return self._users.stream_code_as_user(who, directory, options, descriptor)
+            limits = walk.WalkLimits(self._limits.max_bytes, self._limits.max_files)
+            return self._users.stream_code_as_user(who, directory, known, limits, skip)
         finally:
-            os.close(descriptor)
+            os.close(known)
 
     def _store(self, uid: int) -> CodeStore:
         with self._making:
@@ -193,10 +187,9 @@ class HostCodeSnapshots:
         if entries is None:
             raise _gone(wanted.snapshot)
         todo = tuple(update.changes(store.manifest(before) or {}, entries))
-        kept = self._users.update_as_owner(
+        return self._users.update_as_owner(
             owner, place, lambda out: _send_changes(store, todo, out), read_only=wanted.read_only
         )
-        return tuple(kept)
 
     def pack(self, uid: int, snapshot: str, out: BinaryIO) -> None:
         """Write a snapshot as a tar that depends on its content alone.

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 
 from runner.adapters.host import users as module
+from runner.adapters.host import workers
 from runner.adapters.host.paths import MAX_SECRET_BYTES
 from runner.adapters.host.users import HostUsers
+from runner.adapters.host.worker import CALLS
+from runner.adapters.rpc.frames import Disconnected, receive, send
 from runner.base.errors import Unavailable, UsageError
 from runner.core.ports.users import PathKind, User
 
@@ -146,14 +150,10 @@ def test_a_group_that_the_person_is_in_opens_what_it_opens_for_them(open_path: P
 
 @needs_root
 def test_a_file_system_that_does_not_answer_is_not_waited_for_without_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.001)
-    monkeypatch.setattr(
-        module,
-        "_start",
-        lambda requests, _rights: subprocess.Popen(["sleep", "60"], pass_fds=[requests.fileno()]),
-    )
+    monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=_script(tmp_path, "exec sleep 60")))
     users = HostUsers()
     with pytest.raises(Unavailable, match="no answer from the file system"):
         users.open_as_user(NOBODY, Path("/"))
@@ -163,9 +163,12 @@ def test_a_file_system_that_does_not_answer_is_not_waited_for_without_end(
     users.close()
 
 
-def _sleep(requests: socket.socket) -> subprocess.Popen[bytes]:
-    """Stands in for a process that takes a request and never answers."""
-    return subprocess.Popen(["sleep", "60"], pass_fds=[requests.fileno()])
+def _script(place: Path, command: str) -> str:
+    """Return a program that stands in for a process."""
+    script = place / "program"
+    script.write_text(f"#!/bin/sh\n{command}\n")
+    script.chmod(0o755)
+    return str(script)
 
 
 @needs_root
@@ -176,8 +179,10 @@ def test_a_process_that_was_killed_is_started_again(open_path: Path) -> None:
     assert process is not None
     process.kill()
     process.wait()
+    other = User(65533, 65533, (65533,), "other")
     with pytest.raises(Unavailable, match="has ended"):
-        users.path_problem(NOBODY, open_path, "directory")
+        users.path_problem(other, open_path, "directory")
+    assert users.path_problem(other, open_path, "directory") is None
     assert users.path_problem(NOBODY, open_path, "directory") is None
     users.close()
 
@@ -307,27 +312,26 @@ def test_a_hard_link_to_a_file_of_another_user_stays_shut(lineage: int) -> None:
 @needs_root
 @pytest.mark.parametrize("field", ["uid", "gid", "groups"])
 @pytest.mark.parametrize("number", [-1, 2**32 - 1, 2**32, 2**33])
-@pytest.mark.parametrize("kind", ["file", "code", "archive", "update", "damage"])
+@pytest.mark.parametrize("cpu_s", [None, 10])
 def test_a_process_that_would_stay_root_opens_nothing(
-    closed: tuple[Path, int], field: str, number: int, kind: str
+    closed: tuple[Path, int], field: str, number: int, cpu_s: int | None
 ) -> None:
     users = HostUsers()
-    secret = closed[0] / "secret"
-    request = {"uid": 65534, "gid": 65534, "groups": [65534], "path": str(secret), "kind": kind}
-    request |= {field: [number] if field == "groups" else number}
-    request |= {"max_bytes": 1, "max_files": 1, "skip": [], "read_only": False, "paths": ["secret"]}
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    place = os.open(closed[0], os.O_RDONLY)
-    more = {"file": [], "damage": [place], "code": [far.fileno()]}.get(kind, [far.fileno(), place])
-    with mine, theirs, near, far:
-        users._send(json.dumps(request).encode(), theirs.fileno(), *more)
-        theirs.close()
-        far.close()
-        os.close(place)
-        assert mine.recv(1) == b""  # no answer, and no descriptor
-        assert near.recv(1) == b""
+    packet = {"uid": 65534, "gid": 65534, "groups": [65534], "cpu_s": cpu_s}
+    packet |= {field: [number] if field == "groups" else number}
+    mine, theirs = socket.socketpair()
+    with mine:
+        with theirs:
+            socket.send_fds(users._running().requests, [json.dumps(packet).encode()], [theirs.fileno()])
+        files = CALLS.proxy("user", lambda request, given: _exchange(mine, request, given))
+        with pytest.raises((Disconnected, OSError)):  # no answer, and no descriptor
+            files.open_path(closed[0] / "secret", "file")
     users.close()
+
+
+def _exchange(connection: socket.socket, request: bytes, given: tuple[int, ...]) -> tuple[bytes, list[int]]:
+    send(connection, request, *given)
+    return receive(connection, 1024**2)
 
 
 @needs_root

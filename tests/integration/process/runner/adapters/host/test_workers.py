@@ -5,18 +5,20 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from runner.adapters.host import workers as module
+from runner.adapters.host import users as module
+from runner.adapters.host.set_aside import remove
 from runner.adapters.host.users import HostUsers
 from runner.adapters.host.worker import CALLS, CPU_S, MEMORY_BYTES
+from runner.adapters.host.workers import Workers
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.textfile import FileError
-from runner.core.ports.users import User
+from runner.core.ports.users import Owner, User
 from runner.files.required import MissingFile
 from runner.files.submission import Submission
 from tests.fakes.patience import patience
@@ -52,10 +54,10 @@ def submission(place: Path, text: bytes = JOB) -> Submission:
 
 
 def status(users: HostUsers, who: User) -> dict[str, list[str]]:
-    """Return what the kernel says of the children of the broker that are this user's."""
-    broker = users._running().process
-    assert broker is not None
-    for pid in Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split():
+    """Return what the kernel says of the children of the spawner that are this user's."""
+    spawner = users._running().process
+    assert spawner is not None
+    for pid in Path(f"/proc/{spawner.pid}/task/{spawner.pid}/children").read_text().split():
         with suppress(FileNotFoundError):
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
@@ -143,7 +145,7 @@ def test_a_text_that_takes_too_long_ends_its_worker_alone(
     users: HostUsers, who: User, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A key of half a million parts is quadratic for the parser of TOML; the kernel ends it."""
-    monkeypatch.setattr(module, "WAIT_S", patience(CPU_S * 20))
+    monkeypatch.setattr(module, "TEXT_S", patience(CPU_S * 20))
     (place / "pylock.toml").write_text("a." * 500_000 + "a = 1\n")
     users.read_jobs(OTHER if ROOT else who, submission(place))
     with ThreadPoolExecutor() as threads:
@@ -164,9 +166,9 @@ def test_a_worker_that_is_killed_loses_nothing(users: HostUsers, who: User, plac
 
 
 def status_pids(users: HostUsers) -> list[int]:
-    broker = users._running().process
-    assert broker is not None
-    children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text()
+    spawner = users._running().process
+    assert spawner is not None
+    children = Path(f"/proc/{spawner.pid}/task/{spawner.pid}/children").read_text()
     return [int(pid) for pid in children.split()]
 
 
@@ -191,7 +193,7 @@ def test_jobs_that_are_too_large_together_are_refused(users: HostUsers, who: Use
 def test_an_answer_of_another_shape_is_no_answer(
     users: HostUsers, who: User, place: Path, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.Workers, "_ask", lambda *_: (answer, []))
+    monkeypatch.setattr(Workers, "_ask", lambda *_: (answer, []))
     with pytest.raises(Unavailable, match=r"^job.yaml: the process that reads it gave no answer of use"):
         users.read_jobs(who, submission(place))
 
@@ -199,3 +201,35 @@ def test_an_answer_of_another_shape_is_no_answer(
 def test_what_is_no_request_is_refused() -> None:
     with pytest.raises(Refused):
         CALLS.do({"user": None}, b'{"op": "user.no_such"}', [])
+
+
+# --- what a program has left, as ``runner cp`` reads it
+
+
+@pytest.fixture
+def deep(place: Path, who: User) -> Iterator[Path]:
+    """3,000 directories below each other."""
+    top = here = os.open(place, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", 0o755, dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here) if here != top else None
+        here = inner
+    os.close(here)
+    os.chown(place, who.uid, who.gid) if ROOT else None
+    yield place
+    remove(top, "d")
+    os.close(top)
+
+
+def test_an_archive_of_directories_of_any_depth_is_refused_in_one_line(
+    users: HostUsers, who: User, deep: Path
+) -> None:
+    archive = users.archive_as_owner(Owner(who.uid, who.gid, who.name), deep, "d")
+    with closing(archive), archive.stream.makefile("rb") as stream:
+        while stream.read(1024**2):
+            pass
+        problem = archive.problem()
+    assert problem is not None
+    assert problem.endswith(": File name too long")
+    assert len(problem) < 200

@@ -336,7 +336,7 @@ def test_a_source_is_pinned_with_the_rights_of_its_user(two: Two) -> None:
 
 
 def test_files_of_users_are_opened_with_the_groups_that_they_have(two: Two) -> None:
-    users = HostUsers(connect=two.connection.host.open_broker)
+    users = HostUsers(connect=two.connection.host.open_spawner)
     closed = two.state / "closed"
     closed.write_text("for root's group")
     closed.chmod(0o640)

@@ -31,7 +31,7 @@ help:
 	@echo "make examples      every example that needs no GPU, as shipped, beside its trivial predictor"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
 	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
-	@echo "make test-hosts    as root: contract, images, packages and the demo on Debian's next release: Docker 28.5, containerd store"
+	@echo "make test-hosts    as root: contract, images, packages, played NVIDIA cards and the demo on Debian's next release"
 	@echo "make test-mlflow   a training and a real MLflow server, both killed (280 MB)"
 	@echo "make test-cuda-image  the CUDA image from its wheels (2.7 GB, 15 GB of disk): import torch, missing libraries"
 	@echo "make check         the static checks, in seconds"
@@ -44,6 +44,7 @@ help:
 venv: $(STAMP)
 
 $(STAMP): pyproject.toml package-lock.json
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old: 3.11 or newer is needed; with uv: make PYTHON=\"\$$(uv python find 3.12)\" (uv python install 3.12)" >&2; exit 1; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'

@@ -5,6 +5,7 @@ docs/explanation/benchmarks.md explains each line.
 """
 
 import argparse
+import os
 import signal
 import sys
 import time
@@ -96,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in result_files.find(asked.results or result_files.RESULTS, asked.names):
             print(f"{path}\n{result_files.show(path)}")
         return 0
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # nobody installs a daemon that compiles at each start
     names = asked.names or [name for name in BENCHES if name not in ALONE]
     machine = this_machine()
     print(machine.text(), flush=True)

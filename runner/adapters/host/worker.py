@@ -185,6 +185,7 @@ def warm_up() -> None:
 
     A worker may lack the right to load a module, or an encoding, of an interpreter below /root.
     """
+    CALLS.prepare()
     work, lock = OwnWork(), '[[packages]]\nname = "a"\nversion = "1"\n'
     for text in (_SAMPLE, _WRONG, b"\xff", b"a: [", "\ufeff".encode("utf-16")):
         with suppress(UsageError):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter, Signature, getmembers, isfunction, signature
 from pathlib import Path
 from socket import socket
@@ -57,7 +57,9 @@ Start: TypeAlias = Callable[[bytes, tuple[int, ...]], Answer]
 class Message(BaseModel):
     """A request or an answer."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", defer_build=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +85,31 @@ class _Call:
     as_socket: bool
 
 
-@dataclass(slots=True)
+@dataclass
 class Calls:
-    """The calls of some interfaces, for both ends of a connection."""
+    """The calls of some interfaces, for both ends of a connection.
+
+    Models are made when they are first needed: a daemon that has no helper never calls one.
+    """
 
     interfaces: Mapping[str, Interface]
     errors: ErrorKinds = field(default_factory=ErrorKinds)
-    _by_op: dict[str, _Call] = field(init=False)
-    _requests: TypeAdapter[Any] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def _by_op(self) -> dict[str, _Call]:
         made = (each for name, interface in self.interfaces.items() for each in _calls(name, interface))
-        self._by_op = {f"{each.interface}.{each.method}": each for each in made}
+        return {f"{each.interface}.{each.method}": each for each in made}
+
+    @cached_property
+    def _requests(self) -> TypeAdapter[Any]:
         union: Any = Union[tuple(each.request for each in self._by_op.values())]  # noqa: UP007  at run time
-        self._requests = TypeAdapter(Annotated[union, Field(discriminator="op")])
+        return TypeAdapter(Annotated[union, Field(discriminator="op")])
+
+    def prepare(self) -> None:
+        """Make all models now, for processes that are forked from this one."""
+        self._requests.rebuild()
+        for call in self._by_op.values():
+            call.answer.model_rebuild()
 
     def proxy(self, interface: str, exchange: Exchange, key: object = None) -> Any:  # noqa: ANN401
         """Return an object with the methods of an interface, which asks the other end.

@@ -8,17 +8,16 @@ A local part of their version tells them from the packages of the index.
 import json
 import re
 import shutil
-import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from typing import Final
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed
 from images.lock_files import PYTORCH_INDEX
+from images.packages.answer import ANSWER, FoundPackage, ReadAnswer, read_answer
 from images.packages.lock import Lock, Package, Wheel
 from images.packages.program import find_uv, index_arguments, run, uv_environment
 from images.packages.scratch import Scratch, own_directory, scratch
@@ -43,12 +42,6 @@ LOCAL: Final = "image"
 _MANYLINUX: Final = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 """Minor versions of glibc 2 for which ``uv`` has a platform."""
 
-MAX_ANSWER_BYTES: Final = 16 * 1024**2
-"""Of a lock: that of a thousand packages with fifty wheels each."""
-
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}")
-_PACKAGE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-
 _UNSATISFIABLE: Final = 1
 """The exit code of ``uv`` for requirements without a solution; other failures have 2."""
 
@@ -67,6 +60,11 @@ class IndexUnavailable(BuildFailed):
     """The index of packages does not answer."""
 
 
+def read_here(_account: Account | None, directory: int) -> tuple[FoundPackage, ...]:
+    """Read an answer with the rights of this process, where they are the account's."""
+    return read_answer(directory)
+
+
 @dataclass(frozen=True, slots=True)
 class Resolver:
     """Resolves requirements on this host."""
@@ -77,6 +75,7 @@ class Resolver:
     limits: Limits = field(default_factory=Limits)
     trusted: Account | None = None
     """Who resolves where the indexes have credentials: a user could read those of a process of their own."""
+    read: ReadAnswer = read_here
 
     def resolve(
         self,
@@ -120,7 +119,7 @@ class Resolver:
         exempt = [f"--no-binary={name}" for name in sorted(unbuilt)]
         options = ["--config-file=sources.toml", "--only-binary=:all:", *exempt]
         found = self._compile(wanted, facts, account, token, built, options, unbuilt)
-        return tuple(_source(each) for each in found["packages"] if each["name"] in unbuilt)
+        return tuple(_source(each) for each in found if each.name in unbuilt)
 
     def _compile(  # noqa: PLR0913, PLR0917  (one value per part of the question)
         self,
@@ -131,7 +130,7 @@ class Resolver:
         built: tuple[Built, ...],
         options: list[str],
         unbuilt: frozenset[str] = frozenset(),
-    ) -> dict[str, Any]:
+    ) -> tuple[FoundPackage, ...]:
         if self.indexes.netrc is not None and account is not None:
             account = self.trusted
         home = own_directory(self.cache_dir / "uv", account)
@@ -149,7 +148,8 @@ class Resolver:
             outcome = run(argv, work.path, environment, account, self.limits, token)
             if outcome.exit_code != 0:
                 raise _failure(outcome.exit_code, outcome.output, facts)
-            return _parse_answer(work.read("out", "pylock.toml", MAX_ANSWER_BYTES))
+            with work.opened("out") as out:
+                return self.read(account, out)
 
     def _arguments(self, work: Path, home: Path, facts: PythonFacts) -> list[str]:
         return [
@@ -158,7 +158,7 @@ class Resolver:
             *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
             *index_arguments(self.indexes),
             *[f"--find-links={work / 'held'}", f"--constraints={work / 'constraints.txt'}"],
-            f"--output-file={work / 'out' / 'pylock.toml'}",
+            f"--output-file={work / 'out' / ANSWER}",
         ]
 
 
@@ -193,14 +193,13 @@ def _project(wanted: Requirements, index: str) -> str:
     )
 
 
-def _unasked_family(found: dict[str, Any], wanted: Requirements) -> tuple[str, ...]:
+def _unasked_family(found: Iterable[FoundPackage], wanted: Requirements) -> tuple[str, ...]:
     """Return the packages of torch's family that a lock has, and that no requirement names."""
     named = {
         re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]).lower()
         for line in wanted.lines
     }
-    names = (each["name"] for each in found.get("packages", ()))
-    return tuple(name for name in names if name in FAMILY and name not in named)
+    return tuple(each.name for each in found if each.name in FAMILY and each.name not in named)
 
 
 def _write_inputs(
@@ -212,7 +211,7 @@ def _write_inputs(
     work.write("constraints.txt", "".join(f"{line}\n" for line in (*wanted.constraints, *fixed)))
     out, offered = work.directory("out"), work.directory("held")
     if held:
-        (out / "pylock.toml").write_text("".join(_preferences(held, facts)))
+        (out / ANSWER).write_text("".join(_preferences(held, facts)))
     for package in held:
         _write_stub(offered, package)
     for made in built:
@@ -248,59 +247,15 @@ def _write_stub(directory: Path, package: Installed) -> None:
 # --- what the resolver answers
 
 
-def _parse_answer(text: bytes) -> dict[str, Any]:
-    """Return the lock that the resolver has written, where its user could have written anything.
-
-    Raises:
-        BuildFailed: it is not a lock.
-    """
-    try:
-        found = tomllib.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        raise BuildFailed("the answer of the resolver cannot be read") from error
-    packages = found.get("packages", [])
-    if not isinstance(packages, list) or not all(map(_is_package, packages)):
-        raise BuildFailed("the answer of the resolver is no list of packages")
-    return {"packages": packages}
-
-
-def _is_package(found: object) -> bool:
-    """Return whether a package of a lock has a name, a version and files, each of its type."""
-    if not isinstance(found, dict):
-        return False
-    wheels, source = found.get("wheels", []), found.get("sdist", {})
-    named = isinstance(found.get("name"), str) and _PACKAGE_NAME.fullmatch(found["name"]) is not None
-    return (
-        named
-        and isinstance(found.get("version"), str)
-        and isinstance(wheels, list)
-        and all(map(_is_file, [*wheels, source]))
-    )
-
-
-def _is_file(found: object) -> bool:
-    if not isinstance(found, dict):
-        return False
-    hashes, name = found.get("hashes", {}), found.get("name", "")
-    return (
-        isinstance(name, str)
-        and isinstance(found.get("url", ""), str)
-        and _FILE_NAME.fullmatch(name or _name_in(found.get("url", "")) or "none") is not None
-        and isinstance(found.get("size", 0), int)
-        and isinstance(hashes, dict)
-        and all(isinstance(each, str) for each in hashes.values())
-    )
-
-
 def _read_lock(
-    found: dict[str, Any], wanted: Requirements, facts: PythonFacts, built: tuple[Built, ...] = ()
+    found: Iterable[FoundPackage], wanted: Requirements, facts: PythonFacts, built: tuple[Built, ...] = ()
 ) -> Lock:
     made = {each.wheel.name: each for each in built}
     sources = {}
     held = {} if wanted.own_family else {each.name: each for each in facts.installed}
     base, packages = {}, []
-    for each in found.get("packages", ()):
-        name, version = each["name"], each["version"]
+    for each in found:
+        name, version = each.name, each.version
         if name in held and version == _version(held[name]):
             base[name] = held[name].version
         else:
@@ -313,30 +268,19 @@ def _read_lock(
     return Lock(facts.python, facts.machine, tuple(packages), base, sources, isolated=isolated)
 
 
-def _name_in(url: str) -> str:
-    """Return the name of the file at an address."""
-    return unquote(urlsplit(url).path.rpartition("/")[2])
+def _source(package: FoundPackage) -> Source:
+    found = package.source
+    if found is None or found.sha256 is None:
+        fact = f"{package.name}: has no wheel, and no source distribution with a sha256"
+        raise Unresolvable(fact, "")
+    return Source(package.name, package.version, found.name, found.url, found.sha256, found.size)
 
 
-def _source(package: dict[str, Any]) -> Source:
-    try:
-        found = package["sdist"]
-        name = found.get("name") or _name_in(found["url"])
-        hashes, size = found["hashes"], found.get("size")
-        return Source(package["name"], package["version"], name, found["url"], hashes["sha256"], size)
-    except KeyError as error:
-        fact = f"{package['name']}: has no wheel, and no source distribution with a sha256"
-        raise Unresolvable(fact, "") from error
-
-
-def _wheel(package: dict[str, Any]) -> Wheel:
-    try:
-        found = package["wheels"][0]
-        url = found["url"]
-        name = found.get("name") or _name_in(url)
-        return Wheel(name, url, found["hashes"]["sha256"], found.get("size"))
-    except (KeyError, IndexError) as error:
-        raise BuildFailed(f"{package['name']}: the index has no sha256 of its wheel") from error
+def _wheel(package: FoundPackage) -> Wheel:
+    found = package.wheel
+    if found is None or found.sha256 is None:
+        raise BuildFailed(f"{package.name}: the index has no sha256 of its wheel")
+    return Wheel(found.name, found.url, found.sha256, found.size)
 
 
 def _failure(exit_code: int, output: str, facts: PythonFacts) -> BuildFailed:

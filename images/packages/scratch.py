@@ -5,22 +5,23 @@ before any program of the account runs.  From then on it opens these parts by de
 no link: their owner may have replaced anything in them.
 """
 
-import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
-from typing import Any, Final
+from stat import S_ISDIR
+from typing import Final
 
 from images.errors import BuildFailed
 from images.packages.values import Account
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][ -~]{0,999}")  # an option begins with a dash
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -61,30 +62,14 @@ class Scratch:
         finally:
             os.close(directory)
 
-    def read(self, part: str, name: str, most: int) -> bytes:
-        """Return a small file of a directory that was given away.
-
-        Raises:
-            BuildFailed: it is not there, no regular file, or larger than ``most`` bytes.
-        """
-        directory = os.open(self.path / part, _DIRECTORY)
+    @contextmanager
+    def opened(self, name: str) -> Iterator[int]:
+        """Open a directory that was given away."""
+        directory = os.open(self.path / name, _DIRECTORY)
         try:
-            file = os.open(name, _FILE, dir_fd=directory)
-        except OSError as error:
-            raise BuildFailed(f"{name}: cannot be read: {error.strerror}") from error
+            yield directory
         finally:
             os.close(directory)
-        try:
-            found = os.fstat(file)
-            if not S_ISREG(found.st_mode):
-                raise BuildFailed(f"{name}: is not a regular file")
-            with os.fdopen(file, "rb", closefd=False) as opened:
-                content = opened.read(most + 1) if found.st_size <= most else b""
-        finally:
-            os.close(file)
-        if found.st_size > most or len(content) > most:
-            raise BuildFailed(f"{name}: is larger than {most} bytes")
-        return content
 
 
 def make_scratch(parent: Path, prefix: str, account: Account | None) -> Scratch:
@@ -164,21 +149,15 @@ def _give(descriptor: int, account: Account | None) -> None:
 
 
 def parse_names(text: bytes, what: str, most: int) -> tuple[str, ...]:
-    """Return a list of short texts that the code of somebody else has answered, as JSON.
+    """Return the short lines that the code of somebody else has answered.
 
     Raises:
         BuildFailed: it is anything else.
     """
     try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BuildFailed(f"{what}: its answer is not JSON") from error
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise BuildFailed(f"{what}: its answer is not a list of requirements")
-    if len(found) > most or any(len(each) > MAX_NAME for each in found):
-        raise BuildFailed(f"{what}: its answer has more than {most} requirements, or a very long one")
-    return tuple(found)
-
-
-MAX_NAME: Final = 1000
-"""Characters of a requirement that the build of a package names."""
+        found = tuple(filter(None, text.decode().split("\n")))
+    except ValueError as error:
+        raise BuildFailed(f"{what}: its answer is no text") from error
+    if len(found) > most or not all(map(_REQUIREMENT.fullmatch, found)):
+        raise BuildFailed(f"{what}: its answer is not a list of {most} requirements at most")
+    return found

@@ -25,7 +25,7 @@ from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages.lock import Lock
 from images.packages.resolve import IndexUnavailable, Resolver, Unresolvable
-from images.packages.scratch import MAX_NAME, lend, lent_directory, parse_names
+from images.packages.scratch import lend, lent_directory, parse_names
 from images.packages.unpack import Unpacker
 from images.packages.values import Account, Built, Indexes, Limits, PythonFacts, Requirements, Source
 from images.ports import Engine, Step, StepEnd
@@ -48,7 +48,7 @@ _PACKAGES: Final = "/run/build/packages"
 _BLOCK: Final = 1024**2
 
 SCRIPT: Final = """
-import importlib, json, os, shutil, sys, tarfile, tomllib, zipfile
+import importlib, os, shutil, sys, tarfile, tomllib, zipfile
 mode, source, packages = sys.argv[1:]
 result = os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)
@@ -66,7 +66,7 @@ if os.path.exists("pyproject.toml"):
     with open("pyproject.toml", "rb") as file:
         about = tomllib.load(file).get("build-system", {})
 if mode == "declared":
-    result.write(json.dumps(about.get("requires", ["setuptools>=40.8", "wheel"])).encode())
+    result.write("\\n".join(about.get("requires", ["setuptools>=40.8", "wheel"])).encode())
 else:
     sys.path.insert(0, packages)
     os.environ["PYTHONPATH"] = packages
@@ -77,7 +77,7 @@ else:
         backend = getattr(backend, part)
     if mode == "requires":
         ask = getattr(backend, "get_requires_for_build_wheel", lambda settings: [])
-        result.write(json.dumps(list(ask({}))).encode())
+        result.write("\\n".join(ask({})).encode())
     else:
         made = os.path.basename(backend.build_wheel("/tmp/out", {}))
         result.write(made.encode() + b"\\n")
@@ -175,7 +175,7 @@ class SourceBuilder:
         with tempfile.TemporaryFile(dir=work) as answer:
             self._run("build", source, archive, needs, answer, MAX_WHEEL_BYTES, log)
             answer.seek(0)
-            name = answer.readline(MAX_NAME).decode(errors="replace").removesuffix("\n")
+            name = answer.readline(1000).decode(errors="replace").removesuffix("\n")
             if _WHEEL.fullmatch(name) is None:
                 raise Unresolvable(f"{source.package}: its build makes no wheel", "")
             with (result / name).open("xb") as wheel:

@@ -14,11 +14,12 @@ from images.digest import LABEL, VERSION_LABELS, tag
 from images.errors import BuildFailed
 from images.file_lock import locked
 from images.log import BuildLog
+from images.packages.answer import ReadAnswer
 from images.packages.layer import PackageLayer, variables
 from images.packages.lock import Lock, parse_lock
 from images.packages.mistakes import resolve_telling_all
 from images.packages.probe import probe_image
-from images.packages.resolve import Resolver
+from images.packages.resolve import Resolver, read_here
 from images.packages.sdist import SourceBuilder
 from images.packages.system import SystemStore
 from images.packages.unpack import Unpacker
@@ -42,6 +43,7 @@ class PackageSettings:
     """Who unpacks wheels; ``None``: this process."""
     limits: Limits = field(default_factory=Limits)
     builder: Literal["auto"] | BuilderKind = "auto"
+    read_answer: ReadAnswer = read_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,9 @@ class PackageStore:
         settings, place = self.settings, self.settings.cache_dir / "packages"
         builder = SourceBuilder(
             engine=self.engine,
-            resolver=Resolver(place, settings.indexes, settings.limits, settings.account),
+            resolver=Resolver(
+                place, settings.indexes, settings.limits, settings.account, settings.read_answer
+            ),
             unpacker=self._unpacker(),
             image=below,
             facts=self.facts(below),

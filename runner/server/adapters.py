@@ -85,7 +85,7 @@ class Adapters(Protocol):
     def images(self) -> Images:
         """Return the images that attempts run in."""
 
-    def packages(self, images: Images, executor: Executor) -> Packages:
+    def packages(self, images: Images, executor: Executor, users: HostUsers) -> Packages:
         """Return the packages of jobs."""
 
     def pins(self, users: HostUsers) -> MountPins:
@@ -143,9 +143,9 @@ class LocalAdapters:
         """Return the images that attempts run in."""
         return local_images(self.directory, self.settings)
 
-    def packages(self, images: Images, executor: Executor) -> Packages:
+    def packages(self, images: Images, executor: Executor, users: HostUsers) -> Packages:
         """Return the packages of jobs."""
-        return make_packages(self.directory, self.settings, images, in_container=executor.in_container)
+        return make_packages(self.directory, self.settings, images, users, in_container=executor.in_container)
 
     def pins(self, users: HostUsers) -> MountPins:
         """Return what holds the sources of mounts in place."""
@@ -210,7 +210,7 @@ class SplitAdapters:
         """Return the images that attempts run in."""
         return self.helper.images
 
-    def packages(self, _images: Images, _executor: Executor) -> Packages:
+    def packages(self, _images: Images, _executor: Executor, _users: HostUsers) -> Packages:
         """Return the packages of jobs."""
         return RemotePackages(self.helper)
 

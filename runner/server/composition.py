@@ -116,7 +116,7 @@ def build(
     code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
     code.in_use = partial(_snapshots_in_use, directory, store)
     images, network = adapters.images(), adapters.network(executor)
-    packages = adapters.packages(images, executor)
+    packages = adapters.packages(images, executor, users)
     verifier, verification_queue = adapters.verifier(users), FairExecutor("verification")
     attempt_service = AttemptService(
         AttemptConfig(

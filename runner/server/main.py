@@ -173,7 +173,9 @@ def _privileged_site(start: DaemonStart, daemon_uid: int) -> PrivilegedSite:
         allows_dockerfiles=settings.allows_dockerfiles,
         make_executor=partial(local_executor, directory, settings),
         images=images,
-        make_packages=lambda kind: make_packages(directory, settings, images, in_container=kind == "docker"),
+        make_packages=lambda kind: make_packages(
+            directory, settings, images, users, in_container=kind == "docker"
+        ),
         image_records=image_settings(directory, settings).cache_dir,
         users=users,
         pins=PinnedMounts(directory / "pins", users),

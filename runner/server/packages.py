@@ -1,20 +1,26 @@
 """The packages of jobs, made from the settings of the operator."""
 
 import os
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from images.errors import BuildFailed
 from images.own import DockerfileImages, DockerfileRules
+from images.packages.answer import FoundPackage, read_answer
 from images.packages.environment import EnvironmentStore, host_facts
 from images.packages.resolve import Resolver
 from images.packages.store import PackageSettings, PackageStore
 from images.packages.values import Account, Indexes, Limits
 from runner.adapters.docker.packages import DockerPackages
+from runner.adapters.host.users import HostUsers
 from runner.adapters.process.packages import HostPackages
+from runner.base.errors import RunnerError
 from runner.core.ports.images import Images
 from runner.core.ports.packages import Packages
 from runner.core.ports.store import JobRow, JobStore
+from runner.core.ports.users import User
 from runner.files.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -27,11 +33,13 @@ UNPACKS: Final = 65531
 No account and no job has them: jobs of root, which run as 65532, must not reach the wheels of others."""
 
 
-def make_packages(directory: Path, settings: Settings, images: Images, *, in_container: bool) -> Packages:
+def make_packages(
+    directory: Path, settings: Settings, images: Images, users: HostUsers, *, in_container: bool
+) -> Packages:
     """Return the packages of jobs, as layers of images or as environments of this host."""
     run_as = settings.root_jobs_run_as
     account = Account(run_as.uid, run_as.gid) if os.geteuid() == 0 else None
-    known = package_settings(directory, settings)
+    known = replace(package_settings(directory, settings), read_answer=partial(_read_answer, users))
     if in_container:
         engine = partial(image_engine, settings.engine, settings.registry_login)
         return DockerPackages(
@@ -41,8 +49,21 @@ def make_packages(directory: Path, settings: Settings, images: Images, *, in_con
             account,
             settings.packages.keep_bytes,
         )
-    resolver = Resolver(known.cache_dir / "packages", known.indexes, known.limits, known.account)
+    resolver = Resolver(
+        known.cache_dir / "packages", known.indexes, known.limits, known.account, known.read_answer
+    )
     return HostPackages(EnvironmentStore(known, cache(host_facts)), resolver, account)
+
+
+def _read_answer(users: HostUsers, account: Account | None, directory: int) -> tuple[FoundPackage, ...]:
+    """Read the answer of a resolver; that of an account is read by a worker of this user."""
+    if account is None:
+        return read_answer(directory)
+    who = User(account.uid, account.gid, account.groups, str(account.uid))
+    try:
+        return users.work(who).read_answer(directory)
+    except (RunnerError, ValueError) as error:
+        raise BuildFailed(f"the answer of the resolver cannot be read: {error}") from error
 
 
 def dockerfile_rules(settings: Settings) -> DockerfileRules:

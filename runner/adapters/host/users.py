@@ -183,7 +183,7 @@ class HostUsers:
         """
         shown = submission.shown or submission.path
         with _told_about(shown):
-            found: WrittenJobs = self._work(who).read_jobs(
+            found: WrittenJobs = self.work(who).read_jobs(
                 submission.path, submission.text, submission.name, submission.shown, submission.instead
             )
         return found
@@ -191,14 +191,14 @@ class HostUsers:
     def find_place(self, who: User, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
         """Return where a value stands in a job file; none if its worker has no answer."""
         try:
-            found: Position | None = self._work(who).find_place(text, number, path)
+            found: Position | None = self.work(who).find_place(text, number, path)
         except (UsageError, Unavailable):
             return None
         return found
 
     def has_schedule(self, who: User, text: bytes) -> bool:
         """Return whether a job file has a schedule, valid or not."""
-        return bool(self._work(who).has_schedule(text))
+        return bool(self.work(who).has_schedule(text))
 
     def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> "Collected":
         """Return the requirements of a job; they are read by a worker of its submitter's.
@@ -209,7 +209,7 @@ class HostUsers:
             Unavailable: the file systems of the submitter do not answer.
         """
         with _told_about("image.requirements" if not isinstance(asked, str) else asked):
-            found: Collected = self._work(who).read_requirements(base, asked)
+            found: Collected = self.work(who).read_requirements(base, asked)
         return found
 
     def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
@@ -221,7 +221,7 @@ class HostUsers:
             Unavailable: the file systems of the submitter do not answer.
         """
         with _told_about(path):
-            self._work(who).check_dockerfile(base, path, offered)
+            self.work(who).check_dockerfile(base, path, offered)
 
     def stream_code_as_user(
         self,
@@ -319,7 +319,7 @@ class HostUsers:
         for each in made:
             each.end()
 
-    def _work(self, who: User) -> "UserWork":
+    def work(self, who: User) -> "UserWork":
         """Return what the workers of a user do."""
         work: UserWork = _calls().proxy("user", partial(self._workers.exchange, who, TEXT_S))
         return work

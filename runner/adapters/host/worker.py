@@ -21,10 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+from images.errors import BuildFailed
+from images.packages.answer import FoundPackage, read_answer
 from jobs.contract import profiles_dir
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
 from runner.adapters.host.user_files import OwnFiles, UserFiles
-from runner.adapters.rpc.calls import Calls, Interface
+from runner.adapters.rpc.calls import Calls, Descriptor, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
 from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
 from runner.base.errors import Unavailable, UsageError
@@ -79,6 +81,9 @@ class UserWork(UserFiles, Protocol):
     def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
         """Check the Dockerfile of a job; may raise WrittenWrongly."""
 
+    def read_answer(self, directory: Descriptor) -> tuple[FoundPackage, ...]:
+        """Return the packages that the resolver has found; may raise BuildFailed."""
+
 
 def _arguments_of_missing(error: BaseException) -> tuple[object, ...]:
     return (str(error.path), error.fact) if isinstance(error, MissingFile) else ()
@@ -94,7 +99,7 @@ CALLS: Final = Calls(
         {
             WrittenWrongly: _arguments_of_wrong,
             MissingFile: _arguments_of_missing,
-            PathRefusedError: text_alone,
+            **dict.fromkeys((PathRefusedError, BuildFailed), text_alone),
         }
     ),
 )
@@ -123,6 +128,9 @@ class OwnWork(OwnFiles):
 
     def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
         _as_values(lambda: check_dockerfile(_read_small, base, path, offered))
+
+    def read_answer(self, directory: int) -> tuple[FoundPackage, ...]:
+        return read_answer(directory)
 
 
 def _as_values(work: Callable[[], T]) -> T:

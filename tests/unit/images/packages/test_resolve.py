@@ -7,6 +7,7 @@ import pytest
 
 from images.errors import BuildFailed
 from images.packages import resolve
+from images.packages.answer import FoundFile, FoundPackage
 from images.packages.family import own_family
 from images.packages.resolve import IndexUnavailable, Unresolvable, platform
 from images.packages.scratch import Scratch
@@ -62,14 +63,12 @@ def test_another_torch_is_one_that_the_image_does_not_hold(line: str, own: bool)
 
 
 def test_what_comes_from_the_image_needs_no_wheel() -> None:
-    wheel = {"url": "https://index/a%20b/tqdm-4.0-py3-none-any.whl", "size": 7, "hashes": {"sha256": "aa"}}
-    found = {
-        "packages": [
-            {"name": "numpy", "version": "2.4.6+image", "wheels": [{"url": "file:///x"}]},
-            {"name": "torch", "version": "2.13.0+cpu", "wheels": [{"url": "file:///y"}]},
-            {"name": "tqdm", "version": "4.0", "wheels": [wheel]},
-        ]
-    }
+    wheel = FoundFile("tqdm-4.0-py3-none-any.whl", "https://index/tqdm-4.0-py3-none-any.whl", "aa", 7)
+    found = (
+        FoundPackage("numpy", "2.4.6+image", FoundFile("x", "file:///x")),
+        FoundPackage("torch", "2.13.0+cpu", FoundFile("y", "file:///y")),
+        FoundPackage("tqdm", "4.0", wheel),
+    )
     lock = resolve._read_lock(found, Requirements(("tqdm",)), FACTS)
     assert lock.base == {"numpy": "2.4.6", "torch": "2.13.0+cpu"}
     assert [(each.name, each.wheel.name, each.wheel.size) for each in lock.packages] == [
@@ -78,7 +77,7 @@ def test_what_comes_from_the_image_needs_no_wheel() -> None:
 
 
 def test_a_package_without_a_hash_is_refused() -> None:
-    found = {"packages": [{"name": "tqdm", "version": "4.0", "wheels": [{"url": "https://index/t.whl"}]}]}
+    found = (FoundPackage("tqdm", "4.0", FoundFile("t.whl", "https://index/t.whl")),)
     with pytest.raises(BuildFailed, match="tqdm: the index has no sha256 of its wheel"):
         resolve._read_lock(found, Requirements(("tqdm",)), FACTS)
 

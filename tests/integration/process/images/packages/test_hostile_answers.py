@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,14 +13,17 @@ from images.docker_engine import _take_result
 from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages import program, resolve
+from images.packages.answer import FoundFile, FoundPackage
 from images.packages.lock import Lock
 from images.packages.probe import parse_facts
 from images.packages.resolve import Resolver, Unresolvable
-from images.packages.scratch import Scratch, own_directory, parse_names, remove_tree, scratch
+from images.packages.scratch import own_directory, parse_names, remove_tree, scratch
 from images.packages.sdist import SourceBuilder, download
 from images.packages.unpack import Unpacker
 from images.packages.values import Account, Indexes, Installed, Limits, PythonFacts, Requirements, Source
 from images.ports import Step, StepEnd
+from runner.adapters.host.users import HostUsers
+from runner.server import packages
 from tests.fakes.engine.image_engine import FakeEngine
 
 FACTS = PythonFacts("3.11", "x86_64", (2, 36), "/usr/bin/python3.11", (), ())
@@ -72,16 +75,32 @@ def make_sparse(path: Path) -> None:
         file.truncate(400 * 1024**2)
 
 
-def answer_of(work: Path, fill: Callable[[Path], object]) -> Scratch:
-    made = Scratch(work, None)
-    fill(made.directory("out") / "answer")
-    return made
+@pytest.fixture(scope="module")
+def users() -> Iterator[HostUsers]:
+    made = HostUsers()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["here", pytest.param("worker", marks=as_root)])
+def read(request: pytest.FixtureRequest, users: HostUsers) -> Callable[[Path], object]:
+    """Reads the answer in a directory, as the daemon has it read."""
+
+    def read(directory: Path) -> object:
+        os.chown(directory, PERSON.uid, PERSON.gid) if request.param == "worker" else None
+        opened = os.open(directory, os.O_RDONLY)
+        try:
+            return packages._read_answer(users, PERSON if request.param == "worker" else None, opened)
+        finally:
+            os.close(opened)
+
+    return read
 
 
 @pytest.mark.parametrize(
     ("fill", "fact"),
     [
-        (make_sparse, "is larger than 1000 bytes"),
+        (make_sparse, "is larger than"),
         (lambda path: path.symlink_to("/etc/shadow"), "cannot be read"),
         (os.mkfifo, "is not a regular file"),
         (lambda path: path.mkdir(), "is not a regular file"),
@@ -90,10 +109,11 @@ def answer_of(work: Path, fill: Callable[[Path], object]) -> Scratch:
     ids=["sparse", "link", "fifo", "directory", "none"],
 )
 def test_what_a_program_leaves_is_read_only_if_it_is_a_small_file(
-    tmp_path: Path, fill: Callable[[Path], object], fact: str
+    tmp_path: Path, fill: Callable[[Path], object], fact: str, read: Callable[[Path], object]
 ) -> None:
-    with pytest.raises(BuildFailed, match=fact):
-        answer_of(tmp_path, fill).read("out", "answer", 1000)
+    fill(tmp_path / "pylock.toml")
+    with pytest.raises(BuildFailed, match=rf"^pylock.toml: {fact}[^\n]*$"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -102,19 +122,32 @@ def test_what_a_program_leaves_is_read_only_if_it_is_a_small_file(
         b"[" * 100_000,
         b"packages = " + b"[" * 100_000,
         b"packages = 5",
+        b"packages = [5]",
         b"[[packages]]\nname = '../../etc/x'\nversion = '1'",
         b"[[packages]]\nname = 'x'\nversion = '1'\nwheels = 5",
         b"[[packages]]\nname = 'x'\nversion = '1'\nwheels = [{url = 5}]",
+        b"[[packages]]\nname = 'x'\nversion = '1'\nwheels = [{url = 'https://i/x.whl', size = 'x'}]",
         b"[[packages]]\nname = 'x'\nversion = '1'\nsdist = {url = 'https://i/..%2F..%2Fetc%2Fcron.d%2Fx'}",
         b"\xff",
     ],
 )
-def test_a_lock_that_is_none_is_a_failure(text: bytes) -> None:
-    with pytest.raises(BuildFailed, match="the answer of the resolver"):
-        resolve._parse_answer(text)
+def test_a_lock_that_is_none_is_a_failure(
+    text: bytes, tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / "pylock.toml").write_bytes(text)
+    with pytest.raises(BuildFailed, match=r"^the answer of the resolver [^\n]*$"):
+        read(tmp_path)
 
 
-@pytest.mark.parametrize("text", [b"5", b"{}", b"[5]", b"[" * 100_000, b"", b'["' + b"x" * 2000 + b'"]'])
+def test_an_answer_comes_back_as_values(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    wheel = "{url = 'https://i/a%2Bb/x-1.whl', size = 3, hashes = {sha256 = 'ab'}}"
+    (tmp_path / "pylock.toml").write_text(f"[[packages]]\nname = 'x'\nversion = '1'\nwheels = [{wheel}]")
+    assert read(tmp_path) == (
+        FoundPackage("x", "1", FoundFile("x-1.whl", "https://i/a%2Bb/x-1.whl", "ab", 3)),
+    )
+
+
+@pytest.mark.parametrize("text", [b"{}", b"-r /etc/passwd", b"\xff", b"x" * 2000, b"a\n" * 11, b"a\x00"])
 def test_an_answer_of_another_shape_is_a_failure(text: bytes) -> None:
     with pytest.raises(BuildFailed, match=r"x-1\.tar\.gz: its answer"):
         parse_names(text, "x-1.tar.gz", 10)
@@ -152,7 +185,7 @@ def build(tmp_path: Path, **answers: bytes) -> Path:
     source.write_bytes(b"an archive")
     digest = hashlib.sha256(b"an archive").hexdigest()
     indexes = Indexes(find_links=(str(folder),))
-    engine = PlayedEngine(answers={"declared": b"[]", "requires": b"[]", "build": b"", **answers})
+    engine = PlayedEngine(answers={"declared": b"", "requires": b"", "build": b"", **answers})
     builder = SourceBuilder(
         engine=lambda: engine,
         resolver=PlayedResolver(tmp_path, indexes),
@@ -176,8 +209,8 @@ def test_a_build_gives_its_wheel_by_its_output_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answers", "fact"),
     [
-        ({"requires": b"5"}, "x-1.tar.gz: its build: its answer is not a list of requirements"),
-        ({"declared": b"{"}, "x-1.tar.gz: its build: its answer is not JSON"),
+        ({"requires": b"--index-url=x"}, "x-1.tar.gz: its build: its answer is not a list of 200"),
+        ({"declared": b"\xff"}, "x-1.tar.gz: its build: its answer is no text"),
         ({"build": b"5"}, "x: its build makes no wheel"),
         ({"build": b"../../../etc/x.whl\nPK"}, "x: its build makes no wheel"),
         ({"build": b""}, "x: its build makes no wheel"),

@@ -1,7 +1,7 @@
 """One long training and six short ones on a machine with room for one: the same day in two orders.
 
-The order ``attained`` lets the long training save and give way; each short one starts within seconds.  With
-``fifo`` they wait until the long training ends.  The weights of the long training must be equal in both, and
+The order ``attained`` lets the long training save and be preempted; each short one starts within seconds.
+With ``fifo`` they wait until the long training ends.  Its weights must be equal in both, and
 equal to those of a run that nobody disturbed.  The machine is made small by the setting ``cpus: 1``: a
 processor stands in for the device, because not every machine has one.  Both days are played at once, each by
 a daemon of its own, so that a machine with two processors needs the time of one day for both.
@@ -136,7 +136,7 @@ def day(daemon: Daemon, long_steps: int) -> Day:
             daemon.until_step("long", long_steps * (number + 1) // (SHORT_JOBS + 1))
         daemon.submit(name, SHORT_STEPS)
     daemon.runner("wait", "long", *names)
-    events = [line for line in daemon.runner("events", "long").splitlines() if "gave way" in line]
+    events = [line for line in daemon.runner("events", "long").splitlines() if "was preempted" in line]
     found = {name: daemon.job(name) for name in ("long", *names)}
     return tell(daemon.order, found, names, events)
 
@@ -186,7 +186,7 @@ def main() -> int:
     )
     equal = attained.weights == fifo.weights
     print(f"weights of the long training: {'equal, bit for bit' if equal else 'DIFFERENT'}; "
-          f"it gave way {attained.attempts - 1} times, and was not disturbed with fifo")  # fmt: skip
+          f"it was preempted {attained.attempts - 1} times, and was not disturbed with fifo")  # fmt: skip
     print(f"all in {time.monotonic() - began:.0f} s")
     return 0 if equal and attained.attempts > 1 and fifo.attempts == 1 else 1
 

@@ -56,16 +56,16 @@ def measure(scratch: Scratch) -> Iterator[Line]:
 
 
 AIM_ATTAINED: Final = 2.0
-"""A plan in which jobs may give way costs at most so many times one in the order ``fair``."""
+"""A plan in which jobs may be preempted costs at most so many times one in the order ``fair``."""
 
 GIVING_WAY: Final = {
-    "attained full": ("256 devices lent", "full"),
+    "attained full": ("256 devices allocated", "full"),
     "attained some": ("a quarter of 256 devices free", "some"),
-    "attained kept": ("256 devices lent, nobody may give way", "full"),
+    "attained kept": ("256 devices allocated, nobody may be preempted", "full"),
 }
 
 LABELS: Final = {
-    "full": "256 devices lent",
+    "full": "256 devices allocated",
     "some": "a quarter of 256 devices free",
     "empty": "256 devices free",
     "capped": "every owner at a quota",

@@ -5,7 +5,7 @@ ones while those work.  A processor stands in for a device, so that every machin
 devices than processors slow all queues down alike.  The slowdown of a training is the time from its
 submission to its end, by the time that its kind takes alone on the idle machine.
 
-In the order ``fair`` nobody is made to give way, so its weights are the untouched ones, and those of all
+In the order ``fair`` nobody is preempted, so its weights are the untouched ones, and those of all
 others must be equal to them.
 """
 
@@ -107,7 +107,7 @@ class Days:
     def weights_line(self, label: str) -> Result:
         """Return how many weights are not those of the other day, whose trainings nobody disturbed."""
         disturbed = [sum(end.starts > 1 for end in each.values()) for each in (self.ours, self.theirs)]
-        note = f"{disturbed[0]} trainings gave way; of those beside, {disturbed[1]}"
+        note = f"{disturbed[0]} trainings were preempted; of those beside, {disturbed[1]}"
         series = Series(f"weights that are not the untouched ones', {label}", "jobs", (float(self.differ()),))
         return Result(BENCH, series, None, Aim(0, "p50"), note)
 

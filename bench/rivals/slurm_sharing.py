@@ -161,7 +161,7 @@ class SlurmDay:
 def write_script(place: Path, spec: Mapping[str, Any], launch: str = "") -> Path:
     """Make a run directory as the daemon does, and return a script that runs its program.
 
-    In a job of Slurm, ``launch`` is ``srun``, whose processes get SIGTERM when the job is to give way.
+    In a job of Slurm, ``launch`` is ``srun``, whose processes get SIGTERM when the job is to be preempted.
     """
     run_dir = HostRunDirectory(place / "job", Owner(os.geteuid(), os.getegid(), "bench"))
     run_dir.create()

@@ -81,7 +81,7 @@ class QueueTerms:
     after: tuple[Dependency, ...] = ()
     sweep: JobArray | None = None
     saves_when_asked: bool = True
-    preemptible: bool = True  # it may give way to jobs with less attained service
+    preemptible: bool = True  # it may be preempted for jobs with less attained service
 
 
 class Agent(Protocol):

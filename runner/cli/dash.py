@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="PORT, HOST:PORT, or the path of a socket.  [a free port of 127.0.0.1; on a shared server a socket]",
 )
-@click.option("--read-only", is_flag=True, help="Change nothing, whoever asks.")
+@click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option(
     "--behind-proxy",
     "proxied",

@@ -414,7 +414,7 @@ def attempt_cells(attempt: AttemptResponse) -> tuple[object, ...]:
 
 def intruders(device: Mapping[str, Any]) -> str:
     """Return the foreign processes on an allocated device; for other devices the reason names them."""
-    if device.get("state") != "lent":
+    if device.get("state") != "allocated":
         return ""
     strangers = [each for each in device.get("processes") or () if each["foreign"]]
     named = (", ".join(map(str, _known(each))) for each in strangers)

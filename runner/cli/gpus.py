@@ -53,7 +53,7 @@ def gpus(context: click.Context, *, as_json: bool) -> None:
     _print(answer["devices"], as_json=as_json)
     if not answer["devices"]:
         memory = answer["memory_bytes"] / GIB
-        limits = f"{answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are lent"
+        limits = f"{answer['cpus']:g} CPUs and {memory:.4g} GiB of memory are allocated"
         if answer["cpus"] >= NO_LIMIT_CPUS:
             limits = "jobs run elsewhere, and the settings limit neither their CPUs nor their memory"
         complain(f"no GPU here; {limits}")
@@ -131,7 +131,7 @@ def cells(device: Device, now: float) -> Iterator[str]:
     yield device["state"]
     yield formatting.age(device["since"], now)
     has = ", ".join(holders(device))
-    reason = "" if device["state"] == "lent" else device["reason"]  # that reason names the holder
+    reason = "" if device["state"] == "allocated" else device["reason"]  # that reason names the holder
     yield "; ".join(each for each in (has, formatting.intruders(device), reason) if each) or "-"
 
 

@@ -37,7 +37,7 @@ def shell(
     command: tuple[str, ...],
     **options: Any,  # noqa: ANN401  values of click
 ) -> None:
-    """Run a shell, or COMMAND, as a job with this terminal, on lent devices.
+    """Run a shell, or COMMAND, as a job with this terminal, on allocated devices.
 
     The options are those of "runner run". The job waits in the queue in the class "interactive" and starts
     in a copy of the current directory. Ctrl-p Ctrl-q leaves the terminal; the job goes on, also while the

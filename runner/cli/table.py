@@ -27,7 +27,7 @@ LAST_COLUMN: Final = 16
 """The width that should be left to the last column of a table."""
 
 STATE_COLOURS: Final = {
-    "lent": "32", "running": "32", "starting": "32", "succeeded": "32", "free": "", "preparing": "36",
+    "allocated": "32", "running": "32", "starting": "32", "succeeded": "32", "free": "", "preparing": "36",
     "stopping": "33", "held": "33", "cancelled": "33", "dirty": "33", "drained": "33",
     "failed": "31", "foreign": "31", "quarantined": "31",
 }  # fmt: skip

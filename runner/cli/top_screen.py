@@ -75,7 +75,7 @@ def _device(device: Json, style: Style) -> tuple[Cell, ...]:
     return (
         Cell(_text(device.get("name") or device["uuid"])),
         Cell(_short(_text(device.get("model")))),
-        _bar(None if util is None else util / 100, style, low_is_bad=state == "lent"),
+        _bar(None if util is None else util / 100, style, low_is_bad=state == "allocated"),
         Cell(_memory(device, share), right=True),
         Cell(_unit(device.get("temperature_c"), "C"), _hot(device.get("temperature_c")), right=True),
         Cell(_unit(device.get("power_w"), "W"), right=True),
@@ -87,7 +87,7 @@ def _device(device: Json, style: Style) -> tuple[Cell, ...]:
 
 def _whose(device: Json, state: str, holders: Iterable[Json]) -> Cell:
     """Return the holders of a device and foreign processes on it, or the reason why it is not available."""
-    if state != "lent":
+    if state != "allocated":
         return Cell(_text(device.get("reason")))
     strangers = formatting.intruders(device)
     return Cell(_text("; ".join(filter(None, (_owners(holders), strangers)))), "31" if strangers else "")

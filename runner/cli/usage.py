@@ -17,8 +17,8 @@ LONGEST_S: Final = 3660 * 86400
 """As far back as the daemon can look."""
 
 COLUMNS: Final = ("DEVICE HOURS", "CPU HOURS", "SHARE", "EFFICIENCY", "UTILISATION", "ATTEMPTS")
-SWITCHES: Final = ("GAVE WAY", "COST", "PREFERRED", "SPARED WAIT")
-"""Shown where some job has given way to another."""
+SWITCHES: Final = ("PREEMPTED", "COST", "PREFERRED", "SPARED WAIT")
+"""Shown where some job has been preempted for another."""
 
 
 @click.command()
@@ -42,14 +42,14 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
     and work after the newest checkpoint of a failed attempt. UTILISATION is the mean over the allocated
     devices.
 
-    Where jobs have given way to others, GAVE WAY is how often, and COST the hours of devices (of CPUs where
-    no device was allocated) from the request to the release and for the next start, or for work that was
-    lost. PREFERRED is how often jobs gave way to these, and SPARED WAIT the waiting that this spared them, as
-    the queue estimated it.
+    PREEMPTED is how often jobs were preempted, and COST the hours of devices (of CPUs where no device was
+    allocated) from the request to the release and for the next start, or for work that was lost. PREFERRED
+    is how often others were preempted for these, and SPARED WAIT the waiting that this spared them, as the
+    queue estimated it. These columns appear once jobs have been preempted.
 
-    In a pipe, tabs separate name, device hours, CPU hours, share, efficiency, utilisation, attempts, and how
-    often jobs gave way, the hours that it cost, how often they were preferred, and the hours of waiting that
-    this spared; shares range from 0 to 1, and there is no header and no total.
+    In a pipe, tabs separate name, device hours, CPU hours, share, efficiency, utilisation, attempts,
+    preemptions, the hours that they cost, how often others were preempted, and the hours of waiting that this
+    spared; shares range from 0 to 1, and there is no header and no total.
     """
     if not since:
         raise click.BadParameter("must be more than 0", param_hint="--since")
@@ -78,7 +78,7 @@ def make_usage_table(answer: Json) -> Table:
     columns = (answer["by"].upper(), *COLUMNS, *(SWITCHES if switches else ()))
     hours = "CPU HOURS" if whole["device_s"] else "DEVICE HOURS"
     spare = ("ATTEMPTS", hours, "UTILISATION", "EFFICIENCY")
-    return Table(columns, rows, empty="nothing was lent", spare=spare)
+    return Table(columns, rows, empty="nothing was allocated", spare=spare)
 
 
 def format_share(answer: Json) -> str:
@@ -86,11 +86,11 @@ def format_share(answer: Json) -> str:
     whole, all_ = answer["total"], answer["there"]
     name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")
     share = whole[name] / all_[name] if all_[name] else 0.0
-    lent = f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were lent ({share:.0%})"
+    lent = f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were allocated ({share:.0%})"
     budget, cost_s = answer.get("switching_budget"), whole.get("gave_way_cost_s", 0)
     if budget is None or not whole.get("gave_way") or not whole[name]:
         return lent
-    return f"{lent}; giving way cost {cost_s / whole[name]:.2%} of that, and may cost {budget:.2%}"
+    return f"{lent}; preemption cost {cost_s / whole[name]:.2%} of that, and may cost {budget:.2%}"
 
 
 def _cells(use: Json) -> tuple[Cell, ...]:
@@ -119,7 +119,7 @@ def _row(use: Json) -> tuple[object, ...]:
     shares = (
         None if use[name] is None else round(use[name], 4) for name in ("share", "efficiency", "utilisation")
     )
-    # An older daemon tells nothing about jobs that gave way.
+    # An older daemon tells nothing about preemptions.
     cost_h, spared_h = (round(use.get(name, 0) / 3600, 4) for name in ("gave_way_cost_s", "spared_wait_s"))
     switches = (use.get("gave_way", 0), cost_h, use.get("preferred", 0), spared_h)
     return (use["who"], *hours, *shares, use["attempts"], *switches)

@@ -195,7 +195,7 @@ def start(endpoint: Endpoint, tell: Tell) -> None:
         Unavailable: the daemon did not start; the message has the last line of its log.
     """
     if endpoint.state_dir is None:
-        raise NoDaemon(f"{endpoint.socket}: no daemon answers; whoever set it up must start it")
+        raise NoDaemon(f"{endpoint.socket}: no daemon answers; its operator must start it")
     _tell_of_local_place(endpoint.state_dir, tell)
     with _open_log(endpoint.state_dir) as log, _start_lock(endpoint, tell) as start_lock:
         if start_lock is None:

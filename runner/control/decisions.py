@@ -239,7 +239,7 @@ def _honour_request(
 
 
 def _failed_to_save(state: Stopping, facts: Facts) -> str:
-    """Return what became of an attempt that was to save, give way and did not end by that; "" if it did."""
+    """Return the fate of an attempt that was to save and leave and did not end by that; "" if it did."""
     cause = facts.get("cause")
     if state.reason is not StopReason.PREEMPTION or state.killed or cause in _ENDS_WHEN_ASKED:
         return ""
@@ -256,13 +256,13 @@ _ENDS_WHEN_ASKED: Final = frozenset(
 
 
 def _has_let_grace_pass(context: Context, row: JobRow, state: Stopping, findings: ExitFindings) -> bool:
-    """Return whether a job that saves when it is asked had to be killed when it was to give way."""
+    """Return whether a job that saves when it is asked had to be killed when it was to be preempted."""
     asked = state.killed and state.reason is StopReason.PREEMPTION
     return asked and (findings.saves_when_asked or context.attempt_service.terms(row).saves_when_asked)
 
 
 def _charge_for_grace(decision: PolicyDecision, job: Job, situation: Situation) -> PolicyDecision:
-    """Return the decision about an attempt that gave way only when it was killed, as its job's own fault."""
+    """Return the decision about an attempt that was preempted only when it was killed, as its job's fault."""
     if decision.action.verb is not Verb.RESUME:
         return decision
     facts = decision.facts
@@ -294,7 +294,7 @@ def _time_limit_reason(job: Job, state: Stopping) -> str:
 
 def _request_reason(state: Stopping) -> str:
     if state.reason is StopReason.PREEMPTION:
-        return f"gave way to job {state.by}"
+        return f"was preempted for job {state.by}"
     return f"{'held' if state.reason is StopReason.HOLD else state.reason}, as asked"
 
 

@@ -80,7 +80,7 @@ class CommandDispatcher:
     def execute(self, tracked: TrackedJob, commands: tuple[Command, ...], *, was_told: bool = True) -> None:
         """Give commands for a job; what they bring about becomes messages.
 
-        ``was_told``: an attempt that is to give way may know it already, from an earlier try.
+        ``was_told``: an attempt that is to be preempted may know it already, from an earlier try.
         """
         for command in commands:
             execute_one = self._execute if was_told else self._execute_unless_called_off
@@ -161,7 +161,7 @@ class CommandDispatcher:
             self.inbox.put(Call(partial(self._record_success, job_id)))
 
     def _execute_unless_called_off(self, row: JobRow, command: Command) -> None:
-        """Execute a command; an attempt that need not give way any more, or cannot save, is not told."""
+        """Execute a command; an attempt that need not be preempted any more, or cannot save, is not told."""
         state = row.job.state
         if isinstance(command, Terminate) and isinstance(state, Stopping) and state.started is not None:
             called_off = self._called_off(row, state)
@@ -172,14 +172,14 @@ class CommandDispatcher:
         self._execute(row, command)
 
     def _called_off(self, row: JobRow, state: Stopping) -> SwitchCalledOff | None:
-        """Return that an attempt need not give way, or could not save; None if it is to be told."""
+        """Return that an attempt need not be preempted, or could not save; None if it is to be told."""
         if state.reason is not StopReason.PREEMPTION:
             return None
         now, number = self.context.clock.now(), state.attempt.number
         other = self.tracked_jobs.get(state.by or "")
         if other is None or not isinstance(other.row.job.state, Queued):
             is_now = "has ended" if other is None else f"is {other.row.job.state.kind}"
-            return SwitchCalledOff(now, number, f"job {state.by}, for which it was to give way, {is_now}")
+            return SwitchCalledOff(now, number, f"job {state.by}, for which it was to be preempted, {is_now}")
         lacks = self.context.attempt_service.lacks_room_to_save(row, state.attempt)
         if not lacks:
             return None

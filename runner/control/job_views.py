@@ -316,7 +316,7 @@ class JobViews:
         return snapshot.RESTART_S if known is None else known[1]
 
     def _follow_switch(self, was_running: RunningJob | None, tracked: TrackedJob) -> None:
-        """Learn what a switch has cost, when a job that gave way has left its devices."""
+        """Learn what a switch has cost, when a job that was preempted has left its devices."""
         job, now_s = tracked.row.job, self.context.clock.monotonic()
         pending = self.pending.get(job.id)
         if pending is not None and pending.queued_s is not None:
@@ -326,7 +326,7 @@ class JobViews:
         elif isinstance(job.state, Finished):
             self.switching.forget(job.id)
         elif isinstance(job.state, Running):
-            self.switching.told.pop(job.id, None)  # the switch was called off
+            self.switching.told.pop(job.id, None)  # the switch was cancelled
         elif was_running is not None and job.id not in self.running and job.id in self.switching.told:
             devices = billed_devices(was_running.request, self.context.site.rules)
             half_life_s = self.context.site.rules.half_life_s

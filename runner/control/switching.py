@@ -17,7 +17,7 @@ from runner.core.scheduler.fairshare import decay_usage
 from runner.core.scheduler.snapshot import RESTART_S
 
 STAYS_S: Final = 60.0
-"""How long a job that had no room to save does not have to give way."""
+"""How long a job that had no room to save is not preempted."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class SwitchingCosts:
     _at_s: float = 0.0
 
     def left(self, job_id: str, now_s: float, devices: float, restart_s: float, half_life_s: float) -> None:
-        """Note that a job that was told to give way has left its devices."""
+        """Note that a job that was told to be preempted has left its devices."""
         told_s = self.told.pop(job_id)
         self.saves_s[job_id] = now_s - told_s
         earlier_device_s = self.spent_device_s(now_s, half_life_s)
@@ -88,6 +88,6 @@ class SwitchingCosts:
 
 
 def _was_charged(decision: Mapping[str, Any]) -> bool:
-    """Return whether an attempt was charged for giving way: that is so only if it had to be killed."""
+    """Return whether an attempt was charged for its preemption: that is so only if it had to be killed."""
     facts, verdict = decision.get("facts", {}), decision.get("verdict", {})
     return facts.get("killed_by") == "preemption" and bool(verdict.get("charged"))

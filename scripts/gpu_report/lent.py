@@ -57,7 +57,9 @@ def _allocated(server: Daemon, base: float) -> Iterator[Finding]:
         f" {'no' if quiet else 'a'} foreign process reported"
     )
     yield checked(
-        "the device is allocated to a job", summary, good=held["state"] == "lent" and has == [job] and quiet
+        "the device is allocated to a job",
+        summary,
+        good=held["state"] == "allocated" and has == [job] and quiet,
     )
     began = time.monotonic()
     server.report_memory(used_gib=base, pids={})

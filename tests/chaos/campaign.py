@@ -484,7 +484,7 @@ def _all_can_be_lent(load: Load) -> Iterator[str]:
     [job_id] = list(load.expected.values())[-1].ids
     done, job = load.daemon.client.wait(job_id, patience(120))
     if not done or job["outcome"] != "succeeded":
-        yield f"not everything can be lent: {job['state']}: {load.daemon.client.why(job_id)['why']}"
+        yield f"not everything can be allocated: {job['state']}: {load.daemon.client.why(job_id)['why']}"
 
 
 # --- the program

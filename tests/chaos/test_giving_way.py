@@ -1,4 +1,4 @@
-"""Jobs that give way to others, when something goes wrong: what it costs, whom, and what they are told.
+"""Preempted jobs, when something goes wrong: what it costs, whom, and what they are told.
 
 A door before the engine tells the moments of a switch apart to the request, as in ``test_daemon_killed``.
 """
@@ -57,7 +57,7 @@ def causes(daemon: Service, job_id: str) -> list[str]:
 
 SWITCH: Final = [
     Moment("recorded and not told", "before", "/kill?signal=15"),
-    Moment("told to give way", "after", "/kill?signal=15"),
+    Moment("told to be preempted", "after", "/kill?signal=15"),
     Moment("end recorded, container still there", "before", "DELETE "),
     Moment("end recorded, container removed", "after", "DELETE "),
     Moment("the other placed, and no container yet", "before", "/containers/create"),
@@ -80,7 +80,7 @@ def test_a_daemon_killed_at_any_moment_of_a_switch_loses_nobody_and_runs_nobody_
     assert shared.ends(long)["outcome"] == "succeeded"
     assert causes(shared, long) == ["stopped", "completed"]
     assert causes(shared, other) == ["completed"]
-    assert shared.told(long).count("gave way to job") >= 1
+    assert shared.told(long).count("preempted for job") >= 1
     for attempt in (1, 2):
         assert_consecutive(shared.log(long, attempt))
     assert shared.job(long)["attempts"][1]["resumed_from"] == 10
@@ -182,7 +182,7 @@ def test_a_job_goes_on_untold_if_the_one_that_it_was_to_give_way_to_is_cancelled
         proxy.shut()
         proxy.resume()
         daemon.reaches(long, "running")
-        fact = f"goes on, it was not told: job {other}, for which it was to give way, has ended"
+        fact = f"goes on, it was not told: job {other}, for which it was to be preempted, has ended"
         assert fact in daemon.told(long)
         daemon.runner("kill", "--signal", "USR1", long)
         assert daemon.ends(long)["outcome"] == "succeeded"
@@ -210,7 +210,7 @@ def test_a_job_without_room_for_a_checkpoint_is_not_told_to_give_way_and_the_rea
             os.posix_fallocate(filler.fileno(), 0, found.f_bavail * found.f_frsize - 2 * MIB)
         other = short(daemon)
         fact = f"it was not told: it could not save for job {other}: its disk has "
-        until(lambda: fact in daemon.told(long), "the switch is called off", more=lambda: daemon.told(long))
+        until(lambda: fact in daemon.told(long), "the switch is cancelled", more=lambda: daemon.told(long))
         assert daemon.state_of(other) == "queued"
         daemon.runner("kill", "--signal", "USR1", long)
         assert daemon.ends(long)["outcome"] == "succeeded"

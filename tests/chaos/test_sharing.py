@@ -1,4 +1,4 @@
-"""Jobs that take turns by attained service: a training that gave way goes on as one that nobody disturbed."""
+"""Jobs that take turns by attained service: a preempted training goes on as one that nobody disturbed."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def test_a_long_training_gives_way_to_short_ones_and_its_state_is_the_same(share
         saves(shared, long, number)
         short = shared.submit(shared.training(f"short{number}", 3))
         if number == 2:  # the daemon is killed while they change places
-            until(lambda: shared.told(long).count("gave way to job") >= 2, "the long one was told")
+            until(lambda: shared.told(long).count("preempted for job") >= 2, "the long one was told")
             shared.kill()
             shared.runner("list")
         assert shared.ends(short)["outcome"] == "succeeded"

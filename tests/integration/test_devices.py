@@ -74,7 +74,7 @@ def test_what_was_said_about_devices_outlives_a_killed_daemon(tmp_path: Path) ->
         here.reaches("GPU-3", "free")
         job_id = here.sleeper("holds-one")
         here.daemon.reaches(job_id, "running")
-        [held] = [name for name, each in here.gpus().items() if each["state"] == "lent"]
+        [held] = [name for name, each in here.gpus().items() if each["state"] == "allocated"]
         here.daemon.runner("gpus", "drain", "GPU-3", "--reason", "new fan")
         here.host[2].kind = "lost"
         here.say()
@@ -83,7 +83,7 @@ def test_what_was_said_about_devices_outlives_a_killed_daemon(tmp_path: Path) ->
         here.host[2].kind = "gpu"
         here.say()
         here.daemon.start()
-        here.reaches(held, "lent")
+        here.reaches(held, "allocated")
         states = {name: (each["state"], each["reason"]) for name, each in here.gpus().items()}
         assert states["GPU-3"] == ("drained", "new fan")
         assert states["GPU-2"] == ("quarantined", "it no longer answers")

@@ -141,7 +141,7 @@ def test_a_longer_time_limit_and_a_refusal_to_give_way_apply_to_what_runs(daemon
     told = daemon.runner("apply", str(daemon.counting("more", 400, **longer)))
     assert "queue.preemptible and resources.time_limit apply at once" in told
     why = daemon.runner("why", job_id)
-    assert "gives way to nobody now: queue.preemptible is false" in why
+    assert "cannot be preempted now: queue.preemptible is false" in why
     job = daemon.ends(job_id)
     (attempt,) = job["attempts"]
     assert job["outcome"] == "succeeded", job["why"]

@@ -16,7 +16,7 @@ from runner.core.ports.store import SimilarBy, SwitchRecord, UsageHour, UsageRec
 from runner.core.ports.usage import BusyTimes
 
 PREEMPTION: Final = "preemption"
-"""Who ended an attempt that gave way, by the fact ``killed_by``."""
+"""Who ended an attempt that was preempted, by the fact ``killed_by``."""
 
 SETTLED: Final = timedelta(minutes=10)
 """After this time nothing more is noted about an attempt that has ended."""
@@ -49,7 +49,7 @@ class SqliteAccounting:
         return tuple(float(row["held"]) for row in rows)
 
     def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
-        """Return the attempts that have given way and left their devices after ``at``, the earliest first."""
+        """Return the preempted attempts that have left their devices after ``at``, the earliest first."""
         return self._store.read("switches_since", _switch_record, since=at.isoformat())
 
     def starts_s(self) -> dict[str, tuple[int, float]]:
@@ -115,12 +115,12 @@ class SqliteAccounting:
         return iter(self._store.read("lendings_unsummed", _usage_record))
 
     def _with_switches(self, name: str, **values: object) -> tuple[UsageSpan, ...]:
-        """Return the attempts that a named statement selects, with how they gave way."""
+        """Return the attempts that a named statement selects, with how they were preempted."""
         found = self._store.read(name, lambda row: (row, _usage_span(row)), **values)
         return tuple(replace(span, switch=self._switch(row)) for row, span in found)
 
     def _switch(self, row: sqlite3.Row) -> Switch | None:
-        """Return how an attempt gave way; None if it did not."""
+        """Return how an attempt was preempted; None if it was not."""
         if row["ended_at"] is None or row["left"] is None or json.loads(row["left"])[2] != PREEMPTION:
             return None
         asked = {name: row[name] for name in ("job_id", "placed_at", "ended_at")}

@@ -1,4 +1,4 @@
-"""The connections to a store: one that writes, and readers that are lent for one question each.
+"""The connections to a store: one that writes, and readers, borrowed for one question each.
 
 No thread has a connection of its own: threads come and go, and what they had would stay open.  So there are
 at most as many readers as questions at one time, and a few of them are kept for the next questions.  Readers

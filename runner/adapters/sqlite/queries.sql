@@ -543,7 +543,7 @@ WHERE ended_at IS NOT NULL AND job_id IN (
 GROUP BY job_id;
 
 -- name: switches_since
--- What attempts held that gave way, and when they were told.
+-- Devices of attempts that were preempted, and when these were told.
 SELECT lendings.job_id, lendings.attempt, lendings.gpus, lendings.cpus, lendings.ended_at, max(events.at) AS told_at
 FROM events INDEXED BY switch_requests CROSS JOIN lendings ON lendings.job_id = events.job_id
     AND events.at >= lendings.placed_at AND events.at <= lendings.ended_at
@@ -606,14 +606,14 @@ FROM usage_hours WHERE hour >= :hour GROUP BY owner, team;
 SELECT hour, owner, team, device_s, cpu_s FROM usage_hours WHERE hour >= :hour;
 
 -- name: gave_way_since
--- The attempts that were told to give way since a time, and that have ended.
+-- The attempts that were told to be preempted since a time, and that have ended.
 SELECT DISTINCT used_attempts.* FROM events INDEXED BY switch_requests
 CROSS JOIN used_attempts ON used_attempts.job_id = events.job_id
     AND events.at >= used_attempts.placed_at AND events.at <= used_attempts.ended_at
 WHERE events.kind = 'preempt_requested' AND events.at >= :since;
 
 -- name: switch_of
--- To which job an attempt gave way that was allocated for a while, and what the queue said of it.
+-- For which job an attempt was preempted that was allocated for a while, and what the queue said of it.
 SELECT events.at AS told_at, json_extract(iif(json_valid(events.body), events.body, '{}'), '$.spared_s') AS spared_s,
     other.id AS other_id, other.name AS other_name, other.owner AS other_owner,
     (SELECT team FROM lendings WHERE lendings.job_id = other.id LIMIT 1) AS other_team,

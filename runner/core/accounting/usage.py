@@ -34,7 +34,7 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """An attempt gave way to another job: what that cost the one, and spared the other.
+    """An attempt was preempted for another job: what that cost the one, and spared the other.
 
     ``cost_s``: the time from the request to the release, the work that was lost, and the start of the next
     attempt as far as it has begun.  ``spared_s``: the waiting that the other job would have had in addition,
@@ -54,7 +54,7 @@ class UsageSpan:
     """The allocation of one attempt.
 
     ``started_s``: when its program began to run; None: never.  ``lost_s``: the time at its end whose work is
-    lost.  ``util``: mean utilization of its devices as a share; None: not measured.  ``switch``: it gave way.
+    lost.  ``util``: mean utilization of its devices as a share; None: unknown.  ``switch``: a preemption.
     """
 
     job: str
@@ -108,9 +108,9 @@ class UsageRow:
 
     ``share``: share of all allocated device time, or of CPU time where no device was allocated.
     ``efficiency``: useful time by allocated time, of devices where there were any; None: unknown.
-    ``gave_way``: how often attempts gave way to other jobs, and ``gave_way_cost_s`` what that cost, in
+    ``gave_way``: how often attempts were preempted for other jobs, and ``gave_way_cost_s`` what that cost, in
     seconds of devices, or of CPUs where no device was allocated.  ``preferred``: how often attempts of others
-    (or own ones) gave way to these jobs, and ``spared_wait_s`` the waiting that this spared them.
+    (or own ones) were preempted for these jobs, and ``spared_wait_s`` the waiting that this spared them.
     """
 
     who: str
@@ -148,7 +148,7 @@ class UsageSum:
 
 @dataclass(frozen=True, slots=True)
 class GaveWay:
-    """An attempt that gave way within a period, and what it held."""
+    """An attempt that was preempted within a period, and what it held."""
 
     user: str
     team: str
@@ -160,7 +160,7 @@ class GaveWay:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The usage within a period, and who gave way to whom."""
+    """The usage within a period, and which job was preempted for which."""
 
     sums: tuple[UsageSum, ...] = ()
     switches: tuple[GaveWay, ...] = ()

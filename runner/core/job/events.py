@@ -155,7 +155,7 @@ class PreemptRequested:
 
 @dataclass(frozen=True, slots=True)
 class SwitchCalledOff:
-    """An attempt that was to give way goes on; it was not told."""
+    """An attempt that was to be preempted goes on; it was not told."""
 
     at: datetime
     attempt: int

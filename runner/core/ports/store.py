@@ -108,7 +108,7 @@ class UsageHour:
 
 @dataclass(frozen=True, slots=True)
 class SwitchRecord:
-    """An attempt that gave way: what it held, when it was told, and when it had left."""
+    """An attempt that was preempted: what it held, when it was told, and when it had left."""
 
     gpus: int
     cpus: float
@@ -153,7 +153,7 @@ class UsageHistory(Protocol):
         """Return the device-seconds that the latest finished jobs held; a CPU counts as ``cpu_weight``."""
 
     def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
-        """Return the attempts that have given way and left their devices after ``at``, the earliest first."""
+        """Return the preempted attempts that have left their devices after ``at``, the earliest first."""
 
     def starts_s(self) -> Mapping[str, tuple[int, float]]:
         """Return of each unfinished job its latest attempt with a first step, and the seconds to that."""

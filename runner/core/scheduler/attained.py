@@ -39,7 +39,7 @@ LEAST_JOBS: Final = 100
 """Earlier jobs without which nothing is learned."""
 
 LEAST_LIMIT_S: Final = 600.0
-"""The least limit in device-seconds: below, jobs would be asked to give way before that can pay."""
+"""The least limit in device-seconds: below, jobs would be preempted before that can pay."""
 
 UNIT_S: Final = 60.0
 """The first limit is a whole multiple of it, so that it does not change with each job."""

@@ -268,7 +268,7 @@ class _Planner:
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, placement.at_s))
 
     def _may_displace(self, job: PendingJob) -> bool:
-        """Return whether some running job that may give way has a higher standing than a pending one."""
+        """Return whether some running job that may be preempted has a higher standing than a pending one."""
         return bool(self.displacements.by_host) and self.displacements.highest > self.eligible.standing(job)
 
     def _unknown_end_before(self, placement: Placement) -> str:
@@ -286,7 +286,7 @@ class _Planner:
         return ""
 
     def _displace_for(self, job: PendingJob, request_class: RequestClass, limits: Sequence[Limit]) -> bool:
-        """Let jobs of a higher standing give way to a blocked job where that pays; return whether they do."""
+        """Preempt jobs of a higher standing for a blocked job where that pays; return whether it does."""
         if request_class.never_placeable or not self._may_displace(job):
             return False
         standing = self.eligible.standing(job)
@@ -375,7 +375,7 @@ def _displacement_reason(
     waits: str,
     victim: RunningJob,
 ) -> str:
-    """Return for whom a job gives way, after how long, what that costs, and when it may be back."""
+    """Return for whom a job is preempted, after how long, what that costs, and when it may be back."""
     earlier_s, now_s = candidate.placement.at_s, snapshot.now_s
     count, unit = (job.request.gpus, "GPU") if job.request.gpus else (job.request.cpus, "CPU")
     had = f"{format_duration(job.ran_s)} of service" if job.ran_s else "no service so far"
@@ -384,7 +384,7 @@ def _displacement_reason(
     ends = "" if job.duration_s is None else format_time(earlier_s + job.duration_s, snapshot)
     back = f"; back about {ends}" if ends else ""
     return (
-        f"gave way to job {job.job_id} ({had}, {needs}{lasts}), {waits}, "
+        f"preempted for job {job.job_id} ({had}, {needs}{lasts}), {waits}, "
         f"after {format_duration(now_s - victim.started_s)}; "
         f"cost about {format_duration(switch_cost_s(victim, now_s))}{back}"
     )

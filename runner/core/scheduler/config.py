@@ -16,7 +16,9 @@ class SchedulingOrder(StrEnum):
     """The order of the queue: settings default to ``ATTAINED``; those after it exist for comparison."""
 
     FAIR = "fair"  # class, fair share, the owner's own priority, age
-    ATTAINED = "attained"  # class, service level, fair share, own priority, age; jobs that can save give way
+    ATTAINED = (
+        "attained"  # class, service level, fair share, own priority, age; jobs that can save are preempted
+    )
     FIFO = "fifo"  # age alone
     PRIORITY = "priority"  # class, then the job's own priority, then age
     SJF = "sjf"  # shortest job first
@@ -98,7 +100,7 @@ class SwitchingConfig:
     """The part of the device time, of each job and of the machine, that switching may cost."""
 
     kept_weight: float = 1.5
-    """How many times the usage counts of a job whose owner does not let it give way."""
+    """How many times the usage counts of a job whose owner does not let it be preempted."""
 
 
 @dataclass(frozen=True, slots=True)

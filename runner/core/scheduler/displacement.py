@@ -1,14 +1,14 @@
-"""Displacement: running jobs of a higher standing give way to a blocked job, where that pays.
+"""Displacement: running jobs of a higher standing are preempted for a blocked job, where that pays.
 
 It is preemption among equals: of one class, by attained service (see ``attained``) or by remaining time.
-A job gives way only if it can save, or has saved, and its owner allows it.  Three limits hold:
+A job is preempted only if it can save, or has saved, and its owner allows it.  Three limits hold:
 
 - what a switch costs is less than the waiting that it spares, both in device-seconds;
 - the budget: switching takes at most a part of the device time of each job and of the machine;
 - the quantum: an attempt that is younger than ``cost / budget`` stays, so that its own switches pay as well.
 
 An owner who has had a whole share of the machine in a service level displaces no jobs of others from there.
-Among jobs of one standing the owner with the most usage by share gives way first.
+Among jobs of one standing those of the owner with the most usage by share are preempted first.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ from runner.core.scheduler.timeline import Span
 
 @dataclass(frozen=True, slots=True)
 class Displaceable:
-    """A running job that may give way, with its standing and what the switch would cost."""
+    """A running job that may be preempted, with its standing and what the switch would cost."""
 
     job: RunningJob
     standing: float
@@ -53,7 +53,7 @@ class _Trial:
 
 @dataclass(slots=True)
 class Displacements:
-    """The jobs that may give way in one plan, and what the budget of the machine leaves."""
+    """The jobs that may be preempted in one plan, and what the budget of the machine leaves."""
 
     calendar: Calendar
     fair_share: FairShare
@@ -63,7 +63,7 @@ class Displacements:
     hopeless: set[tuple[object, ...]] = field(default_factory=set)  # what found nobody in this plan
     _changes_seen: int = 0  # of the calendar
     _possible_of: dict[tuple[object, ...], Mapping[str, list[Displaceable]]] = field(default_factory=dict)
-    """The jobs that may give way to those of a standing and class, by host; ``_only``: of one owner alone."""
+    """The jobs that may be preempted for those of a standing and class, by host; ``_only``: of one owner."""
     _tried: dict[str, dict[tuple[object, ...], _Trial | None]] = field(default_factory=dict)
     """What was found on each host, until something changes on it."""
 
@@ -99,7 +99,7 @@ class Displacements:
         )
 
     def may_help(self, name: QueueName, standing: float = -inf) -> bool:
-        """Return whether a running job may give way to a job of an owner's queue, whatever that asks for."""
+        """Return whether a running job may be preempted for any job of an owner's queue."""
         priority_class, _, _ = name
         rank = self.calendar.snapshot.config.priority_class(priority_class).rank
         return bool(self._possible(None, (standing, rank)))
@@ -107,7 +107,7 @@ class Displacements:
     def _possible(
         self, only: tuple[str, str] | None, against: tuple[float, int]
     ) -> Mapping[str, list[Displaceable]]:
-        """Return by host the jobs that may give way to one of a standing and class, most willing first."""
+        """Return by host the jobs that may be preempted for a standing and class, most willing first."""
         key = (only, against)
         if key not in self._possible_of:
             found = {name: self._possible_on(name, only, against) for name in self.by_host}
@@ -127,7 +127,7 @@ class Displacements:
         ]
 
     def _only(self, job: PendingJob, standing: float) -> tuple[str, str] | None:
-        """Return whose jobs alone may give way to a job; None: those of all."""
+        """Return whose jobs alone may be preempted for a job; None: those of all."""
         if self._is_by_time or not self.fair_share.has_had_share(job.owner, job.group, standing):
             return None
         return job.owner, job.group
@@ -213,7 +213,7 @@ class Displacements:
         return free + sum(len(each.job.devices) for each in possible) >= request_class.request.gpus
 
     def take(self, candidate: PreemptionCandidate) -> None:
-        """Let the victims give way in this plan: the budget is spent."""
+        """Preempt the victims in this plan: the budget is spent."""
         self.left_device_s -= candidate.lost_device_s
         self.remove(candidate.victims)
 
@@ -242,7 +242,7 @@ class StayReason(StrEnum):
 
 
 def stay_reason(job: RunningJob, ends_s: float, now_s: float, config: SchedulerConfig) -> StayReason | None:
-    """Return why a running job that is expected to end at ``ends_s`` is let be; None: it may give way."""
+    """Return why a running job, expected to end at ``ends_s``, is not preempted; None: it may be."""
     if job.stopping:
         return StayReason.STOPPING
     if not job.preemptible:
@@ -262,10 +262,10 @@ def stay_reason(job: RunningJob, ends_s: float, now_s: float, config: SchedulerC
     return None if job.switched_s + cost_s <= budget * job.held_s(now_s) else StayReason.BUDGET
 
 
-def let_be(
+def protected_holders(
     job: PendingJob, holders: Iterable[RunningJob], calendar: Calendar
 ) -> Mapping[StayReason, list[str]]:
-    """Return which running jobs of a higher level do not give way to a waiting one, by reason.
+    """Return which running jobs of a higher level are not preempted for a waiting one, by reason.
 
     Those that are gone soon are left out.
     """
@@ -287,21 +287,23 @@ def let_be(
 
 
 def describe_turn(job: RunningJob, now_s: float, config: SchedulerConfig) -> str:
-    """Return the service level of a running job, and whether it gives way; empty in another order."""
+    """Return the service level of a running job, and whether it can be preempted; empty in another order."""
     if config.order is not SchedulingOrder.ATTAINED:
         return ""
     ends_s = expected_end(job, now_s, config)
     level = round(running_standing(job, ends_s, now_s, config))
     stays = stay_reason(job, ends_s, now_s, config)
     if stays is not None:
-        gives_way = f"gives way to nobody now: {stays}"
+        gives_way = f"cannot be preempted now: {stays}"
     else:
-        gives_way = "may give way to jobs of a lower one" if level else "gives way to higher classes alone"
+        gives_way = (
+            "may be preempted for jobs of a lower one" if level else "is preempted for higher classes only"
+        )
     return f"in service level {level}, {gives_way}"
 
 
 def switch_cost_s(job: RunningJob, now_s: float) -> float:
-    """Return what it costs a running job to give way now: the save, repeated work, and the restart."""
+    """Return what it costs a running job to be preempted now: the save, repeated work, and the restart."""
     save_s = (job.save_s or 0.0) if job.saves_when_asked else 0.0
     return save_s + job.lost_s(now_s)
 

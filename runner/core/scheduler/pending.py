@@ -17,7 +17,7 @@ from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
 from runner.core.scheduler.config import SchedulingOrder
 from runner.core.scheduler.dependencies import Readiness, check_dependency
-from runner.core.scheduler.displacement import let_be
+from runner.core.scheduler.displacement import protected_holders
 from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.formatting import (
     ESTIMATED_BY,
@@ -262,7 +262,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         if making_room:
             facts.append(f"{format_count(making_room, 'job')} making room")
         else:
-            facts += self._let_be(job, request_class)
+            facts += self._protected_holders(job, request_class)
         facts += self._jobs_ahead(job)
         why = f"waits for {available.wanted}: {', '.join(facts) or 'held back by the queue order'}"
         starts_s, unbounded = self._estimate(job, request_class)
@@ -387,8 +387,8 @@ class PendingReasons(Mapping[str, PendingReason]):
             holders = [job.job_id for job in self.snapshot.running if job.host in names]
             yield from describe_shortage(request_class, cpus, memory_bytes, holders)
 
-    def _let_be(self, job: PendingJob, request_class: RequestClass) -> Iterator[str]:
-        """Yield which jobs of a higher level hold what the job could use and do not give way, and why."""
+    def _protected_holders(self, job: PendingJob, request_class: RequestClass) -> Iterator[str]:
+        """Yield which jobs of a higher level hold what the job could use and are not preempted, and why."""
         config = self.snapshot.config
         if config.order is not SchedulingOrder.ATTAINED:
             return
@@ -401,9 +401,9 @@ class PendingReasons(Mapping[str, PendingReason]):
                 for each in self.snapshot.running
                 if each.host in hosts and (not devices or devices.intersection(each.devices))
             )
-            found = let_be(job, holders, self.placements.calendar)
+            found = protected_holders(job, holders, self.placements.calendar)
             self._stays[key] = tuple(
-                f"{format_job_ids(ids)} {'does' if len(ids) == 1 else 'do'} not give way ({why})"
+                f"{format_job_ids(ids)} {'is' if len(ids) == 1 else 'are'} not preempted ({why})"
                 for why, ids in found.items()
             )
         yield from self._stays[key]

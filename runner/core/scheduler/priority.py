@@ -96,7 +96,7 @@ class EligibleJobs:
         }
         self.requests = {id(request): request for _, request in ready.requests}
         self.request_counts.update({id(request): count for count, request in ready.requests})
-        # In the order attained a job that gave way waits anew: the oldest may not be those submitted first.
+        # In the order attained a preempted job waits anew: the oldest may not be those submitted first.
         oldest = [job for each in ready.queues for job in (each.jobs if self._by_service else each.oldest)]
         for job in ready.dependent:
             if not self._is_eligible(job):
@@ -219,7 +219,7 @@ class EligibleJobs:
 def eligible_since_s(job: PendingJob, snapshot: Snapshot) -> float:
     """Return since when a job could have started if resources had been free.
 
-    In the order ``attained``, in which jobs give way many times, that is since the last time.
+    In the order ``attained``, in which jobs are preempted many times, that is since the last time.
     """
     dependency_ends_s = (snapshot.ended[each.job_id].at_s for each in job.dependencies)
     not_before_s = -inf if job.not_before_s is None else job.not_before_s

@@ -382,8 +382,8 @@ class _Simulation:
     def _wake_at_change(self, picture: Snapshot) -> None:
         """Plan again when what time alone changes may change a plan.
 
-        A running job rises or may begin to give way, a waiting one becomes overdue, or an owner is within the
-        share again.
+        A running job rises or may begin to be preempted, a waiting one becomes overdue, or an owner is
+        within the share again.
         """
         if not self.waiting or self.config.order is not SchedulingOrder.ATTAINED:
             return
@@ -399,7 +399,7 @@ class _Simulation:
             self._later(at_s, _Kind.WAKE, "")
 
     def _changes_at_s(self, job: RunningJob) -> float:
-        """Return when a running job rises, may begin to give way, or has a new checkpoint."""
+        """Return when a running job rises, may begin to be preempted, or has a new checkpoint."""
         known = self.changes.get(job.job_id)
         if known is not None and known[0] is job and known[1] > self.now_s:
             return known[1]

@@ -43,7 +43,7 @@ class Report:
     jobs: int
     never_started: int
     makespan_s: float
-    utilisation: float  # device-seconds lent by those there were, from first submission to last end
+    utilisation: float  # device-seconds allocated of those there were, from first submission to last end
     mean_wait_s: float
     waits_s: Mapping[int, float]  # by percentile
     mean_slowdown: float

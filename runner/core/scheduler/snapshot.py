@@ -37,7 +37,7 @@ class DeviceState(StrEnum):
     """Availability of a device; the jobs that hold it are among the running jobs."""
 
     FREE = "free"
-    ALLOCATED = "lent"
+    ALLOCATED = "allocated"
     FOREIGN = "foreign"  # used by processes of no job of the runner
     DIRTY = "dirty"  # released, and not proven clean
     QUARANTINED = "quarantined"
@@ -158,7 +158,7 @@ class PendingJob:
     array: JobArray | None = None
     queued_s: float | None = None  # when it came back to the queue; None: it was submitted
     ran_s: float = 0.0  # for which its lineage has held resources
-    last_devices: tuple[str, ...] = ()  # that it held before it gave way: its caches are warm there
+    last_devices: tuple[str, ...] = ()  # that it held before it was preempted: its caches are warm there
 
     @property
     def duration_s(self) -> float | None:
@@ -203,8 +203,8 @@ class RunningJob:
     switched_s: float = 0.0  # lost to switching so far: saves on request, restarts, repeated work
     save_s: float | None = None  # from the request to clean devices; None: not measured
     ends_by: EstimateSource | None = None  # what ``ends_s`` follows from; None: unknown, or it leaves
-    preemptible: bool = True  # its owner lets it give way to jobs with less attained service
-    stays_until_s: float = -inf  # it could not save a moment ago, so it does not give way before
+    preemptible: bool = True  # its owner lets it be preempted for jobs with less attained service
+    stays_until_s: float = -inf  # it could not save a moment ago, so it is not preempted before
 
     def lost_s(self, now_s: float) -> float:
         """Return the running time that stopping the job now would waste, with the restart."""

@@ -72,7 +72,7 @@ class Resources(contract.Spec):
         description="Nodes of a Slurm cluster that an attempt runs on together; gpus, cpus and memory are"
         " those of each.",
     )
-    gpus: int = Field(0, ge=0, le=64, description="Whole GPUs, lent to this job alone.")
+    gpus: int = Field(0, ge=0, le=64, description="Whole GPUs, allocated to this job alone.")
     cpus: float = Field(1.0, ge=0.1, le=1024, description="CPU cores; 1.5 is one and a half.")
     memory: Memory = Field(4 * GIB, description="Memory limit; /dev/shm and /tmp count.")
     shm: Shm | None = Field(None, description="Size of the job's own /dev/shm; null: half of memory.")

@@ -174,7 +174,7 @@ class QueueFields(contract.Spec):
     )
     preemptible: bool = Field(
         default=True,
-        description="false: it never gives way to jobs with less attained service; its usage counts more.",
+        description="false: it is never preempted for jobs with less service; its usage counts more.",
     )
     not_before: Timestamp | None = Field(
         None, description="Earliest start, with an offset from UTC; null: now."

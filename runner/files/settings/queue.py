@@ -237,8 +237,8 @@ class QueueSettings(ClosedModel):
     """The order of the queue, and the limits of users and groups."""
 
     order: Literal["fair", "attained", "fifo", "priority", "sjf"] = "attained"
-    """``attained``: short jobs need not wait for long ones, which give way and come back.  ``fair``: nobody
-    gives way to a job of the same class.  The others exist for comparisons."""
+    """``attained``: short jobs need not wait for long ones, which are preempted and come back.  ``fair``: no
+    job is preempted for one of the same class.  The others exist for comparisons."""
 
     classes: dict[Named, ClassSettings] = Field(default_factory=_classes)
     """All priority classes by name; ``normal`` is required and the default of jobs."""

@@ -81,9 +81,9 @@ METRICS: Final = (
     Metric("runner_queue_jobs", "gauge", "waiting jobs by priority class", ("priority_class",)),
     Metric("runner_queue_oldest_seconds", "gauge", "for how long the oldest waiting job has waited"),
     Metric("runner_queue_switching_budget_ratio", "gauge",
-           "part of the device time that giving way may cost, in the order `attained`"),
+           "part of the device time that preemption may cost, in the order `attained`"),
     Metric("runner_queue_switching_left_device_seconds", "gauge",
-           "what that budget leaves, decayed as usage is; below 0 nobody gives way"),
+           "what that budget leaves, decayed as usage is; below 0 nobody is preempted"),
     Metric("runner_queue_service_level_device_seconds", "gauge",
            "limits of the service levels, in the order `attained`", ("level",)),
     Metric("runner_alarms", "gauge", "running jobs with a utilisation alarm"),
@@ -134,8 +134,8 @@ class MetricsCollector(Collector):
         yield MetricSample("runner_started_seconds", service.started_at.timestamp())
         yield from _device_samples(overview["devices"])
         for name, metric in (("cpus", "runner_cpus"), ("memory_bytes", "runner_memory_bytes")):
-            for part in ("lent", "total"):
-                yield MetricSample(metric, overview[name][part], (part,))
+            for part, key in (("allocated", "lent"), ("total", "total")):
+                yield MetricSample(metric, overview[name][key], (part,))
         rows = [entry.row for entry in list(service.daemon.tracked_jobs.values())]
         yield from self._job_samples(rows)
         if service.settings.metrics.per_user and (self.trusted or not service.settings.private_jobs):
@@ -146,7 +146,7 @@ class MetricsCollector(Collector):
             yield MetricSample("runner_store_bytes", _size(service.state_dir / name), (name,))
 
     def _switching_samples(self) -> Iterator[MetricSample]:
-        """Yield the limits of giving way, where jobs do."""
+        """Yield the limits of preemption, where jobs are preempted."""
         daemon = self.monitor.service.daemon
         rules = daemon.context.site.rules
         if rules.order is not SchedulingOrder.ATTAINED:

@@ -150,7 +150,7 @@ def _load(service: JobService, uuid: str, now: datetime) -> Json:
 
 
 def _state(holder: JobRow | None, unfit: str) -> Json:
-    state = "lent" if holder else "quarantined" if unfit else "free"
+    state = "allocated" if holder else "quarantined" if unfit else "free"
     return {
         "state": state,
         "reason": unfit,

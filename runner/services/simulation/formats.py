@@ -27,7 +27,7 @@ from runner.core.scheduler.snapshot import ResourceRequest
 DAY_S: Final = 86400.0
 
 SAVE_S, RESTART_S = 10.0, 20.0
-"""Assumed costs of giving way: the traces know none, and the two add up to 30 s."""
+"""Assumed costs of a preemption: the traces know none, and the two add up to 30 s."""
 
 MAX_PROBLEMS: Final = 20
 

@@ -106,5 +106,5 @@ def too_large(owner: str, present: int, more: int, limit: int | None) -> tuple[s
 def refusal(submission: Submission, facts: Iterable[str]) -> str:
     """Return the message of a refusal: the file, the facts, and the next step."""
     said = "; ".join(facts)
-    waiting = "runner list --mine has them" if "waiting" in said else "ask whoever runs this machine"
+    waiting = "runner list --mine has them" if "waiting" in said else "ask the operator of this machine"
     return f"{one_line(submission.shown or submission.path)}: {said}; {waiting}"

@@ -27,7 +27,7 @@ def device(**more: object) -> Json:
     return {**known, **more}
 
 
-LENT = device(state="lent", reason="job 12", jobs=[{"id": "12", "name": "train", "owner": "ann"}])
+LENT = device(state="allocated", reason="job 12", jobs=[{"id": "12", "name": "train", "owner": "ann"}])
 FOREIGN = device(
     name="GPU-1", state="foreign", reason="a foreign process (pid 4121)", util=None, temperature_c=None
 )
@@ -42,7 +42,7 @@ def test_in_a_pipe_each_device_is_a_line_of_cells(api: FakeApi, invoke: Invoke) 
     answer(api, LENT, FOREIGN)
     first, second = (line.split("\t") for line in invoke("gpus").stdout.splitlines())
     assert first == [
-        "GPU-0", "GPU-aa", "NVIDIA H100", str(GIB // 2), str(80 * GIB), "97.0", "61", "650.4", "lent",
+        "GPU-0", "GPU-aa", "NVIDIA H100", str(GIB // 2), str(80 * GIB), "97.0", "61", "650.4", "allocated",
         "2030-01-01T00:00:00+00:00", "12", "job 12",
     ]  # fmt: skip
     assert (second[5], second[6], second[8]) == ("-", "-", "foreign")
@@ -57,7 +57,7 @@ def test_json_is_what_the_daemon_said(api: FakeApi, invoke: Invoke) -> None:
 def test_a_host_without_devices_says_what_is_lent(api: FakeApi, invoke: Invoke) -> None:
     answer(api)
     result = invoke("gpus")
-    assert (result.stdout, result.stderr) == ("", "no GPU here; 16 CPUs and 64 GiB of memory are lent\n")
+    assert (result.stdout, result.stderr) == ("", "no GPU here; 16 CPUs and 64 GiB of memory are allocated\n")
 
 
 def test_on_a_terminal_it_is_a_table(api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def test_on_a_terminal_it_is_a_table(api: FakeApi, invoke: Invoke, monkeypatch: 
     monkeypatch.setenv("COLUMNS", "200")
     head, first, second = invoke("gpus").stdout.splitlines()
     assert head.split()[:4] == ["GPU", "UUID", "MODEL", "MEMORY"]
-    for word in ("0.5/80.0G", "97%", "61C", "650W", "lent", "job 12 (train, ann)"):
+    for word in ("0.5/80.0G", "97%", "61C", "650W", "allocated", "job 12 (train, ann)"):
         assert word in first
     assert "a foreign process (pid 4121)" in second
 
@@ -115,7 +115,7 @@ def test_a_narrow_terminal_keeps_the_name_the_state_and_the_reason(
     assert set(kept.split()) <= set(head.split())
     assert head.rstrip().endswith(("JOB OR REASON", "JOB OR"))
     assert [row.split()[0] for row in rows if row.startswith("GPU")] == ["GPU-0", "GPU-1"]
-    assert " lent " in rows[0]
+    assert " allocated " in rows[0]
     assert all(len(line) <= int(columns) for line in rows)
     assert "(pid 4121)" in " ".join(" ".join(rows).split())
 

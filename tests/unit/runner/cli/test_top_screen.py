@@ -21,7 +21,7 @@ def a_device(number: int = 0, **facts: object) -> Json:
     return {
         "uuid": f"GPU-{number:08}", "name": f"GPU-{number}", "vendor": "nvidia",
         "model": "NVIDIA H100 80GB HBM3", "memory_bytes": 80 * GIB, "util": 87.0, "memory": 0.5,
-        "state": "lent", "reason": "", "jobs": [HOLDER],
+        "state": "allocated", "reason": "", "jobs": [HOLDER],
     } | facts  # fmt: skip
 
 
@@ -66,14 +66,14 @@ def test_the_first_line_counts_what_there_is() -> None:
     devices = [a_device(0), a_device(1, state="free"), a_device(2, state="free")]
     head = plain(an_overview(devices=devices)).splitlines()[0]
     assert head == (
-        "12:00:00 UTC  3 devices: 2 free, 1 lent  1 running, 1 waiting  cpus 4/64  memory 1/512 GiB"
+        "12:00:00 UTC  3 devices: 1 allocated, 2 free  1 running, 1 waiting  cpus 4/64  memory 1/512 GiB"
     )
 
 
 def test_a_device_is_shown_with_how_busy_it_is_and_who_has_it() -> None:
     cells = row(an_overview(devices=[a_device(temperature_c=61, power_w=412.4)]), "GPU-0")
     assert cells == [
-        "GPU-0", "H100 80GB HBM3", "#########.", "87%", "40/80 GiB", "61 C", "412 W", "lent", "7", "ada",
+        "GPU-0", "H100 80GB HBM3", "#########.", "87%", "40/80 GiB", "61 C", "412 W", "allocated", "7", "ada",
     ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ def an_answer(*uses: dict[str, Any], **facts: object) -> dict[str, Any]:
 def test_a_pipe_gets_one_line_each_between_tabs(api: FakeApi, invoke: Invoke) -> None:
     api.answers["usage"] = an_answer(a_use(), a_use("b\tob", device_s=4 * H, utilisation=0.5))
     result = invoke("usage", "--since", "12h", "--by", "team")
-    never = "0\t0.0\t0\t0.0"  # as an older daemon, which tells nothing about jobs that gave way
+    never = "0\t0.0\t0\t0.0"  # as an older daemon, which tells nothing about jobs that was preempted
     ada, bob = "ada\t12.0\t96.0\t0.75\t0.91\t-\t3", "b\\tob\t4.0\t96.0\t0.75\t0.91\t0.5\t3"
     assert result.stdout == f"{ada}\t{never}\n{bob}\t{never}\n"
     assert api.asked[-1][1] == "/v1/usage?since_s=43200.0&by=team"
@@ -62,18 +62,18 @@ def test_a_screen_of_80_columns_shows_what_giving_way_cost_and_the_hours_that_co
     lines = format_table(
         make_usage_table(an_answer(user, total=a_use("", device_s=device_s, **switches))), 80
     )
-    for column in (kept, "SHARE", "GAVE WAY", "COST", "PREFERRED", "SPARED WAIT"):
+    for column in (kept, "SHARE", "PREEMPTED", "COST", "PREFERRED", "SPARED WAIT"):
         assert column in lines[0], lines[0]
     assert all(len(line) <= 80 for line in lines)
 
 
 def test_where_nothing_was_lent_it_is_said() -> None:
-    assert format_table(make_usage_table(an_answer()), 80) == ["nothing was lent"]
+    assert format_table(make_usage_table(an_answer()), 80) == ["nothing was allocated"]
 
 
 def test_a_machine_without_devices_counts_cpus() -> None:
     answer = an_answer(there={"device_s": 0.0, "cpu_s": 960 * H})
-    assert format_share(answer) == "96.0 of 960 cpu hours were lent (10%)"
+    assert format_share(answer) == "96.0 of 960 cpu hours were allocated (10%)"
     assert format_share(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")
 
 
@@ -81,9 +81,10 @@ def test_what_giving_way_has_cost_stands_beside_what_it_may_cost() -> None:
     whole = a_use("", device_s=16 * H, gave_way=2, gave_way_cost_s=576.0)
     told = format_share(an_answer(total=whole, switching_budget=0.03))
     assert (
-        told == "16.0 of 64 device hours were lent (25%); giving way cost 1.00% of that, and may cost 3.00%"
+        told
+        == "16.0 of 64 device hours were allocated (25%); preemption cost 1.00% of that, and may cost 3.00%"
     )
-    assert format_share(an_answer(switching_budget=0.03)) == "16.0 of 64 device hours were lent (25%)"
+    assert format_share(an_answer(switching_budget=0.03)) == "16.0 of 64 device hours were allocated (25%)"
 
 
 def test_a_number_without_a_unit_is_refused(api: FakeApi, invoke: Invoke) -> None:

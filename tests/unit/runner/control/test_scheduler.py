@@ -384,7 +384,7 @@ def test_a_preempted_job_goes_back_to_its_place_and_is_charged_for_nothing(
     job = site.row(idle).job
     assert (job.history.charged, job.preempted, job.attempts, job.history.wanted) == (0, 1, 1, True)
     assert isinstance(job.state, Queued)
-    assert (job.state.why, job.state.not_before) == (f"gave way to job {urgent}", job.state.since)
+    assert (job.state.why, job.state.not_before) == (f"preempted for job {urgent}", job.state.since)
     [kept] = site.store.decisions(idle)
     facts = json.loads(kept.body)["facts"]
     assert (facts["killed_by"], facts["queue.switches"]) == ("preemption", 1)
@@ -554,7 +554,9 @@ def test_a_job_whose_disk_is_full_when_it_saves_goes_on_from_before_and_says_so(
     job = site.row(idle).job
     assert isinstance(job.state, Queued)
     assert (job.preempted, job.history.charged) == (1, 0)
-    fact = f"gave way to job {urgent}; its disk was full when it was to save, so it goes on from before that"
+    fact = (
+        f"preempted for job {urgent}; its disk was full when it was to save, so it goes on from before that"
+    )
     assert job.state.why == fact
     assert site.daemon.scheduler.jobs.switching.unsaving == set()
     site.context.end(site.key(urgent), 0)
@@ -580,7 +582,7 @@ def test_a_job_that_fails_when_it_is_to_save_says_so_and_where_it_goes_on(
     job = site.row(idle).job
     assert isinstance(job.state, Queued)
     assert job.state.why == (
-        f"gave way to job {urgent}; it failed when it was to save (host_oom), which is not charged, and "
+        f"preempted for job {urgent}; it failed when it was to save (host_oom), which is not charged, and "
         f"goes on from {begin}"
     )
     assert (job.preempted, job.history.charged) == (1, 0)
@@ -972,14 +974,14 @@ class Turns:
         )
 
     def plan(self, picture: Snapshot) -> Plan:
-        """Make a plan, and check budget, quantum, shares and classes of who gives way in it."""
+        """Make a plan, and check budget, quantum, shares and classes of the preempted jobs in it."""
         self.follow()
         decided = plan(picture)
         running, pending = (
             {job.job_id: job for job in picture.running},
             {job.job_id: job for job in picture.pending},
         )
-        told = [each for each in decided.preemptions if each.why.startswith("gave way")]
+        told = [each for each in decided.preemptions if " of class " not in each.why]
         assert len({each.job_id for each in decided.preemptions}) == len(decided.preemptions)
         assert not told or picture.config.order is SchedulingOrder.ATTAINED
         shares, spent_device_s = FairShare.of(picture), 0.0

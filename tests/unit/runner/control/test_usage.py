@@ -79,7 +79,7 @@ def test_a_clock_that_was_set_makes_no_usage_negative() -> None:
 def test_what_was_had_in_each_level_is_what_a_daemon_finds_that_begins_later() -> None:
     limits, kept = (600.0, 3600.0), LevelUsage(HALF_S)
     kept.begin("1", Holding(("vision", "ann"), 2.1, 0.0, 0.0))
-    kept.end("1", 400.0, limits)  # it gave way
+    kept.end("1", 400.0, limits)  # it was preempted
     kept.begin("1", Holding(("vision", "ann"), 2.1, 840.0, 900.0))
     tracker = UsageTracker(HALF_S, 0.01, 3000.0)
     rows = [lending("ann", 0, 400, "vision"), lending("ann", 900, None, "vision")]

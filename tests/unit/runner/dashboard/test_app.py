@@ -38,7 +38,7 @@ def a_device(number: int = 0, **facts: object) -> dict[str, Any]:
         "memory_bytes": 80 * GiB,
         "util": 97.0,
         "memory": 0.5,
-        "state": "lent",
+        "state": "allocated",
         "reason": "",
         "temperature_c": 60,
         "power_w": 400.0,
@@ -362,7 +362,7 @@ def test_other_pages_are_shown(desk: Desk, api: FakeApi) -> None:
 
 
 def test_what_giving_way_cost_and_spared_is_shown_where_there_was_any(desk: Desk, api: FakeApi) -> None:
-    assert "Gave way" not in desk.page("/usage")
+    assert "Preempted" not in desk.page("/usage")
     total = api.answers["usage"]["total"]
     switches = {"gave_way": 3, "gave_way_cost_s": 900.0, "preferred": 2, "spared_wait_s": 7200.0}
     api.answers["usage"] = {"uses": [{**total, **switches, "who": "ada"}], "total": {**total, **switches}}

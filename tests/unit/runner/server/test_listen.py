@@ -30,7 +30,7 @@ def test_only_a_daemon_of_all_users_leaves_its_socket_behind(
     path = tmp_path / "runner.sock"
     if of_all:
         monkeypatch.setattr(listen, "SYSTEM_SOCKET", str(path))
-    for _ in range(2):  # the one that was left gives way
+    for _ in range(2):  # the one that was left is removed
         with bound(path, system_wide=False):
             assert path.is_socket()
         assert path.exists() is of_all

@@ -32,7 +32,7 @@ def test_a_terminal_gets_a_table_with_all_together_at_its_end(
     assert ada.split() == ["ada", "12.0", "96.0", "75%", "91%", "-", "3"]
     assert bob.split()[:2] == ["bob", "4.0"]
     assert whole.split() == ["all", "16.0", "96.0", "100%", "91%", "50%", "3"]
-    assert last == "16.0 of 64 device hours were lent (25%)"
+    assert last == "16.0 of 64 device hours were allocated (25%)"
 
 
 def test_where_jobs_have_given_way_the_table_says_what_it_cost_and_spared(

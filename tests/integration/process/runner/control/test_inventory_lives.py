@@ -76,7 +76,7 @@ def test_a_device_that_was_dirty_for_50_s_before_a_restart_is_quarantined_after_
     begun: list[Turn] = [(clean, 2, {}), (clean, 2, {"GPU-h0": "7"}), (dirty, 2, {})]
     first: list[Turn] = [*begun, *[(dirty, 2.0, {}) for _ in range(25)]]
     told = lived(tmp_path, first, [(dirty, 2, {}), (dirty, 9, {}), (dirty, 2, {})])
-    assert [each[0][0] for each in told[:4]] == ["free", "lent", "dirty", "dirty"]
+    assert [each[0][0] for each in told[:4]] == ["free", "allocated", "dirty", "dirty"]
     before, *after = (each[0] for each in told[-4:])
     why = "after job 7: 9 GiB in use by no process that can be seen, where 0.5 GiB is normal"
     assert [before, *after] == [("dirty", why)] * 3 + [("quarantined", f"not clean 60 s {why}")]

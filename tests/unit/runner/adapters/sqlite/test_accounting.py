@@ -126,7 +126,7 @@ def test_a_start_is_useful_from_the_first_step_on(store: SqliteStore) -> None:
 
 
 def given_way(store: SqliteStore, told: datetime) -> None:
-    """Insert a job of bob's, and that the attempt of ada's, which had saved, was told to give way to it."""
+    """Insert a job of bob's, and that ada's attempt, which had saved, was to be preempted for it."""
     row = JobRow(
         Job("2", Preparing(NOON)), "short", Owner(1001, 1001, "bob"), NOON, 50, RevisionText.of("{}")
     )

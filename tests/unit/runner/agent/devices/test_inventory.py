@@ -176,7 +176,7 @@ def test_a_site_says_which_devices_are_shared(site: Site, named: str) -> None:
 
 def test_a_device_that_comes_back_is_looked_at_at_once(site: Site) -> None:
     site.look()
-    assert site.states(aa="7") == {"GPU-0": "lent", "GPU-1": "free"}
+    assert site.states(aa="7") == {"GPU-0": "allocated", "GPU-1": "free"}
     assert (site.watch.hints, site.states(), site.watch.hints) == (0, {"GPU-0": "dirty", "GPU-1": "free"}, 1)
     site.look(0.1)
     assert site.states() == {"GPU-0": "free", "GPU-1": "free"}
@@ -463,7 +463,7 @@ def test_a_shared_device_has_all_its_jobs_also_when_the_scheduler_names_one(site
     assert site.store.noted(job, "alarm") == ()
     assert site.inventory.views()[0].standing.holders == {job, "99"}
     site.tick(running("99", "GPU-aa"))
-    assert site.states(aa="99")["GPU-0"] == "lent"
+    assert site.states(aa="99")["GPU-0"] == "allocated"
     assert site.inventory.views()[0].standing.uncleaned_jobs == {job}
 
 

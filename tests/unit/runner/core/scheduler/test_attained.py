@@ -1,4 +1,4 @@
-"""The order by attained service: who goes first, who gives way, and what that may cost."""
+"""The order by attained service: its first job, preemption, and what that may cost."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ def test_a_job_comes_back_to_the_devices_that_it_held_if_that_costs_nobody_anyth
     assert starts(planned([reserved, brief], [host(4)], busy=busy, rules=RULES)) == {"brief": ("h-2",)}
 
 
-# --- who gives way
+# --- preemption
 
 
 def test_a_short_job_takes_the_place_of_a_long_one_which_comes_back() -> None:
@@ -127,8 +127,8 @@ def test_a_short_job_takes_the_place_of_a_long_one_which_comes_back() -> None:
     (gone,) = decided.preemptions
     assert (gone.job_id, gone.for_job) == ("long", "short")
     assert gone.why == (
-        "gave way to job short (no service so far, needs 1 GPU), which would wait for job long, whose end is "
-        "unknown, after 9 h; cost about 30 s"
+        "preempted for job short (no service so far, needs 1 GPU), which would wait for job long, whose end "
+        "is unknown, after 9 h; cost about 30 s"
     )
     assert decided.reservations[0].at_s == NOW_S + 10
 
@@ -138,7 +138,8 @@ def test_a_job_that_gives_way_is_told_when_it_may_be_back() -> None:
     busy = [replace(each, ends_s=NOW_S + 15 * HOUR_S) for each in (long(), long("b", "h-1"))]
     (gone, _) = planned([had], [host(2)], busy=busy, rules=RULES).preemptions
     assert gone.why.startswith(
-        "gave way to job short (4 min of service, needs 2 GPUs, about 6 min), which would wait 15 h longer, "
+        "preempted for job short (4 min of service, needs 2 GPUs, about 6 min), which would wait 15 h "
+        "longer, "
     )
     assert gone.why.endswith("; cost about 30 s; back about 17:52")
 
@@ -164,14 +165,14 @@ def test_a_job_that_is_let_be_has_a_reason_and_no_other_one_stays(
     assert victims([short()], [job]) == ([] if why else ["long"])
     told = describe_turn(job, NOW_S, RULES)
     level = 1 if why is StayReason.QUANTUM else 3
-    gives_way = f"gives way to nobody now: {why}" if why else "may give way to jobs of a lower one"
+    gives_way = f"cannot be preempted now: {why}" if why else "may be preempted for jobs of a lower one"
     assert told == f"in service level {level}, {gives_way}"
 
 
 def test_who_gives_way_is_told_in_this_order_alone() -> None:
     assert describe_turn(long(), NOW_S, replace(RULES, order=SchedulingOrder.FAIR)) == ""
     cheap = replace(long(ran_s=500.0), save_s=0.0, restart_s=1.0)
-    assert describe_turn(cheap, NOW_S, RULES) == "in service level 0, gives way to higher classes alone"
+    assert describe_turn(cheap, NOW_S, RULES) == "in service level 0, is preempted for higher classes only"
 
 
 def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> None:
@@ -184,7 +185,7 @@ def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> N
     queue = [short("first", count=2), replace(short("second", count=2), submitted_s=NOW_S - 5)]
     reasons = planned(queue, [host(4)], busy=busy, rules=RULES).pending_reasons
     told = (
-        "job kept does not give way (queue.preemptible is false), jobs rigid and raw do not give way "
+        "job kept is not preempted (queue.preemptible is false), jobs rigid and raw are not preempted "
         "(no checkpoint is known yet, nor that it saves when asked"
     )
     assert told in reasons["first"].why
@@ -194,13 +195,13 @@ def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> N
         decided = planned([short()], ONE, [long()], RULES, switching_left_device_s=left_s)
         said = decided.pending_reasons["short"].why
         assert (
-            "job long does not give way (the budget of the machine for switching is used up)" in said
+            "job long is not preempted (the budget of the machine for switching is used up)" in said
         ) is is_told
     fair = planned(queue, [host(4)], busy=busy, rules=replace(RULES, order=SchedulingOrder.FAIR))
-    assert "give way" not in fair.pending_reasons["first"].why
+    assert "preempted" not in fair.pending_reasons["first"].why
     same = [replace(each, ran_s=0.0, started_s=NOW_S - 60) for each in busy[:3]]
     level = planned(queue, [host(3)], busy=same, rules=RULES).pending_reasons
-    assert "give way" not in level["first"].why
+    assert "preempted" not in level["first"].why
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_whoever_has_had_a_share_in_a_service_level_goes_after_others_and_displa
         jobs = {job.job_id: job for job in snapshot.pending}
         for each in decided.preemptions:
             victim, job = running[each.job_id], jobs[each.for_job]
-            if not each.why.startswith("gave way") or victim.owner == job.owner:  # or preempted by a class
+            if " of class " in each.why or victim.owner == job.owner:  # or preempted by a class
                 continue
             standing = eligible.standing(job)
             had = snapshot.level_usage.get((job.group, job.owner), ())

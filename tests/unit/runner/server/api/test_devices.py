@@ -65,7 +65,7 @@ def test_who_has_a_device_and_what_runs_on_it_is_told(site: Site) -> None:
     site.watch.healths["GPU-aa"] = replace(IDLE, processes=processes(5, 4121), throttled=("heat",))
     site.look()
     first = site.listed()["GPU-0"]
-    assert first["state"] == "lent"
+    assert first["state"] == "allocated"
     assert [(job["id"], job["name"]) for job in first["jobs"]] == [("1", "job")]
     assert [(each["pid"], each["job"], each["foreign"]) for each in first["processes"]] == [
         (5, "1", False),

@@ -77,7 +77,7 @@ def test_a_job_is_shown_with_its_pace_and_its_devices_with_their_holder(place: P
         each["uuid"]: (each["state"], [holder["id"] for holder in each["jobs"]]) for each in found["devices"]
     }
     assert holders == {
-        job["gpus"][0]: ("lent", ["1"]),
+        job["gpus"][0]: ("allocated", ["1"]),
         **dict.fromkeys(holders.keys() - {*job["gpus"]}, ("free", [])),
     }
     assert found["cpus"]["lent"] == 1

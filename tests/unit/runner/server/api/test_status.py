@@ -99,12 +99,12 @@ def test_the_metrics_are_a_text_that_every_line_of_is_understood(place: Watched)
     answer = place.scrape()
     assert answer.headers["content-type"] == CONTENT_TYPE
     found = read(answer.text)
-    assert found["runner_devices", "lent"] == 1
+    assert found["runner_devices", "allocated"] == 1
     assert found["runner_devices", "free"] == 1
     assert found["runner_device_utilisation_ratio", "GPU-a", "GPU-0"] == 0.4
     assert found["runner_device_memory_used_ratio", "GPU-b", "GPU-1"] == 0.5
     assert found["runner_jobs", "running"] == 1
-    assert found["runner_cpus", "lent"] == 1
+    assert found["runner_cpus", "allocated"] == 1
     assert found["runner_store_bytes", "store.db"] > 0
     assert found["runner_loop_lag_seconds",] >= 0
     states = [value for (name, *labels), value in found.items() if name == "runner_device_state"]

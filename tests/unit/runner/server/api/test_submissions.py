@@ -459,7 +459,7 @@ def test_a_quota_of_devices_is_a_mistake_of_the_file_and_others_are_refusals(
     status, kind, words = error(site.submit())
     assert (status, kind) == (403, "refused")
     assert words.startswith(f"{site.directory}/job.yaml: user ")
-    assert words.endswith("may have no job running; ask whoever runs this machine")
+    assert words.endswith("may have no job running; ask the operator of this machine")
 
 
 def test_a_full_queue_refuses_a_matrix_as_a_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

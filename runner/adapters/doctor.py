@@ -13,8 +13,11 @@ from pathlib import Path
 from shutil import which
 from typing import Final
 
+from runner.adapters.gpu.amd import VENDOR as AMD
 from runner.adapters.gpu.amd import AmdProbe
+from runner.adapters.gpu.nvidia import VENDOR as NVIDIA
 from runner.adapters.gpu.nvidia import describe_driver
+from runner.adapters.gpu.topology import gpus_on_bus
 from runner.base.file_systems import remote_type
 from runner.core.doctor import (
     AmdFacts,
@@ -22,11 +25,6 @@ from runner.core.doctor import (
     Node,
     NvidiaFacts,
 )
-
-NVIDIA, AMD = "0x10de", "0x1002"
-DISPLAY_CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
-"""PCI classes: VGA, 3D controller, other display, processing accelerator."""
-
 
 _NVIDIA_NODE: Final = re.compile(r"nvidia(\d+|ctl|-uvm)")
 
@@ -40,7 +38,7 @@ class FactCollector:
 
     def nvidia(self) -> NvidiaFacts:
         """Return the facts about NVIDIA; none where there is no GPU, no driver and no NVML."""
-        on_bus, module = self._on_bus(NVIDIA), self._read("sys/module/nvidia/version")
+        on_bus, module = gpus_on_bus(self.root / "sys", NVIDIA), self._read("sys/module/nvidia/version")
         facts = describe_driver()
         if facts.nvml_error and not (on_bus or module):
             return NvidiaFacts()
@@ -57,7 +55,7 @@ class FactCollector:
         sys_root, dev_root = self.root / "sys", self.root / "dev"
         kfd = tuple(self._nodes("dev", re.compile("kfd")))
         return AmdFacts(
-            on_bus=self._on_bus(AMD),
+            on_bus=gpus_on_bus(sys_root, AMD),
             driver=(sys_root / "module/amdgpu").exists(),
             version=self._read("sys/module/amdgpu/version"),
             kfd=kfd[0] if kfd else None,
@@ -81,17 +79,6 @@ class FactCollector:
             inotify_instances=self._number("proc/sys/fs/inotify/max_user_instances"),
             clock_synchronized=self._clock(),
         )
-
-    def _on_bus(self, vendor: str) -> int:
-        """Return the number of GPUs of a vendor on the PCI bus."""
-        devices = self.root / "sys/bus/pci/devices"
-        with suppress(OSError):
-            return sum(
-                self._read(f"sys/bus/pci/devices/{each.name}/vendor") == vendor
-                and (self._read(f"sys/bus/pci/devices/{each.name}/class") or "").startswith(DISPLAY_CLASSES)
-                for each in devices.iterdir()
-            )
-        return 0
 
     def _nodes(self, directory: str, name: re.Pattern[str]) -> Iterator[Node]:
         with suppress(OSError):

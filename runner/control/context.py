@@ -52,6 +52,7 @@ class Capacity:
     memory_bytes: int
     devices: Sequence[Device] = ()  # as they are now; they come and go
     chooses_devices: bool = False  # the engine does, elsewhere: this host's are not allocated
+    nvidia_problem: Callable[[], str | None] = lambda: None  # why the driver lists none of the GPUs here
 
 
 @dataclass(slots=True)

@@ -112,7 +112,8 @@ def build(
     users, clock, accounting = adapters.users(), SystemClock(), SqliteAccounting(store)
     accounting.sum_up(clock.now())  # of a store of an earlier version everything
     live, broadcast = LiveSettings(settings), ChangeBroadcast()
-    inventory = _inventory(settings, store, executor, clock, kernel_log or KernelLog())
+    cards = nvidia.NvidiaProbe()
+    inventory = _inventory(settings, store, executor, clock, _watch(cards, clock, kernel_log or KernelLog()))
     code = HostCodeSnapshots(directory / "code", users, _code_limits(settings), (directory,))
     code.in_use = partial(_snapshots_in_use, directory, store)
     images, network = adapters.images(), adapters.network(executor)
@@ -147,7 +148,7 @@ def build(
         executor=executor,
         attempt_service=attempt_service,
         clock=clock,
-        capacity=_capacity(settings, inventory, executor),
+        capacity=_capacity(settings, inventory, executor, cards),
         work_queue=KeyedExecutor(settings.launches_at_once),
         build_queue=KeyedExecutor(BUILD_THREADS),
         verification_queue=verification_queue,
@@ -264,26 +265,34 @@ def _executor(settings: Settings, store: SqliteStore, adapters: Adapters) -> tup
     return adapters.executor("process"), choice.engine_problem
 
 
-def _capacity(settings: Settings, inventory: Inventory, executor: Executor) -> Capacity:
+def _capacity(
+    settings: Settings, inventory: Inventory, executor: Executor, cards: nvidia.NvidiaProbe
+) -> Capacity:
     if executor.queues:  # the engine has resources of its own, and decides who gets them
         cpus, memory = settings.cpus or ELSEWHERE_CPUS, settings.memory_bytes or ELSEWHERE_BYTES
         return Capacity(cpus, memory, chooses_devices=True)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     memory = settings.memory_bytes or int(pages * MEMORY_SHARE)
     cpus = settings.cpus or float(len(os.sched_getaffinity(0)))
-    return Capacity(cpus, memory, PresentDevices(inventory.present))
+    devices = PresentDevices(inventory.present)
+    return Capacity(cpus, memory, devices, nvidia_problem=lambda: cards.problem)
 
 
-def _inventory(
-    settings: Settings, store: SqliteStore, executor: Executor, clock: Clock, kernel_log: KernelLog
-) -> Inventory:
-    """Return the devices of this machine, looked at from now on; a driver that hangs does not keep us."""
-    counts: dict[str, DeviceProbe] = {"nvidia": nvidia.NvidiaProbe(), "amd": amd.AmdProbe()}
+def _watch(cards: nvidia.NvidiaProbe, clock: Clock, kernel_log: KernelLog) -> DeviceHealthMonitor:
+    """Return what looks at the devices from now on; a driver that hangs does not keep us."""
+    counts: dict[str, DeviceProbe] = {"nvidia": cards, "amd": amd.AmdProbe()}
     probes: dict[str, DeviceHealth] = {"nvidia": nvidia.NvidiaHealth(), "amd": amd.AmdHealth()}
     watch = DeviceHealthMonitor((), probes, clock, kernel_log.xids, counts=counts)
     watch.start()
     if not watch.await_first(DRIVERS_S):
         log.warning("devices.drivers_silent", waited_s=DRIVERS_S)
+    return watch
+
+
+def _inventory(
+    settings: Settings, store: SqliteStore, executor: Executor, clock: Clock, watch: DeviceHealthMonitor
+) -> Inventory:
+    """Return the devices of this machine."""
     rules = InventoryRules(
         CleanupRules(settings.clean_within_s), settings.shared_devices, settings.host_programs
     )

@@ -46,33 +46,74 @@ class AmdProbe:
             return ()
         compute = {each["drm_render_minor"]: each for each in _compute_nodes(self.sys_root)}
         groups = _xgmi_groups(self.sys_root, compute.values())
-        found = [device for path in nodes for device in self._device(path, compute, groups)]
-        return tuple(replace(device, label=f"GPU-{index}") for index, device in enumerate(found))
+        cards: dict[str, list[Device]] = {}
+        for path in nodes:
+            node = compute.get(path.name.removeprefix("renderD"))
+            if node is not None:
+                cards.setdefault(_card(node), []).append(self._device(path, node, groups))
+            elif _read(path / "device/vendor") == VENDOR:
+                log.warning("amd.no_compute", node=path.name)
+        return tuple(
+            device
+            for index, parts in enumerate(cards.values())
+            for device in _labelled(f"GPU-{index}", parts)
+        )
 
-    def _device(
-        self, path: Path, nodes: Mapping[str, dict[str, str]], groups: Mapping[str, str]
-    ) -> Iterator[Device]:
+    def _device(self, path: Path, compute: Mapping[str, str], groups: Mapping[str, str]) -> Device:
         about = path / "device"
-        if _read(about / "vendor") != VENDOR:
-            return
-        compute = nodes.get(path.name.removeprefix("renderD"))
-        if compute is None:
-            log.warning("amd.no_compute", node=path.name)
-            return
         serial = int(compute.get("unique_id", "0"))
         uuid = _read(about / "unique_id") or (f"{serial:016x}" if serial else None)
         numa = _number(about / "numa_node")
-        yield Device(
+        return Device(
             # The UUID of ROCm; boards without a serial number are identified by their PCI address.
             uuid=f"GPU-{uuid}" if uuid else f"PCI-{about.resolve().name}",
             vendor="amd",
             name=_read(about / "product_name") or _name(compute),
-            memory_bytes=_memory(about),
+            memory_bytes=_banks(self.sys_root, compute) or _memory(about),
             render_node=self.dev_root / "dri" / path.name,
             link_group=groups.get(compute["node"]),
             numa=None if numa is None else max(numa, 0),
             unified=_memory_kind(about) == "gtt",
         )
+
+
+def _card(compute: Mapping[str, str]) -> str:
+    """Return what the partitions of one card have in common: its place on the bus.
+
+    The uppermost four bits of ``location_id`` are the number of the partition.
+    """
+    if "location_id" not in compute:
+        return compute["node"]
+    return f"{compute.get('domain', '0')}:{int(compute['location_id']) & 0x0FFFFFFF}"
+
+
+def _labelled(label: str, parts: list[Device]) -> Iterator[Device]:
+    """Yield the devices of one card with their names: itself, or its partitions (DPX, QPX, CPX)."""
+    if len(parts) == 1:
+        yield replace(parts[0], label=label)
+        return
+    card = parts[0]
+    shared = len({each.uuid for each in parts}) < len(parts)  # older drivers know one serial number
+    for number, part in enumerate(parts):
+        yield replace(
+            part,
+            uuid=f"{card.uuid}-{number}" if shared or part.uuid.startswith("PCI-") else part.uuid,
+            name=card.name,
+            label=f"{label}:{number}",
+            numa=card.numa,
+            kind="slice",
+            parent=card.uuid,
+        )
+
+
+def _banks(sys_root: Path, compute: Mapping[str, str]) -> int | None:
+    """Return the memory of a partition; None: it is a whole card, which the driver tells better."""
+    place = sys_root / KFD / "topology/nodes"
+    card = _card(compute)
+    if sum(_card(each) == card for each in _compute_nodes(sys_root)) < 2:
+        return None
+    banks = (_properties(path) for path in (place / compute["node"] / "mem_banks").glob("*/properties"))
+    return sum(int(each.get("size_in_bytes", "0")) for each in banks) or None
 
 
 def _compute_nodes(sys_root: Path) -> Iterator[dict[str, str]]:
@@ -125,8 +166,11 @@ class AmdHealth:
                 gpu_id = _gpu_id(self.sys_root, compute.get(minor))
                 processes = None if by_gpu is None or gpu_id is None else tuple(by_gpu.get(gpu_id, ()))
                 node = nodes / device.render_node.name
-                throttled = self._throttled(device.uuid, node)
-                found[device.uuid] = replace(_health(node, processes), throttled=throttled)
+                if device.kind == "slice" and node.is_dir():
+                    health = _part(_health(_whole(nodes, minor, compute), processes))
+                else:
+                    health = _health(node, processes)
+                found[device.uuid] = replace(health, throttled=self._throttled(device.uuid, node))
         return found
 
     def _throttled(self, uuid: str, node: Path) -> tuple[str, ...] | None:
@@ -137,6 +181,19 @@ class AmdHealth:
             raw = b""
         found, self._counters[uuid] = throttle_reasons(raw, self._counters.get(uuid))
         return found
+
+
+def _whole(nodes: Path, minor: str, compute: Mapping[str, dict[str, str]]) -> Path:
+    """Return the node of the whole card that a partition is part of: sensors are only there."""
+    card = _card(compute[minor]) if minor in compute else None
+    parts = sorted((each for each in compute if _card(compute[each]) == card), key=int)
+    return nodes / f"renderD{next(iter(parts), minor)}"
+
+
+def _part(card: Health) -> Health:
+    """Return the health of a partition: that of its card, with what its own processes use."""
+    used = None if card.processes is None else sum(each.used_bytes or 0 for each in card.processes)
+    return replace(card, util=None, memory=None, used_bytes=used)
 
 
 def _health(node: Path, processes: tuple[ProcessOnDevice, ...] | None) -> Health:
@@ -197,7 +254,7 @@ def _used_bytes(about: Path) -> int | None:
     return None if kind is None else _number(about / f"mem_info_{kind}_used")
 
 
-def _name(compute: dict[str, str]) -> str:
+def _name(compute: Mapping[str, str]) -> str:
     """Return a name such as ``AMD gfx942``, which KFD encodes as 90402."""
     version = int(compute.get("gfx_target_version", "0"))
     major, minor, step = version // 10000, version // 100 % 100, version % 100

@@ -14,13 +14,16 @@ from typing import Any, Final, TypeVar
 import pynvml
 import structlog
 
-from runner.adapters.gpu.topology import link_groups
+from runner.adapters.gpu.topology import gpus_on_bus, link_groups
 from runner.adapters.gpu.xid import bus_address, recovery_action
 from runner.core.devices.reading import Health, ProcessOnDevice
 from runner.core.doctor import NvidiaFacts, NvidiaGpu
 from runner.core.ports.devices import Device
 
 T = TypeVar("T")
+
+VENDOR: Final = "0x10de"
+"""NVIDIA on the PCI bus."""
 
 UNSUPPORTED: Final = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, UnicodeDecodeError)
 """What a call raises that this driver, device or mode does not support."""
@@ -43,11 +46,13 @@ NO_INSTANCES: Final = "it is in MIG mode and has no instances"
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NvidiaProbe:
     """Satisfies ``runner.core.ports.devices.DeviceProbe``."""
 
     sys_root: Path = Path("/sys")
+    problem: str | None = None
+    """NVML's reason that there was no device at the last look, on a machine that has a GPU or the driver."""
 
     def devices(self) -> tuple[Device, ...]:
         """Return every GPU or MIG instance that has a UUID; none if there is no driver."""
@@ -55,7 +60,10 @@ class NvidiaProbe:
             pynvml.nvmlInit()
         except UNSUPPORTED as error:
             log.debug("nvidia.none", why=str(error))
+            there = (self.sys_root / "module/nvidia").exists() or gpus_on_bus(self.sys_root, VENDOR)
+            self.problem = str(error).rstrip(".") if there else None
             return ()
+        self.problem = None
         try:
             return tuple(self._devices())
         finally:

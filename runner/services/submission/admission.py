@@ -52,7 +52,9 @@ def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[
     vendor = VENDORS.get(job.accelerator)
     count = sum(vendor in {None, device.vendor} for device in capacity.devices)
     if wants.gpus > count:
-        yield ("resources", "gpus"), f"asks for {wants.gpus}; there {_is(count)} {count}"
+        problem = capacity.nvidia_problem() if vendor in {None, "nvidia"} else None
+        why = "" if problem is None else f": NVML says {problem}; ask the operator (runner doctor)"
+        yield ("resources", "gpus"), f"asks for {wants.gpus}; there {_is(count)} {count}{why}"
 
 
 def _is(count: float) -> str:

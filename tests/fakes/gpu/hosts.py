@@ -126,6 +126,29 @@ class Sysfs:
             link = f"type 11\nnode_from {self.count}\nnode_to {other}\n"
             self._write(f"{node}/io_links/{number}", {"properties": link})
 
+    def divide(self, number: int, parts: int, serials: bool) -> None:  # noqa: FBT001 - of a newer driver
+        """Divide a card, counted from 0; its further parts have platform devices and no files."""
+        place = 0x1000 + number
+        for part in range(parts):
+            if part:
+                self.count += 1
+                self._write(
+                    f"class/drm/renderD{127 + self.count}/device", {"modalias": "platform:amdgpu_xcp"}
+                )
+            node = self.count if part else number + 1
+            properties = {
+                "drm_render_minor": 127 + node,
+                "gfx_target_version": 90402,
+                "unique_id": 0xA0000001 + number + (part << 40) * serials,
+                "domain": 0,
+                "location_id": place | part << 28,
+            }
+            text = "".join(f"{name} {value}\n" for name, value in properties.items())
+            kfd = f"class/kfd/kfd/topology/nodes/{node}"
+            self._write(kfd, {"properties": text, "gpu_id": 1000 + node})
+            size = f"heap_type 1\nsize_in_bytes {192 * GIB // parts}\n"
+            self._write(f"{kfd}/mem_banks/0", {"properties": size})
+
     def use(self, number: int, pid: int, amount: int, queues: int = 1) -> None:
         """Let a process have memory and queues on the device with this number, from 0 on."""
         process = f"class/kfd/kfd/proc/{pid}"

@@ -83,3 +83,30 @@ def test_what_is_no_number_is_unknown(tmp_path: Path, text: str) -> None:
     mi300xs(tmp_path, 1).say(0, mem_info_vram_used=text, gpu_busy_percent=text)
     found = health(tmp_path)
     assert (found.used_bytes, found.memory, found.util, found.lost) == (None, None, None, False)
+
+
+@pytest.mark.parametrize("serials", [True, False])
+def test_the_partitions_of_a_card_are_devices_of_their_own(tmp_path: Path, *, serials: bool) -> None:
+    sysfs = mi300xs(tmp_path, 2)
+    sysfs.divide(1, 8, serials)
+    found = devices(tmp_path)
+    assert [each.label for each in found] == ["GPU-0", *(f"GPU-1:{part}" for part in range(8))]
+    assert len({each.uuid for each in found}) == 9
+    assert [each.render_node.name for each in found if each.render_node] == [
+        f"renderD{number}" for number in range(128, 137)
+    ]
+    whole, *parts = found
+    assert (whole.kind, whole.memory_bytes, whole.parent) == ("whole", 192 * GIB, None)
+    shared = {(each.kind, each.memory_bytes, each.parent, each.name, each.numa) for each in parts}
+    assert shared == {("slice", 24 * GIB, "GPU-00000000a0000002", "AMD Instinct MI300X OAM", 0)}
+    sysfs.use(3, 4711, 5 * GIB)
+    health = AmdHealth(tmp_path).read(found)
+    used = [
+        (each.used_bytes, len(each.processes or ()))
+        for each in map(health.get, (d.uuid for d in parts))
+        if each
+    ]
+    assert used == [(0, 0), (0, 0), (5 * GIB, 1), *[(0, 0)] * 5]
+    assert {(each.power_w, each.temperature_c, each.lost) for each in health.values()} == {
+        (140.0, 38.0, False)
+    }

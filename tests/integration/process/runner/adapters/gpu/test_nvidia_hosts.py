@@ -182,3 +182,28 @@ def test_a_driver_that_is_away_or_does_not_match_its_library_costs_knowledge_alo
     assert [len(devices) for devices, _ in looks] == [3, 0, 0, 3]
     assert all(health["lost"] is None for _, healths in looks[1:3] for health in healths.values())
     assert [health["lost"] for health in looks[3][1].values()] == [False] * 3
+
+
+SAY_WHY = """
+import sys
+from pathlib import Path
+from runner.adapters.gpu.nvidia import NvidiaProbe
+probe = NvidiaProbe(Path(sys.argv[1]))
+print(len(probe.devices()), probe.problem)
+"""
+
+
+def test_why_a_machine_with_the_driver_lists_no_gpu(tmp_path: Path, driver: Path) -> None:
+    def said(trouble: str) -> str:
+        (tmp_path / "host").write_text(trouble + h100s(1).text())
+        environment = {"LD_LIBRARY_PATH": str(driver), "RUNNER_FAKE_NVML": str(tmp_path / "host")}
+        command = [sys.executable, "-c", SAY_WHY, str(tmp_path / "sys")]
+        return subprocess.check_output(command, env={**os.environ, **environment}, text=True).splitlines()[-1]
+
+    assert said("error 18 -\n") == "0 None"  # a machine without a card
+    card = tmp_path / "sys/bus/pci/devices/0000:17:00.0"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text("0x10de\n")
+    (card / "class").write_text("0x030200\n")
+    assert said("error 18 -\n") == "0 RM has detected an NVML/RM version mismatch"
+    assert said("") == "1 None"

@@ -5,7 +5,6 @@ knowing each other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -30,8 +29,6 @@ class KeyedWork(Protocol):
     def put(self, key: str, work: Callable[[], None]) -> None: ...
 
     def busy(self, key: str) -> bool: ...
-
-    def batch(self) -> AbstractContextManager[None]: ...
 
     def close(self) -> None: ...
 

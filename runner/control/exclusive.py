@@ -12,7 +12,6 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from runner.base.errors import Unavailable
-from runner.control.context import KeyedWork
 from runner.control.inbox import Inbox
 from runner.control.messages import Call
 from runner.control.transitions import ANSWER_S, call_on_loop
@@ -23,18 +22,16 @@ BUSY: Final = f"the daemon has been busy for {ANSWER_S:.0f} s; try again"
 
 
 class ExclusiveSection:
-    """One holder at a time; the work that a holder queues begins when it leaves."""
+    """One holder at a time."""
 
-    def __init__(self, inbox: Inbox, work_queue: KeyedWork, build_queue: KeyedWork) -> None:
+    def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        self._work_queue = work_queue
-        self._build_queue = build_queue
         self._lock = Lock()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Hold the section, after waiting for it."""
-        with self._lock, self._work_queue.batch(), self._build_queue.batch():
+        with self._lock:
             yield
 
     def run(self, work: Callable[[], T]) -> T:
@@ -49,8 +46,7 @@ class ExclusiveSection:
             return self._on_the_loop(work)
         try:
             self._inbox.yield_once()
-            with self._work_queue.batch(), self._build_queue.batch():
-                return work()
+            return work()
         finally:
             self._lock.release()
             self.wake()

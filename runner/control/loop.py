@@ -83,7 +83,7 @@ class ControlLoop:
     def __post_init__(self) -> None:
         context, tracked, inbox = self.context, self.tracked_jobs, self.inbox
         self.scheduler = Scheduler(context, tracked)
-        self.exclusive = ExclusiveSection(inbox, context.work_queue, context.build_queue)
+        self.exclusive = ExclusiveSection(inbox)
         self.observer = Observer(
             context, tracked, self.scheduler.jobs.running, inbox.put, inbox.wait_for_work
         )

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 
 class ManualLanes:
@@ -16,9 +15,6 @@ class ManualLanes:
 
     def busy(self, key: str) -> bool:
         return key in self.waiting
-
-    def batch(self) -> AbstractContextManager[None]:
-        return nullcontext()  # nothing begins by itself anyway
 
     def close(self) -> None:
         self.waiting.clear()

@@ -1,9 +1,6 @@
 from functools import partial
-from threading import Barrier, Event, Lock
+from threading import Barrier, Event
 
-import pytest
-
-from runner.base import keyed_executor
 from runner.base.keyed_executor import IN_A_ROW, KeyedExecutor
 from tests.fakes.patience import patience
 
@@ -61,51 +58,6 @@ def test_a_key_with_much_work_does_not_keep_a_thread_for_itself() -> None:
     work_queue.close()
 
 
-def test_quick_work_is_left_to_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
-    work_queue, alone, over, crowds = KeyedExecutor(3), Lock(), Event(), []
-
-    def work() -> None:
-        crowds.append(not alone.acquire(blocking=False))
-        Event().wait(0.002)
-        alone.release()
-
-    with work_queue.batch():
-        for number in range(20):
-            work_queue.put(f"job {number}", work)
-        work_queue.put("last", over.set)
-    assert over.wait(patience())
-    assert crowds == [False] * 20
-    work_queue.close()
-
-
-def test_work_begins_at_once_while_a_thread_only_stands_by(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    work_queue, go, first, over = KeyedExecutor(2), Event(), Event(), Event()
-    work_queue.put("a", partial(hold, first, go))
-    assert first.wait(patience())
-    monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
-    work_queue.put("b", first.clear)  # a thread stands by for it
-    go.set()
-    while work_queue.busy("a") or work_queue.busy("b"):
-        Event().wait(0.001)
-    work_queue.put("c", over.set)
-    assert over.wait(patience())
-    work_queue.close()
-
-
-def test_a_thread_that_stands_by_ends_when_the_executor_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyed_executor, "SPILL_S", 60.0)
-    work_queue, go, begun, other = KeyedExecutor(2), Event(), Event(), Event()
-    work_queue.put("a", partial(hold, begun, go))
-    assert begun.wait(patience())
-    work_queue.put("b", other.set)
-    work_queue.close()
-    go.set()
-    assert not other.wait(0.05)
-
-
 def test_more_threads_join_in_where_one_waits() -> None:
     work_queue, go = KeyedExecutor(3), Event()
     begun = [Event() for _ in range(3)]
@@ -121,44 +73,14 @@ def hold(begun: Event, go: Event) -> None:
     assert go.wait(patience())
 
 
-def test_the_work_of_a_batch_begins_at_its_end() -> None:
-    work_queue, done = KeyedExecutor(2), Event()
-    with work_queue.batch():
-        work_queue.put("a", done.set)
-        assert work_queue.busy("a")
-        assert not done.wait(0.05)
-    assert done.wait(patience())
-    done.clear()
-    with pytest.raises(ValueError, match="a mistake"):
-        fail_after(work_queue, done)
-    assert done.wait(patience())
-    work_queue.close()
-
-
-def fail_after(work_queue: KeyedExecutor, done: Event) -> None:
-    with work_queue.batch():
-        work_queue.put("b", done.set)
-        raise ValueError("a mistake")
-
-
-def test_earlier_work_does_not_wait_for_a_batch() -> None:
+def test_no_work_begins_once_the_executor_is_closed() -> None:
     work_queue, begun, go, other = KeyedExecutor(1), Event(), Event(), Event()
     work_queue.put("a", partial(hold, begun, go))
+    work_queue.put("a", other.set)
     work_queue.put("b", other.set)
     assert begun.wait(patience())
-    with work_queue.batch():
-        go.set()
-        assert other.wait(patience())
     work_queue.close()
-
-
-def test_no_work_begins_once_the_executor_is_closed() -> None:
-    work_queue, begun, go, other = KeyedExecutor(2), Event(), Event(), Event()
-    work_queue.put("a", partial(hold, begun, go))
-    assert begun.wait(patience())
-    with work_queue.batch():
-        work_queue.put("b", other.set)
-        work_queue.close()
+    work_queue.put("c", other.set)
     go.set()
     assert not other.wait(0.05)
 

@@ -10,7 +10,6 @@ from runner.control import exclusive as module
 from runner.control.exclusive import ExclusiveSection
 from runner.control.inbox import Inbox
 from runner.control.messages import Call
-from tests.fakes.engine.keyed_executor import ManualLanes
 from tests.fakes.patience import patience
 
 
@@ -21,7 +20,7 @@ def box() -> Inbox:
 
 @pytest.fixture
 def exclusive(box: Inbox) -> ExclusiveSection:
-    return ExclusiveSection(box, ManualLanes(), ManualLanes())
+    return ExclusiveSection(box)
 
 
 def work_of_the_loop(box: Inbox) -> None:

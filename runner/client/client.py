@@ -62,6 +62,12 @@ ENDED: Final = 200
 EVERY: Final = 10**9
 """A limit that no list reaches."""
 
+TOO_MANY: Final = 429
+"""The status of a request that was refused before anything was done, and may be sent again."""
+
+CROWDED_PATIENCE_S: Final = 30.0
+"""How long a request is sent again that is refused because its user asks too often."""
+
 UNREADABLE: Final = "the store has a row that cannot be read, and is left out: "
 STOPPED: Final = (
     "the daemon was stopped; jobs go on, and this command waits until another one starts it"
@@ -433,7 +439,7 @@ class Client:
             yield answer
 
     def ask(self, method: str, target: str, body: bytes | None, limit_s: float) -> Response:
-        """Return the answer to one request, sent once.
+        """Return the answer to one request, sent once, or again while the daemon refuses it as one too many.
 
         Raises:
             ErrorResponse: the daemon refused the request.
@@ -441,10 +447,24 @@ class Client:
             ConnectionLost: the daemon closed the connection before it answered.
             Unavailable: the answer took too long.
         """
+        until_s = monotonic() + CROWDED_PATIENCE_S
+        while (answer := self._ask_once(method, target, body, limit_s)).status == TOO_MANY:
+            from threading import Event  # noqa: PLC0415  only who asks too often pays for this import
+
+            after = answer.headers.get("retry-after", "")
+            wait_s = float(after) if after.isdecimal() else 1.0
+            if monotonic() + wait_s > until_s:
+                break
+            Event().wait(wait_s)
+        if answer.status >= 300:
+            raise_for_error(answer)
+        return answer
+
+    def _ask_once(self, method: str, target: str, body: bytes | None, limit_s: float) -> Response:
         with connect(self.endpoint.socket) as connection:
             connection.settimeout(limit_s)
             try:
-                answer = exchange(connection, method, target, body)
+                return exchange(connection, method, target, body)
             except KeyboardInterrupt as stopped:
                 if method == "GET":
                     raise
@@ -459,9 +479,6 @@ class Client:
                 raise ConnectionLost(
                     f"{self.endpoint.socket}: the daemon left before it answered ({error}); see runner list"
                 ) from error
-        if answer.status >= 300:
-            raise_for_error(answer)
-        return answer
 
 
 def _teller(target: str) -> str:

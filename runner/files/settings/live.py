@@ -15,8 +15,10 @@ RELOADABLE: Final[Mapping[str, frozenset[str] | None]] = {
     "network": frozenset({"default", "class_defaults", "outbound"}),
     "private_jobs": None,
     "queue": None,
+    "requests_per_s": None,
     "retention": None,
     "root_jobs_run_as": None,
+    "session_bytes_per_s": None,
     "sessions_per_user": None,
     "submission_bytes": None,
 }

@@ -269,6 +269,12 @@ class Settings(BaseModel):
     sessions_per_user: int = Field(32, ge=0, le=1000)
     """Commands, terminals and forwarded connections of one user inside of jobs at a time; 0: none."""
 
+    session_bytes_per_s: float | None = Field(64 * 1024**2, ge=1024)
+    """Bytes a second of all sessions of one user, in both directions, on average; None: no limit."""
+
+    requests_per_s: float | None = Field(100.0, ge=1)
+    """Requests of one user a second, on average; more are refused with 429.  None: no limit."""
+
     submission_bytes: int | None = Field(32 * 1024**2, ge=1024**2)
     """Size of the job files of one submission; the jobs of a matrix share what is equal; None: no limit."""
 

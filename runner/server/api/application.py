@@ -13,6 +13,7 @@ from runner.files.submission import MAX_JOB_FILE_BYTES
 from runner.server.api import devices, files, jobs, logs
 from runner.server.api.audit import AuditLog, AuditMiddleware
 from runner.server.api.deps import AdmittedUids, get_caller
+from runner.server.api.limits import RequestLimit
 from runner.services.context import NotFound
 from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
@@ -93,6 +94,9 @@ def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     app.state.audit = AuditLog(service.state_dir / "audit.log", service.clock)
     app.state.audit.describe()
     app.add_middleware(AuditMiddleware, audit=app.state.audit)
+    app.add_middleware(
+        RequestLimit, settings=lambda: service.settings
+    )  # before the audit, which it would fill
     app.add_exception_handler(RunnerError, _runner_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     return app

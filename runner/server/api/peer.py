@@ -5,6 +5,7 @@ head of a request and its body in size and time.
 """
 
 import asyncio
+import json
 import resource
 import socket
 import struct
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from runner.adapters.host.users import SUBORDINATE_IDS
+from runner.base.errors import Unavailable
 
 GONE: Final = "runner.gone"
 """The event in the scope of a request that is set when its connection has ended."""
@@ -172,9 +174,18 @@ class PeerProtocol(HttpToolsProtocol):
     def _refuse(self, fact: str) -> None:
         if self.transport.is_closing():
             return
-        head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-length: {len(fact)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(f"{head}{fact}".encode())
+        head = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+        body = too_many(fact)
+        self.transport.write(
+            f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+        )
         self.transport.close()
+
+
+def too_many(fact: str) -> bytes:
+    """Return the body of an answer with the status 429."""
+    error = {"kind": "unavailable", "message": fact, "lines": [fact], "exit_code": Unavailable.exit_code}
+    return json.dumps({"error": error}).encode()
 
 
 def client_of(transport: asyncio.BaseTransport) -> tuple[str, int]:

@@ -32,6 +32,7 @@ from runner.core.ports.exec import ExecPort, ExecProcess, ExecRequest, TerminalS
 from runner.server.api.application import error_body
 from runner.server.api.audit import AuditLog
 from runner.server.api.deps import AdmittedUids, Body
+from runner.server.api.limits import Pace, is_limited
 from runner.server.api.peer import Peer, peer_of
 from runner.server.api.threads import of_person, run_control
 from runner.services.context import Caller
@@ -114,6 +115,7 @@ class SessionRoutes:
     executor: ExecPort
     admitted: AdmittedUids
     audit: AuditLog
+    pace: Pace = field(default_factory=Pace)
     _open: Counter[int] = field(default_factory=Counter, init=False)  # by the uid of the person
 
     async def exec(self, websocket: WebSocket) -> None:
@@ -269,7 +271,7 @@ class SessionRoutes:
         connection = await run_control(self._sessions.connect, session, body.relay)
         process = await RelayedConnection.open(connection)
         try:
-            await _last(websocket, {"exit": await _relay(websocket, process)})
+            await _last(websocket, {"exit": await self._relay(websocket, process)})
         finally:
             await process.close()
 
@@ -282,7 +284,7 @@ class SessionRoutes:
         """
         ended = None
         try:
-            code = await _relay(websocket, process)
+            code = await self._relay(websocket, process)
             if code > SIGNALLED and not is_main:
                 ended = await self._ended_with_attempt(session)
         except Unavailable:
@@ -295,6 +297,49 @@ class SessionRoutes:
         said = {} if ended is None else {"ended": asdict(ended)}
         await _last(websocket, {"exit": code, **said})
         return f"exit code {code}" if ended is None else f"its attempt ended: {ended.cause}"
+
+    async def _relay(self, websocket: WebSocket, process: ExecProcess) -> int:
+        """Move bytes between a client and a command until the command ends; return its exit code.
+
+        Raises:
+            WebSocketDisconnect: the client has gone.
+        """
+        incoming = asyncio.create_task(self._incoming(websocket, process))
+        outgoing = asyncio.create_task(self._outgoing(websocket, process))
+        try:
+            await asyncio.wait({incoming, outgoing}, return_when=asyncio.FIRST_COMPLETED)
+            if not outgoing.done():
+                incoming.result()  # raises: it ends only with the client
+            outgoing.result()
+            return await process.exit_code()
+        finally:
+            for task in (incoming, outgoing):
+                task.cancel()
+            await asyncio.gather(incoming, outgoing, return_exceptions=True)
+
+    async def _incoming(self, websocket: WebSocket, process: ExecProcess) -> None:
+        while True:
+            message = await websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(message.get("code") or 1006)
+            if message.get("bytes") is not None:
+                await process.write(message["bytes"])
+                await self._keep_pace(websocket, len(message["bytes"]))
+            else:
+                await _control(process, _parse(message.get("text") or "", ControlBody))
+
+    async def _outgoing(self, websocket: WebSocket, process: ExecProcess) -> None:
+        async for number, chunk in process.outputs():
+            await websocket.send_bytes(bytes((number,)) + chunk)
+            await self._keep_pace(websocket, len(chunk))
+
+    async def _keep_pace(self, websocket: WebSocket, size: int) -> None:
+        """Count bytes of a person, and wait if they are more than the settings allow."""
+        uid, per_s = peer_of(websocket.client).uid, self.service.settings.session_bytes_per_s
+        if per_s is not None and is_limited(uid):
+            person = SUBORDINATE_IDS.person(uid)
+            self.pace.take(person, size, per_s)
+            await asyncio.sleep(self.pace.wait_s(person))
 
     async def _ended_with_attempt(self, session: Session) -> AttemptOutcome | None:
         """Return how the attempt of a command that was killed has ended; None if the attempt goes on."""
@@ -365,37 +410,6 @@ async def _await_ready(process: ExecProcess, session: Session) -> None:
     raise Unavailable(f"job {session.row.job.id}: nothing was started: {last or 'no answer'}")
 
 
-async def _relay(websocket: WebSocket, process: ExecProcess) -> int:
-    """Move bytes between a client and a command until the command ends; return its exit code.
-
-    Raises:
-        WebSocketDisconnect: the client has gone.
-    """
-    incoming = asyncio.create_task(_incoming(websocket, process))
-    outgoing = asyncio.create_task(_outgoing(websocket, process))
-    try:
-        await asyncio.wait({incoming, outgoing}, return_when=asyncio.FIRST_COMPLETED)
-        if not outgoing.done():
-            incoming.result()  # raises: it ends only with the client
-        outgoing.result()
-        return await process.exit_code()
-    finally:
-        for task in (incoming, outgoing):
-            task.cancel()
-        await asyncio.gather(incoming, outgoing, return_exceptions=True)
-
-
-async def _incoming(websocket: WebSocket, process: ExecProcess) -> None:
-    while True:
-        message = await websocket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code") or 1006)
-        if message.get("bytes") is not None:
-            await process.write(message["bytes"])
-        else:
-            await _control(process, _parse(message.get("text") or "", ControlBody))
-
-
 async def _control(process: ExecProcess, said: ControlBody) -> None:
     if said.size is not None:
         await process.resize(said.size.size())
@@ -404,11 +418,6 @@ async def _control(process: ExecProcess, said: ControlBody) -> None:
             await process.signal(signals.Signals[f"SIG{said.signal}"])
     if said.eof:
         await process.end_input()
-
-
-async def _outgoing(websocket: WebSocket, process: ExecProcess) -> None:
-    async for number, chunk in process.outputs():
-        await websocket.send_bytes(bytes((number,)) + chunk)
 
 
 async def _first(websocket: WebSocket, model: type[M]) -> M:

@@ -275,7 +275,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._json({"detail": "Not Found"}, 404)
 
     def _json(self, answer: Json, status: int = 200) -> None:
-        self._send(json.dumps(answer).encode(), status, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **({"Retry-After": "0"} if status == 429 else {})}
+        self._send(json.dumps(answer).encode(), status, headers)
 
     def _send(self, body: bytes, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -69,6 +69,25 @@ def test_a_question_is_asked_again_when_the_daemon_left_in_the_middle(api: FakeA
     assert client_of(api).wait("train", 1.0)[0] is True
 
 
+def crowded() -> None:
+    raise Problem(
+        429, "unavailable", 4, "uid 7 asks more than 100 times a second (requests_per_s); try again"
+    )
+
+
+def test_a_request_that_is_one_too_many_is_sent_again_for_a_while(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.add("train")
+    api.happen("wait", crowded, crowded, ended())
+    assert client_of(api).wait("train", 1.0)[0] is True
+    monkeypatch.setattr(client_module, "CROWDED_PATIENCE_S", -1.0)
+    api.happen("wait", crowded)
+    with pytest.raises(ErrorResponse, match="more than 100 times a second") as caught:
+        client_of(api).wait("train", 1.0)
+    assert caught.value.code == 4
+
+
 def test_a_question_that_kills_every_daemon_is_given_up(api: FakeApi) -> None:
     api.add("train")
     api.happen("wait", *[vanish] * 20)

@@ -75,8 +75,9 @@ def test_who_begins_a_request_and_does_not_go_on_is_cut_off(monkeypatch: pytest.
 def test_who_has_too_many_connections_is_turned_away_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer, "MAX_CONNECTIONS", 0)
     answer, calls = told(b"")
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert answer.endswith(f"uid {os.getuid()} has 0 connections already; end some".encode())
+    assert answer.startswith(b"HTTP/1.1 429 ")
+    assert b"\r\nretry-after: 1\r\n" in answer
+    assert f'"uid {os.getuid()} has 0 connections already; end some"'.encode() in answer
     assert calls == 0
     monkeypatch.setattr(peer, "MAX_CONNECTIONS", 1)
     assert told(CLOSING + b"\r\n")[1] == 1
@@ -98,7 +99,7 @@ def test_subordinate_ids_share_the_connections_of_their_owner(monkeypatch: pytes
 
     monkeypatch.setattr(peer, "SUBORDINATE_IDS", EverybodyIsAnn())
     monkeypatch.setattr(peer, "MAX_CONNECTIONS", 0)
-    assert told(b"")[0].endswith(b"uid 4711 has 0 connections already; end some")
+    assert b'"uid 4711 has 0 connections already; end some"' in told(b"")[0]
 
 
 # --- bodies
@@ -132,7 +133,7 @@ def test_the_bodies_of_one_person_have_a_limit_together(monkeypatch: pytest.Monk
     assert PeerProtocol._bodies[os.getuid()] == 0
     monkeypatch.setitem(PeerProtocol._bodies, os.getuid(), 1000)  # of another connection that is slow
     answer, _ = told(whole)
-    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert answer.startswith(b"HTTP/1.1 429 ")
     assert b"try again" in answer
     assert PeerProtocol._bodies[os.getuid()] == 1000
 

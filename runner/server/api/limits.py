@@ -1,0 +1,80 @@
+"""How much of the daemon one person may take a second: requests, and bytes of sessions.
+
+What is over is refused with 429 and the time after which to ask again, before anything is done for it; the
+bytes of a session wait.  The daemon's own user has no limit: it could stop the daemon as well.
+"""
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from runner.adapters.host.users import SUBORDINATE_IDS
+from runner.files.settings.model import Settings
+from runner.server.api.audit import Application, Receive, Scope, Send
+from runner.server.api.peer import peer_uid, too_many
+
+BURST_S: Final = 4.0
+"""What a person has not taken for so long may be taken at once."""
+
+MOST_KNOWN: Final = 4096
+"""People whose use is remembered; it is forgotten after ``BURST_S`` anyway."""
+
+
+def is_limited(uid: int) -> bool:
+    """Return whether a user has limits: all but the daemon's own."""
+    return uid != os.geteuid()
+
+
+class Pace:
+    """What each person may take a second on average."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due: dict[int, float] = {}  # when all that was taken will have been earned, by the uid
+
+    def wait_s(self, person: int) -> float:
+        """Return how long a person has to wait until more may be taken."""
+        return max(0.0, self._due.get(person, 0.0) - BURST_S - self._clock())
+
+    def take(self, person: int, amount: float, per_s: float) -> None:
+        """Count what a person takes."""
+        now = self._clock()
+        if len(self._due) >= MOST_KNOWN:
+            self._due = {uid: due for uid, due in self._due.items() if due > now}
+        self._due[person] = max(now, self._due.get(person, now)) + amount / per_s
+
+
+class RequestLimit:
+    """Middleware that refuses the requests of a person who asks too often; sessions begin a little later."""
+
+    def __init__(self, app: Application, settings: Callable[[], Settings]) -> None:
+        self._app, self._settings = app, settings
+        self._pace = Pace()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        uid = peer_uid(scope["client"])
+        person, per_s = SUBORDINATE_IDS.person(uid), self._settings().requests_per_s
+        if per_s is None or not is_limited(uid):
+            await self._app(scope, receive, send)
+            return
+        wait_s = self._pace.wait_s(person)
+        if wait_s and scope["type"] == "http":
+            await _refuse(
+                send, f"uid {person} asks more than {per_s:g} times a second (requests_per_s)", wait_s
+            )
+            return
+        self._pace.take(person, 1, per_s)
+        await asyncio.sleep(wait_s)
+        await self._app(scope, receive, send)
+
+
+async def _refuse(send: Send, fact: str, wait_s: float) -> None:
+    body, after = too_many(f"{fact}; try again"), str(math.ceil(wait_s))
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "retry-after": after}
+    coded: list[Any] = [(name.encode(), text.encode()) for name, text in headers.items()]
+    await send({"type": "http.response.start", "status": 429, "headers": coded})
+    await send({"type": "http.response.body", "body": body})

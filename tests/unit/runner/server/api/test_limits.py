@@ -1,0 +1,139 @@
+"""What one person may take a second."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, MutableMapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runner.files.settings.model import Settings
+from runner.server.api import limits
+from runner.server.api.limits import BURST_S, Pace, RequestLimit
+from runner.server.api.sessions import SessionRoutes
+
+ANN, BOB = os.geteuid() + 1, os.geteuid() + 2
+
+
+class Now:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+class Gate:
+    """A limit before an application that answers everything."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, per_s: float | None) -> None:
+        self.now, self.served = Now(), 0
+        monkeypatch.setattr(limits, "Pace", lambda: Pace(self.now))
+        monkeypatch.setattr(asyncio, "sleep", self._sleep)
+        self.limit = RequestLimit(self._serve, lambda: Settings(requests_per_s=per_s))
+        self.slept: list[float] = []
+
+    async def _sleep(self, wait_s: float) -> None:
+        self.slept.append(wait_s)
+
+    async def _serve(self, *_: object) -> None:
+        self.served += 1
+
+    def ask(self, uid: int, kind: str = "http") -> list[MutableMapping[str, Any]]:
+        """Return what is answered in place of the application."""
+        said: list[MutableMapping[str, Any]] = []
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            said.append(message)
+
+        async def receive() -> None:
+            return
+
+        asyncio.run(self.limit({"type": kind, "client": (f"{uid}:{uid}", 1)}, receive, send))
+        return said
+
+
+def test_who_asks_too_often_is_refused_with_the_time_to_wait_and_nobody_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch, 2.0)
+    answers = [gate.ask(ANN) for _ in range(100)]
+    assert gate.served == 2 * BURST_S + 1
+    head, body = answers[-1]
+    assert head["status"] == 429
+    assert dict(head["headers"])[b"retry-after"] == b"1"
+    error = json.loads(body["body"])["error"]
+    assert error["message"] == f"uid {ANN} asks more than 2 times a second (requests_per_s); try again"
+    assert gate.ask(BOB) == []
+    gate.now.s += 1
+    assert [bool(gate.ask(ANN)) for _ in range(3)] == [False, False, True]
+
+
+def test_a_session_of_who_asks_too_often_begins_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch, 2.0)
+    for _ in range(20):
+        gate.ask(ANN)
+    served = gate.served
+    assert gate.ask(ANN, "websocket") == []
+    assert gate.served == served + 1
+    assert gate.slept[-1] == 0.5
+
+
+@pytest.mark.parametrize(("uid", "per_s"), [(os.geteuid(), 2.0), (ANN, None)])
+def test_the_own_user_of_the_daemon_or_all_have_no_limit(
+    monkeypatch: pytest.MonkeyPatch, uid: int, per_s: float | None
+) -> None:
+    gate = Gate(monkeypatch, per_s)
+    assert [gate.ask(uid) for _ in range(100)] == [[]] * 100
+
+
+def test_what_was_not_taken_for_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_KNOWN", 3)
+    now = Now()
+    pace = Pace(now)
+    for person in range(3):
+        pace.take(person, 10, 10)
+    now.s += 2
+    pace.take(3, 10, 10)
+    assert set(pace._due) == {3}
+    pace.take(3, 1000, 10)
+    assert pace.wait_s(3) == pytest.approx(101 - BURST_S)
+
+
+class Talks:
+    """A command that writes without end, and is its own client."""
+
+    def __init__(self, uid: int) -> None:
+        self.client = SimpleNamespace(host=f"{uid}:{uid}", port=1)
+        self.sent = 0
+
+    async def outputs(self) -> AsyncIterator[tuple[int, bytes]]:
+        for _ in range(20):
+            yield 1, bytes(1024)
+
+    async def send_bytes(self, content: bytes) -> None:
+        self.sent += len(content) - 1
+
+    async def receive(self) -> Any:  # noqa: ANN401  a message of ASGI
+        return await asyncio.Event().wait()
+
+    async def exit_code(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(("uid", "limited"), [(ANN, True), (os.geteuid(), False)])
+def test_the_bytes_of_a_session_wait_once_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, uid: int, *, limited: bool
+) -> None:
+    gate = Gate(monkeypatch, None)
+    service: Any = SimpleNamespace(settings=Settings(session_bytes_per_s=1024))
+    nothing: Any = None
+    routes = SessionRoutes(service, nothing, nothing, nothing, limits.Pace())
+    talks: Any = Talks(uid)
+    assert asyncio.run(routes._relay(talks, talks)) == 0
+    assert talks.sent == 20 * 1024
+    assert sum(map(bool, gate.slept)) == (20 - BURST_S if limited else 0)

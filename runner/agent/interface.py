@@ -79,6 +79,7 @@ class QueueTerms:
     priority_class: str = "normal"
     not_before: datetime | None = None
     after: tuple[Dependency, ...] = ()
+    unmet_limit_s: float | None = None  # how long it stays once one of these cannot be met; None: for ever
     sweep: JobArray | None = None
     saves_when_asked: bool = True
     preemptible: bool = True  # it may be preempted for jobs with less attained service

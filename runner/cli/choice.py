@@ -1,41 +1,105 @@
-"""The jobs that a command is for: by name or id, or all of a matrix."""
+"""The jobs that a command is for, by name or id or all of a matrix; and one request for each of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from runner.base.errors import RunnerError, Unavailable, UsageError
+from runner.cli.console import complain_of
 from runner.client.http import ErrorResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from runner.client.client import Client
     from runner.client.types import JobSummary
 
 
-def chosen_jobs(client: Client, refs: Sequence[str], sweep: str | None = None) -> list[JobSummary]:
-    """Return each job once, in order; the name of a matrix stands for all of its jobs.
+def every_job(_job: JobSummary) -> bool:
+    """Return True."""
+    return True
+
+
+def chosen_jobs(
+    client: Client,
+    refs: Sequence[str],
+    sweep: str | None = None,
+    of_matrix: Callable[[JobSummary], bool] = every_job,
+) -> list[JobSummary]:
+    """Return each job once, in order; the name of a matrix stands for those of its jobs that are meant.
 
     Raises:
         ErrorResponse: one of them is unknown.
         click.UsageError: neither jobs nor a matrix are given, or both.
+        UsageError: none of the jobs of a matrix is meant.
     """
     if bool(refs) == bool(sweep):
         raise click.UsageError("give JOBs or --sweep, one of them")
-    found = client.sweep(sweep) if sweep else [job for ref in refs for job in _named(client, ref)]
+    found = _of_matrix(client, sweep, of_matrix) if sweep else _named(client, refs, of_matrix)
     return list({job["id"]: job for job in found}.values())
 
 
-def _named(client: Client, ref: str) -> Sequence[JobSummary]:
-    """Return a job, or all jobs of a matrix."""
-    try:
-        return [client.job(ref)]
-    except ErrorResponse as unknown:
-        if unknown.kind != "not_found":
-            raise
+def _named(
+    client: Client, refs: Sequence[str], of_matrix: Callable[[JobSummary], bool]
+) -> Iterator[JobSummary]:
+    """Yield jobs, and of each matrix those that are meant."""
+    for ref in refs:
         try:
-            return client.sweep(ref)
-        except ErrorResponse:
-            raise unknown from None
+            found: Sequence[JobSummary] = [client.job(ref)]
+        except ErrorResponse as unknown:
+            if not (members := _members(client, ref, unknown)):
+                raise
+            if not (found := [job for job in members if of_matrix(job)]):
+                raise _none_of(ref, len(members)) from unknown
+        yield from found
+
+
+def _of_matrix(client: Client, sweep: str, of_matrix: Callable[[JobSummary], bool]) -> Sequence[JobSummary]:
+    jobs = client.sweep(sweep)
+    if found := [job for job in jobs if of_matrix(job)]:
+        return found
+    raise _none_of(sweep, len(jobs))
+
+
+def for_each(  # noqa: PLR0913  the choice of jobs, and the request
+    client: Client,
+    refs: Sequence[str],
+    sweep: str | None,
+    ask: Callable[[str], dict[str, Any]],
+    *,
+    tell: Callable[[dict[str, Any]], None],
+    of_matrix: Callable[[JobSummary], bool] = every_job,
+) -> None:
+    """Ask for the same of several jobs, continuing after errors; exit with the first code that is not 0."""
+    if bool(refs) == bool(sweep):
+        raise click.UsageError("give JOBs or --sweep, one of them")
+    codes, left = [], list(refs or [job["id"] for job in _of_matrix(client, str(sweep), of_matrix)])
+    while left:
+        ref = left.pop(0)
+        try:
+            tell(ask(ref))
+        except Unavailable as error:  # the other jobs would fail in the same way
+            raise Unavailable(f"{error}{f'; {len(left)} more were not asked for' if left else ''}") from error
+        except RunnerError as error:
+            members = _members(client, ref, error)
+            codes += [] if members else [complain_of(error)]
+            left[:0] = [job["id"] for job in members if of_matrix(job)]
+            if members and not left:
+                codes.append(complain_of(_none_of(ref, len(members))))
+    click.get_current_context().exit(next((code for code in codes if code), 0))
+
+
+def _members(client: Client, ref: str, error: RunnerError) -> Sequence[JobSummary]:
+    """Return the jobs of a matrix if an error says that no job has its name."""
+    if not isinstance(error, ErrorResponse) or error.kind != "not_found":
+        return ()
+    try:
+        return client.sweep(ref)
+    except ErrorResponse:
+        return ()
+
+
+def _none_of(sweep: str, count: int) -> UsageError:
+    return UsageError(f"{sweep}: none of the {count} jobs of this matrix; runner list --sweep {sweep}")

@@ -1,15 +1,20 @@
 """``runner cancel``, ``kill``, ``restart``, ``hold`` and ``release``: control a job by hand."""
 
 import signal
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from runner.base.errors import RunnerError, Unavailable
 from runner.cli import formatting
-from runner.cli.console import complain, complain_of, say, say_json
+from runner.cli.choice import chosen_jobs, for_each
+from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
-from runner.client.client import Client, find_or_start
+from runner.client.client import find_or_start
+from runner.client.types import JobSummary
+
+MOST_CANCELLED: Final = 1000
+"""Jobs that the daemon cancels at the same moment."""
 
 
 def signal_name(ctx: click.Context, param: click.Parameter, given: str) -> str:
@@ -34,42 +39,44 @@ def starting_point(ctx: click.Context, param: click.Parameter, given: str) -> st
 @click.command()
 @perhaps_jobs
 @perhaps_a_sweep
+@click.option("--mine", is_flag=True, help="All your own jobs that have not ended.")
+@click.option(
+    "--all", "everything", is_flag=True, help="The jobs of all users; for root alone on a shared machine."
+)
 @as_json
-def cancel(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
+def cancel(jobs: tuple[str, ...], *, sweep: str | None, mine: bool, everything: bool, as_json: bool) -> None:
     """Cancel jobs: their programs may save a checkpoint, then they end.
 
     To cancel a job that has ended changes nothing and is no error. Every JOB is tried; the exit code is
-    the first one that is not 0. With --sweep, all jobs of a matrix that have not ended are cancelled.
-    All jobs are cancelled at the same moment if possible, so that no waiting job of the list starts in
-    place of a running one.
+    the first one that is not 0. With --sweep, or the name of a matrix, all its jobs that have not ended are
+    cancelled. All jobs are cancelled at the same moment if possible, so that no waiting job of the list
+    starts in place of a running one.
     """
-    if bool(jobs) == bool(sweep):
-        raise click.UsageError("give JOBs or --sweep, one of them")
+    if [bool(jobs), bool(sweep), mine, everything].count(True) != 1:
+        raise click.UsageError("give JOBs, --sweep, --mine or --all, one of them")
     client = find_or_start(complain)
+    if mine or everything:
+        jobs = tuple(job["id"] for job in client.jobs(mine=mine, ended=False))
+        if not jobs:
+            complain("there is no job to cancel")
+            return
+
+    def tell_all(answer: dict[str, Any]) -> None:
+        for each in answer["jobs"]:
+            _tell_cancelled(each, as_json=as_json)
+
     try:
-        answers = client.cancel_all(jobs, sweep)
+        answers = [
+            answer
+            for begin in range(0, max(len(jobs), 1), MOST_CANCELLED)
+            for answer in client.cancel_all(jobs[begin : begin + MOST_CANCELLED], sweep)
+        ]
     except RunnerError as error:
         if isinstance(error, Unavailable) or len(jobs) < 2:
             raise
-        click.get_current_context().exit(_cancel_each(client, jobs, as_json=as_json))
-    for answer in answers:
-        _tell_cancelled(answer, as_json=as_json)
-
-
-def _cancel_each(client: Client, jobs: tuple[str, ...], *, as_json: bool) -> int:
-    """Cancel jobs one by one, continuing after errors; return the first exit code that is not 0."""
-    codes = []
-    for number, ref in enumerate(jobs, start=1):
-        try:
-            answer = client.act(ref, "cancel", {})
-        except Unavailable as error:  # the other jobs would fail in the same way
-            left = len(jobs) - number
-            raise Unavailable(f"{error}{f'; {left} more were not asked for' if left else ''}") from error
-        except RunnerError as error:
-            codes.append(complain_of(error))
-        else:
-            _tell_cancelled(answer, as_json=as_json)
-    return codes[0] if codes else 0
+        for_each(client, jobs, None, lambda ref: {"jobs": client.cancel_all((ref,))}, tell=tell_all)
+        return
+    tell_all({"jobs": answers})
 
 
 def _tell_cancelled(answer: dict[str, Any], *, as_json: bool) -> None:
@@ -100,7 +107,9 @@ def kill(job: str, *, name: str, as_json: bool) -> None:
 
 
 @click.command()
-@the_job
+@perhaps_jobs
+@perhaps_a_sweep
+@click.option("--failed", is_flag=True, help="Only those that have failed.")
 @click.option(
     "--from",
     "start",
@@ -117,34 +126,79 @@ def kill(job: str, *, name: str, as_json: bool) -> None:
     help="Go on in lineage N, which an earlier --from scratch has left; runner show lists them.",
 )
 @as_json
-def restart(job: str, *, start: str | int, lineage: int | None, as_json: bool) -> None:
-    """Start another attempt of a running, held or ended job."""
-    place = {} if lineage is None else {"lineage": lineage}
-    answer = find_or_start(complain).act(job, "restart", {"from": start, **place})
-    _tell(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
+def restart(  # noqa: PLR0913  one per option
+    jobs: tuple[str, ...],
+    *,
+    sweep: str | None,
+    failed: bool,
+    start: str | int,
+    lineage: int | None,
+    as_json: bool,
+) -> None:
+    """Start another attempt of running, held or ended jobs.
 
-
-@click.command()
-@the_job
-@as_json
-def hold(job: str, *, as_json: bool) -> None:
-    """Stop a job until "runner release"; its program may save a checkpoint."""
-    answer = find_or_start(complain).act(job, "hold", {})
-    _tell(answer, formatting.state_line(answer["job"]), as_json=as_json)
-
-
-@click.command()
-@the_job
-@as_json
-def release(job: str, *, as_json: bool) -> None:
-    """Release a held job, which continues from its newest checkpoint.
-
-    If the policy held the job, its attempts are counted from zero again; settings that adjustments
-    changed stay changed. "runner restart" starts from another checkpoint; "runner policy explain" tells
-    why the job was held.
+    --failed restarts only those that have failed: of a matrix by --sweep or its name.
     """
-    answer = find_or_start(complain).act(job, "release", {})
-    _tell(answer, f"{answer['job']['name']}: released", as_json=as_json)
+    place = {} if lineage is None else {"lineage": lineage}
+    client = find_or_start(complain)
+    refs, whole = jobs, sweep
+    if failed:
+        refs, whole = tuple(job["id"] for job in chosen_jobs(client, jobs, sweep) if _has_failed(job)), None
+        if not refs:
+            complain("none of these jobs has failed")
+            return
+
+    def tell(answer: dict[str, Any]) -> None:
+        _tell(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
+
+    for_each(client, refs, whole, lambda ref: client.act(ref, "restart", {"from": start, **place}), tell=tell)
+
+
+def _has_failed(job: JobSummary) -> bool:
+    return job["outcome"] == "failed"
+
+
+@click.command()
+@perhaps_jobs
+@perhaps_a_sweep
+@as_json
+def hold(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
+    """Stop jobs until "runner release"; their programs may save a checkpoint.
+
+    Every JOB is tried. Of a matrix those are held that have not ended.
+    """
+    client = find_or_start(complain)
+
+    def tell(answer: dict[str, Any]) -> None:
+        _tell(answer, formatting.state_line(answer["job"]), as_json=as_json)
+
+    def can_be_held(job: JobSummary) -> bool:
+        return job["state"] not in {"finished", "held"}
+
+    for_each(client, jobs, sweep, lambda ref: client.act(ref, "hold", {}), tell=tell, of_matrix=can_be_held)
+
+
+@click.command()
+@perhaps_jobs
+@perhaps_a_sweep
+@as_json
+def release(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
+    """Release held jobs: each goes on from its newest checkpoint, and one that has none from step 0.
+
+    It is said where each begins. Every JOB is tried. If the policy held a job, its attempts are counted
+    from zero again; settings that adjustments changed stay changed. "runner restart" starts from another
+    checkpoint; "runner policy explain" tells why the job was held.
+    """
+    client = find_or_start(complain)
+
+    def tell(answer: dict[str, Any]) -> None:
+        begins = f", begins {answer['begins']}" if answer.get("begins") else ""  # an older daemon omits it
+        _tell(answer, f"{answer['job']['name']}: released{begins}", as_json=as_json)
+
+    def is_held(job: JobSummary) -> bool:
+        return job["state"] == "held"
+
+    for_each(client, jobs, sweep, lambda ref: client.act(ref, "release", {}), tell=tell, of_matrix=is_held)
 
 
 def _tell(answer: dict[str, Any], line: str, *, as_json: bool) -> None:

@@ -96,15 +96,13 @@ def list_jobs(  # noqa: PLR0913  one per option
     In a pipe, each job is one line without a header; tabs separate id, name, owner, state, attempts
     made, priority, step/total, since (UTC) and reason. If the program does not report a step, the step
     of the newest checkpoint is shown. "runner policy explain" tells how many attempts count towards the
-    limit of the policy. With --sweep, all jobs of a matrix are listed in order. --columns takes id, name,
+    limit of the policy. With --sweep, the jobs of a matrix are listed in order. --columns takes id, name,
     owner, state, attempts, priority, step, since, why, submitted, gpus, labels, loss and rate.
     """
     label, *others = labels or (None,)
     accepts = with_labels(make_filter(wanted, users, since), others)
-    if sweep is not None and (mine or label is not None or limit is not None or accepts):
-        raise click.UsageError(
-            "--sweep prints all jobs of a matrix; leave out --mine, --label, --limit and the like"
-        )
+    if sweep is not None and mine:
+        raise click.UsageError("--sweep goes without --mine: the jobs of a matrix have one owner")
     everything = everything or reaches_further(since) or "ended" in wanted
     last = not NUMBERS.isdisjoint(chosen)
     client = find_or_start(complain)
@@ -120,7 +118,8 @@ def list_jobs(  # noqa: PLR0913  one per option
             last=last,
         )
     else:
-        jobs = client.sweep(sweep, last=last)
+        accepts = with_labels(accepts, labels)
+        jobs = [job for job in client.sweep(sweep, last=last) if accepts is None or accepts(job)][:limit]
     if as_json:
         for job in jobs:
             say_json(job)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli import formatting
+from runner.cli.choice import chosen_jobs
 from runner.cli.console import complain, say, say_json
 from runner.cli.failure import complain_of_failure
-from runner.cli.parameters import as_json, seconds, the_jobs
+from runner.cli.parameters import as_json, perhaps_a_sweep, perhaps_jobs, seconds
 from runner.client.client import Client, find_or_start
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ TIMED_OUT: Final = 124
 
 
 @click.command()
-@the_jobs
+@perhaps_jobs
+@perhaps_a_sweep
 @click.option(
     "--timeout",
     callback=seconds,
@@ -30,16 +32,17 @@ TIMED_OUT: Final = 124
     help="Exit with 124 after this time (90m, 2h30m; 90 is seconds).",
 )
 @as_json
-def wait(jobs: tuple[str, ...], *, timeout: float | None, as_json: bool) -> None:
+def wait(jobs: tuple[str, ...], *, sweep: str | None, timeout: float | None, as_json: bool) -> None:
     """Wait until each JOB is finished or held, and exit with its outcome.
 
-    With several jobs, the exit code is the first one that is not 0. The command also waits for a job
-    that cannot start at present, and prints the reason to standard error.
+    --sweep, or the name of a matrix, waits for all its jobs. With several jobs, the exit code is the first
+    one that is not 0. The command also waits for a job that cannot start at present, and prints the reason
+    to standard error.
     """
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout
     patient = client.following(deadline)
-    ids = [patient.job(ref)["id"] for ref in jobs]  # resolve all before waiting for the first
+    ids = [job["id"] for job in chosen_jobs(patient, jobs, sweep)]  # all, before waiting for the first
     codes = [wait_to_the_end(client, job_id, as_json=as_json, deadline=deadline) for job_id in ids]
     click.get_current_context().exit(next((code for code in codes if code), 0))
 

@@ -1,26 +1,34 @@
-"""``runner why``: print what a job waits for, with an estimate of the end."""
+"""``runner why``: print what jobs wait for, with an estimate of the end."""
+
+from typing import Any
 
 import click
 
+from runner.cli.choice import for_each
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
-from runner.cli.parameters import as_json, the_job
+from runner.cli.parameters import as_json, perhaps_a_sweep, perhaps_jobs
 from runner.client.client import find_or_start
 
 
 @click.command()
-@the_job
+@perhaps_jobs
+@perhaps_a_sweep
 @as_json
-def why(job: str, *, as_json: bool) -> None:
-    """Show why a job waits, and when it will start or end.
+def why(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
+    """Show why jobs wait, and when each will start or end.
 
     Estimates are as good as the time limits of the jobs ahead. In a pipe, tabs separate job id, state,
     estimated start or end (UTC) and reason.
     """
-    answer = find_or_start(complain).why(job)
-    if as_json:
-        say_json(answer)
-    elif on_terminal():
-        say(f"{answer['name']} (job {answer['job']}) is {answer['state']}: {answer['why']}")
-    else:
-        at = answer["starts_at"] or answer["until"]
-        say_row(answer["job"], answer.get("outcome") or answer["state"], at, answer["why"])
+    client = find_or_start(complain)
+
+    def tell(answer: dict[str, Any]) -> None:
+        if as_json:
+            say_json(answer)
+        elif on_terminal():
+            say(f"{answer['name']} (job {answer['job']}) is {answer['state']}: {answer['why']}")
+        else:
+            at = answer["starts_at"] or answer["until"]
+            say_row(answer["job"], answer.get("outcome") or answer["state"], at, answer["why"])
+
+    for_each(client, jobs, sweep, client.why, tell=tell)

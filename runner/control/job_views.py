@@ -18,6 +18,7 @@ import structlog
 from runner.agent.interface import QueueTerms
 from runner.base.errors import Unavailable
 from runner.base.instant import Instant
+from runner.control.array_failures import ArrayFailures
 from runner.control.context import Context, TrackedJob, as_started
 from runner.control.dependencies import DependencyTracker
 from runner.control.estimates import RunTimeEstimates
@@ -99,6 +100,7 @@ class JobViews:
     changed: bool = True  # since the scheduler has made its last plan
     dependencies: DependencyTracker = field(default_factory=DependencyTracker)
     totals: OwnerTotals = field(default_factory=OwnerTotals)
+    failures: ArrayFailures = field(init=False)
     usage: UsageTracker = field(init=False)
     _level_usage: LevelUsage | None = None  # once the order goes by it
     _estimates: RunTimeEstimates = field(init=False)
@@ -116,6 +118,7 @@ class JobViews:
         config, now, past = self.context.site.rules, self.context.moment(), self.context.past
         self._drift_s = _drift_s(now)
         self._estimates = RunTimeEstimates(past)
+        self.failures = ArrayFailures(self.context.store)
         self.usage = UsageTracker(config.half_life_s, config.cpu_weight, now.monotonic)
         self.usage.load(past, now.at)
         self._starts_s = dict(past.starts_s())
@@ -134,6 +137,7 @@ class JobViews:
         if was_pending is not None:
             self.index.remove(was_pending)
         self.dependencies.ended.pop(job_id, None)
+        self.failures.note(row, self.context.attempt_service.terms(row).sweep)
         was_preparing = self.preparing.pop(job_id, None)
         self._count(was_pending or was_preparing, -1)
         self.switching.look(row.job, self.context.store.decisions)
@@ -270,6 +274,7 @@ class JobViews:
             priority=row.priority,
             not_before_s=max((each for each in (backoff_s, wanted_s) if each is not None), default=None),
             dependencies=terms.after,
+            unmet_limit_s=terms.unmet_limit_s,
             time_limit_s=_remaining_limit_s(row),
             estimated_s=self._estimates.remaining_s(row, terms.sweep),
             estimated_by=self._estimates.sources.get(row.job.id),

@@ -30,10 +30,11 @@ from runner.control.schedulable import (
 from runner.control.service_levels import ServiceLevels
 from runner.control.transitions import Transition, transition
 from runner.core.job.attempt import Allocation
-from runner.core.job.events import Placed, PreemptRequested
+from runner.core.job.events import CancelRequested, Placed, PreemptRequested
 from runner.core.job.states import Queued
 from runner.core.ports.store import JobRow, UsageRecord
 from runner.core.scheduler.backfill import Plan, plan
+from runner.core.scheduler.dependencies import find_unmet
 from runner.core.scheduler.pending import PendingReason
 from runner.core.scheduler.snapshot import Host, PendingJob, ResourceRequest, SchedulableDevice, Snapshot
 
@@ -112,6 +113,7 @@ class Scheduler:
 
     def run(self, now: Instant, record: Record) -> None:
         """Make a plan if one is due, and have what follows from it recorded, or try again a while later."""
+        self._give_up(now, record)
         made = self.plan(now)
         if made is None:
             return
@@ -130,6 +132,25 @@ class Scheduler:
         else:  # the plan knows of all that has been done just now
             self.jobs.changed, self._devices = False, self._present_devices()
             self._next_plan_s = self._next_plan_s if self.jobs.pending else inf
+
+    def _give_up(self, now: Instant, record: Record) -> None:
+        """Cancel the jobs that wait for what cannot come any more, if a plan is due."""
+        jobs, now_s = self.jobs, now.at.timestamp()
+        if not jobs.changed and now.monotonic < self._next_plan_s:
+            return
+        while gone := {
+            **{job.job_id: why for job in jobs.index.dependent() if (why := _given_up(job, jobs, now_s))},
+            **dict(jobs.failures.given_up(jobs.pending)),
+        }:
+            requests = [
+                transition(self.tracked_jobs[job_id], CancelRequested(now.at, why))
+                for job_id, why in gone.items()
+            ]
+            try:
+                record(requests)
+            except Unavailable as error:
+                log.warning("scheduler.cancel_not_recorded", jobs=len(requests), problem=str(error))
+                return
 
     def plan(self, now: Instant) -> Plan | None:
         """Return a plan; None while nothing has changed since the last one."""
@@ -269,6 +290,14 @@ class Scheduler:
     def unmet(self, row: JobRow, needs: ResourceRequest) -> str:
         """Return what an attempt of a job would wait for if no job was pending; empty: it could start."""
         return unmet_reason(self.snapshot(self.context.moment()), self.jobs.hypothetical(row, needs))
+
+
+def _given_up(job: PendingJob, jobs: JobViews, now_s: float) -> str:
+    """Return why a job is cancelled that waits for another one; empty: it is not, or not yet."""
+    unmet = None if job.unmet_limit_s is None else find_unmet(job.dependencies, jobs.dependencies.ended)
+    if unmet is None or job.unmet_limit_s is None or now_s < unmet.since_s + job.unmet_limit_s:
+        return ""
+    return f"queue.on_unmet: {unmet.why}"
 
 
 def _backoff_s(tracked: TrackedJob, state: Queued, now: Instant) -> float:

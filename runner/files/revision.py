@@ -120,6 +120,7 @@ class ArrayMembership(BaseModel):
     """The id of its first job: the others follow it."""
     values: dict[str, bool | int | float | str]
     at_a_time: int | None = None
+    max_failures: int | None = Field(default=None, exclude_if=lambda value: value is None)
     number: int = 1
     """Which of its jobs this one is, from 1."""
     count: int = 1
@@ -186,6 +187,8 @@ class Revision(BaseModel):
     """The submitter's primary group by name: whose share and quota it uses up; empty: nobody's."""
     after: tuple[tuple[str, DependencyCondition], ...] = ()
     """Ids of the jobs that must have ended first, and how."""
+    one_failed: tuple[tuple[str, ...], ...] = Field(default=(), exclude_if=lambda value: not value)
+    """Ids of the jobs of matrices of which at least one must have failed; ``after`` has them, too."""
     sweep: ArrayMembership | None = None
     """The matrix that it is one job of."""
     network: NetworkAccess | None = None

@@ -69,6 +69,7 @@ class WrittenJobs:
     values: Annotated[tuple[Combination, ...], Field(max_length=MAX_JOBS)] = ({},)
     """Of the matrix, job by job."""
     at_a_time: int | None = None
+    max_failures: int | None = None
     is_matrix: bool = False
     policies: Mapping[str, WrittenPolicy] = field(default_factory=dict)
     """By the name or path that jobs give."""
@@ -118,6 +119,7 @@ def read_jobs(submission: Submission, check: PathCheck, reader: Callable[[Path],
         tuple(changed),
         written.values,
         None if written.matrix is None else written.matrix.at_a_time,
+        None if written.matrix is None else written.matrix.max_failures,
         written.matrix is not None,
         {job.policy: _policy(named, job) for job in written.jobs},
     )

@@ -13,7 +13,7 @@ from runner.core.job.states import Allocated, Finished, Stopping
 from runner.core.ports.checkpoints import Verification
 from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
-from runner.services.context import Caller, ServiceContext
+from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.queries import JobQueries
 
 NAMED: Final = 3
@@ -47,7 +47,18 @@ class JobControlService:
             NotFound: there is no job of one of these names.
             Refused: one belongs to another user.
         """
-        return self._cancel(caller, [self.queries.find(reference, caller) for reference in references])
+        return self._cancel(caller, [row for ref in references for row in self._named(caller, ref)])
+
+    def _named(self, caller: Caller, reference: str) -> Sequence[JobRow]:
+        """Return a job, or by the name of a matrix those of its jobs that have not ended."""
+        try:
+            return (self.queries.find(reference, caller),)
+        except NotFound as unknown:
+            try:
+                rows = self.queries.sweep(caller, reference)
+            except NotFound:
+                raise unknown from None
+            return [row for row in rows if not isinstance(row.job.state, Finished)]
 
     def _cancel(self, caller: Caller, rows: Sequence[JobRow]) -> tuple[tuple[JobRow, bool], ...]:
         for row in rows:

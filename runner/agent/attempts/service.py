@@ -23,7 +23,7 @@ from runner.core.ports.executor import Gone, LaunchRequest
 from runner.core.ports.network import NOT_SEPARATED, NetworkState
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
-from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest
+from runner.core.scheduler.snapshot import Dependency, DependencyCondition, JobArray, ResourceRequest
 from runner.files.job.model import Retry
 from runner.files.policy import job_policy as of_job
 from runner.files.revision import Revision, cached_by_revision, parse_revision
@@ -33,6 +33,10 @@ T = TypeVar("T")
 MIB: Final = 1024**2
 LEAST_ROOM_BYTES: Final = MIB
 """With less on its disk no attempt is asked to save."""
+
+UNMET_LIMITS_S: Final = {"cancel": 0.0, "wait": None, None: 3600.0}
+"""How long a job stays once a job that it waits for has ended otherwise, by ``queue.on_unmet``: the other one
+may be restarted meanwhile."""
 
 LOG_HEAD_SHARE: Final = 4  # a quarter of the quota for the beginning of a log, the rest for its end
 
@@ -52,8 +56,12 @@ def _terms(revision: Revision) -> QueueTerms:
         team=revision.team,
         priority_class=queue.priority_class,
         not_before=queue.not_before,
-        after=tuple(Dependency(job_id, condition) for job_id, condition in revision.after),
-        sweep=None if sweep is None else JobArray(sweep.id, sweep.at_a_time),
+        after=(
+            *(Dependency(job_id, condition) for job_id, condition in revision.after),
+            *(Dependency(group[0], DependencyCondition.FAILED, group) for group in revision.one_failed),
+        ),
+        unmet_limit_s=UNMET_LIMITS_S[queue.on_unmet],
+        sweep=None if sweep is None else JobArray(sweep.id, sweep.at_a_time, sweep.max_failures, sweep.count),
         saves_when_asked=bool(saves),
         preemptible=queue.preemptible,
     )

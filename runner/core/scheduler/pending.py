@@ -16,7 +16,7 @@ from typing import Final
 from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
 from runner.core.scheduler.config import SchedulingOrder
-from runner.core.scheduler.dependencies import Readiness, check_dependency
+from runner.core.scheduler.dependencies import REQUIRED_END, Readiness, check_dependency, find_unmet
 from runner.core.scheduler.displacement import protected_holders
 from runner.core.scheduler.fairshare import FairShare
 from runner.core.scheduler.formatting import (
@@ -34,7 +34,6 @@ from runner.core.scheduler.formatting import (
 from runner.core.scheduler.placement import Placements, RequestClass
 from runner.core.scheduler.position import LimitLookup, QueuePosition, UnboundedJobs, queue_positions
 from runner.core.scheduler.snapshot import (
-    DependencyCondition,
     DeviceState,
     EstimateSource,
     Maintenance,
@@ -165,13 +164,13 @@ class PendingReasons(Mapping[str, PendingReason]):
 
     def _unmet_dependency(self, job: PendingJob) -> str:
         """Return which dependency of a job has ended in another way than required."""
-        for dependency in job.dependencies:
-            if check_dependency(dependency, self.snapshot.ended) is Readiness.NEVER:
-                outcome = self.snapshot.ended[dependency.job_id].outcome
-                return (
-                    f"job {dependency.job_id} {outcome}, but it had to {_REQUIRED_END[dependency.condition]}"
-                )
-        return ""
+        unmet = find_unmet(job.dependencies, self.snapshot.ended)
+        if unmet is None:
+            return ""
+        if job.unmet_limit_s is None:
+            return unmet.why
+        gone_s = unmet.since_s + job.unmet_limit_s
+        return f"{unmet.why}; it is cancelled at {format_time(gone_s, self.snapshot)} (queue.on_unmet)"
 
     def _too_large_for_hosts(self, job: PendingJob) -> str:
         """Return that no host has what a job requests."""
@@ -208,12 +207,12 @@ class PendingReasons(Mapping[str, PendingReason]):
         unmet = [
             dependency
             for dependency in job.dependencies
-            if check_dependency(dependency, self.snapshot.ended) is Readiness.PENDING
+            if check_dependency(dependency, self.snapshot.ended) is Readiness.PENDING and not dependency.group
         ]
         if not unmet:
             return None
         parts: list[str] = []
-        for condition, required_end in _REQUIRED_END.items():
+        for condition, required_end in REQUIRED_END.items():
             ids = [dependency.job_id for dependency in unmet if dependency.condition is condition]
             if ids:
                 parts.append(f"for {format_job_ids(ids)} to {required_end}")
@@ -483,13 +482,6 @@ class PendingReasons(Mapping[str, PendingReason]):
             if at_s < window.ends_s and span.end_s(at_s) > window.begins_s:
                 at_s = window.ends_s
         return at_s
-
-
-_REQUIRED_END: Final = {
-    DependencyCondition.OK: "succeed",
-    DependencyCondition.ANY: "end",
-    DependencyCondition.FAILED: "fail",
-}
 
 
 def _with_cpus_and_memory(job: PendingJob) -> str:

@@ -90,6 +90,10 @@ class PendingIndex:
         if count == 1:
             del self._requests[id(request)]
 
+    def dependent(self) -> tuple[PendingJob, ...]:
+        """Return the jobs that wait for other jobs."""
+        return tuple(self._dependent.values())
+
     def view(self, now_s: float, oldest: int, by_id: Mapping[str, PendingJob] | None = None) -> ReadyJobs:
         """Return the jobs as they are at a time, with the ``oldest`` ones of each queue.
 
@@ -106,7 +110,7 @@ class PendingIndex:
                 )
                 for name, queue in self._queues.items()
             ),
-            tuple(self._dependent.values()),
+            self.dependent(),
             tuple(self._requests.values()),
             by_id,
             self._future[0][0] if self._future else inf,

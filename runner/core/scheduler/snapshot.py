@@ -103,6 +103,8 @@ class Dependency:
 
     job_id: str
     condition: DependencyCondition = DependencyCondition.OK
+    group: tuple[str, ...] = ()
+    """All jobs of a matrix of which one had to fail, the first of which is ``job_id``; (): one job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class JobArray:
 
     id: str
     max_parallel: int | None = None  # jobs of it that may run at a time; None: no limit
+    max_failures: int | None = None  # that may fail before those that wait are cancelled; None: any number
+    count: int = 1  # of its jobs
 
 
 class EstimateSource(StrEnum):
@@ -152,6 +156,7 @@ class PendingJob:
     priority: int = 50  # among the jobs of its owner; higher first
     not_before_s: float | None = None
     dependencies: tuple[Dependency, ...] = ()
+    unmet_limit_s: float | None = None  # how long it stays once a dependency cannot be met; None: for ever
     time_limit_s: float | None = None  # what is left of its time limit
     estimated_s: float | None = None  # estimated from earlier runs
     estimated_by: EstimateSource | None = None  # what ``estimated_s`` follows from

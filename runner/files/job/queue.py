@@ -172,6 +172,11 @@ class QueueFields(contract.Spec):
     after: tuple[Annotated[JobDependency, BeforeValidator(_dependency)], ...] = Field(
         (), max_length=64, description="Jobs that must have ended first; a text is the name or id of one."
     )
+    on_unmet: Literal["cancel", "wait"] | None = Field(
+        None,
+        description="What becomes of the job once one of these has ended otherwise: cancel, at once; wait,"
+        " until somebody restarts that one; null: it waits for an hour, and is then cancelled.",
+    )
     preemptible: bool = Field(
         default=True,
         description="false: it is never preempted for jobs with less service; its usage counts more.",
@@ -214,6 +219,12 @@ class Matrix(contract.Spec):
         (), max_length=1000, description="Combinations to leave out; a part of one stands for all with it."
     )
     at_a_time: int | None = Field(None, ge=1, le=10_000, description="Jobs that may run together; null: any.")
+    max_failures: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="After so many failed jobs those that wait are cancelled; null: never.",
+    )
 
 
 class Schedule(contract.Spec):

@@ -40,7 +40,7 @@ from runner.server.api.privacy import hide_summary
 from runner.server.api.reported import reported
 from runner.server.api.schedules import schedule_json
 from runner.server.api.threads import SharedThreadsRoute, run_check, run_control, run_in_share
-from runner.server.api.why import reason
+from runner.server.api.why import begins, reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.schedules.service import ScheduleService
@@ -281,7 +281,7 @@ def _shown(service: JobService, caller: Caller, reference: str) -> Response:
 def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with the pending reason of a job, or with what it does and its expected end."""
     row = service.queries.find(reference, caller)
-    return JSONResponse(reason(service.daemon, row, service.queries.missed_checkpoints(row)))
+    return JSONResponse(reason(service.daemon, row, service.queries.missed_checkpoints(row), begins(row)))
 
 
 @router.get("/jobs/{reference}/wait")
@@ -380,7 +380,7 @@ async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  
 async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Release a held job into the queue."""
     row = await run_control(service.job_control.release, caller, reference)
-    return JSONResponse({"job": _summary(service, row)})
+    return JSONResponse({"job": _summary(service, row), "begins": begins(row)})
 
 
 @router.get("/jobs/{reference}/decisions")

@@ -4,18 +4,25 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from jobs.contract import Program
+from runner.agent.attempts.checkpoints import program_files
 from runner.control.context import TrackedJob
 from runner.control.controller import Controller
+from runner.core.job.attempt import StartFrom
+from runner.core.job.describe import describe_start
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.displacement import describe_turn
 from runner.core.scheduler.formatting import ESTIMATED_BY, format_time
 from runner.core.scheduler.snapshot import EstimateSource, Snapshot
+from runner.files.revision import parse_revision
 from runner.server.api.views import Json, moment
 
 
-def reason(daemon: Controller, row: JobRow, missed: str = "") -> Json:
-    """Return the reason of a job's state as JSON; ``missed`` is why its checkpoints were never found.
+def reason(daemon: Controller, row: JobRow, missed: str = "", begin: str = "") -> Json:
+    """Return the reason of a job's state as JSON.
+
+    ``missed`` is why its checkpoints were never found, ``begin`` where its next attempt begins.
 
     ``starts_at`` is the expected start of a job that waits, ``until`` the expected end of one that holds
     resources; null is unknown.  ``estimated_by`` is what the duration of the job is estimated by: its time
@@ -40,6 +47,7 @@ def reason(daemon: Controller, row: JobRow, missed: str = "") -> Json:
             daemon.why(job_id),
             _End(ends_s, estimated_by, at),
             waits=entry is not None and entry.waiting is not None,
+            begin=begin,
         )
         + _turn(daemon, row, at.now_s)
         + missed,
@@ -83,7 +91,7 @@ def _starts_at(entry: TrackedJob | None) -> str | None:
     return None if waiting is None or waiting.starts_at is None else moment(waiting.starts_at)
 
 
-def _describe(row: JobRow, why: str, end: _End, *, waits: bool = False) -> str:
+def _describe(row: JobRow, why: str, end: _End, *, waits: bool = False, begin: str = "") -> str:
     match row.job.state:
         case Starting(attempt=attempt) if waits:
             return f"attempt {attempt.number} waits in the queue of the engine{_suffix(why)}"
@@ -93,12 +101,21 @@ def _describe(row: JobRow, why: str, end: _End, *, waits: bool = False) -> str:
             first = why or "the queue is about to look at it"
             return f"{first}{f' (before that: {before})' if before else ''}"
         case Held(why=held, asked=asked):
-            begins = "" if asked or held.startswith("held") else "held by its policy: "
-            return f"{begins}{held}; runner release lets it go on, runner cancel ends it"
+            by = "" if asked or held.startswith("held") else "held by its policy: "
+            return f"{by}{held}; runner release lets it go on{begin and f' {begin}'}, runner cancel ends it"
         case Finished(outcome=outcome, why=ended):
             return ended if ended.startswith(outcome) else f"{outcome}: {ended}"
         case Starting() | Running() | Stopping() as state:
             return f"{_activity(state)}{_expected_end(state, end)}{_suffix(why)}"
+
+
+def begins(row: JobRow) -> str:
+    """Return where the next attempt of a job begins, and why a program that has run begins anew."""
+    if row.job.next_start.source is StartFrom.CHECKPOINT and row.job.saved is None and row.job.attempts:
+        revision = parse_revision(row.revision)
+        if isinstance(revision.job.workload, Program) and program_files(revision) is None:
+            return "from the beginning (no checkpoint.files tell what it saves)"
+    return describe_start(row.job)
 
 
 def _turn(daemon: Controller, row: JobRow, now_s: float) -> str:

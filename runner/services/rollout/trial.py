@@ -89,7 +89,7 @@ def canary_revision(revision: Revision, parent: Job, steps: int = MIN_STEPS) -> 
         }
     )
     # A canary waits for no other job, and does not count against the limit of a matrix.
-    return revision.model_copy(update={"job": changed, "after": (), "sweep": None})
+    return revision.model_copy(update={"job": changed, "after": (), "one_failed": (), "sweep": None})
 
 
 def is_canary(row: JobRow) -> bool:

@@ -22,16 +22,23 @@ After = tuple[tuple[str, DependencyCondition], ...]
 
 def resolved(
     submission: Submission, job: JobFile, owner: str, store: JobStore
-) -> tuple[After, tuple[Problem, ...]]:
-    """Return the dependencies of a job by id, and a problem for each name that matches no job."""
-    problems, found = [], []
+) -> tuple[After, tuple[tuple[str, ...], ...], tuple[Problem, ...]]:
+    """Return the dependencies of a job by id, and a problem for each name that matches no job.
+
+    Of a matrix that is to fail, all jobs must have ended, and one of them not succeeded: these stand apart.
+    """
+    problems, found, one_failed = [], [], []
     for number, after in enumerate(job.queue.after):
         ids = tuple(jobs_named(after.job, owner, store))
-        found += [(job_id, after.wanted) for job_id in ids]
+        wanted = after.wanted
+        if len(ids) > 1 and wanted is DependencyCondition.FAILED:
+            one_failed.append(ids)
+            wanted = DependencyCondition.ANY
+        found += [(job_id, wanted) for job_id in ids]
         if not ids:
             fact = f"there is no job {quoted(after.job)}: no such id, and none of yours has that name"
             problems.append(submission.problem(job, ("queue", "after", number, "job"), fact))
-    return tuple(dict.fromkeys(found)), tuple(problems)
+    return tuple(dict.fromkeys(found)), tuple(dict.fromkeys(one_failed)), tuple(problems)
 
 
 def refuse_hopeless(
@@ -50,7 +57,10 @@ def refuse_hopeless(
 
 def _hopeless(submission: Submission, job: JobFile, owner: str, store: JobStore) -> Iterator[Problem]:
     for number, after in enumerate(job.queue.after):
-        for row in filter(None, map(store.get, jobs_named(after.job, owner, store))):
+        rows = tuple(filter(None, map(store.get, jobs_named(after.job, owner, store))))
+        if len(rows) > 1 and after.wanted is DependencyCondition.FAILED and not all(map(_succeeded, rows)):
+            continue  # one of them has failed, or still may
+        for row in rows:
             state = row.job.state
             if not isinstance(state, Finished):
                 continue
@@ -61,6 +71,10 @@ def _hopeless(submission: Submission, job: JobFile, owner: str, store: JobStore)
                 otherwise = "a failure" if after.wanted is DependencyCondition.FAILED else "success"
                 hint = f'{otherwise}; "{row.job.id}:any" would be met'
                 yield submission.problem(job, ("queue", "after", number, "job"), f"{fact} {hint}")
+
+
+def _succeeded(row: JobRow) -> bool:
+    return isinstance(row.job.state, Finished) and row.job.state.outcome is Outcome.SUCCEEDED
 
 
 def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:

@@ -129,6 +129,7 @@ def _sweeps(written: WrittenJobs) -> Iterator[ArrayMembership | None]:
                 id="",
                 values=values,
                 at_a_time=written.at_a_time,
+                max_failures=written.max_failures,
                 number=number,
                 count=len(written.values),
             )
@@ -207,7 +208,9 @@ class _JobResolver:
         ):
             if fact is not None:
                 self.refused[fact] = None
-        after, missing = predecessors.resolved(self.submission, job, self.owner.name, self.resolver.store)
+        after, one_failed, missing = predecessors.resolved(
+            self.submission, job, self.owner.name, self.resolver.store
+        )
         init, unusable = resolve_initial_weights(self.submission, job, after, self.owner, self.resolver.store)
         image, refused = self._image(job)
         problems = [*unprepared, *found.problems, *missing, *unusable, *refused]
@@ -229,6 +232,7 @@ class _JobResolver:
         profile = resolve_profile(job, accelerator)
         resolved = {
             "after": after,
+            "one_failed": one_failed,
             "init": init,
             "settings": profile,
             "code": self._code(made),

@@ -249,6 +249,7 @@ class _Exchange(BaseHTTPRequestHandler):
             case "POST", ["jobs", ref, "signal" | "restart" | "hold" | "release" as verb]:
                 self.api.take_turn(verb)
                 begins = {"begins": f"from {body['from']}"} if verb == "restart" else {}
+                begins = {"begins": "from the newest checkpoint"} if verb == "release" else begins
                 self._json({"job": self.api.find(ref), **begins})
             case "GET", ["events"]:
                 self.api.take_turn("events")

@@ -57,7 +57,7 @@ def test_a_daemon_that_has_gone_is_told_once_for_all_the_jobs(
     for number in range(1, 4):
         api.add(f"rate-{number}")
     monkeypatch.setattr(Client, "act", gone)
-    result = invoke("cancel", "nobody", "rate-1", "rate-2")
+    result = invoke("hold", "nobody", "rate-1", "rate-2")
     assert (result.exit_code, result.stdout) == (4, "")
     assert result.stderr == "no daemon answers; 2 more were not asked for\n"
     monkeypatch.setattr(Client, "cancel_all", gone)
@@ -65,7 +65,58 @@ def test_a_daemon_that_has_gone_is_told_once_for_all_the_jobs(
     assert (result.exit_code, result.stderr) == (4, "no daemon answers\n")
 
 
-@pytest.mark.parametrize("args", [(), ("--sweep", "rate", "train"), ("--sweep", "a b")])
+def test_all_of_ones_own_jobs_are_cancelled_and_none_is_no_error(api: FakeApi, invoke: Invoke) -> None:
+    assert invoke("cancel", "--mine").stderr == "there is no job to cancel\n"
+    api.add("a")
+    api.add("b")
+    assert invoke("cancel", "--mine").stdout == "a: cancelled by ada\nb: cancelled by ada\n"
+    assert any("mine=1" in path and "ended=0" in path for _, path, _ in api.asked)
+    assert invoke("cancel", "--all").exit_code == 0
+    assert any("mine=0" in path for _, path, _ in api.asked)
+
+
+@pytest.mark.parametrize("which", [("rate",), ("--sweep", "rate"), ("rate-1", "rate-2", "rate-3")])
+def test_of_a_matrix_those_that_failed_are_restarted(
+    api: FakeApi, invoke: Invoke, which: tuple[str, ...]
+) -> None:
+    api.add("rate-1", **ended())
+    api.add("rate-2", **ended("failed"))
+    api.add("rate-3", **ended("cancelled"))
+    assert invoke("restart", "--failed", *which).stdout == "rate-2: restarts from checkpoint\n"
+    api.jobs["000002"].update(ended())
+    result = invoke("restart", "--failed", *which)
+    assert (result.exit_code, result.stderr) == (0, "none of these jobs has failed\n")
+
+
+def test_several_jobs_are_held_and_released_and_each_is_tried(api: FakeApi, invoke: Invoke) -> None:
+    api.add("a", state="held", why="held by ada")
+    api.add("b", state="held", why="held by ada")
+    result = invoke("hold", "a", "nobody", "b")
+    assert (result.exit_code, result.stdout) == (2, "a: held by ada\nb: held by ada\n")
+    assert result.stderr == "nobody: there is no job of that id or name\n"
+    assert invoke("release", "a", "b").stdout.count("released") == 2
+
+
+@pytest.mark.parametrize("which", [("rate",), ("--sweep", "rate")])
+def test_of_a_matrix_those_are_held_and_released_that_can_be(
+    api: FakeApi, invoke: Invoke, which: tuple[str, ...]
+) -> None:
+    api.add("rate-1", **ended())
+    api.add("rate-2", state="held", why="held by ada")
+    api.add("rate-3", state="running")
+    invoke("hold", *which)
+    invoke("release", *which)
+    posted = [path for method, path, _ in api.asked if method == "POST" and "rate" not in path]
+    assert posted == ["/v1/jobs/000003/hold", "/v1/jobs/000002/release"]
+    api.jobs["000002"].update(ended())
+    result = invoke("release", *which)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert result.stderr.startswith("rate: none of the 3 jobs of this matrix")
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("--sweep", "rate", "train"), ("--sweep", "a b"), ("--mine", "--all"), ("--mine", "train")]
+)
 def test_either_jobs_or_a_matrix_are_cancelled(api: FakeApi, invoke: Invoke, args: tuple[str, ...]) -> None:
     assert invoke("cancel", *args).exit_code == 2
     assert api.asked == []
@@ -106,6 +157,6 @@ def test_a_job_is_held_and_released(api: FakeApi, invoke: Invoke) -> None:
     held = api.add("train", state="held", why="held by ada")
     assert invoke("hold", "train").stdout == "train: held by ada\n"
     assert api.asked[-1] == ("POST", "/v1/jobs/train/hold", {})
-    assert invoke("release", "train").stdout == "train: released\n"
+    assert invoke("release", "train").stdout == "train: released, begins from the newest checkpoint\n"
     assert api.asked[-1] == ("POST", "/v1/jobs/train/release", {})
     assert json.loads(invoke("release", "train", "--json").stdout)["job"]["id"] == held["id"]

@@ -57,20 +57,19 @@ def test_a_label_without_a_key_is_refused_before_anybody_is_asked(
     assert result.stderr.endswith(f"{label!r} has no key; write KEY or KEY=VALUE; see runner list --help\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "fact"),
-    [
-        (["--sweep", "rate", "--label", "seed=1"], "--sweep prints all jobs of a matrix; leave out --mine"),
-        (["--sweep", "rate", "--limit", "2"], "--sweep prints all jobs of a matrix; leave out --mine"),
-        (["--sweep", "rate", "--mine"], "--sweep prints all jobs of a matrix; leave out --mine"),
-    ],
-)
-def test_conditions_that_would_be_ignored_are_refused(
-    options: list[str], fact: str, api: FakeApi, invoke: Invoke
-) -> None:
-    result = invoke("list", *options)
-    assert (result.exit_code, result.stdout, api.asked) == (2, "", [])
-    assert fact in result.stderr
+def test_of_a_matrix_those_in_a_state_are_listed(api: FakeApi, invoke: Invoke) -> None:
+    for number, outcome in enumerate(("succeeded", "failed", "failed"), start=1):
+        api.add(f"rate-{number}", **ended(outcome), labels={"seed": str(number)})
+
+    def listed(*options: str) -> list[str]:
+        return [
+            line.split("\t")[1] for line in invoke("list", "--sweep", "rate", *options).stdout.splitlines()
+        ]
+
+    assert listed("--state", "failed") == ["rate-2", "rate-3"]
+    assert listed("--state", "failed", "--label", "seed=3") == ["rate-3"]
+    assert listed("--limit", "1") == ["rate-1"]
+    assert invoke("list", "--sweep", "rate", "--mine").exit_code == 2
 
 
 def test_a_job_in_a_pipe_is_facts_and_then_attempts(api: FakeApi, invoke: Invoke) -> None:

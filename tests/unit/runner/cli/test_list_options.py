@@ -80,7 +80,7 @@ def test_every_column_has_a_value_of_every_job(invoke: Invoke) -> None:
         (("--columns", "id,color"), "'color' is none of id, name"),
         (("--columns", " , "), "names no column"),
         (("--since", "yesterday"), "yesterday"),
-        (("--sweep", "1", "--state", "running"), "leave out --mine"),
+        (("--sweep", "1", "--mine"), "have one owner"),
     ],
 )
 def test_a_mistake_is_one_line(api: FakeApi, invoke: Invoke, args: tuple[str, ...], fact: str) -> None:

@@ -21,6 +21,14 @@ def test_waiting_for_several_jobs_exits_with_the_first_that_did_not_succeed(
     ]
 
 
+@pytest.mark.parametrize("which", [("rate",), ("--sweep", "rate")])
+def test_all_jobs_of_a_matrix_are_waited_for(api: FakeApi, invoke: Invoke, which: tuple[str, ...]) -> None:
+    api.add("rate-1", **ended())
+    api.add("rate-2", **ended("failed", "exception: no"))
+    result = invoke("wait", *which)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (10, 2)
+
+
 def test_a_name_that_no_job_has_is_told_before_any_is_waited_for(api: FakeApi, invoke: Invoke) -> None:
     api.add("train")
     result = invoke("wait", "--timeout", "1m", "train", "nope")

@@ -47,6 +47,14 @@ def test_as_json_it_is_what_the_daemon_answered(invoke: Invoke) -> None:
     assert json.loads(invoke("why", "train", "--json").stdout) == SAID
 
 
+def test_of_several_jobs_each_is_told(api: FakeApi, invoke: Invoke) -> None:
+    other = api.add("other", state="queued")
+    api.whys[other["id"]] = SAID | {"job": other["id"], "name": "other"}
+    result = invoke("why", "train", "nobody", "other")
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["000001", other["id"]]
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
 def test_on_a_terminal_it_is_a_sentence(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.cli.why.on_terminal", lambda: True)
     assert invoke("why", "train").stdout == f"train (job 000001) is queued: {SAID['why']}\n"

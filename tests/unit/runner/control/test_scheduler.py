@@ -27,6 +27,7 @@ from runner.core.job.events import CancelRequested, Event, HoldRequested, Restar
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued, Running, Starting, Stopping
+from runner.core.policy.model import Ceilings
 from runner.core.ports.schedules import ScheduleRow
 from runner.core.ports.store import JobRow, RecordedTransition
 from runner.core.ports.users import Owner
@@ -53,6 +54,7 @@ from runner.core.scheduler.snapshot import (
     ResourceRequest,
     Snapshot,
 )
+from tests.fakes.daemon.attempts import steady
 from tests.fakes.engine.executor import Program
 from tests.fakes.host.disk import examples
 from tests.fakes.host.machine import ANN, Host
@@ -253,6 +255,57 @@ def test_a_dependency_that_cannot_come_true_is_said_and_can_still_be_mended(site
     site.context.end(site.key(first, 2), 0)
     site.settle()
     assert site.state(second) == "running"
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 3600.0])
+def test_a_job_that_waits_for_what_cannot_come_is_cancelled_after_a_while(site: Host, limit_s: float) -> None:
+    first = hand_in(site, Wish())
+    second = hand_in(site, Wish(terms=QueueTerms(after=(Dependency(first),), unmet_limit_s=limit_s)))
+    third = hand_in(site, Wish(terms=QueueTerms(after=(Dependency(second),), unmet_limit_s=limit_s)))
+    site.daemon.apply_event(site.row(first), CancelRequested(site.clock.now(), "ann"))
+    site.settle()
+    if limit_s:
+        assert site.daemon.why(second).endswith("it is cancelled at 01:00 (queue.on_unmet)")
+        site.boot()
+        site.wait(limit_s - 10)
+        assert site.state(second) == "queued"
+        site.wait(20)
+        assert (site.state(second), site.state(third)) == ("finished", "queued")
+        site.wait(limit_s)
+    state = site.row(second).job.state
+    assert isinstance(state, Finished)
+    assert state.why == f"cancelled by queue.on_unmet: job {first} cancelled, but it had to succeed"
+    assert site.state(third) == "finished"
+    assert site.daemon.snapshot().ended == {}
+
+
+def test_of_a_matrix_one_failure_is_enough_for_who_waits_for_that(site: Host) -> None:
+    matrix = [hand_in(site, Wish(gpus=0)) for _ in range(2)]
+    group = Dependency(matrix[0], DependencyCondition.FAILED, tuple(matrix))
+    each = tuple(Dependency(job_id, DependencyCondition.ANY) for job_id in matrix)
+    waits = hand_in(site, Wish(gpus=0, terms=QueueTerms(after=(*each, group), unmet_limit_s=0.0)))
+    site.daemon.apply_event(site.row(matrix[1]), CancelRequested(site.clock.now(), "ann"))
+    site.settle()
+    assert site.daemon.why(waits) == f"waits for job {matrix[0]} to end"
+    site.context.end(site.key(matrix[0]), 0)
+    site.settle()
+    assert site.state(waits) == "running"
+
+
+def test_after_so_many_failures_the_jobs_of_a_matrix_that_wait_are_cancelled(site: Host) -> None:
+    array = JobArray("1", max_parallel=2, max_failures=2, count=6)
+    jobs = [hand_in(site, Wish(gpus=0, terms=QueueTerms(sweep=array))) for _ in range(6)]
+    for number in (0, 1):
+        site.attempt_service.policies[jobs[number]] = replace(steady(), ceilings=Ceilings(attempts=1))
+        site.context.end(site.key(jobs[number]), 1)
+        site.settle()
+        if number == 0:
+            assert [site.state(job_id) for job_id in jobs[3:]] == ["queued"] * 3
+            site.boot()
+    assert [site.state(job_id) for job_id in jobs] == ["finished"] * 2 + ["running"] + ["finished"] * 3
+    state = site.row(jobs[5]).job.state
+    assert isinstance(state, Finished)
+    assert state.why == "cancelled by matrix.max_failures: 2 of its jobs failed"
 
 
 def test_who_is_not_waited_for_any_more_is_forgotten(site: Host) -> None:

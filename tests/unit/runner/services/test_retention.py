@@ -11,7 +11,7 @@ from runner.files.settings.model import Settings
 from runner.files.settings.retention import RetentionSettings
 from runner.services import retention
 from runner.services.retention import EndedRun, RetentionService, choose
-from tests.unit.runner.server.api.test_jobs import Site
+from tests.unit.runner.server.api.test_jobs import Site, wait_until
 
 NOW = datetime(2030, 1, 10, tzinfo=UTC)
 
@@ -94,7 +94,7 @@ def test_a_job_keeps_its_weights_until_those_that_begin_with_them_have_ended(
     site.until("running", base)
     site.complete(base)
     site.until("finished", base)
-    assert [removal.run.job_id for removal in service.pending()] == [base]
+    wait_until(lambda: [each.run.job_id for each in service.pending()] == [base] or None)
     other = submitted(site, BASE, "other")
     begins = submitted(site, BEGINS + UNFINISHED[kind], "begins")
     if kind == "held":

@@ -4,9 +4,11 @@ from runner.core.job.states import Outcome
 from runner.core.scheduler.dependencies import (
     CircularDependency,
     Readiness,
+    Unmet,
     check_cycles,
     check_dependencies,
     check_dependency,
+    find_unmet,
 )
 from runner.core.scheduler.snapshot import Dependency, DependencyCondition, EndedJob
 
@@ -55,6 +57,33 @@ def test_an_end_means_what_was_asked_for(
     condition: DependencyCondition, outcome: Outcome, known: Readiness
 ) -> None:
     assert check_dependency(Dependency("1", condition), {"1": EndedJob(outcome, 0.0)}) is known
+
+
+MATRIX = Dependency("1", DependencyCondition.FAILED, ("1", "2", "3"))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "known"),
+    [
+        ((Outcome.FAILED, Outcome.SUCCEEDED), Readiness.PENDING),
+        ((Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SUCCEEDED), Readiness.READY),
+        ((Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.SUCCEEDED), Readiness.NEVER),
+    ],
+)
+def test_of_a_matrix_one_job_must_have_failed_once_all_have_ended(
+    outcomes: tuple[Outcome, ...], known: Readiness
+) -> None:
+    ended = {str(number): EndedJob(outcome, 9.0 + number) for number, outcome in enumerate(outcomes, start=1)}
+    assert check_dependency(MATRIX, ended) is known
+    unmet = Unmet("jobs 1 to 3 succeeded, but one had to fail", 12.0)
+    assert find_unmet((MATRIX,), ended) == (unmet if known is Readiness.NEVER else None)
+
+
+def test_what_cannot_be_met_is_told_with_the_time_since_when() -> None:
+    ended = {"1": EndedJob(Outcome.SUCCEEDED, 5.0), "2": EndedJob(Outcome.CANCELLED, 7.0)}
+    found = find_unmet((Dependency("1"), Dependency("2")), ended)
+    assert found == Unmet("job 2 cancelled, but it had to succeed", 7.0)
+    assert find_unmet((), ended) is None
 
 
 def test_one_impossible_dependency_decides_and_an_open_one_keeps_waiting() -> None:

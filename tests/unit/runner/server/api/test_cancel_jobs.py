@@ -60,6 +60,13 @@ def test_what_has_ended_of_a_matrix_is_left_alone(site: Site) -> None:
     assert [each["job"]["id"] for each in found] == ["1", "2", "4"]
 
 
+def test_the_name_of_a_matrix_stands_for_its_jobs_that_have_not_ended(site: Site) -> None:
+    submitted(site)
+    site.ask("POST", "/jobs/3/cancel")
+    found = site.ask("POST", "/cancel", {"jobs": ["job"]}).json()["jobs"]
+    assert [each["job"]["id"] for each in found] == ["1", "2", "4"]
+
+
 def test_jobs_are_named_once_or_twice_and_what_has_ended_is_not_changed(site: Site) -> None:
     submitted(site)
     site.ask("POST", "/jobs/3/cancel")

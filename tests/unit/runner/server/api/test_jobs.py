@@ -410,8 +410,25 @@ def test_a_held_job_is_released_and_nothing_else_is(site: Site) -> None:
     assert error(site.ask("POST", "/jobs/1/release"))[0] == 403
     assert site.ask("POST", "/jobs/1/hold").json()["job"]["state"] == "stopping"
     assert site.until("held")["why"].startswith("held by ")
-    assert site.ask("POST", "/jobs/1/release").json()["job"]["state"] == "preparing"
+    assert "lets it go on with no valid checkpoint" in site.ask("GET", "/jobs/1/why").json()["why"]
+    released = site.ask("POST", "/jobs/1/release").json()
+    assert (released["job"]["state"], released["begins"]) == (
+        "preparing",
+        "with no valid checkpoint to begin from",
+    )
     assert site.until("running")["attempt"] == 2
+
+
+def test_who_releases_a_program_whose_checkpoints_nobody_knows_is_told_that_it_begins_anew(
+    site: Site,
+) -> None:
+    site.submit("workload: {kind: program, command: [./train]}\n")
+    site.until("running")
+    site.ask("POST", "/jobs/1/hold")
+    site.until("held")
+    begins = "from the beginning (no checkpoint.files tell what it saves)"
+    assert begins in site.ask("GET", "/jobs/1/why").json()["why"]
+    assert site.ask("POST", "/jobs/1/release").json()["begins"] == begins
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,10 @@ def test_the_name_of_a_matrix_means_all_its_jobs(site: Site) -> None:
     site.submit(MATRIX, name="rate")
     site.submit(JOB + "queue: {after: [rate]}")
     assert revision(site, "4").after == tuple((job_id, DependencyCondition.OK) for job_id in "123")
+    site.submit(JOB + "queue: {after: [{job: rate, condition: failed}], on_unmet: wait}")
+    failing = revision(site, "5")
+    assert failing.after == tuple((job_id, DependencyCondition.ANY) for job_id in "123")
+    assert failing.one_failed == (("1", "2", "3"),)
 
 
 def test_jobs_that_do_not_exist_are_refused_at_their_places(site: Site) -> None:

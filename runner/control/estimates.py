@@ -5,7 +5,6 @@ Jobs of one array are alike, and so are those of one schedule: each of them has 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Final
 
 from runner.core.ports.store import JobRow, SimilarBy, UsageHistory
@@ -22,13 +21,6 @@ STEP: Final = 1.25
 
 SCHEDULE: Final = "runner.schedule"
 """Jobs of a schedule carry its id under this label; job files cannot use such labels themselves."""
-
-MOST_UPDATED: Final = 200
-"""Jobs that hear of it at once when the past of their owner changes; of more, each with its next change."""
-
-MEAN_OF: Final = 2
-"""Jobs of an owner whose mean is taken: D. Tsafrir, Y. Etsion, D. Feitelson, *Backfilling Using
-System-Generated Predictions Rather than User Runtime Estimates*, IEEE TPDS 18(6), 2007."""
 
 _Kind = tuple[str, SimilarBy, str]  # owner, what they have in common, and which that is
 
@@ -118,10 +110,7 @@ class RunTimeEstimates:
 
     def _look_up(self, kind: _Kind) -> float | None:
         """Return how long jobs of a kind last, as far as earlier ones tell."""
-        lasted_s = self.past.lasted_s(*kind)
-        if kind[1] != "user":
-            return rounded(lasted_s)
-        return rounded([fmean(lasted_s)]) if len(lasted_s) == MEAN_OF else None
+        return rounded(self.past.lasted_s(*kind))
 
     def observe_progress(
         self,
@@ -154,17 +143,8 @@ class RunTimeEstimates:
         for kind in _kinds(row, sweep):
             if kind in self._jobs:
                 before, self._known[kind] = self._known[kind], self._look_up(kind)
-                concerned = self._concerned(kind)
-                changed |= set() if before == self._known[kind] else concerned
+                changed |= set() if before == self._known[kind] else self._jobs[kind]
         return tuple(changed)
-
-    def _concerned(self, kind: _Kind) -> set[str]:
-        """Return the jobs whose estimate a kind may change."""
-        if kind[1] != "user":
-            return self._jobs[kind]
-        of_user = {EstimateSource.USER, None}
-        jobs = {job_id for job_id in self._jobs[kind] if self.sources.get(job_id) in of_user}
-        return jobs if len(jobs) <= MOST_UPDATED else set()
 
     def forget(self, job_id: str) -> None:
         """Forget a job, and with the last one of its kind what is known of the kind."""
@@ -180,10 +160,9 @@ def _kinds(row: JobRow, sweep: JobArray | None) -> tuple[_Kind, ...]:
     """Return the kinds of earlier jobs that a job is like, the most alike first."""
     owner, schedule = row.owner.name, row.labels.get(SCHEDULE)
     name: _Kind = (owner, "name", row.name)
-    user: _Kind = (owner, "user", "")
     if sweep is not None:
-        return (owner, "matrix", sweep.id), name, user
-    return (name, user) if schedule is None else ((owner, "schedule", schedule), name, user)
+        return (owner, "matrix", sweep.id), name
+    return (name,) if schedule is None else ((owner, "schedule", schedule), name)
 
 
 def rounded(lasted_s: Iterable[float]) -> float | None:

@@ -523,17 +523,6 @@ SELECT lasted FROM (
     ORDER BY id DESC LIMIT 20
 ) WHERE owner = :owner AND outcome = 'succeeded' AND lasted IS NOT NULL LIMIT 5;
 
--- name: lasted_by_user
--- The latest two of a user, among the jobs of all users that have ended lately: so few rows are read.
-SELECT lasted FROM (
-    SELECT owner, ended_at, json_extract(iif(json_valid(job), job, '{}'), '$.state.outcome') AS outcome,
-        (SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0) FROM lendings
-         WHERE lendings.job_id = latest.id) AS lasted
-    FROM (SELECT id, owner, ended_at, job FROM jobs WHERE ended_at IS NOT NULL
-          ORDER BY ended_at DESC, id DESC LIMIT 200) AS latest
-    WHERE owner = :owner AND :which IS NOT NULL
-) WHERE outcome = 'succeeded' AND lasted IS NOT NULL ORDER BY ended_at DESC LIMIT 2;
-
 -- name: held_by_job
 -- What the latest jobs that have ended held, in device-seconds.
 SELECT sum((julianday(ended_at) - julianday(placed_at)) * 86400.0 * (gpus + :cpu_weight * cpus)) AS held

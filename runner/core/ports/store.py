@@ -127,7 +127,7 @@ class RecordedTransition:
     usage: UsageRecord | None = None  # what an attempt that is placed gets
 
 
-SimilarBy: TypeAlias = Literal["name", "matrix", "schedule", "user"]
+SimilarBy: TypeAlias = Literal["name", "matrix", "schedule"]
 """What jobs have in common: a name, the first job of a matrix, the id of a schedule, or only the owner."""
 
 

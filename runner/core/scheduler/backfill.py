@@ -156,7 +156,7 @@ class _Planner:
         if at_limit_s == 0.0:  # checked first: thousands of jobs may wait for one quota
             return True
         request_class = self.placements.request_class(job.request)
-        duration_s = self.unlimited_s if job.duration_s is None else job.duration_s
+        duration_s = self._duration_s(job)
         backfilling = self.head_reserved and not overdue
         if request_class.never_placeable or _is_too_long(duration_s, at_limit_s):
             return True
@@ -183,6 +183,14 @@ class _Planner:
         if self._displace_for(job, request_class, limits):
             return True
         return backfilling or self._reserve_or_skip(job, request_class, limits, overdue=overdue)
+
+    def _duration_s(self, job: PendingJob) -> float:
+        """Return for how long a job that begins now must have its resources."""
+        if job.duration_s is None:
+            return self.unlimited_s
+        if not self.snapshot.maintenance:
+            return job.duration_s
+        return self.snapshot.span(job).end_s(self.snapshot.now_s) - self.snapshot.now_s
 
     def _exhausted_limits(self, limits: Sequence[Limit], duration_s: float, *, overdue: bool) -> list[Limit]:
         """Return the limits that leave too little for a job, or that are closed for an overdue job."""
@@ -230,7 +238,7 @@ class _Planner:
         planned_s = job.planned_duration_s(self.snapshot.config)
         self.calendar.start(job, selection.host, selection.devices, planned_s)
         self.fair_share.charge(job.owner, job.group, job.request, duration_s)
-        ends_s = inf if job.duration_s is None else self.snapshot.now_s + duration_s
+        ends_s = inf if job.duration_s is None else self.snapshot.now_s + job.duration_s
         self._note_endless(job, selection, self.snapshot.now_s + planned_s)
         self.device_ends_s.update(dict.fromkeys(selection.devices, ends_s))
         self.starts.append(StartJob(job.job_id, selection.host.host.name, selection.devices))
@@ -245,7 +253,7 @@ class _Planner:
         self, job: PendingJob, request_class: RequestClass, limits: Sequence[Limit], *, overdue: bool
     ) -> bool:
         """Reserve for a blocked job where possible; return whether the jobs behind it may still start."""
-        span = self.unlimited if job.duration_s is None else Span(job.duration_s)
+        span = self.snapshot.span(job)
         placement = self.placements.find_earliest(request_class, span, limits)
         if placement is None:
             request_class.never_placeable = self.placements.find_earliest(request_class, Span(0.0)) is None
@@ -290,7 +298,7 @@ class _Planner:
         if request_class.never_placeable or not self._may_displace(job):
             return False
         standing = self.eligible.standing(job)
-        span = self.unlimited if job.duration_s is None else Span(job.duration_s)
+        span = self.snapshot.span(job)
         found = self.displacements.find(
             job,
             standing,

@@ -50,7 +50,6 @@ ESTIMATED_BY: Final[Mapping[EstimateSource, str]] = {
     EstimateSource.MATRIX: "by earlier jobs of its matrix",
     EstimateSource.SCHEDULE: "by earlier jobs of its schedule",
     EstimateSource.NAME: "by earlier jobs of its name",
-    EstimateSource.USER: "by the last two jobs of its owner",
 }
 """What an expected end follows from, in words."""
 

@@ -116,16 +116,12 @@ class PendingReasons(Mapping[str, PendingReason]):
     def _unbounded(self) -> UnboundedJobs:
         return UnboundedJobs(self.snapshot, self.placements, self.started, self.reserved)
 
-    @cached_property
-    def _unlimited(self) -> Span:
-        return self.snapshot.unlimited
-
     def _end_s(self, job: PendingJob) -> float:
         """Return when a job would end if it began now."""
         return self._span(job).end_s(self.snapshot.now_s)
 
     def _span(self, job: PendingJob) -> Span:
-        return self._unlimited if job.duration_s is None else Span(job.duration_s)
+        return self.snapshot.span(job)
 
     @cached_property
     def _allocated_until(self) -> dict[str, float]:
@@ -423,7 +419,7 @@ class PendingReasons(Mapping[str, PendingReason]):
             for window in available.windows
             if now_s < window.begins_s < ends_s
         ]
-        advice = "" if job.duration_s is not None else "; with a time limit the job might fit before that"
+        advice = "" if job.time_limit_s is not None else "; with a time limit the job might fit before that"
         return f"reserved for {' and '.join(holders[:2])}{advice}"
 
     def _from_about(self, job_id: str, at_s: float) -> str:

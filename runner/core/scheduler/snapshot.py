@@ -135,8 +135,6 @@ class EstimateSource(StrEnum):
     SCHEDULE = "schedule"
     NAME = "name"
     """Earlier jobs of its matrix, its schedule, or its name."""
-    USER = "user"
-    """The latest two jobs of its owner."""
 
 
 MIN_DURATION_S: Final = 1.0
@@ -277,3 +275,12 @@ class Snapshot:
         """
         begins_s = sorted(window.begins_s for window in self.maintenance)
         return Span(self.config.default_duration_s, (*begins_s, inf))
+
+    def span(self, job: PendingJob) -> Span:
+        """Return for how long a job must have its resources; one without a limit may outlast its estimate."""
+        if job.duration_s is None:
+            return self.unlimited
+        if job.time_limit_s is not None or not self.maintenance:
+            return Span(job.duration_s)
+        begins_s = sorted(window.begins_s for window in self.maintenance)
+        return Span(job.duration_s, guards=tuple(begins_s))

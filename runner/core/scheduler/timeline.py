@@ -6,22 +6,31 @@ only where all of its timelines stay high enough until it ends, so it cannot del
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from math import inf
+from math import inf, nextafter
+from typing import Final
+
+GUARD_S: Final = 3600.0
+"""An estimate is no limit: so much more time must be left before a maintenance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """Time for which resources are needed.
 
-    With ``boundaries`` the span goes on from the end of ``duration_s`` to the next boundary.
+    With ``boundaries`` the span goes on from the end of ``duration_s`` to the next boundary, and past one of
+    the ``guards`` that comes within ``GUARD_S``.
     """
 
     duration_s: float
     boundaries: tuple[float, ...] = ()  # times in ascending order; the last one is infinity
+    guards: tuple[float, ...] = ()  # times in ascending order
 
     def end_s(self, begins_s: float) -> float:
         """Return the end of a span that begins at a time; a later begin never gives an earlier end."""
         ends_s = begins_s + self.duration_s
+        near = bisect_left(self.guards, ends_s)
+        if near < len(self.guards) and self.guards[near] < ends_s + GUARD_S:
+            return nextafter(self.guards[near], inf)
         if not self.boundaries:
             return ends_s
         return self.boundaries[bisect_right(self.boundaries, ends_s, hi=len(self.boundaries) - 1)]

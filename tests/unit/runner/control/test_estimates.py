@@ -7,14 +7,14 @@ from statistics import median
 
 import pytest
 
-from runner.control.estimates import LEAST_S, MOST_UPDATED, SCHEDULE, RunTimeEstimates, rounded
+from runner.control.estimates import LEAST_S, SCHEDULE, RunTimeEstimates, rounded
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
 from runner.core.policy.history import History
 from runner.core.ports.store import JobRow, SimilarBy
 from runner.core.ports.users import Owner
-from runner.core.scheduler.snapshot import EstimateSource, JobArray
+from runner.core.scheduler.snapshot import JobArray
 from tests.fakes.daemon.history import NoHistory
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -68,7 +68,7 @@ def test_jobs_hear_of_it_when_what_is_known_changes_and_only_then() -> None:
     past = Past()
     learned = RunTimeEstimates(past)
     assert [learned.remaining_s(row(job_id)) for job_id in "12"] == [None, None]
-    assert past.asked == 2  # of the name, and of the owner
+    assert past.asked == 1
     past.lasted["ann", "name", "train"] = (100.0,)
     assert sorted(learned.update(row("0"))) == ["1", "2"]
     past.lasted["ann", "name", "train"] = (101.0, 100.0)
@@ -85,38 +85,15 @@ def test_a_name_is_forgotten_with_its_last_job() -> None:
         learned.forget(job_id)
     assert learned.update(row("0")) == ()
     learned.remaining_s(row("3"))
-    assert past.asked == 4
+    assert past.asked == 2
 
 
-def test_without_a_past_of_its_name_a_job_lasts_as_long_as_the_last_two_of_its_owner_on_average() -> None:
-    past = Past({("ann", "user", ""): (1000.0,)})
+def test_jobs_of_another_name_tell_nothing() -> None:
+    past = Past({("ann", "name", "short"): (10.0, 10.0)})
     learned = RunTimeEstimates(past)
-    assert learned.remaining_s(row("1", name="a")) is None  # one is none
-    assert learned.remaining_s(row("2", name="b", limit=timedelta(hours=1))) is None
-    past.lasted["ann", "user", ""] = (3000.0, 1000.0)
-    assert learned.update(row("0", name="other")) == ("1",)
-    told = learned.remaining_s(row("1", name="a"))
-    assert told is not None
-    assert 2000 <= told < 2000 * 1.25
-    assert learned.sources == {"1": EstimateSource.USER}
-    past.lasted["ann", "name", "a"] = (60.0,)
-    assert learned.update(row("0", name="a")) == ("1",)
-    assert learned.remaining_s(row("1", name="a")) == 60
-    assert learned.sources == {"1": EstimateSource.NAME}
-    past.lasted["ann", "user", ""] = (9000.0, 3000.0)
-    assert learned.update(row("0", name="other")) == ()  # better is known of it
-
-
-def test_a_user_with_many_jobs_does_not_have_all_of_them_estimated_anew_at_each_end() -> None:
-    past = Past({("ann", "user", ""): (1000.0, 1000.0)})
-    learned = RunTimeEstimates(past)
-    for number in range(MOST_UPDATED + 1):
-        learned.remaining_s(row(str(number), name=f"job-{number}"))
-    past.lasted["ann", "user", ""] = (9000.0, 9000.0)
-    assert learned.update(row("x", name="other")) == ()
-    learned.forget("0")
-    past.lasted["ann", "user", ""] = (1000.0, 1000.0)
-    assert len(learned.update(row("x", name="other"))) == MOST_UPDATED
+    assert learned.remaining_s(row("1", name="long")) is None
+    assert learned.sources == {}
+    assert learned.update(row("0", name="short")) == ()
 
 
 def test_jobs_of_a_matrix_learn_from_those_of_it_that_have_ended() -> None:

@@ -151,7 +151,7 @@ LET_BE: Sequence[tuple[RunningJob, StayReason | None]] = (
     (replace(long(), stays_until_s=NOW_S + 1), StayReason.NO_ROOM),
     (replace(long(), saves_when_asked=False), StayReason.CANNOT_SAVE),
     (replace(long(), ends_s=NOW_S + 30), StayReason.ENDING),
-    (replace(long(), ends_s=NOW_S - 1, ends_by=EstimateSource.USER), None),  # it has outlasted the estimate
+    (replace(long(), ends_s=NOW_S - 1, ends_by=EstimateSource.NAME), None),  # it has outlasted the estimate
     (replace(long(ran_s=999.0)), StayReason.QUANTUM),
     (replace(long(), switched_s=0.03 * 9 * HOUR_S), StayReason.BUDGET),
 )

@@ -7,7 +7,15 @@ import pytest
 from runner.core.job.states import Outcome
 from runner.core.scheduler.backfill import Reservation
 from runner.core.scheduler.config import PriorityClass, Quota, Quotas, SchedulerConfig, SchedulingOrder
-from runner.core.scheduler.snapshot import GIB, Dependency, EndedJob, JobArray, Maintenance, ResourceRequest
+from runner.core.scheduler.snapshot import (
+    GIB,
+    Dependency,
+    EndedJob,
+    EstimateSource,
+    JobArray,
+    Maintenance,
+    ResourceRequest,
+)
 from tests.fakes.host.directories import HOUR_S, NOW_S, gpus, host, planned, running, starts, waiting
 
 AGES_S = 30 * 24 * HOUR_S
@@ -260,6 +268,19 @@ def test_nothing_runs_into_a_maintenance() -> None:
     decided = planned(queue, maintenance=ahead)
     assert list(starts(decided)) == ["short"]
     assert decided.reservations[0].at_s == NOW_S + 5 * HOUR_S
+
+
+def test_an_estimate_is_no_limit_that_a_maintenance_could_rely_on() -> None:
+    near = (Maintenance(NOW_S + 120, NOW_S + HOUR_S, "driver update"),)
+    guessed = replace(waiting("guessed", hours=None), estimated_s=60.0, estimated_by=EstimateSource.NAME)
+    decided = planned([guessed, waiting("limited", hours=1 / 60)], maintenance=near)
+    assert [start.job_id for start in decided.starts] == ["limited"]
+    why = decided.pending_reasons["guessed"].why
+    assert "driver update" in why
+    assert "with a time limit the job might fit before that" in why
+    assert decided.pending_reasons["guessed"].starts_s == NOW_S + HOUR_S
+    later = (Maintenance(NOW_S + 2 * HOUR_S, NOW_S + 3 * HOUR_S, "driver update"),)
+    assert planned([guessed], maintenance=later).starts
 
 
 def test_a_maintenance_that_is_far_ahead_does_not_stop_jobs_that_may_last_for_ever() -> None:

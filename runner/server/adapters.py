@@ -328,6 +328,7 @@ def _node_containers(directory: Path, settings: Settings, instance: str) -> "Nod
         NodeSettings(said.init, seccomp, os.uname().machine),
         settings.open_files,
         shares_network=said.nodes_network == "host",
+        cdi_directories=said.cdi_directories,
     )
 
 

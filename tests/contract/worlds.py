@@ -193,7 +193,8 @@ def slurm_place(conf: str, engine: str | None = None, image: str = "") -> "Itera
     def make(name: str) -> SlurmExecutor:
         commands = SlurmCommands(Path(conf))
         node = NodeSettings(seccomp=SHIPPED_SECCOMP["runner"].read_text(), machine=os.uname().machine)
-        containers = NodeContainers(name, UnpackedImages(root / "images", engine), node) if image else None
+        images, cdi = UnpackedImages(root / "images", engine), (str(root / "cdi"),)
+        containers = NodeContainers(name, images, node, cdi_directories=cdi) if image else None
         books = root / "books"
         return Begun(
             SlurmExecutorSettings(name, books, commands, poll_s=0.2, path=path, containers=containers)

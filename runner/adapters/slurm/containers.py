@@ -13,7 +13,7 @@ from runner.adapters.launch import SUPERVISED_ENTRY, attempt_name
 from runner.adapters.slurm.images import UnpackedImages
 from runner.adapters.slurm.oci import NodeSettings, configuration
 from runner.adapters.slurm.options import OF_NODE
-from runner.core.ports.executor import LaunchRefused, LaunchRequest
+from runner.core.ports.executor import BatchRequest, LaunchRefused, LaunchRequest
 
 RUN: Final = """\
 state=
@@ -56,10 +56,13 @@ attempt of the user never finds one without it.
 
 
 PREPARE_NODE: Final = """\
-case $RUNNER_NODE in 0) log=log.txt ;; *) log=node-$RUNNER_NODE.log.txt ;; esac
+case ${{RUNNER_NODE:-0}} in 0) log=log.txt ;; *) log=node-$RUNNER_NODE.log.txt ;; esac
 sed {expressions} -e "s/@LOG@/$log/g" {bundle}/config.json >"$state/config.json" || exit 126
 """
 """What precedes the container of one of several nodes: its own configuration, with its number."""
+
+GIVE_CARDS: Final = 'python3 {bundle}/devices {vendor} "$state/config.json" {directories} || exit 126\n'
+"""What completes a configuration with the cards that Slurm has chosen on the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ class NodeContainers:
     open_files: int = 16384
     crun: str = "crun"
     shares_network: bool = False
-    """Containers of attempts with several nodes have the network of their nodes, as they must talk."""
+    """Containers that need a network, as on several nodes, have that of their nodes."""
+    cdi_directories: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    """Of nodes, with the specifications of NVIDIA's cards."""
 
     def bundle(self, request: LaunchRequest) -> dict[str, Any]:
         """Return the configuration of the container of an attempt.
@@ -82,13 +87,10 @@ class NodeContainers:
             LaunchRefused: it asks for what containers on nodes cannot have.
             Refused: a mount target or a variable is not allowed.
         """
-        if request.batch is not None and request.batch.gpus.count:
-            raise LaunchRefused(
-                "GPUs in containers on Slurm's nodes are not supported; set slurm.containers: none"
-            )
         if request.network is not None:
-            raise LaunchRefused("containers on Slurm's nodes have no network; set network: none")
-        several = request.batch is not None and request.batch.nodes > 1
+            raise LaunchRefused("containers on Slurm's nodes have no network of the engine")
+        batch = request.batch or BatchRequest(request.limits)
+        several = batch.nodes > 1
         if several and not self.shares_network:
             raise LaunchRefused(
                 "containers on several nodes need their network; set slurm.nodes_network: host"
@@ -105,17 +107,25 @@ class NodeContainers:
             hosts.chmod(0o644)
         write_account_files(request, accounts)
         rootfs, variables = image.rootfs, image.environment
-        found = _suspendable(configuration(asked, rootfs, variables, self.node, shares_network=several))
+        shares_network = several or (batch.outbound and self.shares_network)
+        found = _suspendable(
+            configuration(asked, rootfs, variables, self.node, shares_network=shares_network)
+        )
         return _with_node(found, request) if several else found
 
     def program(self, request: LaunchRequest, bundle: Path) -> str:
         """Return the shell script that runs the container."""
         name, place = attempt_name(request.key), quote(os.fsdecode(bundle))
         prepare = options = ""
-        if request.batch is not None and request.batch.nodes > 1:
-            expressions = " ".join(f'-e "s/@{variable}@/${variable}/g"' for variable in OF_NODE)
+        batch = request.batch or BatchRequest(request.limits)
+        if batch.nodes > 1 or batch.gpus.count:
+            several = OF_NODE if batch.nodes > 1 else ()
+            expressions = " ".join(f'-e "s/@{variable}@/${variable}/g"' for variable in several)
             prepare = PREPARE_NODE.format(expressions=expressions, bundle=place)
             options = '--config "$state/config.json" '
+        if batch.gpus.count:
+            directories = " ".join(map(quote, self.cdi_directories))
+            prepare += GIVE_CARDS.format(bundle=place, vendor=batch.gpus.vendor, directories=directories)
         return RUN.format(crun=quote(self.crun), bundle=place, name=name, prepare=prepare, options=options)
 
 

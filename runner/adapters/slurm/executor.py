@@ -230,6 +230,7 @@ class SlurmExecutor:
             files["signals"] = SIGNALS
         if self.settings.containers is not None:
             files["config.json"] = json.dumps(self.settings.containers.bundle(request))
+            files["devices"] = SCRIPT.with_name("node_devices.py").read_text()
         for name, text in files.items():
             write_file(booking.place / name, text)
             (booking.place / name).chmod(0o400)

@@ -40,7 +40,7 @@ from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import checkpoint_mount, fill_resume_args
 from runner.files.job.slurm import batch_options
 from runner.files.package_lock import locked_image
-from runner.files.revision import Revision, parse_revision
+from runner.files.revision import VENDORS, Revision, parse_revision
 
 SECRETS_DIR: Final = Path("/run/secrets")
 CONTAINER_SCRATCH: Final = Path("/tmp")  # noqa: S108 - a tmpfs of the container's own
@@ -401,7 +401,7 @@ def _batch_request(row: JobRow, revision: Revision, overrides: Overrides) -> Bat
     job, resources = revision.job, revision.job.resources
     return BatchRequest(
         Limits(resources.cpus, resources.memory, resources.shm_bytes),
-        GpuRequest(resources.gpus, job.devices.model),
+        GpuRequest(resources.gpus, job.devices.model, VENDORS.get(revision.accelerator, "nvidia")),
         batch_options(job.slurm),
         _time_left(row, resources.time_limit),
         job.stop_grace,
@@ -409,6 +409,7 @@ def _batch_request(row: JobRow, revision: Revision, overrides: Overrides) -> Bat
         job.priority,
         job.queue.priority_class,
         job.executor or ("slurm",),
+        outbound=revision.network == "outbound",
     )
 
 

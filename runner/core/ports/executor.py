@@ -64,6 +64,7 @@ class GpuRequest:
 
     count: int = 0
     models: tuple[str, ...] = ()  # any of which will do; (): any model
+    vendor: str = "nvidia"  # or "amd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class BatchRequest:
     priority: int = 50  # of the job, from 0 to 100
     priority_class: str = "normal"
     places: tuple[str, ...] = ("slurm",)  # local: the daemon's machine, where the daemon offers it; slurm
+    outbound: bool = False  # the job may reach the outside
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,11 @@ class SlurmSettings(BaseModel):
     """Whether attempts are plain processes of nodes, or containers that crun runs there as the job's user."""
 
     nodes_network: Literal["none", "host"] = "none"
-    """host: containers of jobs with several nodes have the network of their nodes, a wall less; none: such
-    jobs are refused. Without containers it has no effect."""
+    """host: containers of jobs with several nodes or ``network: outbound`` have the network of their nodes, a
+    wall less; none: such jobs are refused. Without containers it has no effect."""
+
+    cdi_directories: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    """Where nodes have the CDI specification of their NVIDIA cards, for containers."""
 
     images_dir: Annotated[Path, BeforeValidator(_path)] | None = None
     """Where images are unpacked for nodes; null: ``slurm-images`` in the state directory."""

@@ -87,11 +87,9 @@ def _beyond_containers(job: JobFile, settings: SlurmSettings) -> Iterator[FieldP
     if job.resources.nodes > 1 and settings.nodes_network == "none":
         fact = "containers on several nodes need the network of their nodes, which is not allowed here"
         yield ("resources", "nodes"), f"{fact}; ask the operator for slurm.nodes_network: host"
-    step = "leave it out, or ask the operator for slurm.containers: none"
-    if job.resources.gpus:
-        yield ("resources", "gpus"), f"containers on Slurm's nodes get no GPUs; {step}"
-    if job.network == "outbound":
-        yield ("network",), f"outbound: containers on Slurm's nodes have no network; {step}"
+    if job.network == "outbound" and settings.nodes_network == "none":
+        fact = "outbound: containers have no network on Slurm's nodes"
+        yield ("network",), f"{fact}; leave it out, or ask the operator for slurm.nodes_network: host"
 
 
 def refused_fields(asked: SlurmFields, settings: SlurmSettings) -> Iterator[FieldProblem]:

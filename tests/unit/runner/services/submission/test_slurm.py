@@ -96,7 +96,6 @@ def test_slurm_is_asked_for_what_the_job_needs() -> None:
         ("slurm: {constraint: h100}", SlurmSettings(constraints=("a100",)), "slurm.constraint"),
         ("slurm: {reservation: mine}", SlurmSettings(reservations=()), "slurm.reservation"),
         ("slurm: {extra: [--exclusive, --nice=5]}", SlurmSettings(extra=("exclusive",)), "slurm.extra.1"),
-        ("resources: {gpus: 1}", SlurmSettings(containers="crun"), "resources.gpus"),
         ("network: outbound", SlurmSettings(containers="crun"), "network"),
         (f"{GANG}resources: {{nodes: 2}}", SlurmSettings(containers="crun"), "resources.nodes"),
     ],

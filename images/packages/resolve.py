@@ -93,6 +93,8 @@ class Resolver:
             BuildFailed: the resolver cannot be started, or takes too long.
             BuildCancelled: ``token`` was cancelled.
         """
+        if not wanted.lines:
+            return Lock(facts.python, facts.machine, ())
         options = ["--no-config", "--no-build"]
         found = self._compile(wanted, facts, account, token, built, options)
         while more := _unasked_family(found, wanted) if torch_index(self.indexes, wanted, facts) else ():

@@ -290,6 +290,8 @@ def packages_text(job: JobDetail) -> str:
     if asked is None:
         return ""
     words = asked if isinstance(asked, str) else ", ".join(asked)
+    own = [f"{each['name']} {each['version']} of the code" for each in (job["revision"] or {}).get("own", ())]
+    words = ", ".join([words, *own])
     return f"{words}, on {image['base']}" if image.get("base") else words
 
 

@@ -127,13 +127,14 @@ def _find_script(directory: Path) -> str | None:
 
 def _find_requirements(directory: Path) -> str | None:
     """Return the file that names the packages."""
-    if (directory / "requirements.txt").is_file():
-        return "requirements.txt"
+    for name in ("requirements.txt", "pylock.toml"):
+        if (directory / name).is_file():
+            return name
     try:
         project = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8")).get("project")
     except (OSError, ValueError):
         return None
-    return "pyproject.toml" if isinstance(project, dict) and project.get("dependencies") else None
+    return "pyproject.toml" if isinstance(project, dict) else None
 
 
 def _launcher(found: Findings) -> list[str]:

@@ -26,7 +26,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 SHOWN: Final = "runner run"
 """The name of the generated job file in messages."""
 
-REQUIREMENTS: Final = "requirements.txt"
+REQUIREMENTS: Final = ("requirements.txt", "pylock.toml", "pyproject.toml")
+"""Files beside a script that name its packages; the first one counts."""
+
+CONDA: Final = ("environment.yml", "environment.yaml")
 
 SECRETS: Final = "~/.config/runner/secrets"
 """The directory of secrets that are named without a file."""
@@ -140,9 +143,9 @@ line_options: Final = (
         "--requirements",
         callback=check_text,
         metavar="FILE",
-        help="A file with Python packages.  [default: requirements.txt, if there is one]",
+        help="A file with Python packages.  [default: requirements.txt, pylock.toml or pyproject.toml]",
     ),
-    click.option("--no-requirements", is_flag=True, help="Take no notice of requirements.txt."),
+    click.option("--no-requirements", is_flag=True, help="Take no notice of requirements.txt and the like."),
     click.option("--image", callback=check_text, metavar="NAME", help="An image that the operator offers."),
     click.option(
         "--mount",
@@ -248,7 +251,7 @@ def make_line(  # noqa: PLR0913  one per option that is not a field
     image: str | None,
     **fields: Any,  # noqa: ANN401  values of click
 ) -> CommandLine:
-    """Return a command line with the values of its options; a ``requirements.txt`` of the code is taken."""
+    """Return a command line with the values of its options; requirements beside the code are taken."""
     if requirements is not None and no_requirements:
         raise click.UsageError("--requirements and --no-requirements exclude each other")
     if code is not None and no_code:
@@ -262,12 +265,33 @@ def make_line(  # noqa: PLR0913  one per option that is not a field
 
 
 def find_requirements(code: str) -> str | None:
-    """Return the ``requirements.txt`` of a code directory and say so; None if there is none."""
-    found = REQUIREMENTS if code == "." else os.path.join(code, REQUIREMENTS)  # noqa: PTH118  pathlib takes 5 ms
-    if not os.path.isfile(found):  # noqa: PTH113  as above
-        return None
-    complain(f"packages: {found}; --no-requirements leaves them out")
-    return found
+    """Return the file of a code directory that names its packages and say so; None if there is none."""
+    for name in (*REQUIREMENTS, *CONDA):
+        found = name if code == "." else os.path.join(code, name)  # noqa: PTH118  pathlib takes 5 ms
+        if not os.path.isfile(found):  # noqa: PTH113  as above
+            continue
+        if name in CONDA:
+            complain(f"packages: {found} is a conda file, and is left out; --requirements {found} says more")
+            return None
+        if name == "pyproject.toml" and not _has_project(found):
+            continue
+        lock = os.path.join(os.path.dirname(found), "uv.lock")  # noqa: PTH118, PTH120
+        with_lock = name == "pyproject.toml" and os.path.isfile(lock)  # noqa: PTH113
+        told = f"{found}, in the versions of {lock}" if with_lock else found
+        complain(f"packages: {told}; --no-requirements leaves them out")
+        return found
+    return None
+
+
+def _has_project(path: str) -> bool:
+    """Return whether a ``pyproject.toml`` is that of a project, and not only of tools."""
+    import tomllib  # noqa: PLC0415  not needed without one
+
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return "project" in tomllib.load(file)
+    except (OSError, ValueError):
+        return True  # which is told with the reason
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

@@ -22,7 +22,7 @@ from runner.base.errors import Unavailable, UsageError
 from runner.base.units import format_size
 from runner.client.autostart import remote_host
 from runner.client.remote import run_there
-from runner.files.requirements import parse_lines
+from runner.files.requirements import decode, parse_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,8 +93,8 @@ def _requirements(path: Path, seen: set[str]) -> Iterator[Path]:
         yield lock
     if path.suffix != ".toml":
         try:
-            text = path.read_text("utf-8-sig")
-        except (OSError, UnicodeDecodeError):  # the daemon says what is wrong with it
+            text = decode(path.read_bytes())
+        except (OSError, ValueError):  # the daemon says what is wrong with it
             return
         yield from _included(text, path.parent, seen)
 

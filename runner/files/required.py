@@ -3,7 +3,8 @@
 They are read where their author's rights are: in the worker of a user, or in a command of theirs.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,13 +12,16 @@ from typing import Final
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Problem, one_line
 from runner.base.yaml import PathPart
+from runner.files.conda import describe_conda
+from runner.files.own_project import OwnProject, ReadProject, read_project
 from runner.files.requirements import (
     MAX_LINES,
     RequirementLine,
+    check_specifier,
+    decode,
     find_mistake,
     parse_lines,
     parse_locked,
-    parse_pyproject,
 )
 
 MAX_FILES: Final = 20
@@ -56,7 +60,8 @@ class Collected:
 
     lines: list[PlacedLine] = field(default_factory=list)
     constraints: list[PlacedLine] = field(default_factory=list)
-    pythons: list[tuple[Path, str]] = field(default_factory=list)  # that locks are made for, as specifiers
+    pythons: list[tuple[Path, str]] = field(default_factory=list)  # of locks and projects, as specifiers
+    own: list[OwnProject] = field(default_factory=list)  # by their directories on the host
     mistakes: list[Mistake] = field(default_factory=list)
 
     @property
@@ -75,6 +80,8 @@ class RequirementReader:
     """The directory that relative paths begin in."""
     files: set[Path] = field(default_factory=set)
     """Those that were read."""
+    projects: dict[Path, set[str]] = field(default_factory=dict)
+    """The directories of projects that were read, with their extras; "" stands for no extra."""
 
     def read(self, asked: str | tuple[str, ...]) -> Collected:
         """Return the requirements of a file or of a list, with the mistakes of single lines.
@@ -113,6 +120,12 @@ class RequirementReader:
         if line.include is not None:
             also_constrains, inner = line.include
             self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
+        elif line.local is not None and not constrains and not line.swallows:
+            path, extras = line.local
+            try:
+                self._add_project(directory / path, extras, collected)
+            except ValueError as error:
+                collected.mistakes.append(Mistake(placed, str(error)))
         elif (fact := find_mistake(line)) is not None:
             collected.mistakes.append(Mistake(placed, fact))
         else:
@@ -125,12 +138,78 @@ class RequirementReader:
             fact = error.fact if placed.path is None else f"{one_line(str(self._shown(path)))}: {error.fact}"
             collected.mistakes.append(Mistake(placed, fact))
 
+    def _add_project(
+        self, directory: Path, extras: Iterable[str], collected: Collected, *, asked: bool = True
+    ) -> None:
+        """Add a project of the user's own, and what it needs.
+
+        Raises:
+            ValueError: it cannot be had without a build.
+        """
+        directory = Path(os.path.normpath(directory))
+        shown, known = self._shown(directory), self.projects.setdefault(directory, set())
+        wanted = {"", *extras} - known
+        if not wanted:
+            return
+        known |= wanted
+        if len(self.projects) > MAX_FILES:
+            raise ValueError(f"names more than {MAX_FILES} projects")
+        try:
+            found = read_project(lambda name: self._text_of_project(directory / name))
+        except ValueError as error:
+            raise ValueError(f"{one_line(str(shown))}: {error}") from error
+        if found.compiled and asked:
+            step = "make a wheel of it, or build it in image.dockerfile"
+            raise ValueError(f"{one_line(str(shown))}: has to be compiled ({found.compiled}); {step}")
+        if "" in wanted:
+            if found.name and not found.compiled:
+                collected.own.append(found.own(str(directory), asked=asked))
+            if found.python is not None:
+                check_specifier(found.python)
+                collected.pythons.append((shown / found.python_file, found.python))
+        for extra in sorted(wanted):
+            self._add_dependencies(found, extra, directory, collected)
+
+    def _add_dependencies(
+        self, found: ReadProject, extra: str, directory: Path, collected: Collected
+    ) -> None:
+        """Add what a project needs, or what an extra of it adds to that."""
+        if extra and extra not in found.extras:
+            there = ", ".join(sorted(found.extras)) or "none"
+            shown = one_line(str(self._shown(directory)))
+            raise ValueError(f"{shown}: has no extra {extra[:60]}; there are: {there}")
+        for line, file in found.extras[extra] if extra else found.dependencies:
+            placed = PlacedLine(line, self._shown(directory / file))
+            place = found.places.get(line.name or "")
+            if collected.size >= MAX_LINES:
+                raise ValueError(f"has more than {MAX_LINES} requirements")
+            if line.name is not None and line.name == found.normal_name:  # an extra that names others
+                self._add_project(directory, line.extras, collected)
+            elif place is None or line.is_of_image:
+                self._add(placed, directory, collected, constrains=False)
+            elif isinstance(place, Mapping) and isinstance(path := place.get("path"), str):
+                local = PlacedLine(RequirementLine(f"./{path}", line.number), placed.path)
+                self._add(local, directory, collected, constrains=False)
+            else:
+                step = "the operator chooses where packages come from; name a version of the index"
+                collected.mistakes.append(Mistake(placed, f"tool.uv.sources has a place for it; {step}"))
+
+    def _text_of_project(self, path: Path) -> str | None:
+        try:
+            content = self.read_file(path)
+        except UsageError:  # there is none, or it is not for this user
+            return None
+        return decode(content)
+
     def _lines(self, path: Path, shown: Path, collected: Collected) -> Iterable[RequirementLine]:
         text = self._text(path, shown)
+        if path.suffix in {".yml", ".yaml"}:
+            raise FileError(shown, [Problem(None, "", describe_conda(text))])
         try:
             if path.name == "pyproject.toml":
                 self._add_uv_lock(path.with_name("uv.lock"), collected)
-                return tuple(parse_pyproject(text))
+                self._add_project(path.parent, (), collected, asked=False)
+                return ()
             if path.suffix == ".toml":
                 locked = parse_locked(text)
                 if locked.python is not None:
@@ -159,9 +238,9 @@ class RequirementReader:
 
     def _text(self, path: Path, shown: Path) -> str:
         try:
-            return self.read_file(path).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise FileError(shown, [Problem(None, "", "is not UTF-8 text")]) from error
+            return decode(self.read_file(path))
+        except ValueError as error:
+            raise FileError(shown, [Problem(None, "", str(error))]) from error
         except UsageError as error:
             raise MissingFile(shown, str(error).removeprefix(f"{one_line(str(path))}: ")) from error
 

@@ -1,17 +1,20 @@
-"""Requirements as ``requirements.txt`` has them: logical lines with their places.
+"""Requirements as ``requirements.txt`` has them: logical lines with their places, as pip finds them.
 
 ``uv`` parses the requirements themselves.  This module finds the lines, so that a problem can be told at its
 line, and the options, which are not for a job to choose.
 """
 
+import codecs
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 MAX_LINES: Final = 10_000
 
@@ -19,14 +22,27 @@ MAX_REQUIREMENT: Final = 4096
 """Characters of one requirement without its hashes; what parses a longer one might take long."""
 
 _NAME: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
-_INCLUDE: Final = re.compile(r"(-r|--requirement|-c|--constraint)[\s=]")
+_INCLUDE: Final = re.compile(r"(-r|-c)\s*=?|(--requirement|--constraint)[\s=]")
+_EDITABLE: Final = re.compile(r"-e\s*=?|--editable[\s=]")
 _PLACE: Final = re.compile(
-    r"(git|hg|svn|bzr)\+|[a-z]+://|file:|\.{0,2}/|~/|\S+\.(whl|zip|tar\.gz)$", re.IGNORECASE
+    r"(git|hg|svn|bzr)\+|[a-z]+://|file:|~/|\S+\.(whl|zip|tar\.gz|tgz|tar\.bz2)$", re.IGNORECASE
+)
+_DIRECTORY: Final = re.compile(r"(\.{1,2}(?![^/\[])|/|[^\s;@\[<>=!~,]*/)[^;@\[\]]*(\[[A-Za-z0-9 ,._-]*\])?")
+"""A path of a directory, as pip knows it: it begins with a dot, or has a slash; with extras, or without."""
+
+_COMMENT: Final = re.compile(r"\s*#")
+_CODING: Final = re.compile(rb"#.*coding[:=]\s*([-\w.]+)")
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _HASH: Final = re.compile(r"(?<=\s)--hash[= ]sha256:([0-9a-f]{64})")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _LOCKED_NAME: Final = re.compile(r'name = "([^"]*)"')
-_QUOTED: Final = re.compile(r'"([^"\\]*)"|\'([^\']*)\'')
+
+
+TORCH_FAMILY: Final = frozenset({"torch", "torchvision", "torchaudio", "triton"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +51,12 @@ class RequirementLine:
 
     text: str
     number: int  # of its first line, from 1
+    swallows: bool = False  # the next line, as its comment ends in a backslash
 
     @property
     def name(self) -> str | None:
         """The normalized name of the package; None for an option or an address."""
-        found = _NAME.match(self.text)
+        found = None if self.local is not None else _NAME.match(self.text)
         return re.sub(r"[-_.]+", "-", found[1]).lower() if found else None
 
     @property
@@ -53,6 +70,17 @@ class RequirementLine:
         return _HASH.sub("", self.text).strip()
 
     @property
+    def extras(self) -> tuple[str, ...]:
+        """The extras of the package that it asks for."""
+        found = re.match(r"[A-Za-z0-9._-]+\s*\[([^\]]*)\]", self.text)
+        return tuple(filter(None, re.split(r"[\s,]+", found[1]))) if found else ()
+
+    @property
+    def is_of_image(self) -> bool:
+        """Whether it is a package of torch's family, which comes from where that of the image does."""
+        return self.name in TORCH_FAMILY
+
+    @property
     def is_option(self) -> bool:
         return self.text.startswith("-")
 
@@ -60,25 +88,76 @@ class RequirementLine:
     def include(self) -> tuple[bool, str] | None:
         """Return (it includes constraints, the included path), or None if the line includes nothing."""
         found = _INCLUDE.match(self.text)
-        path = "" if found is None else self.text[found.end() :].strip()
-        return (found[1] in {"-c", "--constraint"}, path) if found is not None and path else None
+        path = "" if found is None else _unquoted(self.text[found.end() :].strip())
+        return (
+            ((found[1] or found[2]) in {"-c", "--constraint"}, path) if found is not None and path else None
+        )
+
+    @property
+    def local(self) -> tuple[str, tuple[str, ...]] | None:
+        """The path of a directory with a project, and its extras that are wanted; None: it names none."""
+        editable = _EDITABLE.match(self.text)
+        text = self.text if editable is None else _unquoted(self.text[editable.end() :].strip())
+        if len(text) > MAX_REQUIREMENT or _PLACE.match(text):
+            return None
+        path, _, extras = text.partition("[")
+        if _DIRECTORY.fullmatch(text) is None and not (editable and path and not set(path) & set(";@<>=")):
+            return None
+        return path.strip(), tuple(filter(None, re.split(r"[\s,]+", extras.strip().removesuffix("]"))))
+
+
+def _unquoted(text: str) -> str:
+    """Return what a shell would make of a word in quotes; pip reads its options so."""
+    if not set(text) & set("\"'\\") or len(text) > MAX_REQUIREMENT:
+        return text
+    try:
+        return " ".join(shlex.split(text))
+    except ValueError:
+        return text
+
+
+def decode(content: bytes) -> str:
+    """Return the text of a file of requirements, in the encoding that it tells, else UTF-8.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    mark, encoding = next((each for each in _MARKS if content.startswith(each[0])), (b"", "utf-8"))
+    if not mark and (coding := next(filter(None, map(_CODING.match, content[:4096].split(b"\n")[:2])), None)):
+        encoding = coding[1].decode()
+    try:
+        text = content.removeprefix(mark).decode(encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        raise ValueError("is not UTF-8 text") from error
+    if "\0" in text:
+        raise ValueError("has zero bytes, as UTF-16 without its mark has them; save it as UTF-8")
+    return text
 
 
 def parse_lines(text: str) -> Iterator[RequirementLine]:
-    """Yield the logical lines of a file, without comments and empty lines."""
+    """Yield the logical lines of a file, without comments and empty lines; a comment ends what goes on."""
     parts: list[str] = []
     first = 0
     for number, line in enumerate(text.splitlines(), start=1):
         first = first or number
-        goes_on = line.endswith("\\")
-        parts.append(line[:-1] if goes_on else line)
-        if goes_on:
+        is_comment = _COMMENT.match(line) is not None
+        if line.endswith("\\") and not is_comment:
+            parts.append(line.strip("\\"))
             continue
-        if stripped := _without_comment("".join(parts)).strip():
-            yield RequirementLine(stripped, first)
+        parts.append(f" {line}" if is_comment else line)  # so that it is a comment also after a word
+        yield from _logical(parts, first)
         parts, first = [], 0
-    if stripped := _without_comment("".join(parts)).strip():
-        yield RequirementLine(stripped, first)
+    yield from _logical(parts, first)
+
+
+def _logical(parts: list[str], first: int) -> Iterator[RequirementLine]:
+    stripped = _without_comment("".join(parts))
+    if not stripped.strip():
+        return
+    ends = list(accumulate(map(len, parts)))
+    commented = next((number for number, end in enumerate(ends) if len(stripped) < end), len(parts))
+    swallowed = _without_comment("".join(parts[commented + 1 :]))
+    yield RequirementLine(stripped.strip(), first, bool(swallowed.strip()))
 
 
 def _without_comment(line: str) -> str:
@@ -91,7 +170,9 @@ def _without_comment(line: str) -> str:
 
 def find_mistake(line: RequirementLine) -> str | None:
     """Return what is wrong with a line whatever the index has, None if nothing is."""
-    if line.is_option:
+    if line.swallows:
+        return "its comment ends in \\, so the next line belongs to it; remove the \\"
+    if line.is_option and line.local is None:
         return _option_mistake(line)
     text = line.requirement
     if len(text) > MAX_REQUIREMENT:
@@ -109,8 +190,8 @@ def find_mistake(line: RequirementLine) -> str | None:
 
 
 def _option_mistake(line: RequirementLine) -> str:
-    if line.text.startswith(("-e", "--editable")):
-        return "a directory is not built; put its code into workload.code, or make a wheel of it"
+    if (found := _EDITABLE.match(line.text)) is not None:
+        return _place_mistake(_unquoted(line.text[found.end() :].strip()))
     return "the operator chooses how packages are found (packages in the settings); remove it"
 
 
@@ -121,21 +202,6 @@ def _place_mistake(text: str) -> str:
     )
     step = "name a version of the index, or put the code into workload.code"
     return f"packages come from the operator's indexes, none is built from {what}; {step}"
-
-
-def parse_pyproject(text: str) -> Iterator[RequirementLine]:
-    """Yield the dependencies of a ``pyproject.toml``, each at the first line that has its text.
-
-    Raises:
-        ValueError: it is not TOML, or has no list of dependencies.
-    """
-    project = _load(text).get("project")
-    wanted = project.get("dependencies", []) if isinstance(project, dict) else None
-    if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
-        raise ValueError("has no list project.dependencies")
-    places = _places(text, _QUOTED)
-    for each in wanted:
-        yield RequirementLine(each, places.get(each, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +220,7 @@ def parse_locked(text: str) -> LockedPackages:
     Raises:
         ValueError: it is not TOML, or not a lock.
     """
-    found = _load(text)
+    found = load_toml(text)
     packages, python = found.get("packages", found.get("package")), found.get("requires-python")
     wanted = str(SpecifierSet(python)) if isinstance(python, str) else None
     if not isinstance(packages, list):
@@ -169,10 +235,36 @@ def _locked_lines(packages: list[Any], places: Mapping[str, int]) -> Iterator[Re
         if isinstance(version := each.get("version"), str) and not _is_local(each):
             hashes = "".join(f" --hash=sha256:{digest}" for digest in _hashes(each))
             place = places.get(each["name"], 1)
-            yield RequirementLine(f"{each['name']}=={version.partition('+')[0]}{hashes}", place)
+            wanted = f"{each['name']}=={version.partition('+')[0]}{_marker(each)}"
+            yield RequirementLine(f"{wanted}{hashes}", place)
 
 
-def _load(text: str) -> dict[str, Any]:
+def _marker(package: dict[str, Any]) -> str:
+    """Return for which environments a lock has a package, as the end of a requirement."""
+    said = package.get("marker", package.get("resolution-markers"))
+    markers = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+    return f" ; {' or '.join(f'({each})' for each in markers)}" if markers else ""
+
+
+def check_specifier(text: str) -> None:
+    """Check that a text says which versions of Python fit.
+
+    Raises:
+        ValueError: it does not.
+    """
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(f"requires-python: {text[:60]}: is no range of versions such as >=3.10") from error
+
+
+def admits_python(wanted: str, python: str) -> bool:
+    """Return whether a specifier admits any release of a Python such as 3.11."""
+    specifier = SpecifierSet(wanted)
+    return any(specifier.contains(f"{python}.{patch}") for patch in range(100))
+
+
+def load_toml(text: str) -> dict[str, Any]:
     """Return a TOML document.
 
     Raises:

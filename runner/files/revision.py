@@ -30,6 +30,7 @@ from runner.files.datasets import content_digest, dataset_dir, is_prepared
 from runner.files.field_checks import CODE_TARGET, INPUT_TARGET, WORKLOAD_TARGET
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
+from runner.files.own_project import OwnProject
 from runner.files.policy import job_policy as of_job
 from runner.files.profiles.conflicts import find_oversized, find_unused_switches
 from runner.files.profiles.environment import build_environment
@@ -203,6 +204,8 @@ class Revision(BaseModel):
     """The packages of the job, in the format of PEP 751, as they were resolved on submission."""
     lock_request: str | None = None
     """The digest of what was resolved: a change that asks for the same keeps the lock."""
+    own: tuple[OwnProject, ...] = Field(default=(), exclude_if=lambda value: not value)
+    """The projects in the code whose sources are on the path of the program; their directories below it."""
     init: InitialWeights | None = None
     """The weights that it begins with; None: random ones."""
     settings: Profile | None = None

@@ -14,6 +14,7 @@ from runner.core.ports.exec import TerminalSize
 TERMINAL: Final = "terminal"
 RELAY: Final = "relay"
 GANG: Final = "gang"
+OWN: Final = "own"
 """Names of programs of ``jobs.inside``."""
 
 MAIN: Final = "main"
@@ -67,6 +68,14 @@ def gang_command(
     """Return the command that runs ``argv`` as so many processes of one attempt."""
     program = _python(paths, GANG, in_container=in_container)
     return (*program, str(paths.attempt_dir), str(processes), "--", *argv)
+
+
+def own_command(
+    paths: RunPaths, projects: str, path: str, argv: tuple[str, ...], *, in_container: bool
+) -> tuple[str, ...]:
+    """Return the command that runs ``argv`` with the user's own projects, in JSON, and a path of Python."""
+    program = _python(paths, OWN, in_container=in_container)
+    return (*program, str(paths.attempt_dir / "own"), projects, path, "--", *argv)
 
 
 def _python(paths: RunPaths, name: str, *, in_container: bool) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Parallel, Program, RunPaths
 from runner.agent.attempts.checkpoints import keep_program_start, known_program_start, program_files
-from runner.agent.attempts.inside import GANG, TERMINAL, gang_command, install
-from runner.agent.attempts.program import apply_program, locate_working_directory
+from runner.agent.attempts.inside import GANG, OWN, TERMINAL, gang_command, install
+from runner.agent.attempts.program import apply_program, locate_working_directory, needs_own_path
 from runner.agent.interface import PreparedLaunch
 from runner.agent.ports import OpenRunDirectory, RunDirectory, VerificationQueue
 from runner.base.errors import Refused, Unavailable, UsageError
@@ -39,6 +39,7 @@ from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import checkpoint_mount, fill_resume_args
 from runner.files.job.slurm import batch_options
+from runner.files.own_project import describe_own
 from runner.files.package_lock import locked_image
 from runner.files.revision import VENDORS, Revision, parse_revision
 
@@ -151,6 +152,7 @@ class LaunchPreparer:
             spec = spec.model_copy(update={"init_weights": seen})
         afresh = self._begins_afresh(revision, attempt, directory)
         said = self._make_working_directory(revision, attempt, directory, row.owner, afresh=afresh)
+        said += "".join(f"runner: {one_line(describe_own(each))}\n" for each in revision.own)
         secrets = {
             name: config.users.read_as_user(who, revision.base / path)
             for name, path in revision.job.secrets.items()
@@ -160,6 +162,8 @@ class LaunchPreparer:
             install(directory, attempt.number, TERMINAL)
         if _starts_gang(spec):
             install(directory, attempt.number, GANG)
+        if needs_own_path(revision):
+            install(directory, attempt.number, OWN)
         pin = partial(self._pin, who, f"{row.job.id}-{attempt.number}")
         mounts = _mounts(revision, paths, directory.secret, pin, weights) if config.in_container else ()
         network = (
@@ -172,7 +176,9 @@ class LaunchPreparer:
         request = replace(request, owner=owner, groups=groups)
         packages = config.packages
         environment = packages.environment(revision.lock) if packages and revision.lock else None
-        request = apply_program(request, spec, in_container=config.in_container, environment=environment)
+        request = apply_program(
+            request, spec, in_container=config.in_container, environment=environment, own=revision.own
+        )
         launch = self._resume_program(request, revision, attempt, directory, paths)
         if launch.resumed is not None or afresh is None:
             return launch
@@ -276,7 +282,8 @@ class LaunchPreparer:
         mounts = _mounts(revision, paths, directory.secret, lambda _, source: source)
         network = outbound.name if outbound and _is_outbound(revision, outbound) else None
         request = self._request(row, paths, image, (), mounts, attempt.turned, network)
-        return apply_program(request, self.spec(row, attempt), in_container=self.config.in_container)
+        spec = self.spec(row, attempt)
+        return apply_program(request, spec, in_container=self.config.in_container, own=revision.own)
 
     def _make_working_directory(
         self,

@@ -4,24 +4,40 @@ The built-in trainer reads ``spec.json``; a program may be a shell script, so wh
 is said in variables (``docs/reference/contract.md``).  This module is pure: no path is opened.
 """
 
+import json
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from jobs.contract import JOB_DIR, AttemptSpec, Program, RunPaths
-from runner.agent.attempts.inside import MAIN, gang_command, terminal_command
+from runner.agent.attempts.inside import MAIN, gang_command, own_command, terminal_command
 from runner.core.ports.executor import LaunchRequest
+from runner.files.own_project import OwnProject
+from runner.files.revision import Revision
+
+PATH: Final = "PYTHONPATH"
+"""The path of a program, which it gets when it has started: a hook that runs as root must not see it."""
 
 
 def apply_program(
-    request: LaunchRequest, spec: AttemptSpec, *, in_container: bool, environment: Path | None = None
+    request: LaunchRequest,
+    spec: AttemptSpec,
+    *,
+    in_container: bool,
+    environment: Path | None = None,
+    own: Sequence[OwnProject] = (),
 ) -> LaunchRequest:
     """Return the request with the program's own command, place and variables; others as they are.
 
-    ``environment`` is a virtual environment of this host with the packages of the job.
+    Args:
+        request: The request.
+        spec: What is launched.
+        in_container: Whether it runs in a container.
+        environment: A virtual environment of this host with the packages of the job.
+        own: The projects in the code of the job whose sources are on the path of the program.
     """
     plan = spec.workload
     if not isinstance(plan, Program):
@@ -33,12 +49,23 @@ def apply_program(
         argv = gang_command(paths, plan.processes, argv, in_container=in_container)
     if plan.terminal:
         argv = terminal_command(paths, MAIN, argv, in_container=in_container, is_main=True)
+    environment_of_job = {**request.environment}
+    path = environment_of_job.pop(PATH, "")
+    if own or path:
+        code = PurePosixPath("/" if plan.code is None else plan.code.path)
+        placed = [{**asdict(each), "directory": str(code / each.directory)} for each in own]
+        argv = own_command(paths, json.dumps(placed), path, argv, in_container=in_container)
     return replace(
         request,
         argv=argv,
         directory=None if plan.code is None else PurePosixPath(plan.code.path),
-        environment={**request.environment, **places, **variables(spec, plan, paths)},
+        environment={**environment_of_job, **places, **variables(spec, plan, paths)},
     )
+
+
+def needs_own_path(revision: Revision) -> bool:
+    """Return whether the program of a job has a path of Python of its own."""
+    return bool(revision.own) or PATH in revision.job.environment
 
 
 def locate_working_directory(spec: AttemptSpec, paths: RunPaths) -> AttemptSpec:

@@ -64,7 +64,7 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
         fact = "is for built-in workloads; a program decides itself when it saves; remove it"
         yield problem(("checkpoint", "before_eval"), fact)
     yield from _secret_variables(job)
-    for path, fact in _own_checkpoints(job):
+    for path, fact in (*_own_checkpoints(job), *_own_path(job)):
         yield problem(path, fact)
     for path, fact in find_contradictions(
         gpus=resources.gpus,
@@ -100,6 +100,14 @@ def _own_checkpoints(job: JobFile) -> Iterator[FieldProblem]:
     ):
         fact = "is relative to a writable working directory, which this job has not"
         yield ("checkpoint", "files"), f"{fact}; set workload.code, or save below /job/home/"
+
+
+def _own_path(job: JobFile) -> Iterator[FieldProblem]:
+    if "PYTHONPATH" in job.environment and not isinstance(job.workload, contract.Program):
+        yield (
+            ("environment", "PYTHONPATH"),
+            f"is for kind: program; {job.workload.kind} is not yours; remove it",
+        )
 
 
 def _overlaps(job: JobFile) -> Iterator[Problem]:

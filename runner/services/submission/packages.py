@@ -4,11 +4,9 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
-
-from packaging.specifiers import SpecifierSet
 
 from jobs.contract import TRACKER_PACKAGES
 from runner.agent.package_locks import PackageLocks
@@ -18,9 +16,11 @@ from runner.core.ports.images import Accelerator, BuildFailed
 from runner.core.ports.packages import PackageRequest, Unresolvable
 from runner.core.ports.users import User
 from runner.files.job.model import JobFile
+from runner.files.own_project import READ, OwnProject
 from runner.files.package_lock import locked_hashes, locked_python
 from runner.files.required import Collected, MissingFile, PlacedLine
-from runner.files.requirements import RequirementLine
+from runner.files.requirements import RequirementLine, admits_python
+from runner.files.revision import path_below
 
 MAX_REASON: Final = 10_000
 """Characters of a reason that are searched for what it blames."""
@@ -52,6 +52,17 @@ class RequirementsError(FileError):
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedPackages:
+    """The packages of a job."""
+
+    lock: str
+    digest: str
+    """Of what the lock resolves."""
+    own: tuple[OwnProject, ...] = ()
+    """The projects whose sources are in its code."""
+
+
+@dataclass(frozen=True, slots=True)
 class PackageResolver:
     """Resolves the packages of the jobs of one submission."""
 
@@ -62,6 +73,8 @@ class PackageResolver:
     """The directory of the job file."""
     offered: Mapping[str, str] = field(default_factory=dict)
     """The images of the operator."""
+    code: Path | None = None
+    """The directory of the job's code, where projects of its own are."""
 
     def resolve(
         self,
@@ -70,8 +83,8 @@ class PackageResolver:
         reference: str | None,
         known: KnownLocks,
         trackers: Sequence[str] = (),
-    ) -> tuple[str, str]:
-        """Return the lock of a job's packages, and the digest of what it resolves.
+    ) -> ResolvedPackages:
+        """Return the packages of a job.
 
         Args:
             job: The job, which asks for packages.
@@ -95,6 +108,7 @@ class PackageResolver:
         ]
         if collected.mistakes:
             raise _errors(job, [_at(job, each.placed, each.fact) for each in collected.mistakes])
+        own = tuple(_own(job, collected, self.code))
         request = PackageRequest(
             tuple(each.line.requirement for each in collected.lines),
             tuple(each.line.requirement for each in collected.constraints),
@@ -106,7 +120,7 @@ class PackageResolver:
         )
         digest, (known_digest, known_lock) = _digest(request), known(job.name)
         if known_lock is not None and digest == known_digest:
-            return known_lock, digest
+            return ResolvedPackages(known_lock, digest, own)
         try:
             lock = self.locks.find(request, self.who)
         except Unresolvable as error:
@@ -119,7 +133,23 @@ class PackageResolver:
         _check_pythons(collected, lock)
         _check_python_of_image(job, lock)
         _check_hashes(job, collected, lock)
-        return lock, digest
+        return ResolvedPackages(lock, digest, own)
+
+
+def _own(job: JobFile, collected: Collected, code: Path | None) -> Iterator[OwnProject]:
+    """Yield the projects of a job's own, by their places in its code.
+
+    Raises:
+        FileError: one is not in the code of the job.
+    """
+    for each in collected.own:
+        place = None if code is None else path_below(Path(each.directory), code)
+        if place is not None:
+            yield replace(each, directory=place)
+        elif each.asked:
+            where = "it has none" if code is None else one_line(str(code))
+            fact = f"{one_line(each.directory)} is not in the code of the job ({where}); name one above it"
+            raise FileError(job.origin.path, [job.origin.problem(("image", "requirements"), fact)])
 
 
 def _check_pythons(collected: Collected, lock: str) -> None:
@@ -130,8 +160,11 @@ def _check_pythons(collected: Collected, lock: str) -> None:
     """
     python = locked_python(lock)
     for path, wanted in collected.pythons:
-        if python is not None and not SpecifierSet(wanted).contains(python):
+        if python is not None and not admits_python(wanted, python):
             fact = f"is a lock for Python {wanted}, and the image has {python}; make it anew: runner lock"
+            if path.name in READ:
+                step = 'name another Python (image: {python: "X.Y"}), or change it'
+                fact = f"wants Python {wanted} (requires-python), and the image has {python}; {step}"
             raise FileError(path, [Problem(None, "", one_line(fact))])
 
 

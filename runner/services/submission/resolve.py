@@ -226,9 +226,7 @@ class _JobResolver:
         )
         if problems:
             raise FileError(job.origin.path, problems)
-        lock = self._lock(
-            job, accelerator, image
-        )  # late: it may take long, and is begun for a valid job only
+        lock = self._lock(made, image)  # late: it may take long, and is begun for a valid job only
         profile = resolve_profile(job, accelerator)
         resolved = {
             "after": after,
@@ -262,14 +260,12 @@ class _JobResolver:
                 raise FileError(origin.path, problems) from error
         return self._code_taken[directory]
 
-    def _lock(
-        self, job: JobFile, accelerator: Literal["cuda", "rocm", "cpu"], image: str | None
-    ) -> dict[str, str]:
+    def _lock(self, made: Revision, image: str | None) -> dict[str, object]:
         """Return the lock of a job's packages, if it has any, and what it resolves, as fields of a revision.
 
         Equal requirements of a matrix are resolved once.
         """
-        resolver = self.resolver
+        resolver, job = self.resolver, made.job
         is_program = isinstance(job.workload, Program)
         trackers = job.track.trackers if is_program or not resolver.host_processes else ()
         if not (job.image.has_packages or trackers) or self.refused:
@@ -280,9 +276,11 @@ class _JobResolver:
         if job.image.offered != "auto" and image is None and not resolver.host_processes:
             raise Unavailable(f"the container engine does not say what {job.image.offered} is; try again")
         allowed = resolver.settings.named_images
-        packages = PackageResolver(resolver.package_locks, resolver.users, self.who, self._base, allowed)
-        lock, request = packages.resolve(job, accelerator, image, self.known_locks, trackers)
-        return {"lock": lock, "lock_request": request}
+        packages = PackageResolver(
+            resolver.package_locks, resolver.users, self.who, self._base, allowed, made.code_directory()
+        )
+        found = packages.resolve(job, made.accelerator, image, self.known_locks, trackers)
+        return {"lock": found.lock, "lock_request": found.digest, "own": found.own}
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return the path of a job's data, and the problems with it."""

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from runner.files.own_project import read_project
 from runner.files.requirements import (
     RequirementLine,
     find_mistake,
     parse_lines,
     parse_locked,
-    parse_pyproject,
 )
 
 
@@ -120,8 +120,8 @@ def test_the_places_of_many_packages_are_found_in_one_pass() -> None:
     assert [each.number for each in (lines[0], lines[-1])] == [2, 59_999]
     wanted = "".join(f'  "q{n}==1",\n' for n in range(20_000))
     with few_seconds():
-        found = [*parse_pyproject(f"[project]\ndependencies = [\n{wanted}]\n")]
-    assert [each.number for each in (found[0], found[-1])] == [3, 20_002]
+        found = read_project({"pyproject.toml": f"[project]\ndependencies = [\n{wanted}]\n"}.get).dependencies
+    assert [each.number for each, _ in (found[0], found[-1])] == [3, 20_002]
 
 
 @pytest.mark.parametrize(
@@ -147,4 +147,4 @@ def test_hashes_of_a_lock_that_are_none_are_left_out() -> None:
 
 def test_a_pyproject_of_brackets_is_told() -> None:
     with pytest.raises(ValueError, match="too many brackets within brackets"):
-        list(parse_pyproject("x = " + "[" * 100_000))
+        read_project({"pyproject.toml": "x = " + "[" * 100_000}.get)

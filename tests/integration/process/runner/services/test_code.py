@@ -1,5 +1,6 @@
 """The code of a program: what was submitted is what runs, and what differs is told."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,3 +157,62 @@ def test_code_that_cannot_be_kept_is_refused_at_its_place_and_leaves_nothing(dae
         path.unlink()
     told = daemon.runner("submit", str(file))
     assert "warning: workload.code: out is a link to /etc/passwd, and is left out; mount it" in told
+
+
+PROJECT = """\
+[project]
+name = "my-model"
+version = "1.4"
+dependencies = []
+[project.scripts]
+train-model = "my_model.cli:main"
+"""
+CLI = """\
+import sys, importlib.metadata
+def main():
+    print(sys.argv[1:], importlib.metadata.version("my-model"), __file__)
+"""
+
+
+@pytest.mark.parametrize("asked", [["-e ."], "pyproject.toml"])
+def test_a_project_of_the_users_own_is_installed_from_the_snapshot(daemon: Service, asked: object) -> None:
+    name = f"own-{len(str(asked))}"
+    place = daemon.root / name
+    (place / "src/my_model").mkdir(parents=True)
+    (place / "pyproject.toml").write_text(PROJECT)
+    (place / "src/my_model/__init__.py").touch()
+    (place / "src/my_model/cli.py").write_text(CLI)
+    command = "cd /; train-model --lr 1 && python3 -m my_model.cli && yes | head -1; exit $?"
+    (place / "job.yaml").write_text(
+        json.dumps(
+            {
+                "name": name,
+                "workload": {"kind": "program", "command": ["bash", "-c", command], "code": "."},
+                "resources": {"cpus": 0.1, "memory": "64MiB"},
+                "image": {"requirements": asked},
+            }
+        )
+    )
+    job_id = daemon.submit(place / "job.yaml")
+    ended = daemon.ends(job_id)
+    log = daemon.log(job_id)
+    assert ended["outcome"] == "succeeded", log
+    assert "runner: packages: my-model 1.4 is taken from the code, with its commands train-model" in log
+    assert "['--lr', '1'] 1.4 " in log
+    assert "/work/1/src/my_model/cli.py" in log
+    assert "Broken pipe" not in log  # Python ignores the signal, and a program should not
+
+
+def test_a_path_of_python_in_the_environment_is_that_of_the_program(daemon: Service) -> None:
+    job_id, _, _ = submit(daemon, "path", wait="0")
+    daemon.ends(job_id)
+    place = daemon.root / "code of path"
+    (place / "lib").mkdir()
+    (place / "lib/mine.py").touch()
+    file = daemon.file(
+        "with-path",
+        workload={"kind": "program", "command": ["python3", "-c", "import mine"], "code": str(place)},
+        resources={"cpus": 0.1, "memory": "64MiB"},
+        environment={"PYTHONPATH": "lib"},
+    )
+    assert daemon.ends(daemon.submit(file))["outcome"] == "succeeded"

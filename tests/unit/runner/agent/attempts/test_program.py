@@ -1,6 +1,8 @@
+import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from jobs.contract.plans.causal_lm import CausalLm
 from runner.agent.attempts.program import apply_program, variables
 from runner.core.ports.executor import Key, LaunchRequest, Limits
 from runner.core.ports.users import Owner
+from runner.files.own_project import OwnProject
 
 
 def request() -> LaunchRequest:
@@ -61,6 +64,21 @@ def test_as_a_process_python_is_the_one_that_has_jobs() -> None:
     path = apply_program(request(), spec(), in_container=False).environment["PATH"]
     assert path.split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert "PATH" not in apply_program(request(), spec(), in_container=True).environment
+
+
+def test_a_path_of_python_is_no_variable_of_the_container_and_projects_are_where_the_code_is() -> None:
+    """A hook of the engine that runs as root reads the variables of the container."""
+    plan = Program(command=("train", "--lr"), code="/code")
+    given = replace(request(), environment={"MINE": "1", "PYTHONPATH": "lib"})
+    own = (OwnProject("libs/a", "a", "1", ()),)
+    made = apply_program(given, spec(workload=plan), in_container=True, own=own)
+    assert "PYTHONPATH" not in made.environment
+    *_, program, directory, projects, path, dashes, first, last = made.argv
+    assert (program, directory) == ("/job/attempts/2.own.py", "/job/attempts/2/own")
+    assert json.loads(projects)[0]["directory"] == "/code/libs/a"
+    assert (path, dashes, first, last) == ("lib", "--", "train", "--lr")
+    alone = apply_program(given, spec(), in_container=False).argv
+    assert alone[-5:] == ("/state/jobs/j-1/attempts/2/own", "[]", "lib", "--", "./go")
 
 
 def test_what_is_not_so_is_not_there() -> None:

@@ -76,7 +76,7 @@ def test_a_harmless_variable_is_not_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["LD_AUDIT", "ld_preload", "NVIDIA_DRIVER_CAPABILITIES", "AMD_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-     "GPU_DEVICE_ORDINAL", "DOCKER_CONFIG", "PYTHONPATH", "BASH_ENV", "USER", "LOGNAME", "PATH", "TMPDIR",
+     "GPU_DEVICE_ORDINAL", "DOCKER_CONFIG", "PYTHONHOME", "BASH_ENV", "USER", "LOGNAME", "PATH", "TMPDIR",
      "TRITON_CACHE_DIR", "CUBLAS_WORKSPACE_CONFIG", "AWS_SECRET_ACCESS_KEY", "MYSQL_PASSWD", "apikey"],
 )  # fmt: skip
 def test_a_dangerous_variable_is_refused(name: str) -> None:

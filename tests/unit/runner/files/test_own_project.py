@@ -1,0 +1,239 @@
+"""Projects of a user's own: what their files say, and what is refused because only a build knows it."""
+
+from pathlib import Path
+
+import pytest
+
+from runner.base.errors import UsageError
+from runner.base.textfile import FileError
+from runner.files.own_project import OwnProject, describe_own
+from runner.files.required import Collected, RequirementReader
+from runner.files.requirements import admits_python
+
+CODE = Path("/home/ada/code")
+NAMED = '[project]\nname = "mine"\nversion = "1.2"\n'
+
+
+def collected(files: dict[str, str], asked: str | tuple[str, ...] = ("-e .",)) -> Collected:
+    known = {CODE / name: text.encode() for name, text in files.items()}
+
+    def read(path: Path) -> bytes:
+        if path not in known:
+            raise UsageError(f"{path}: is not there")
+        return known[path]
+
+    return RequirementReader(read, CODE).read(asked)
+
+
+def lines(found: Collected) -> list[str]:
+    assert found.mistakes == []
+    return [each.line.text for each in found.lines]
+
+
+def mistake(files: dict[str, str], *asked: str) -> str:
+    [found] = collected(files, asked or ("-e .",)).mistakes
+    return found.fact
+
+
+@pytest.mark.parametrize(
+    ("files", "wanted"),
+    [
+        ({"pyproject.toml": NAMED + 'dependencies = ["attrs", "idna>=3"]'}, ["attrs", "idna>=3"]),
+        (
+            {
+                "pyproject.toml": "tool.setuptools.dynamic.dependencies.file = ['r.txt']\n"
+                + NAMED
+                + 'dynamic = ["dependencies"]\n',
+                "r.txt": "attrs # x\n\nidna\n",
+            },
+            ["attrs", "idna"],
+        ),
+        (
+            {"setup.cfg": "[metadata]\nname=mine\n[options]\ninstall_requires =\n  attrs\n  idna>=3\n"},
+            ["attrs", "idna>=3"],
+        ),
+        (
+            {
+                "setup.cfg": "[metadata]\nname=mine\n[options]\ninstall_requires = file: r.txt\n",
+                "r.txt": "attrs",
+            },
+            ["attrs"],
+        ),
+        (
+            {"setup.py": "needs = ['attrs']\nsetup(name='mine', install_requires=needs)"},
+            ["attrs"],
+        ),
+        ({"setup.py": "import setuptools\nsetuptools.setup(name='mine')"}, []),
+        (
+            {
+                "pyproject.toml": "[build-system]\n",
+                "setup.py": "setup(name='mine', install_requires='attrs')",
+            },
+            ["attrs"],
+        ),
+        (
+            {
+                "pyproject.toml": NAMED
+                + 'dependencies = ["other"]\n[tool.uv.sources]\nother = {path = "libs/other"}\n',
+                "libs/other/pyproject.toml": '[project]\nname = "other"\ndependencies = ["idna"]\n',
+            },
+            ["idna"],
+        ),
+        (
+            {
+                "pyproject.toml": NAMED
+                + 'dependencies = ["torch"]\n[tool.uv.sources]\ntorch = {index = "cu"}\n'
+            },
+            ["torch"],
+        ),
+    ],
+)
+def test_what_a_project_needs_is_read_and_never_run(files: dict[str, str], wanted: list[str]) -> None:
+    found = collected(files)
+    assert lines(found) == wanted
+    assert [each.name for each in found.own][:1] == ["mine"]
+
+
+def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
+    [found] = collected({"pyproject.toml": NAMED + 'dependencies = [\n  "attrs",\n]\n'}).lines
+    assert (found.path, found.line.number) == (Path("pyproject.toml"), 5)
+
+
+@pytest.mark.parametrize(
+    ("files", "fact"),
+    [
+        ({}, ".: has no pyproject.toml, setup.cfg or setup.py"),
+        (
+            {"pyproject.toml": NAMED + 'dynamic = ["dependencies"]'},
+            "dependencies are known only to its build",
+        ),
+        (
+            {
+                "pyproject.toml": NAMED
+                + 'dynamic = ["dependencies"]\n[tool.setuptools.dynamic]\ndependencies = {file = "r"}'
+            },
+            "r: cannot be read, and pyproject.toml takes its dependencies from it",
+        ),
+        ({"pyproject.toml": '[tool.poetry.dependencies]\npython = "^3.11"'}, "in the words of Poetry"),
+        ({"pyproject.toml": NAMED + '[build-system]\nbuild-backend = "maturin"'}, "has to be compiled"),
+        ({"setup.py": "setup(name='x', ext_modules=[1])"}, "setup.py has extension modules"),
+        (
+            {"setup.py": "setup(name='x', install_requires=open('r').read())"},
+            "setup.py: its dependencies or commands",
+        ),
+        ({"setup.py": "setup(**about)"}, "setup.py: its arguments are computed"),
+        ({"setup.py": "setup("}, "setup.py: "),
+        ({"pyproject.toml": "[project"}, "pyproject.toml: "),
+        ({"pyproject.toml": NAMED + 'dependencies = "attrs"'}, "project.dependencies is no list of texts"),
+        ({"pyproject.toml": NAMED + 'requires-python = "three"'}, "requires-python: three: is no range"),
+        ({"pyproject.toml": NAMED + '[project.scripts]\na = "x y"'}, "a = x y: is not module:function"),
+        ({"pyproject.toml": NAMED + '[project.scripts]\n"../a" = "x:y"'}, "../a: is no name of a command"),
+        (
+            {"pyproject.toml": NAMED + 'dependencies = ["a"]\n[tool.uv.sources]\na = {git = "https://x"}'},
+            "tool.uv.sources has a place for it",
+        ),
+        (
+            {"pyproject.toml": NAMED + '[tool.setuptools.package-dir]\nmine = "lib"'},
+            "package-dir gives a package",
+        ),
+        ({"pyproject.toml": '[project]\nname = "a/b"'}, "a/b: is no name of a project"),
+    ],
+)
+def test_what_only_a_build_knows_is_refused(files: dict[str, str], fact: str) -> None:
+    assert fact in mistake(files)
+
+
+def test_extras_of_the_project_are_taken_and_unknown_ones_refused() -> None:
+    text = NAMED + '[project.optional-dependencies]\ndev = ["pytest", "mine[docs]"]\ndocs = ["sphinx"]\n'
+    assert lines(collected({"pyproject.toml": text}, (".[dev]",))) == ["pytest", "sphinx"]
+    assert mistake({"pyproject.toml": text}, "-e .[test]") == ".: has no extra test; there are: dev, docs"
+
+
+def test_a_pyproject_as_a_file_of_requirements_is_the_project_too() -> None:
+    text = (
+        NAMED
+        + 'dependencies = ["attrs"]\nrequires-python = ">=3.13"\n[project.scripts]\ntrain = "mine.cli:main"\n'
+    )
+    lock = '[[package]]\nname = "attrs"\nversion = "23"\n'
+    found = collected({"pyproject.toml": text, "uv.lock": lock}, "pyproject.toml")
+    assert (lines(found), [each.line.text for each in found.constraints]) == (["attrs"], ["attrs==23"])
+    [own] = found.own
+    assert own == OwnProject(
+        str(CODE), "mine", "1.2", (), (("console_scripts", "train", "mine.cli:main"),), asked=False
+    )
+    assert found.pythons == [(Path("pyproject.toml"), ">=3.13")]
+    assert describe_own(own).endswith("in the code, with its commands train")
+    with pytest.raises(FileError, match="are known only to its build"):
+        collected({"pyproject.toml": NAMED + 'dynamic = ["dependencies"]'}, "pyproject.toml")
+    nameless = collected({"pyproject.toml": '[project]\ndependencies = ["attrs"]'}, "pyproject.toml")
+    assert (lines(nameless), nameless.own) == (["attrs"], [])
+
+
+@pytest.mark.parametrize(
+    ("tool", "sources"),
+    [
+        ('[tool.setuptools.package-dir]\n"" = "lib"', ("lib",)),
+        ('[tool.setuptools.packages.find]\nwhere = ["python"]', ("python",)),
+        ('[tool.hatch.build.targets.wheel]\npackages = ["src/mine"]', ("src",)),
+        ('[tool.hatch.build.targets.wheel]\npackages = ["mine"]', (".",)),
+        ('[tool.uv.build-backend]\nmodule-root = ""', (".",)),
+        ("", ()),
+    ],
+)
+def test_the_place_of_the_sources_is_what_the_build_is_told(tool: str, sources: tuple[str, ...]) -> None:
+    assert collected({"pyproject.toml": NAMED + tool}).own[0].sources == sources
+
+
+@pytest.mark.parametrize(
+    ("wanted", "python", "admitted"),
+    [
+        (">=3.13", "3.11", False),
+        (">=3.11.4", "3.11", True),
+        ("<3.11.5", "3.11", True),
+        ("==3.11.*", "3.11", True),
+        ("==3.11.7", "3.11", True),
+        ("!=3.11.*", "3.11", False),
+        (">=3.10,<3.11", "3.11", False),
+    ],
+)
+def test_a_python_is_admitted_if_any_release_of_it_is(wanted: str, python: str, admitted: bool) -> None:  # noqa: FBT001
+    assert admits_python(wanted, python) is admitted
+
+
+CONDA = """\
+name: lab
+channels:
+  - conda-forge
+dependencies:
+  - python=3.10
+  - pytorch::pytorch>=2  # the trainer
+  - pip
+  - pip:
+    - tqdm
+    - "idna>=3"
+"""
+
+
+def test_a_conda_file_is_told_once_with_what_can_be_taken_from_it() -> None:
+    with pytest.raises(FileError) as told:
+        collected({"environment.yml": CONDA}, "environment.yml")
+    [line] = told.value.lines
+    assert line == (
+        "environment.yml: is a conda file, which is not read; its pip part can stand in a requirements.txt:"
+        " tqdm, idna>=3; write these by their names in the index, as far as they are needed: pytorch>=2;"
+        ' python is image: {python: "3.10"}'
+    )
+    with pytest.raises(FileError, match="is no file of requirements"):
+        collected({"x.yml": "a: 1"}, "x.yml")
+
+
+def test_versions_of_a_lock_keep_their_markers() -> None:
+    lock = (
+        '[[package]]\nname = "attrs"\nversion = "1"\nresolution-markers = ["python_version < \'3.12\'"]\n'
+        '[[package]]\nname = "attrs"\nversion = "2"\nresolution-markers = ["python_version >= \'3.12\'"]\n'
+    )
+    found = collected({"pyproject.toml": NAMED, "uv.lock": lock}, "pyproject.toml")
+    assert [each.line.text for each in found.constraints] == [
+        "attrs==1 ; (python_version < '3.12')",
+        "attrs==2 ; (python_version >= '3.12')",
+    ]

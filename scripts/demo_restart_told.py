@@ -5,7 +5,9 @@ batches of a validation, and the epoch before it, because nothing is saved befor
 figures are put beside each other.  Then a training of this machine is offered the faster code at 84 % of its
 first validation, twice: with checkpoints after validations only, as told, and with one before
 (``checkpoint.before_eval``, which is the default where a validation takes longer than a save).  A canary of
-the daemon measures the change, and the policy of the job file decides.  Every alternative is carried out.
+the daemon measures the change, and the policy of the job file decides.  Every alternative is carried out,
+each beside a twin that is left alone.  Both feel the same load, so what the twin has done of its way by the
+time that an alternative has ended can be held against what was predicted, at any load.
 """
 
 import json
@@ -13,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 BATCHES, DONE = 6291, 5320
 """Of the validation bar: 84.6 %, which the report calls 84 %."""
@@ -24,17 +26,23 @@ NEW_EPOCH_S: Final = (20 * 60, 30 * 60)
 FASTER: Final = (7, 10)
 EPOCHS_TOLD: Final = 120
 
-EPOCH: Final = 150
-"""Steps; the demonstration has five epochs, and validation is most of each."""
+EPOCH: Final = 300
+"""Steps; validation is a third of an epoch here, and most of it in the report."""
 
-EPOCHS: Final = 5
+EPOCHS: Final = 3
 SHARE: Final = DONE / BATCHES
-CANARY: Final = 60
+EVALUATED: Final = 290
+"""Batches of a validation."""
+
+CPUS: Final = 0.5
+"""Of each job: the canary has room beside a job and its twin on two cores."""
+
+CANARY: Final = 100
 CANARY_AT: Final = 30
 CHOICES: Final = ("keep", "resume", "restart")
 POLICY: Final = "restart-if-epoch-only-checkpoints"
 OFF: Final = 0.25
-"""By how much the expected time may miss the measured one, where the bounds do not say more."""
+"""By how much an expected time may miss the measured one, where the bounds do not say more."""
 
 
 def middle(pair: tuple[int, int]) -> float:
@@ -75,12 +83,12 @@ def job_file(folder: Path, name: str, graphs: str, *, before_eval: bool) -> Path
             "steps": EPOCH * EPOCHS,
             "batch_size": 4,
             "eval_every": EPOCH,
-            "eval_batches": 290,
+            "eval_batches": EVALUATED,
             "log_every": 1,
         },
         "profile": {"extends": "cpu", "name": f"graphs-{graphs}", "graph_cache": graphs, "threads": 1},
         "policy": POLICY,
-        "resources": {"cpus": 1, "memory": "2GiB"},
+        "resources": {"cpus": CPUS, "memory": "2GiB"},
         "checkpoint": {
             "every": None,
             "every_steps": EPOCH * EPOCHS if not before_eval else EPOCH,
@@ -95,55 +103,117 @@ def job_file(folder: Path, name: str, graphs: str, *, before_eval: bool) -> Path
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """The seconds from the decision to the end by one alternative, and those of its twin left alone.
+
+    ``share`` is the part of its way that the twin has gone when the alternative has ended; above 1 it had
+    ended before.
+    """
+
+    took_s: float
+    kept_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
-    """A decision of the daemon, and the seconds from it to the end by each alternative carried out."""
+    """A decision of the daemon, and each other alternative as it was carried out."""
 
     answer: Mapping[str, Any]
-    real: Mapping[str, float]
+    real: Mapping[str, Outcome]
 
     @property
     def chosen(self) -> str:
         return str(self.answer["outcome"])
 
-    def bounds(self, choice: str) -> tuple[float, float] | None:
-        """Return between which seconds an alternative was predicted; None if it was not.
+    @property
+    def fastest(self) -> str:
+        shares = {"keep": 1.0} | {choice: outcome.share for choice, outcome in self.real.items()}
+        return min(shares, key=lambda choice: shares[choice])
 
-        From what is expected without the canary beside the job to what is certain, either way; what is
-        expected alone may be off by a quarter.
+    def expected_s(self, choice: str) -> float | None:
+        found: float | None = self.answer["econ"]["expected"][choice]
+        return found
+
+    def bounds(self, choice: str) -> tuple[float, float] | None:
+        """Return between which shares of going on an alternative was predicted; None if it was not.
+
+        Up to what is certain; what is expected may be off by a quarter either way.
         """
-        sure, expected = (self.answer["econ"][kind][choice] for kind in ("seconds", "expected"))
-        if sure is None or expected is None:
+        sure, expected = (self.answer["econ"][kind] for kind in ("seconds", "expected"))
+        if sure[choice] is None or expected[choice] is None:
             return None
-        return min(sure, expected * (1 - OFF)), max(sure, expected * (1 + OFF))
+        certain, about = sure[choice] / sure["keep"], expected[choice] / expected["keep"]
+        return about * (1 - OFF), max(certain, about * (1 + OFF))
 
 
 def told_well(case: Case) -> bool:
     """Return whether the fastest alternative was chosen, and each ended within its bounds."""
     bounds = {choice: case.bounds(choice) for choice in case.real}
-    within = all(b is None or b[0] <= case.real[choice] <= b[1] for choice, b in bounds.items())
-    return case.chosen == min(case.real, key=lambda choice: case.real[choice]) and within
+    within = all(b is not None and b[0] <= case.real[choice].share <= b[1] for choice, b in bounds.items())
+    return case.chosen == case.fastest and within
 
 
 def report(case: Case, *, saved: bool) -> None:
     """Print the alternatives of a case."""
-    fastest = min(case.real, key=lambda choice: case.real[choice])
-    print(f"  checkpoint {'before' if saved else 'after'} validation, seconds from 84 % of it to the end:")
+    print(f"  checkpoint {'before' if saved else 'after'} validation, from 84 % of it to the end:")
     for choice in CHOICES:
-        marks = [name for name, found in (("chosen", case.chosen), ("fastest", fastest)) if found == choice]
-        bounds, took = case.bounds(choice), case.real.get(choice)
-        told_s = (
-            "not possible: nothing is saved" if bounds is None else f"{bounds[0]:5.1f} to {bounds[1]:5.1f}"
-        )
-        took_s = "" if took is None else f"   took {took:5.1f}"
-        print(f"    {choice:<8} predicted {told_s}{took_s}   {' '.join(marks)}".rstrip())
+        print(f"    {choice:<8} {_line(case, choice)}".rstrip())
 
 
-def seconds_from_decision(lines: Sequence[Mapping[str, Any]]) -> float:
-    """Return the seconds from ``SHARE`` of the first validation to the end, of a job that was left alone."""
-    steps = {int(line["step"]): float(line["time"]) for line in lines if "loss" in line}
-    evaluations = {int(line["step"]): float(line["time"]) for line in lines if "eval_loss" in line}
-    length = evaluations[EPOCH] - steps[EPOCH]
-    return max(evaluations.values()) - (steps[EPOCH] + SHARE * length)
+def _line(case: Case, choice: str) -> str:
+    """Return what was predicted of an alternative, and what came of it."""
+    found = (("chosen", case.chosen), ("fastest", case.fastest))
+    marks = " ".join(name for name, which in found if which == choice)
+    expected_s, bounds, outcome = case.expected_s(choice), case.bounds(choice), case.real.get(choice)
+    if expected_s is None or bounds is None:
+        return "not possible: nothing is saved, so it would be a restart"
+    if choice == "keep":
+        took = ", ".join(f"{each.kept_s:.1f}" for each in case.real.values())
+        return f"expected {expected_s:5.1f} s; took {took} s beside the others   {marks}"
+    told_s = f"expected {expected_s:5.1f} s, {bounds[0]:.2f} to {bounds[1]:.2f} of going on"
+    if outcome is None:
+        return told_s
+    return f"{told_s}; took {outcome.took_s:.1f} s, {outcome.share:.2f} of its twin's way   {marks}"
+
+
+Lines: TypeAlias = Sequence[Mapping[str, Any]]
+"""The metrics of a job."""
+
+
+def decision_s(lines: Lines, step: int = EPOCH) -> float:
+    """Return the time at which ``SHARE`` of the validation after a step was over."""
+    trained, evaluated = _times(lines)
+    return trained[step] + SHARE * (evaluated[step] - trained[step])
+
+
+def way(lines: Lines, until_s: float, step: int = EPOCH) -> float:
+    """Return which part of the way from the decision to its end a job had gone at a time.
+
+    Steps and validations count as much of it as they take on the mean, so a load that changes on the way
+    does not matter.
+    """
+    trained, evaluated = _times(lines)
+    first, last = min(trained), max(trained)
+    lengths = [evaluated[each] - trained[each] for each in evaluated]
+    mean_s = (trained[last] - trained[first] - sum(lengths[:-1])) / (last - first)
+    validation_s = sum(lengths) / len(lengths)
+    left = {each: length for each, length in zip(evaluated, lengths, strict=True) if each >= step}
+    gone = sum(mean_s for each, at in trained.items() if each > step and at <= until_s)
+    whole = mean_s * (last - step)
+    for each, length in left.items():
+        begun = SHARE if each == step else 0.0
+        done = min(max((until_s - trained[each]) / length, begun), 1.0)
+        gone += (done - begun) * validation_s
+        whole += (1 - begun) * validation_s
+    return gone / whole
+
+
+def _times(lines: Lines) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the times of the steps, and of the ends of validations by their step."""
+    trained = {int(line["step"]): float(line["time"]) for line in lines if "loss" in line}
+    evaluated = {int(line["step"]): float(line["time"]) for line in lines if "eval_loss" in line}
+    return trained, evaluated
 
 
 class Replay:
@@ -153,53 +223,68 @@ class Replay:
         self._demo = demo
         self._folder = folder
 
-    def keep(self, name: str) -> float:
-        """Run a job to its end as it is; return the seconds from the moment of the decision."""
-        self._demo.runner("submit", str(job_file(self._folder, name, "off", before_eval=False)))
-        self._demo.finished(name)
-        found = self._demo.job(name)
-        path = Path(found["run_dir"]) / "attempts" / str(found["attempt"]) / "metrics.jsonl"
-        return seconds_from_decision([json.loads(line) for line in path.read_text().splitlines()])
-
-    def decide(self, name: str, *, saved: bool) -> tuple[dict[str, Any], float]:
-        """Let a canary measure and the policy decide; return the answer, and the seconds to the end."""
+    def decide(self, name: str, *, saved: bool) -> tuple[dict[str, Any], Outcome]:
+        """Let a canary measure and the policy decide; return the answer, and what came of it."""
         demo = self._demo
-        demo.runner("submit", str(job_file(self._folder, name, "off", before_eval=saved)))
+        self._submit_twins(name, saved=saved)
         change = str(job_file(self._folder, name, "memory", before_eval=saved))
         demo.at_step(name, CANARY_AT)
         demo.runner("apply", change, "--dry-run", "--canary", str(CANARY))
         [canary] = [each for each in demo.json_lines("list", "--json") if each["name"] == f"{name}-canary"][
             :1
         ]
-        at = self._late_in_validation(name)
+        at, step = self._late_in_validation(name)
         answer = json.loads(demo.runner("apply", change, "--measured", str(canary["id"]), "--json"))
         for line in answer["arithmetic"]:
             print(f"  {line}")
         print(f"  => {answer['outcome']}: {answer['why']}", flush=True)
-        return answer, float(demo.finished(name) - at)
+        return answer, self._outcome(name, at, step)
 
-    def interrupted(self, name: str, *, saved: bool, scratch: bool) -> float:
-        """Stop a job at ``SHARE`` of its first validation; return the seconds of the new code from there."""
-        demo, folder = self._demo, self._folder
-        demo.runner("submit", str(job_file(folder, name, "off", before_eval=saved)))
-        at = self._late_in_validation(name)
+    def interrupted(self, name: str, after: int, *, saved: bool, scratch: bool) -> Outcome:
+        """Stop a job at ``SHARE`` of its validation after a step, and carry the change out from there."""
+        demo = self._demo
+        self._submit_twins(name, saved=saved)
+        at, step = self._late_in_validation(name, after)
         demo.runner("hold", name)
         demo.until(name, lambda found: found["state"] == "held", may_end=True)
-        demo.runner("apply", str(job_file(folder, name, "memory", before_eval=saved)), show=False)
+        demo.runner("apply", str(job_file(self._folder, name, "memory", before_eval=saved)), show=False)
         demo.runner(*(("restart", name, "--from", "scratch") if scratch else ("release", name)))
-        return float(demo.finished(name) - at)
+        return self._outcome(name, at, step)
 
-    def _late_in_validation(self, name: str) -> float:
-        """Return the time at which ``SHARE`` of the first validation is over, as the job reports."""
+    def _submit_twins(self, name: str, *, saved: bool) -> None:
+        for each in (name, f"{name}-alone"):
+            self._demo.runner("submit", str(job_file(self._folder, each, "off", before_eval=saved)))
+
+    def _outcome(self, name: str, at: float, step: int) -> Outcome:
+        """Return what came of a job since a moment of its validation after a step, beside its twin."""
+        took_s, twin = float(self._demo.finished(name) - at), f"{name}-alone"
+        self._demo.finished(twin)
+        found = self._demo.job(twin)
+        path = Path(found["run_dir"]) / "attempts" / str(found["attempt"]) / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        began_s, end_s = decision_s(lines, step), max(float(line["time"]) for line in lines)
+        kept_s = end_s - began_s
+        share = way(lines, began_s + took_s, step) if took_s < kept_s else took_s / kept_s
+        return Outcome(took_s, kept_s, share)
+
+    def _late_in_validation(self, name: str, after: int = 0) -> tuple[float, int]:
+        """Return the time at which ``SHARE`` of a validation is over, as the job reports, and its step.
+
+        It is the one after a step; on a slow machine the canary of the first epoch ends in a later one.
+        """
+        seen: list[int] = []
 
         def late(found: dict[str, Any]) -> bool:
             path = Path(found["run_dir"]) / "attempts" / str(found["attempt"]) / "status.json"
             status = json.loads(path.read_text()) if path.exists() else {}
             whole_s, left_s = status.get("eval_s"), status.get("eval_left_s")
-            return whole_s is not None and left_s is not None and left_s <= (1 - SHARE) * whole_s
+            if whole_s is None or left_s is None or status["step"] < after:
+                return False
+            seen[:] = [int(status["step"])]
+            return bool(left_s <= (1 - SHARE) * whole_s)
 
-        found = self._demo.until(name, late)
-        return datetime.now().astimezone().timestamp() if found else 0.0
+        self._demo.until(name, late)
+        return datetime.now().astimezone().timestamp(), seen[0]
 
 
 def replay(demo: Any, folder: Path) -> bool:  # noqa: ANN401  (the module of the demo)
@@ -207,18 +292,18 @@ def replay(demo: Any, folder: Path) -> bool:  # noqa: ANN401  (the module of the
     print("=== gogooku3 at 84 % of the validation bar, by the figures of its report")
     for line in told():
         print(f"  {line}")
-    print(f"\n=== the same on this machine, five short epochs, policy {POLICY}", flush=True)
+    print(f"\n=== the same on this machine, {EPOCHS} short epochs, policy {POLICY}", flush=True)
     run = Replay(demo, folder)
-    keep_s = run.keep("told-keep")
     cases = {}
     for saved, name in ((False, "told"), (True, "guarded")):
         print(f"\n--- a checkpoint {'before' if saved else 'only after'} the validation", flush=True)
-        answer, took_s = run.decide(name, saved=saved)
-        real = {"keep": keep_s, str(answer["outcome"]): took_s}
+        answer, outcome = run.decide(name, saved=saved)
+        real = {} if answer["outcome"] == "keep" else {str(answer["outcome"]): outcome}
         for choice in ("resume", "restart") if saved else ("restart",):
             if choice not in real:
                 scratch = choice == "restart"
-                real[choice] = run.interrupted(f"{name}-{choice}", saved=saved, scratch=scratch)
+                after = int(answer["econ"]["work"]["done"])
+                real[choice] = run.interrupted(f"{name}-{choice}", after, saved=saved, scratch=scratch)
         cases[saved] = Case(answer, real)
     print("\n=== what came of it")
     for saved, case in cases.items():

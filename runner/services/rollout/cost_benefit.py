@@ -22,6 +22,8 @@ from runner.core.policy.economics import (
 )
 from runner.core.policy.facts import Facts, FactValue
 
+NOT_BESIDE: Final = "the job took too few steps while its canary ran: the change is at least this fast"
+
 TOO_UNSURE: Final = "the slowest rate that the measurement leaves possible is 0"
 
 
@@ -36,16 +38,16 @@ class Canary(NamedTuple):
 class CostBenefit:
     """The cost and benefit of a change; ``found`` is None if a rate has not been measured.
 
-    ``slowed`` is how many times slower the job was while its canary ran beside it.  It is not certain, so no
-    decision uses it; the expected times do.  ``interrupts`` is whether an attempt is stopped for the change,
-    and ``other`` is the reason why its steps are other work than the steps now.  ``afresh`` is whether the
-    change could only begin at step 0; ``left_s`` is the time that the job's limit leaves.
+    ``slowed`` is how many times slower the job was while its canary ran beside it, which the rates are free
+    of; None: it ran beside the job, and that is not known.  ``interrupts`` is whether an attempt is stopped
+    for the change, and ``other`` is the reason why its steps are other work than the steps now.  ``afresh``
+    is whether the change could only begin at step 0; ``left_s`` is the time that the job's limit leaves.
     """
 
     case: ChangeCosts
     now: Rate | None = None
     new: Rate | None = None
-    slowed: float = 1.0
+    slowed: float | None = 1.0
     interrupts: bool = True
     other: str = ""
     afresh: bool = False
@@ -82,14 +84,10 @@ class CostBenefit:
         return None if self.found is None else self.found.seconds().get(choice)
 
     def expected(self, choice: Choice) -> float | None:
-        """Return the expected remaining seconds: at the mean rates, without a canary beside the job."""
+        """Return the expected remaining seconds, at the mean rates."""
         if self.other or self.now is None or self.new is None:
             return None
-        costs, each = self.case.costs, self.case.evaluations
-        alone = replace(costs, stop_s=costs.stop_s / self.slowed, start_s=costs.start_s / self.slowed)
-        seen = each.new_s / self.slowed if each.new_s != each.now_s else each.new_s
-        case = replace(self.case, costs=alone, evaluations=replace(each, new_s=seen))
-        found = compare_alternatives(case, _certain(self.now), _certain(self.new, self.slowed))
+        found = compare_alternatives(self.case, _certain(self.now), _certain(self.new))
         return None if found is None else found.seconds().get(choice)
 
     def longer_canary(self, steps: int, limit_s: float, pays: Callable[[Facts], bool]) -> Canary | None:
@@ -124,8 +122,8 @@ class CostBenefit:
         }
 
 
-def _certain(rate: Rate, times: float = 1.0) -> Rate:
-    return Rate(rate.mean * times, 0.0, rate.count)
+def _certain(rate: Rate) -> Rate:
+    return Rate(rate.mean, 0.0, rate.count)
 
 
 def _rate_json(rate: Rate | None) -> dict[str, float] | None:
@@ -160,9 +158,11 @@ def _lines(worth: CostBenefit) -> Iterator[str]:
         yield f"standing   it needs {case.standing_s:.1f} s to start again, with the change or without"
     if case.evaluations.every:
         yield f"evaluation {_evaluations(case.evaluations)}"
-    if worth.slowed > 1:
+    if worth.slowed is None:
+        yield f"beside     {NOT_BESIDE}"
+    elif worth.slowed != 1:
         felt = f"the job was {worth.slowed:.2f} times slower while its canary ran"
-        yield f"beside     {felt}: more can be expected than is certain"
+        yield f"beside     {felt}; rates of that time are compared, scaled to a machine without it"
     if (mean_s := case.risk.mean_between_s) is not None:
         yield f"risk       {_risk(mean_s, case.risk.interval_s)}"
     yield f"keep       {_kept(worth, worth.now)} = {worth.found.keep_s:.1f} s{_in_time(worth, 'keep')}"

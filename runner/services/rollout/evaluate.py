@@ -30,14 +30,16 @@ from runner.services.jobs import JobService
 from runner.services.rollout.cost_benefit import CostBenefit, explain
 from runner.services.rollout.progress import Saving, StepTimes, saves_when_asked
 from runner.services.rollout.throughput import (
+    FEW,
     NEVER,
     MetricsLine,
+    Pair,
     RunningEvaluation,
     Throughput,
+    compare_beside,
     expect_evaluations,
     measure_throughput,
     seconds_to_first_step,
-    slowdown,
 )
 from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
 
@@ -311,44 +313,56 @@ class RolloutEvaluator:
     def _cost_benefit(self, now: datetime) -> CostBenefit:
         measured = self.trial.found if self.trial else None
         written = self._written() if self._runs else ()
-        now_pace = self._present_throughput(written, now)
-        new_pace = measured.pace if measured else None
-        rate = now_pace.steps if now_pace else None
-        costs = self._costs(measured, written, now_pace)
+        pair = self._pair(measured, written, now)
+        costs = self._costs(measured, written, pair)
         every = getattr(self.before.job.workload, "eval_every", None)
         case = ChangeCosts(
             self._work(),
             costs,
-            self._risk(now_pace),
-            expect_evaluations(every, now_pace, new_pace, self._running_evaluation(written, now)),
+            self._risk(pair.now),
+            expect_evaluations(every, pair.now, pair.new, self._running_evaluation(written, now)),
             costs.start_s if self._stands_still else None,
         )
         return CostBenefit(
             case,
-            rate,
-            new_pace.steps if new_pace else None,
-            self._slowed(now_pace, written),
+            pair.now.steps if pair.now else None,
+            pair.new.steps if pair.new else None,
+            pair.slowed if self._is_beside else 1.0,
             self._runs and not self.at_next_start,
             self._incomparable(),
             self.found.kind in {ChangeClass.D, ChangeClass.E},
             self._left_s(now),
         )
 
+    @property
+    def _is_beside(self) -> bool:
+        """Whether there is a canary that ran beside the job."""
+        return self.trial is not None and self.trial.parked is None
+
+    def _pair(self, measured: TrialMeasurement | None, written: Sequence[MetricsLine], now: datetime) -> Pair:
+        """Return the rates of the job and of the change, both as they are without a canary."""
+        alone = self._present_throughput(written, now)
+        if measured is None or not self._is_beside:
+            return Pair(alone, measured.pace if measured else None)
+        beside = measure_throughput(written, measured.span, least=FEW)
+        return compare_beside(alone or beside, beside, measured.pace)
+
     def _costs(
-        self, measured: TrialMeasurement | None, written: Sequence[MetricsLine], pace: Throughput | None
+        self, measured: TrialMeasurement | None, written: Sequence[MetricsLine], pair: Pair
     ) -> Overheads:
         """Return the overheads of a restart as the canary has shown them, or the start of what runs.
 
         Loading is part of a start.
         """
         if measured is not None and measured.pace is not None:
-            return Overheads(stop_s=measured.stop_s, start_s=measured.start_s)
+            slowed = pair.slowed or 1.0
+            return Overheads(stop_s=measured.stop_s / slowed, start_s=measured.start_s / slowed)
         number = _attempt(self.row.job).number
         attempts = self.service.store.attempts(self.row.job.id)
         launched = next((each.launched_at for each in attempts if each.number == number), None)
-        if launched is None or pace is None:
+        if launched is None or pair.now is None:
             return Overheads()
-        return Overheads(start_s=seconds_to_first_step(written, launched, pace.steps.mean))
+        return Overheads(start_s=seconds_to_first_step(written, launched, pair.now.steps.mean))
 
     def _running_evaluation(self, written: Sequence[MetricsLine], now: datetime) -> RunningEvaluation | None:
         """Return the evaluation that runs, None if none does."""
@@ -368,13 +382,6 @@ class RolloutEvaluator:
             return None
         since = now - state.since if isinstance(state, Running) else timedelta()
         return max((limit - self.row.job.history.ran - since).total_seconds(), 0.0)
-
-    def _slowed(self, alone: Throughput | None, written: Sequence[MetricsLine]) -> float:
-        """Return how many times slower the job was while its canary ran beside it."""
-        if alone is None or self.trial is None or self.trial.over is None or self.trial.parked is not None:
-            return 1.0
-        beside = (self.trial.began.timestamp(), self.trial.over.timestamp())
-        return slowdown(written, beside, alone.steps)
 
     def _risk(self, pace: Throughput | None) -> Risk:
         """Return how often this host interrupts jobs, and how often this job saves."""

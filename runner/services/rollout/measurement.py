@@ -1,6 +1,6 @@
 """Measuring a canary, on a thread of its own: wait for its steps, cancel it, and note what it has shown."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -10,17 +10,26 @@ from typing import Final
 from runner.base.errors import RunnerError, Unavailable
 from runner.base.threads import run_guarded
 from runner.core.job.events import CancelRequested, ReleaseRequested
-from runner.core.job.states import Finished, Held, State
+from runner.core.job.states import Finished, Held, Running, State
 from runner.core.policy.economics import MIN_MEASUREMENTS
 from runner.services.jobs import JobService
 from runner.services.rollout.progress import StepTimes
-from runner.services.rollout.throughput import MetricsLine, measure_throughput, seconds_to_first_step
+from runner.services.rollout.throughput import (
+    FEW,
+    MetricsLine,
+    measure_throughput,
+    seconds_to_first_step,
+    span_of,
+)
 from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
 
 MAX_WAIT_S: Final = 60.0
 """How long a job that is held for its canary waits for a decision before it is released."""
 
 POLL_S: Final = 0.2
+
+LONGEST: Final = 4
+"""How many times its steps a canary takes at most, until its parent has taken some beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +76,7 @@ class TrialMeasurer:
         if throughput is None:
             return TrialMeasurement(None, 0.0, stop_s, trial.done, self._explain_end(trial))
         start_s = seconds_to_first_step(lines, self._launched(trial), throughput.steps.mean)
-        return TrialMeasurement(throughput, start_s, stop_s, trial.done)
+        return TrialMeasurement(throughput, start_s, stop_s, trial.done, span=span_of(lines))
 
     def _launched(self, trial: Trial) -> datetime:
         """Return when a canary was launched: it may have waited in the queue before."""
@@ -83,7 +92,19 @@ class TrialMeasurer:
         first = min(trial.first, lines[0].step - 1)
         trial.done = max(line.step for line in lines) - first
         enough = trial.done >= trial.steps and sum(line.trained for line in lines) > MIN_MEASUREMENTS
-        return enough or isinstance(self.state_of(trial.job_id), Finished | Held)
+        has_ended = isinstance(self.state_of(trial.job_id), Finished | Held)
+        return has_ended or (enough and self._is_comparable(trial, lines))
+
+    def _is_comparable(self, trial: Trial, lines: Sequence[MetricsLine]) -> bool:
+        """Return whether the parent has taken steps beside its canary, or is not waited for any longer."""
+        if trial.parked is not None or trial.done >= trial.steps * LONGEST:
+            return True
+        parent = self.service.queries.find(trial.parent)
+        if not isinstance(parent.job.state, Running):
+            return True
+        attempt = parent.job.state.attempt
+        written = self.step_times.of(parent, attempt.number, attempt.lineage)
+        return measure_throughput(written, span_of(lines), least=FEW) is not None
 
     def _obsolete(self, trial: Trial) -> str:
         """Return why a canary is not needed any more; empty while it is."""

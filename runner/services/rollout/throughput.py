@@ -23,10 +23,7 @@ WINDOWS: Final = 30
 
 
 FEW: Final = 8
-"""Stretches that tell at least whether something slows a job down."""
-
-MOST_SLOWED: Final = 3.0
-"""Beyond this something else was going on."""
+"""Stretches of a job that its canary's rate can be compared with at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +79,15 @@ NEVER: Final[Span] = (math.inf, -math.inf)
 
 
 def measure_throughput(
-    written: Sequence[MetricsLine], within: Span = ALWAYS, without: Span = NEVER
+    written: Sequence[MetricsLine],
+    within: Span = ALWAYS,
+    without: Span = NEVER,
+    least: int = MIN_MEASUREMENTS,
 ) -> Throughput | None:
     """Return the throughput within one span of time and outside of another; None with too few lines."""
     stretches = [each for each in _stretches(written) if _counts(each, within, without)]
     trained = [each for each in stretches if not each.evaluated]
-    if len(trained) < MIN_MEASUREMENTS:
+    if len(trained) < least:
         return None
     rate = _rate([each.seconds / each.steps for each in _windows(trained)])
     return Throughput(rate, _evaluation_s(stretches, rate))
@@ -122,13 +122,38 @@ def expect_evaluations(
     return Evaluations(every, now_s, now_s if seen_s is None else seen_s, left_s)
 
 
-def slowdown(written: Sequence[MetricsLine], beside: Span, alone: Rate) -> float:
-    """Return how many times slower a job was while a canary ran beside it, 1 if that is unknown."""
-    stretches = [each for each in _stretches(written) if _counts(each, beside, NEVER)]
-    if len(stretches) < FEW:
-        return 1.0
-    rate = sum(each.steps for each in stretches) / math.fsum(each.seconds for each in stretches)
-    return min(max(alone.mean / rate, 1.0), MOST_SLOWED)
+class Pair(NamedTuple):
+    """The throughput of a job and of its change under equal conditions.
+
+    ``slowed`` is how many times slower the job was beside its canary; None: that has not been measured, and
+    what the canary has shown is what the change reaches at least.
+    """
+
+    now: Throughput | None
+    new: Throughput | None
+    slowed: float | None = None
+
+
+def compare_beside(alone: Throughput | None, beside: Throughput | None, new: Throughput | None) -> Pair:
+    """Return both rates as they would be without the canary.
+
+    The job and its canary share the machine, with each other and with whatever else runs there.  Their rates
+    in the same stretch of time are compared, and both are scaled by what the job reaches alone.
+    """
+    if alone is None or beside is None or new is None:
+        return Pair(alone, new)
+    slowed = alone.steps.mean / beside.steps.mean
+    return Pair(_scaled(beside, slowed, alone.eval_s), _scaled(new, slowed), slowed)
+
+
+def _scaled(seen: Throughput, times: float, eval_s: float | None = None) -> Throughput:
+    rate = Rate(seen.steps.mean * times, seen.steps.deviation * times, seen.steps.count)
+    return Throughput(rate, seen.eval_s / times if eval_s is None and seen.eval_s is not None else eval_s)
+
+
+def span_of(lines: Sequence[MetricsLine]) -> Span:
+    """Return the time in which some lines were written."""
+    return lines[0].time, lines[-1].time
 
 
 def _counts(stretch: _Interval, within: Span, without: Span) -> bool:

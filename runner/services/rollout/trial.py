@@ -10,7 +10,7 @@ from runner.core.job.model import Job
 from runner.core.ports.store import JobRow
 from runner.files.job.model import Retry
 from runner.files.revision import Revision
-from runner.services.rollout.throughput import Throughput
+from runner.services.rollout.throughput import NEVER, Span, Throughput
 
 LABEL: Final = "canary-of"
 """The label of a canary; its value is the id of its parent."""
@@ -32,6 +32,7 @@ class TrialMeasurement:
     stop_s: float
     steps: int
     why: str = ""  # reason of a missing throughput
+    span: Span = NEVER  # from its first step to its last one
 
 
 @dataclass(slots=True)

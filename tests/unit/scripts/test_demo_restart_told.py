@@ -13,11 +13,13 @@ from scripts.demo_restart_told import (
     POLICY,
     SHARE,
     Case,
+    Outcome,
+    decision_s,
     job_file,
     report,
-    seconds_from_decision,
     told,
     told_well,
+    way,
 )
 
 
@@ -39,41 +41,56 @@ def test_the_verdict_depends_on_whether_it_was_saved_before_the_validation(saved
     assert choose(offer, load_named_policy(POLICY)) == verdict
 
 
-def case(outcome: str, real: dict[str, float]) -> Case:
+def case(outcome: str, took_s: float, kept_s: float) -> Case:
     answer: dict[str, Any] = {
         "outcome": outcome,
         "econ": {
             "seconds": {"keep": 60.0, "resume": None, "restart": 40.0},
-            "expected": {"keep": 64.0, "resume": None, "restart": 30.0},
+            "expected": {"keep": 64.0, "resume": None, "restart": 32.0},
         },
     }
-    return Case(answer, real)
+    return Case(answer, {"restart": Outcome(took_s, kept_s, took_s / kept_s)})
 
 
+@pytest.mark.parametrize("load", [1.0, 7.0])
 def test_a_verdict_is_right_if_it_was_the_fastest_and_each_end_lay_within_its_bounds(
-    capsys: pytest.CaptureFixture[str],
+    load: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = case("restart", {"keep": 70.0, "restart": 39.0})
-    assert right.bounds("restart") == (22.5, 40.0)
-    assert right.bounds("keep") == (48.0, 80.0)
+    right = case("restart", 39.0 * load, 70.0 * load)
+    assert right.bounds("restart") == (0.375, 40 / 60)
     assert right.bounds("resume") is None
     assert told_well(right)
-    assert not told_well(case("keep", {"keep": 70.0, "restart": 39.0}))
-    assert not told_well(case("restart", {"keep": 90.0, "restart": 39.0}))
+    assert not told_well(case("keep", 39.0 * load, 70.0 * load))
+    assert not told_well(case("restart", 39.0 * load, 120.0 * load))
+    assert not told_well(case("restart", 80.0 * load, 70.0 * load))
     report(right, saved=False)
     said = capsys.readouterr().out
-    assert "restart  predicted  22.5 to  40.0   took  39.0   chosen fastest" in said
-    assert "resume   predicted not possible: nothing is saved" in said
+    assert f"0.38 to 0.67 of going on; took {39.0 * load:.1f} s, 0.56 of its twin's way   chosen" in said
+    assert "resume   not possible: nothing is saved" in said
+    assert f"keep     expected  64.0 s; took {70.0 * load:.1f} s" in said
 
 
-def test_what_is_left_after_the_decision_is_read_from_the_metrics() -> None:
+def twin(slow: float) -> list[dict[str, float]]:
+    """Return the metrics of two epochs, of which the second is so many times slower."""
     lines = [{"step": step, "loss": 1.0, "time": 100.0 + step} for step in range(1, EPOCH + 1)]
-    lines += [{"step": EPOCH, "eval_loss": 1.0, "time": 110.0 + EPOCH}]
+    lines += [{"step": EPOCH, "eval_loss": 1.0, "time": 150.0 + EPOCH}]
     lines += [
-        {"step": EPOCH + step, "loss": 1.0, "time": 110.0 + EPOCH + step} for step in range(1, EPOCH + 1)
+        {"step": EPOCH + step, "loss": 1.0, "time": 150.0 + EPOCH + slow * step}
+        for step in range(1, EPOCH + 1)
     ]
-    lines += [{"step": 2 * EPOCH, "eval_loss": 1.0, "time": 120.0 + 2 * EPOCH}]
-    assert seconds_from_decision(lines) == pytest.approx(20 + EPOCH - 10 * SHARE)
+    return [*lines, {"step": 2 * EPOCH, "eval_loss": 1.0, "time": lines[-1]["time"] + 50 * slow}]
+
+
+@pytest.mark.parametrize("slow", [1.0, 3.0])
+def test_the_way_of_a_twin_is_work_whatever_the_load(slow: float) -> None:
+    lines = twin(slow)
+    began = decision_s(lines)
+    assert began == pytest.approx(100 + EPOCH + 50 * SHARE)
+    assert way(lines, began) == pytest.approx(0.0)
+    assert way(lines, lines[-1]["time"]) == pytest.approx(1.0)
+    half = next(line["time"] for line in lines if line["step"] == EPOCH * 3 // 2)
+    whole = EPOCH + 50 * (2 - SHARE)
+    assert way(lines, half) == pytest.approx((EPOCH / 2 + 50 * (1 - SHARE)) / whole, abs=0.02)
 
 
 @pytest.mark.parametrize("before_eval", [True, False])

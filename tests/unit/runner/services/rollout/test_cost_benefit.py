@@ -5,7 +5,7 @@ import pytest
 from runner.core.policy.catalog import validate_facts
 from runner.core.policy.economics import ChangeCosts, Evaluations, Overheads, Rate, Risk, Work
 from runner.core.policy.facts import DecisionPoint, Facts
-from runner.services.rollout.cost_benefit import TOO_UNSURE, CostBenefit, explain
+from runner.services.rollout.cost_benefit import NOT_BESIDE, TOO_UNSURE, CostBenefit, explain
 
 COSTS = Overheads(stop_s=1.0, start_s=5.0)
 SLOW, FAST = Rate(2.0, 0.0, 30), Rate(10.0, 0.0, 30)
@@ -54,12 +54,12 @@ def test_bounds_speak_against_the_change_and_expectations_are_means() -> None:
     assert "surely 1.8 to 2.2 (25 windows)" in text(worth)
 
 
-def test_what_the_job_felt_of_its_canary_changes_expectations_and_no_verdict() -> None:
+def test_a_canary_beside_the_job_says_how_it_was_compared() -> None:
     worth = CostBenefit(ChangeCosts(Work(400, 168), COSTS), SLOW, FAST, slowed=2.0)
-    assert worth.seconds("restart") == pytest.approx(46.0)
-    assert worth.expected("restart") == pytest.approx(3 + 20)
-    assert worth.expected("keep") == pytest.approx(116.0)
     assert "beside     the job was 2.00 times slower while its canary ran" in text(worth)
+    assert "beside" not in text(CostBenefit(ChangeCosts(Work(400, 168), COSTS), SLOW, FAST))
+    unknown = CostBenefit(ChangeCosts(Work(400, 168), COSTS), SLOW, FAST, slowed=None)
+    assert f"beside     {NOT_BESIDE}" in text(unknown)
 
 
 def test_interruptions_are_reckoned_with_where_they_are_known() -> None:

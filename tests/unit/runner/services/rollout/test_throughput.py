@@ -7,13 +7,14 @@ import pytest
 
 from runner.core.policy.economics import Evaluations, Rate
 from runner.services.rollout.throughput import (
+    FEW,
     MetricsLine,
     RunningEvaluation,
     Throughput,
+    compare_beside,
     expect_evaluations,
     measure_throughput,
     parse_metrics,
-    slowdown,
 )
 
 
@@ -70,13 +71,30 @@ def test_a_time_that_does_not_count_is_left_out_with_the_stretches_that_reach_in
     assert found.steps.count == 39
 
 
-def test_a_job_that_something_runs_beside_is_so_much_slower() -> None:
-    alone = Rate(1.0, 0.0, 30)
-    beside = [MetricsLine(100.0 + 2.0 * i, i, trained=True) for i in range(12)]
-    assert slowdown(beside, (100.0, 130.0), alone) == pytest.approx(2.0)
-    assert slowdown(beside, (100.0, 110.0), alone) == 1.0  # too few to tell
-    assert slowdown(beside, (100.0, 130.0), Rate(9.0, 0.0, 30)) == 3.0
-    assert slowdown(beside, (100.0, 130.0), Rate(0.1, 0.0, 30)) == 1.0
+@pytest.mark.parametrize("load", [1.0, 2.5, 8.0])
+def test_a_change_is_compared_with_the_job_of_the_same_time_whatever_the_load(load: float) -> None:
+    alone = measure_throughput(steady(40, 1.0))
+    beside = measure_throughput(steady(12, load), least=FEW)
+    canary = measure_throughput(steady(40, load / 4, began=5000.0))
+    pair = compare_beside(alone, beside, canary)
+    assert pair.now is not None
+    assert pair.new is not None
+    assert pair.slowed == pytest.approx(load)
+    assert pair.now.steps.mean == pytest.approx(1.0)
+    assert pair.new.steps.mean == pytest.approx(4.0)
+
+
+def test_both_bounds_are_those_of_the_time_in_which_they_were_compared() -> None:
+    alone, new = Throughput(Rate(4.0, 0.0, 30), 8.0), Throughput(Rate(6.0, 1.5, 25), 1.0)
+    pair = compare_beside(alone, Throughput(Rate(2.0, 0.5, 16)), new)
+    assert pair.now == Throughput(Rate(4.0, 1.0, 16), 8.0)
+    assert pair.new == Throughput(Rate(12.0, 3.0, 25), 0.5)
+
+
+def test_without_steps_of_the_job_in_that_time_the_canary_is_a_lower_bound() -> None:
+    alone, new = Throughput(Rate(4.0, 0.0, 30)), Throughput(Rate(2.0, 0.5, 25))
+    assert measure_throughput(steady(FEW, 1.0), least=FEW) is None
+    assert compare_beside(alone, None, new) == (alone, new, None)
 
 
 def test_the_rate_is_steps_by_time_and_not_the_mean_of_rates() -> None:

@@ -9,11 +9,11 @@
             job.report(loss=loss)
 
 This module is one file that needs only the standard library and Python 3.8 or newer.  Import it as
-``jobs.attach`` in the job's image, or copy it beside your script.  A script that the runner starts
-follows the contract (``docs/reference/contract.md``).  A script that is started by hand saves below
-``./checkpoints`` and reports nothing.  Importing the module under the runner seeds ``random``, numpy and
-torch, including libraries that are imported later, so a model that is built before ``attach`` is called
-has the same initial weights in every attempt.  Saving is synchronous.
+``jobs.attach`` in the job's image, or copy it beside your script, with ``profiled.py`` if you call
+``apply_profile``.  A script that the runner starts follows the contract (``docs/reference/contract.md``).  A
+script that is started by hand saves below ``./checkpoints`` and reports nothing.  Importing the module under
+the runner seeds ``random``, numpy and torch, including libraries that are imported later, so a model that is
+built before ``attach`` is called has the same initial weights in every attempt.  Saving is synchronous.
 
 In a run with several processes (``WORLD_SIZE``, ``RANK``), call ``torch.distributed.init_process_group``
 before ``attach``.  Rank 0 finds the checkpoint that all resume from, saves and reports.  All processes stop
@@ -48,6 +48,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, TracebackType
+
+    from jobs.profiled import Applied
 
     Act = Callable[[Path], object]
 
@@ -166,6 +168,23 @@ def attach_states(**states: Any) -> Attempt:  # noqa: ANN401
             value.load_state_dict(saved[name])
 
     return attach(save, load)
+
+
+def apply_profile() -> Applied:
+    """Apply the profile of this job to torch, and return it for what only the script can apply.
+
+    ``with applied.forward():`` around the forward pass, ``applied.compile(model)``, ``applied.scaler()``,
+    ``DataLoader(..., **applied.loader())``, ``AdamW(..., **applied.optimizer())``, ``applied.rows(batch)``.
+    Call it before the model is built.  Without a runner nothing is changed.
+    """
+    try:
+        module = importlib.import_module("jobs.profiled")
+    except ModuleNotFoundError:  # copied beside this file
+        module = importlib.import_module("profiled")
+    directory = os.environ.get("RUNNER_ATTEMPT_DIR")
+    spec = json.loads((Path(directory) / "spec.json").read_text()) if directory else {}
+    applied: Applied = module.Applied(spec.get("profile", {}), Path(directory) if directory else None)
+    return applied
 
 
 def derive(seed: int, *purpose: str | int) -> int:

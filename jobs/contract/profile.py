@@ -164,9 +164,16 @@ class Profile(Spec):
     )
     async_save: bool = Field(default=True, description="Write checkpoints off the training thread.")
 
+    environment: dict[str, str] = Field(
+        {},
+        max_length=200,
+        exclude_if=lambda value: not value,  # so that earlier images read the spec
+        description="Environment variables, for switches that a library reads there; the job's own win.",
+    )
 
-SWITCHES: Final = tuple(name for name in Profile.model_fields if name != "name")
-"""The fields of a profile that change how a job is run, which are all except ``name``."""
+
+SWITCHES: Final = tuple(name for name in Profile.model_fields if name not in {"name", "environment"})
+"""The fields of a profile that the program reports one by one, which are all except these two."""
 
 
 def most_workers(cpus: float) -> int:

@@ -84,8 +84,8 @@ class Effective(Report):
     device_name: str
     precision: str
     threads: int
-    micro_batch: int
-    accumulation: int
+    micro_batch: int | None = Field(None, ge=1, description="None: a program has not asked for it.")
+    accumulation: int | None = Field(None, ge=1)
     processes: int = Field(1, ge=1, description="Of the attempt; each computes a part of every batch.")
     compile_graphs: int = 0
     parameters: int = 0

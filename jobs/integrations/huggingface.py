@@ -11,12 +11,15 @@ the same step; each saves its generators, and rank 0 publishes.  Tested with tra
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
-from jobs.attach import STOPPED, Attempt, attach
+from jobs.attach import STOPPED, Attempt, apply_profile, attach
+
+if TYPE_CHECKING:
+    from jobs.profiled import Applied
 
 
 class Attached(TrainerCallback):
@@ -105,6 +108,28 @@ class Attached(TrainerCallback):
         del args, control, rest
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
         self.job.reports.numbers(state.global_step, numbers)
+
+
+def profile_arguments(applied: "Applied | None" = None) -> dict[str, Any]:
+    """Return what the job's profile is in ``TrainingArguments(**profile_arguments(), ...)``.
+
+    Without a runner it is nothing.
+    """
+    applied = applied or apply_profile()
+    profile = applied.profile
+    if not profile:
+        return {}
+    loader = applied.loader()
+    names = ("activation_checkpointing", "compile", "optimizer")
+    applied.given({name: profile[name] for name in names})
+    return {
+        "bf16": applied.precision == "bf16",
+        "fp16": applied.precision == "fp16",
+        "gradient_checkpointing": profile["activation_checkpointing"],
+        "optim": "adamw_torch_fused" if profile["optimizer"] == "fused" else "adamw_torch",
+        **({} if profile["compile"] == "off" else {"torch_compile_mode": profile["compile"]}),
+        **{f"dataloader_{name}": value for name, value in loader.items()},
+    }
 
 
 def _move(source: Path, target: Path) -> None:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
-from jobs.attach import STOPPED, Attempt, attach
+from jobs.attach import STOPPED, Attempt, apply_profile, attach
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from jobs.profiled import Applied
 
 FILE = "lightning.ckpt"
 
@@ -148,6 +150,24 @@ class Attached(pl.Callback):
     @staticmethod
     def _is_last(trainer: pl.Trainer) -> bool:
         return trainer.global_step >= trainer.estimated_stepping_batches
+
+
+def profile_arguments(applied: "Applied | None" = None) -> dict[str, Any]:
+    """Return what the job's profile is in ``Trainer(**profile_arguments(), ...)``.
+
+    Loaders and compilation are not the trainer's: ``applied.loader()``, ``applied.compile(model)``.  Without
+    a runner it is nothing.
+    """
+    applied = applied or apply_profile()
+    if not applied.profile:
+        return {}
+    applied.given({"anomaly_detection": applied.profile["anomaly_detection"]})
+    return {
+        "precision": {"bf16": "bf16-mixed", "fp16": "16-mixed"}.get(applied.precision, "32-true"),
+        "benchmark": applied.profile["cudnn_benchmark"],
+        "deterministic": applied.profile["deterministic"],
+        "detect_anomaly": applied.profile["anomaly_detection"],
+    }
 
 
 class Loader(DataLoader[Any]):

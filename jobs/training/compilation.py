@@ -2,7 +2,8 @@
 
 ``module.compile()`` returns before anything is compiled.  It may compile nothing without an error,
 and it fails only at the first call.  The dry run that follows is therefore observed.  If it produces
-no graphs, the model runs uncompiled and the report gives the reason.
+no graphs, the model runs uncompiled and the report gives the reason.  A mode with CUDA graphs is verified
+only if none was skipped: the compiler does that without an error, too.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import counters
 
+from jobs.profiled import skipped_cuda_graphs
 from jobs.training.device import Device
 from jobs.training.switches import Switches
 
@@ -31,8 +33,11 @@ def compile_model(model: nn.Module, switches: Switches, device: Device, rehearse
     if not device.graphs:
         _back_to_eager(switches, "torch.compile made no graph of this model")
         return
-    for name in ("compile", "compile_dynamic", "compile_fullgraph", "compile_cache"):
-        switches.applied(name, verified=True if name == "compile" else None, note=f"{device.graphs} graph(s)")
+    skipped = skipped_cuda_graphs()
+    note = f"{device.graphs} graph(s)" + (f", {skipped} of them without CUDA graphs" if skipped else "")
+    switches.applied("compile", verified=not skipped, note=note)
+    for name in ("compile_dynamic", "compile_fullgraph", "compile_cache"):
+        switches.applied(name, note=f"{device.graphs} graph(s)")
 
 
 def _back_to_eager(switches: Switches, why: str) -> None:

@@ -17,6 +17,7 @@ from typing import Final
 import torch
 
 from jobs.contract import AttemptSpec, thread_count
+from jobs.profiled import has_expandable_segments
 from jobs.training.failures import DeviceOutOfMemory, InvalidSpec
 from jobs.training.launcher import local_rank
 from jobs.training.report import resident_bytes
@@ -177,9 +178,10 @@ def _set_process(device: Device, switches: Switches, part_bytes: int | None) -> 
         return
     blocking = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
     switches.applied("launch_blocking", blocking, verified=blocking == profile.launch_blocking)
-    expandable = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    allocator = "expandable_segments" if expandable else "default"
-    switches.applied("allocator", allocator, verified=allocator == profile.allocator)
+    grows = has_expandable_segments()
+    allocator = "expandable_segments" if grows else "default"
+    verified = None if grows is None else allocator == profile.allocator
+    switches.applied("allocator", allocator, verified=verified, note="as the allocator says")
     fraction = _fraction(profile.memory_fraction, part_bytes, device.torch_device)
     if fraction is not None:
         torch.cuda.set_per_process_memory_fraction(fraction, device.torch_device)

@@ -36,6 +36,7 @@ from jobs.data.text import (
     windows,
 )
 from jobs.data.tokens import BYTES
+from jobs.profiled import MATH, causal_attention_kernel
 from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
 from jobs.workloads.common.parameters import decayed_matrices
@@ -259,14 +260,19 @@ class CausalLanguageModel:
             return
         self._told = (time, device)
         mask_TT = self.model.masks.of(time, device)
-        note = "no mask"
-        if mask_TT is not None:
+        note, as_asked = "no mask", self._is_attention_as_asked
+        if mask_TT is None:
+            kernel = causal_attention_kernel(
+                self.plan.heads, time, self.plan.width // self.plan.heads, device
+            )
+            note, as_asked = f"no mask, {kernel} on {device.type}", as_asked and kernel != MATH
+        else:
             entries, blocks = mask_TT.numel(), len(self.model.blocks)
             size = entries * mask_TT.element_size()
             note = f"one mask of {entries:,} entries and {size:,} bytes for {blocks} block(s), "
             kept = f"{len(self.model.masks.kept_TT)} kept on {device} ({self.model.masks.kept_bytes:,} bytes)"
             note += kept if self.model.masks.kept_TT else f"made in every forward pass on {device}"
-        self._switches.applied("attention", verified=self._is_attention_as_asked, note=note)
+        self._switches.applied("attention", verified=as_asked, note=note)
 
     @property
     def items_per_step(self) -> int:

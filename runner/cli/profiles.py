@@ -93,7 +93,9 @@ def diff(*, one: str, other: str, as_json: bool) -> None:
 
     In a pipe, tabs separate the switch, its value in A and its value in B.
     """
-    left, right = _named(one), _named(other)
+    from runner.files.profiles.load import ENVIRONMENT, ProfileSetting  # noqa: PLC0415  as above
+
+    left, right = ({ENVIRONMENT: ProfileSetting({}), **_named(name)} for name in (one, other))
     differing = [switch for switch in left if left[switch].value != right[switch].value]
     if as_json:
         pairs = {switch: [left[switch].value, right[switch].value] for switch in differing}

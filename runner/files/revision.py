@@ -5,7 +5,7 @@ every attempt is derived from it alone.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path, PurePath, PurePosixPath
@@ -32,7 +32,7 @@ from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
 from runner.files.own_project import OwnProject
 from runner.files.policy import job_policy as of_job
-from runner.files.profiles.conflicts import find_oversized, find_unused_switches
+from runner.files.profiles.conflicts import OWN_PROGRAM, find_oversized, find_unused_switches
 from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import AUTO, ProfileChoice
 
@@ -266,22 +266,33 @@ class Revision(BaseModel):
         plan = self.job.workload
         if isinstance(plan, Program):
             told = left_out.describe(() if self.code is None else self.code.left_out, self.code_directory())
-            return (*vain, *shell.find_shell_warnings(plan.command), *told)
+            return (*vain, *self._vain_profile(idle), *shell.find_shell_warnings(plan.command), *told)
         excess = excess_workers(self.profile(), self.job.resources.cpus)
         vain += [excess] if excess else []
         return (*vain, *find_oversized(self.profile(), plan, asked))
 
+    def _vain_profile(self, idle: Collection[str]) -> Iterator[str]:
+        """Yield a line if the named profile of a program has switches that only the program can apply."""
+        named, found, plain = self.job.profile.extends, self.profile(), Profile()
+        there = [
+            name
+            for name in idle
+            if name not in self.job.profile.changes and getattr(found, name) != getattr(plain, name)
+        ]
+        if named != AUTO and there:
+            yield f"profile: {named}: {', '.join(there)}: has no effect: {OWN_PROGRAM}"
+
     def environment(
         self, root: PurePath, scratch: PurePath, turned: Overrides | None = None
     ) -> Mapping[str, str]:
-        """Return the environment of the job: its own variables, and those of its profile.
+        """Return the environment of the job: its own variables, those of its profile, and of its switches.
 
         ``root`` is the run directory and ``scratch`` a directory of the attempt, as the attempt sees them.
         """
         cpus, shares = self.job.resources.cpus, self.parallel(turned).cpu_shares
         profile, cache = self.profile(turned), root / "cache"
         ours = build_environment(profile, self.accelerator, cpus, cache, scratch, cpu_shares=shares)
-        return {**self.job.environment, **ours}
+        return {**profile.environment, **self.job.environment, **ours}
 
     def facts(self, secrets_dir: PurePath) -> Mapping[str, str]:
         """Return variables that tell of the code and the secrets of a job, and the umask of its files."""

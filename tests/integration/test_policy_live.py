@@ -172,7 +172,7 @@ def test_a_batch_that_does_not_fit_the_device_is_halved_until_it_does(daemon: Se
     assert verdicts(daemon, job_id) == [("restart", "oom-train")] * 2 + [("finish", "done")]
     assert [spec_of(daemon, job_id, n).profile.micro_batch for n in (1, 2, 3)] == [8, 4, 2]
     effective = Effective.model_validate_json(daemon.paths(job_id, 3).effective.read_bytes())
-    assert effective.micro_batch * effective.accumulation == 8
+    assert (effective.micro_batch, effective.accumulation) == (2, 4)
     shown = daemon.runner("show", job_id)
     assert "settings\tmicro_batch=2" in shown
     assert "with micro-batch 4 → 2: device out of memory in train" in shown

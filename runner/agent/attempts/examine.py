@@ -126,7 +126,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         **_progress(run, reports),
         **attempt_facts.of_checkpoints(saved, attempt, now),
         **settings,
-        "turnable": not run.is_program or reports.effective is not None or _has_overrides(attempt),
+        "turnable": not run.is_program or _reports_rows(reports) or _has_overrides(attempt),
     }
     checked = validate_facts(facts, DecisionPoint.EXIT)
     effective = {name: value for name, value in checked.items() if name in settings}
@@ -272,6 +272,11 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),
         never_started=gone.never_started and reports == attempt_facts.AttemptReports(),
     )
+
+
+def _reports_rows(reports: attempt_facts.AttemptReports) -> bool:
+    """Return whether a program has asked for the rows of a forward pass, and so takes another number."""
+    return reports.effective is not None and reports.effective.micro_batch is not None
 
 
 def _attempt_end(gone: Gone, evidence: Evidence, saved: SavedCheckpoints) -> AttemptEnd:

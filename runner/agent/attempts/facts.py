@@ -205,11 +205,12 @@ def _asked(spec: AttemptSpec) -> dict[str, FactValue]:
 
 def _reported(effective: Effective) -> dict[str, FactValue]:
     facts: dict[str, FactValue] = {
-        "effective.micro_batch": effective.micro_batch,
-        "effective.eval_batch": _number(effective, "eval_batch") or effective.micro_batch,
         "effective.precision": effective.precision,
         "effective.compile": effective.compile_graphs > 0,
     }
+    if effective.micro_batch is not None:
+        facts["effective.micro_batch"] = effective.micro_batch
+        facts["effective.eval_batch"] = _number(effective, "eval_batch") or effective.micro_batch
     if (workers := _number(effective, "loader_workers")) is not None:
         facts["effective.workers"] = workers
     return facts

@@ -253,6 +253,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "profile.launch_blocking": _CHECKS,
     "profile.memory_fraction": _LIMIT,
     "profile.async_save": _SAVING,
+    "profile.environment.*": _SURROUNDINGS,
 }
 """The fields outside of the workload.  ``SECTION.*`` stands for the other fields of a section."""
 

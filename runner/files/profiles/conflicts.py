@@ -123,6 +123,8 @@ USED_BY: Final[Mapping[str, frozenset[str]]] = {
 ENVIRONMENT: Final = frozenset({"threads", "allocator", "launch_blocking", "deterministic", "compile_cache"})
 """Switches that reach a user's own program, as environment variables."""
 
+OWN_PROGRAM: Final = "a program of your own applies it itself, with jobs.attach.apply_profile()"
+
 _OF_A_DEVICE: Final = frozenset(
     ("tf32_cudnn", "cudnn_benchmark", "allocator", "launch_blocking", "memory_cleanup_every")
 )
@@ -156,11 +158,7 @@ def find_oversized(
 
 def _idle(switch: str, profile: contract.Profile, kind: str, accelerator: Accelerator) -> str | None:
     if kind == "program":
-        return (
-            None
-            if switch in ENVIRONMENT
-            else "a program of your own applies it itself; spec.json has the value"
-        )
+        return None if switch in ENVIRONMENT else OWN_PROGRAM
     if kind not in USED_BY.get(switch, {kind}):
         return f"{kind} has no use for it"
     if accelerator == "cpu" and switch in _OF_A_DEVICE:

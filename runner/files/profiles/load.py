@@ -19,7 +19,7 @@ from jobs import contract
 from runner.base import yaml
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Position, Problem, list_yaml_stems, quoted, read_source
-from runner.files.types import MIB, BufferMemory, Name
+from runner.files.types import MIB, BufferMemory, Name, Text, Variable
 from runner.files.validation import format_path, parse_mapping, suggest_profile, validate_model
 
 Accelerator: TypeAlias = Literal["cuda", "rocm", "cpu"]
@@ -28,6 +28,9 @@ ACCELERATORS: Final[tuple[Accelerator, ...]] = ("cpu", "cuda", "rocm")
 
 AUTO: Final = "auto"
 """Selects the profile with the name of the accelerator."""
+
+ENVIRONMENT: Final = "environment"
+"""The field of a profile that is no switch: variables, which a job or another profile adds to."""
 
 JOB_FILE: Final = 1000
 """The rank of the switches in a job file; no chain of profiles is as long."""
@@ -43,6 +46,11 @@ class ProfileChoice(contract.Profile):
     extends: str = Field(AUTO, description="The profile that these changes start from.")
     stream_buffer_memory: BufferMemory = Field(
         256 * MIB, description="Memory that an automatic stream buffer may take."
+    )
+    environment: dict[Variable, Text] = Field(
+        {},
+        max_length=200,
+        description="Environment variables, for switches that a library reads there; the job's own win.",
     )
 
     @property
@@ -123,11 +131,13 @@ def resolve_choice(choice: ProfileChoice, profiles: Path, accelerator: Accelerat
     base = accelerator if choice.extends == AUTO else choice.extends
     settings = {switch: said.value for switch, said in load_profile(base, profiles, accelerator).items()}
     name = choice.name if "name" in choice.model_fields_set else "+".join([base, *choice.changes])
-    return contract.Profile.model_validate({**settings, **choice.changes, "name": name[:200]})
+    variables = {**settings.get(ENVIRONMENT, {}), **choice.environment}
+    changed = {**settings, **choice.changes, ENVIRONMENT: variables}
+    return contract.Profile.model_validate({**changed, "name": name[:200]})
 
 
 def load_profile(name: str, profiles: Path, accelerator: Accelerator = "cpu") -> Mapping[str, ProfileSetting]:
-    """Return every switch of a named profile with its origin.
+    """Return every switch of a named profile with its origin, and its environment if it has one.
 
     Raises:
         UsageError: a profile is missing, extends itself or is not valid.
@@ -222,7 +232,10 @@ def _merged(layers: tuple[_Layer, ...]) -> Mapping[str, ProfileSetting]:
     defaults = {switch: contract.Profile.model_fields[switch].default for switch in contract.SWITCHES}
     found = {switch: ProfileSetting(value) for switch, value in defaults.items()}
     for rank, layer in enumerate(reversed(layers), start=1):
+        above = found[ENVIRONMENT].value if ENVIRONMENT in found else {}
         found |= {switch: replace(said, rank=rank) for switch, said in layer.said.items()}
+        if ENVIRONMENT in layer.said:  # variable by variable, unlike a switch
+            found[ENVIRONMENT] = replace(found[ENVIRONMENT], value={**above, **layer.said[ENVIRONMENT].value})
     return MappingProxyType(found)
 
 

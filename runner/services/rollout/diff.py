@@ -130,5 +130,7 @@ def _profile(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
     profile = revision.profile()
     threads = thread_count(profile, revision.job.resources.cpus, revision.parallel().cpu_shares)
     for name, value in profile.model_copy(update={"threads": threads}).model_dump(mode="json").items():
-        if name != "name":
+        if name == "environment":
+            yield from _flat("profile.environment", value)
+        elif name != "name":
             yield f"profile.{name}", value

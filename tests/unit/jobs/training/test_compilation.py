@@ -50,3 +50,20 @@ def test_mode_shapes_and_whole_graph_are_those_of_the_profile(
     monkeypatch.setattr(model, "compile", lambda **options: asked.append(options))
     compile_now(training, model)
     assert asked == [{"mode": "reduce-overhead", "dynamic": False, "fullgraph": True}]
+
+
+def test_a_cuda_graph_that_the_compiler_skipped_is_told(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.utils import counters
+
+    from jobs.training.compilation import compile_model
+
+    training = make(job, profile={"compile": "reduce-overhead"})
+    monkeypatch.setattr(training.workload.model, "compile", lambda **_: None)
+
+    def rehearse() -> None:
+        counters["stats"]["unique_graphs"] = 2
+        counters["inductor"]["cudagraph_skips"] = 1
+
+    compile_model(training.workload.model, training.switches, training.device, rehearse)
+    told = training.switches.report()["compile"]
+    assert (told.verified, told.note) == (False, "2 graph(s), 1 of them without CUDA graphs")

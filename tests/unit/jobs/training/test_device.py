@@ -141,7 +141,8 @@ def test_what_the_environment_should_have_put_in_force_is_looked_at(
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, _: shares.append(share))
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: shares[-1])
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1" if there else "0")
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True" if there else "")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # nobody's word for it
+    monkeypatch.setattr(device, "has_expandable_segments", lambda: there)
     profile = Profile(launch_blocking=True, allocator="expandable_segments", memory_fraction=0.5)
     switches = Switches(profile)
     device._set_process(card((9, 0)), switches, None)

@@ -134,7 +134,7 @@ ONE = "one mask of 64 entries and 64 bytes for 3 block(s)"
             "rebuilt_mask",
             "one mask of 64 entries and 64 bytes for 3 block(s), made in every forward pass on cpu",
         ),
-        ("fused", "no mask"),
+        ("fused", "no mask, scaled_dot_product_flash_attention_for_cpu on cpu"),
     ],
 )
 def test_the_mask_is_told_with_its_entries_and_bytes(job: JobDir, attention: str, note: str) -> None:

@@ -80,7 +80,7 @@ def test_the_page_of_fields_leaves_out_no_field_of_a_kind(kind: str) -> None:
 
 def test_the_page_of_fields_has_every_switch() -> None:
     told = {path for path, _ in ROW.findall(FIELDS.split("\n## profile\n")[1])}
-    assert told == {f"profile.{name}" for name in ("name", "extends", *contract.SWITCHES)}
+    assert told == {f"profile.{name}" for name in ("name", "extends", "environment", *contract.SWITCHES)}
 
 
 def test_the_page_lists_the_refused_variables() -> None:

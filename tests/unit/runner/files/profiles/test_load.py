@@ -191,3 +191,22 @@ def test_a_named_profile_asks_for_no_more_loader_processes_than_the_job_has_core
 
 def test_a_number_of_loader_processes_in_the_job_file_is_taken_as_it_is() -> None:
     assert profile("profile: {loader_workers: 5}\nresources: {cpus: 2}\n").loader_workers == 5
+
+
+def test_a_profile_adds_variables_to_those_that_it_extends(tmp_path: Path) -> None:
+    directory = write(
+        tmp_path,
+        base="environment: {ONE: a, TWO: b}\n",
+        mine="extends: base\nenvironment: {TWO: c, THREE: d}\n",
+    )
+    found = load_profile("mine", directory)["environment"]
+    assert found.value == {"ONE": "a", "TWO": "c", "THREE": "d"}
+    assert found.place == "mine.yaml:2"
+    choice = ProfileChoice(extends="mine", environment={"ONE": "job"})
+    assert resolve_choice(choice, directory, "cpu").environment == {"ONE": "job", "TWO": "c", "THREE": "d"}
+
+
+def test_a_variable_that_a_job_must_not_set_is_none_of_a_profile(tmp_path: Path) -> None:
+    write(tmp_path, mine="environment: {LD_PRELOAD: x.so}\n")
+    with pytest.raises(UsageError, match=r"mine\.yaml:1:15: environment\.LD_PRELOAD"):
+        load_profile("mine", tmp_path)

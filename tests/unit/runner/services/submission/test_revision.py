@@ -287,6 +287,29 @@ def test_what_the_job_file_asks_for_in_vain_is_a_warning(tmp_path: Path) -> None
     assert asked("{kind: graph_forecast, data: sp500-stocks}").warnings == ()
 
 
+def test_a_profile_that_a_program_would_have_to_apply_is_a_warning_named_or_written(tmp_path: Path) -> None:
+    program = "{kind: program, command: [python, train.py]}"
+    asked = partial(resolved, program, tmp_path)
+    assert asked().warnings == ()
+    [named] = asked("profile: cuda-hopper\n").warnings
+    assert named.startswith("profile: cuda-hopper: precision, tf32_matmul, ")
+    assert named.endswith(
+        ": has no effect: a program of your own applies it itself, with jobs.attach.apply_profile()"
+    )
+    [written] = asked("profile: {precision: bf16, threads: 2}\n").warnings
+    assert written.startswith("profile.precision: has no effect: a program of your own")
+
+
+def test_variables_of_a_profile_reach_every_job_and_those_of_the_job_win(tmp_path: Path) -> None:
+    rest = "profile: {environment: {ONE: profile, TWO: profile}}\nenvironment: {TWO: job}\n"
+    for workload in ("{kind: program, command: [python, train.py]}", "{kind: causal_lm, data: stdlib}"):
+        found = resolved(workload, tmp_path, rest).environment(ROOT, SCRATCH)
+        assert (found["ONE"], found["TWO"]) == ("profile", "job")
+    rest = "profile: {extends: rocm-strix-halo, memory_fraction: null}\n"
+    card = resolved("{kind: causal_lm, data: stdlib}", tmp_path, rest)
+    assert card.environment(ROOT, SCRATCH)["TORCH_ROCM_AOTRITON_ENABLE_EXPERIMENTAL"] == "1"
+
+
 def test_more_loader_processes_than_cores_are_a_warning(tmp_path: Path) -> None:
     asked = partial(resolved, "{kind: causal_lm, data: stdlib}", tmp_path)
     rest = "profile: {{loader_workers: {}}}\nresources: {{cpus: {}}}\n"

@@ -1,4 +1,4 @@
-"""The weights with which a training begins: those of an earlier job's checkpoint, or of any directory.
+"""The weights with which a training begins: of an earlier job's checkpoint, a directory, or a file.
 
 Names, shapes and types of the tensors are compared with those of the model before anything is loaded.
 """
@@ -11,39 +11,123 @@ from torch import Tensor, nn
 
 from jobs.checkpoint.directory import STATE, WEIGHTS, load
 from jobs.contract import MANIFEST, CheckpointInvalid, verify
+from jobs.contract.plans.base import InitMap
 from jobs.training.failures import InvalidSpec
+
+ENTRIES: Final = ("state_dict", "model_state_dict", "model")
+"""Entries that hold the weights in the checkpoints of Lightning and of scripts."""
 
 _NAMED: Final = 3
 """The most differences that a message names."""
 
 
 def load_initial_weights(
-    directory: Path,
+    place: Path,
     written: str,
     model: nn.Module,
     cut: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = dict,
+    names: InitMap | None = None,
 ) -> str:
-    """Load the weights in a directory into a model, and return where they are from, in words.
+    """Load weights into a model, and return where they are from and what did not fit, in words.
 
-    ``written`` is what the job file says.  The directory is a checkpoint (``step-N``, ``best-N``, ``final``),
-    whose files are compared with its manifest, or holds a ``weights.pt`` that ``torch.save`` wrote.  ``cut``
-    leaves of the weights what this process holds, where the model is sharded.
+    ``written`` is what the job file says.  The place is a checkpoint (``step-N``, ``best-N``, ``final``),
+    whose files are compared with its manifest, a directory with a ``weights.pt``, or a file that
+    ``torch.save`` wrote, of which no code is run.  ``cut`` leaves of the weights what this process holds,
+    where the model is sharded.
 
     Raises:
         InvalidSpec: There are no such weights, or they do not fit the model.
     """
     try:
-        step, weights = _read(directory)
+        step, weights = _read_file(place, names) if place.is_file() else _read(place)
+        if names is not None:
+            weights = rename_tensors(weights, names)
     except CheckpointInvalid as error:
         raise InvalidSpec(f"workload.init_from: {written}: {error}") from error
-    if problem := misfit(weights, model.state_dict()):
-        fact = f"the weights do not fit this model: {problem}"
+    wanted = model.state_dict()
+    where = f"the weights of {written}" + ("" if step is None else f", step {step}")
+    if place.is_file():
+        weights = {name: _converted(each, wanted.get(name)) for name, each in weights.items()}
+    problem = misfit(weights, wanted)
+    if problem and (names is None or not names.partial):
         raise InvalidSpec(
-            f"workload.init_from: {written}: {fact}; the fields that shape the model must be those of the job"
-            " that made them"
+            f"workload.init_from: {written}: the weights do not fit this model: {problem}; {_hint(place)}"
         )
-    model.load_state_dict(cut(weights))
-    return f"the weights of {written}" + ("" if step is None else f", step {step}")
+    fitting = {name: each for name, each in weights.items() if name in wanted and _fits(each, wanted[name])}
+    if not fitting:
+        raise InvalidSpec(
+            f"workload.init_from: {written}: no tensor fits this model: {problem}; {_hint(place)}"
+        )
+    model.load_state_dict(cut(fitting), strict=not problem)
+    return where + (
+        f": {len(fitting)} of {len(wanted)} tensors, the rest stays random: {problem}" if problem else ""
+    )
+
+
+def _hint(place: Path) -> str:
+    if place.is_file():
+        return "workload.init_map gives names (prefix, rename), and with partial: true what fits is loaded"
+    return "the fields that shape the model must be those of the job that made them"
+
+
+def _read_file(place: Path, names: InitMap | None) -> tuple[None, Mapping[str, Tensor]]:
+    """Return the weights in a file, from the entry that has them.
+
+    Raises:
+        CheckpointInvalid: There are none.
+    """
+    found: Any = load(place.parent, place.name)
+    entry = names.entry if names is not None else None
+    if entry is not None and (not isinstance(found, dict) or entry not in found):
+        held = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
+        raise CheckpointInvalid(f"{place.name} has no entry {entry}; it holds {held[:200]}")
+    if entry is None and isinstance(found, dict):
+        entry = next((each for each in ENTRIES if isinstance(found.get(each), dict)), None)
+    weights = found if entry is None else found[entry]
+    return None, _tensors(place.name, weights)
+
+
+def _tensors(name: str, found: object) -> Mapping[str, Tensor]:
+    if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
+        raise CheckpointInvalid(f"{name} holds no mapping of names to tensors; save model.state_dict()")
+    return found
+
+
+def rename_tensors(weights: Mapping[str, Tensor], names: InitMap) -> Mapping[str, Tensor]:
+    """Return weights by the names that they have here.
+
+    Raises:
+        CheckpointInvalid: Two of them would have the same name, or none begins with the prefix.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        here = _renamed(name.removeprefix(names.prefix), names.rename)
+        if here in found:
+            raise CheckpointInvalid(f"two of its tensors would be {here}; change workload.init_map")
+        found[here] = tensor
+    if names.prefix and not any(name.startswith(names.prefix) for name in weights):
+        first = ", ".join(list(weights)[:_NAMED])
+        raise CheckpointInvalid(f"no name begins with {names.prefix}; the first are {first}")
+    return found
+
+
+def _renamed(name: str, beginnings: Mapping[str, str]) -> str:
+    """Return a name with its first known beginning replaced."""
+    for there, here in beginnings.items():
+        if name.startswith(there):
+            return here + name.removeprefix(there)
+    return name
+
+
+def _converted(found: Tensor, wanted: Tensor | None) -> Tensor:
+    """Return a tensor in the precision of the model."""
+    if wanted is None or not (found.is_floating_point() and wanted.is_floating_point()):
+        return found
+    return found.to(wanted.dtype)
+
+
+def _fits(found: Tensor, wanted: Tensor) -> bool:
+    return _form(found) == _form(wanted)
 
 
 def _read(directory: Path) -> tuple[int | None, Mapping[str, Tensor]]:
@@ -59,9 +143,7 @@ def _read(directory: Path) -> tuple[int | None, Mapping[str, Tensor]]:
         found = load(directory, STATE).get("model")
     else:
         raise CheckpointInvalid(f"no {WEIGHTS}, and no checkpoint of this runner, in {directory}")
-    if not isinstance(found, dict) or not all(isinstance(each, Tensor) for each in found.values()):
-        raise CheckpointInvalid(f"{WEIGHTS} holds no mapping of names to tensors; save model.state_dict()")
-    return step, found
+    return step, _tensors(WEIGHTS, found)
 
 
 def misfit(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:

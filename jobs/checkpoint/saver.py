@@ -202,6 +202,10 @@ class Checkpoints:
             newest = "there is none" if self._newest is None else f"the newest is step {self._newest}"
             warn(f"checkpoint skipped: {error}. Training goes on; {newest}; the next save tries again")
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
     def publish_final(self, step: int, weights: Plain, stopped_early: str = "") -> str:
         """Publish the finished model and return the sha256 of its weights.
 

@@ -38,7 +38,7 @@ def model_signature(model: nn.Module, *more: object) -> str:
 
 def schedule_signature(plan: TrainingPlan, *more: object) -> str:
     """Return the signature of the settings that affect the trajectory, but not checkpoint compatibility."""
-    names = {*TRAJECTORY, "init_from", *(WATCHED if plan.is_watched else ())}
+    names = {*TRAJECTORY, "init_from", "init_map", *(WATCHED if plan.is_watched else ())}
     return signature([plan.model_dump(mode="json", include=names), *more])
 
 

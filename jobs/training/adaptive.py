@@ -145,6 +145,17 @@ class Adaptation:
         self.stopped = state.get("stopped") if self._stop is not None else None
 
 
+def check_metrics(plan: TrainingPlan, found: Evaluation) -> None:
+    """Check that an evaluation has the metrics that the plan watches.
+
+    Raises:
+        InvalidSpec: It lacks one.
+    """
+    for field, watching in (("early_stopping", plan.early_stopping), ("lr_plateau", plan.lr_plateau)):
+        if watching is not None:
+            _watched(field, watching, found)
+
+
 def _watched(field: str, plan: EarlyStopping | Plateau, found: Evaluation) -> tuple[str, int]:
     """Return the metric that a setting watches, and 1 if higher values are better, else -1."""
     name = plan.metric or found.primary

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.checkpoint.directory import Provenance, locked
+from jobs.checkpoint.exported import export
 from jobs.checkpoint.initial import load_initial_weights
 from jobs.checkpoint.saver import Checkpoints, ResumePoint
 from jobs.checkpoint.signatures import differences
@@ -128,6 +129,8 @@ def _publish(training: Training, checkpoints: Checkpoints, reporter: Reporter, s
         reporter.progress.stopped_early = early
         reporter.progress.weights_sha256 = checkpoints.publish_final(step, weights, early or "")
         say(f"{reporter.progress.end}: weights sha256 {reporter.progress.weights_sha256}")
+        if training.plan.export is not None:
+            say(export(training.plan.export, training.workload, weights, checkpoints.directory))
     ranks.wait_for_leader()
 
 
@@ -228,6 +231,7 @@ def _rehearse(
     elif profile.dry_run:
         with reporter.within(Phase.TRAIN):
             training.rehearse()
+    training.check_metrics()
     checkpoints.provenance = _provenance(training)
     effective = training.effective()
     reporter.effective(effective)
@@ -300,7 +304,8 @@ def _load_initial(training: Training) -> None:
             f"workload.init_from: {written}: no such weights: none were published, or they were removed"
         )
     model, cut = training.workload.model, training.cut_model
-    where = load_initial_weights(Path(spec.init_weights), written, model, cut)
+    names = training.plan.init_map
+    where = load_initial_weights(Path(spec.init_weights), written, model, cut, names)
     say(f"begins with {where}")
 
 

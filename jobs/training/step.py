@@ -20,7 +20,7 @@ from jobs.checkpoint.state import Plain, clone
 from jobs.contract import AttemptSpec, Effective
 from jobs.contract.plans import TrainingPlan
 from jobs.training import batches
-from jobs.training.adaptive import Adaptation
+from jobs.training.adaptive import Adaptation, check_metrics
 from jobs.training.averaging import Averaging, averaging_rate, first_step
 from jobs.training.batches import Batch
 from jobs.training.device import Device, is_out_of_memory, versions
@@ -213,6 +213,24 @@ class Training:
         finally:
             self.workload.model.train()
         return self.workload.judge({name: float(total) for name, total in sums.items()})
+
+    def check_metrics(self) -> None:
+        """Evaluate one batch, if the plan watches a metric by its name, so that the name is checked early.
+
+        Raises:
+            InvalidSpec: An evaluation has no such metric.
+        """
+        watching = (self.plan.early_stopping, self.plan.lr_plateau)
+        if all(each is None or each.metric is None for each in watching):
+            return
+        sums: dict[str, Tensor] = {}
+        self.workload.model.eval()
+        try:
+            with self._without_gradients():
+                self._add_scores(next(iter(self.feed.held_out(1))), sums)
+        finally:
+            self.workload.model.train()
+        check_metrics(self.plan, self.workload.judge({name: float(total) for name, total in sums.items()}))
 
     @contextmanager
     def _without_gradients(self) -> Iterator[None]:

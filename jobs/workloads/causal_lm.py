@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -233,6 +234,33 @@ class Text:
         return {"tokens": windows(text_N, plan.batch_size, plan.context + 1, self.seed, purpose, number)}
 
 
+def as_gpt2(plan: CausalLm, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights by the names of GPT-2 in transformers, whose matrices are transposed."""
+    found = {
+        "transformer.wte.weight": weights["token.weight"],
+        "transformer.wpe.weight": weights["position.weight"],
+        "transformer.ln_f.weight": weights["norm.weight"],
+        "transformer.ln_f.bias": weights["norm.bias"],
+    }
+    for number in range(plan.layers):
+        for ours, theirs in _GPT2.items():
+            for part in ("weight", "bias"):
+                tensor = weights[f"blocks.{number}.{ours}.{part}"]
+                turned = tensor.T if tensor.dim() > 1 else tensor
+                found[f"transformer.h.{number}.{theirs}.{part}"] = turned
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+
+
+_GPT2: Final = {
+    "attention_norm": "ln_1",
+    "qkv": "attn.c_attn",
+    "attention_out": "attn.c_proj",
+    "feed_norm": "ln_2",
+    "feed_in": "mlp.c_fc",
+    "feed_out": "mlp.c_proj",
+}
+
+
 class CausalLanguageModel:
     """The workload: corpus, model and loss of one spec."""
 
@@ -316,6 +344,27 @@ class CausalLanguageModel:
 
     def score(self, batch: Batch) -> Mapping[str, Tensor]:
         return {"loss": self.loss_sum(batch), "count": torch.tensor(self.count(batch))}
+
+    def save_pretrained(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write a directory that ``GPT2LMHeadModel.from_pretrained`` reads."""
+        plan = self.plan
+        config = {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": self._tokens.size,
+            "n_positions": plan.context,
+            "n_embd": plan.width,
+            "n_layer": plan.layers,
+            "n_head": plan.heads,
+            "activation_function": "gelu",
+            "tie_word_embeddings": True,
+            **dict.fromkeys(("embd_pdrop", "resid_pdrop"), plan.dropout),
+            "attn_pdrop": 0.0,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+        (directory / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        torch.save(as_gpt2(plan, weights), directory / "pytorch_model.bin")
 
     def judge(self, sums: Mapping[str, float]) -> Evaluation:
         loss = sums["loss"] / sums["count"]

@@ -30,6 +30,42 @@ class CheckpointFields:
     reports: tuple[str, ...] = ()  # what is told on the way; the training stays the same to the bit
 
 
+class ForeignNames(Spec):
+    """The names that another code base has for the tensors of a model."""
+
+    entry: str | None = Field(
+        None,
+        max_length=200,
+        description="The entry of the file that has the weights, such as model_state_dict; null: the file"
+        " itself, or the one of state_dict, model_state_dict and model that it has.",
+    )
+    prefix: str = Field("", max_length=200, description="What every name begins with there, such as model.")
+    rename: dict[str, str] = Field(
+        {},
+        max_length=1000,
+        description="Beginnings of names, there and here, without the prefix; the first that fits counts.",
+    )
+
+
+class InitMap(ForeignNames):
+    """How the weights of a file become those of the model."""
+
+    partial: bool = Field(
+        default=False, description="Load what fits and keep the rest random, instead of an error."
+    )
+
+
+class Export(ForeignNames):
+    """The finished model in the layout of another code base."""
+
+    format: Literal["state_dict", "huggingface", "peft"] = Field(
+        description="A file of torch.save, a directory of transformers, or an adapter of peft."
+    )
+    file: str = Field(
+        "model.pt", pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$", description="Of a state_dict: its file."
+    )
+
+
 class TrainingPlan(Spec):
     """One training: how long, in which portions, and along which learning rate.
 
@@ -45,6 +81,8 @@ class TrainingPlan(Spec):
     """The fields that the workload adds to those below, each with its effect on a checkpoint."""
     switches: ClassVar[frozenset[str]] = frozenset()
     """The profile switches that this workload supports in addition to those of every workload."""
+    exports: ClassVar[frozenset[str]] = frozenset({"state_dict"})
+    """Formats in which it writes its finished model for other code."""
     path_fields: ClassVar[tuple[str, ...]] = ()
     """Fields besides ``data`` that name a file or a directory of the host, which the job gets read-only."""
     benchmark: ClassVar[Mapping[str, Any]]
@@ -80,8 +118,14 @@ class TrainingPlan(Spec):
         None,
         min_length=1,
         exclude_if=_is_none,
-        description="Weights to begin with: job/NAME/best or job/NAME/final of an earlier job, or a directory"
-        " with weights, relative to the job file; null: random ones.",
+        description="Weights to begin with: job/NAME/best or job/NAME/final of an earlier job, a directory"
+        " with weights, or a file that torch.save wrote, relative to the job file; null: random ones.",
+    )
+    init_map: InitMap | None = Field(
+        None, exclude_if=_is_none, description="The names of those weights; null: they are the model's."
+    )
+    export: Export | None = Field(
+        None, exclude_if=_is_none, description="Write the finished model for another code base, too."
     )
     early_stopping: EarlyStopping | None = Field(
         None, exclude_if=_is_none, description="End when evaluations no longer improve; null: never."
@@ -100,6 +144,20 @@ class TrainingPlan(Spec):
         if self.epochs is not None and "steps" in self.model_fields_set:
             raise self.misfit("are passes over the data, and steps are given as well: keep one", "epochs")
         return self
+
+    @model_validator(mode="after")
+    def _has_weights_to_name(self) -> Self:
+        if self.init_map is not None and self.init_from is None:
+            raise self.misfit("are names of weights, and init_from names none", "init_map")
+        if self.export is not None and self.export.format not in self.formats:
+            known = ", ".join(sorted(self.formats))
+            raise self.misfit(f"format: this model is written as {known}", "export")
+        return self
+
+    @property
+    def formats(self) -> frozenset[str]:
+        """The formats in which the model of this plan can be exported."""
+        return self.exports
 
     @model_validator(mode="after")
     def _has_evaluations_to_watch(self) -> Self:

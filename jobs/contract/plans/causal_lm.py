@@ -25,6 +25,7 @@ class CausalLm(TrainingPlan):
         shape=("layers", "heads", "width"),
     )
     switches: ClassVar = frozenset({"attention"})
+    exports: ClassVar = frozenset({"state_dict", "huggingface"})
     benchmark: ClassVar[Mapping[str, Any]] = {
         "data": "stdlib",
         "steps": 200,

@@ -136,6 +136,12 @@ class PairClassifier(TrainingPlan):
     def takes_packages(self) -> bool:
         return self.pretrained is not None
 
+    @property
+    def formats(self) -> frozenset[str]:
+        if self.pretrained is None:
+            return self.exports
+        return self.exports | {"peft" if self.lora is not None else "huggingface"}
+
     @model_validator(mode="after")
     def _width_divides(self) -> "PairClassifier":
         if self.width % self.heads:
@@ -169,6 +175,8 @@ class PairClassifier(TrainingPlan):
             self._refuse(own, "has no effect on a pretrained model; leave it out")
         if self.quantize is not None and self.lora is None:
             raise self.misfit("weights of 4 bits cannot be trained; add lora", "quantize")
+        if self.trained and self.export is not None and self.export.format == "peft":
+            raise self.misfit("an adapter of peft has no place for them; export a state_dict", "trained")
         if self.trained and self.lora is None:
             raise self.misfit("without lora all parameters are trained; add lora or leave it out", "trained")
         return self

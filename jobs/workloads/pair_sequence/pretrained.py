@@ -120,6 +120,13 @@ class PretrainedReader(nn.Module):
             raise RuntimeError("the saved parameters are not those that this model trains")
         return super().load_state_dict(dict(state_dict), *args, **{**options, "strict": False})
 
+    def save_pretrained(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write the adapter or the model in the layout of Hugging Face."""
+        own = {name.removeprefix("model."): tensor.detach().cpu() for name, tensor in weights.items()}
+        model: Any = self.model
+        with _quiet():
+            model.save_pretrained(str(directory), state_dict=own)
+
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:

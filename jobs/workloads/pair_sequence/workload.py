@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -127,6 +127,11 @@ class PairReader(PairTask):
         metrics = {**found.metrics, "ranking_correlation": correlation}
         baseline = {**found.baseline, "ranking_correlation": 0.0}
         return replace(found, metrics=metrics, baseline=baseline, lines=lines)
+
+    def save_pretrained(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write the adapter of a pretrained model, or the whole model, in the layout of Hugging Face."""
+        model: Any = self.model  # of a plan that has such a layout
+        model.save_pretrained(directory, weights)
 
     @torch.inference_mode()
     def _strengths(self, count: int) -> Tensor:

@@ -274,6 +274,8 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
     "eval_batches": _EVALUATION,
     "log_every": _BOOKS,
     "init_from": FieldRule(ChangeClass.E, "other weights to begin with, which a resume does not load"),
+    "init_map": FieldRule(ChangeClass.E, "other weights to begin with, which a resume does not load"),
+    "export": FieldRule(ChangeClass.A, "only how the finished model is written", bits=True),
     "early_stopping": _PATH,
     "lr_plateau": _PATH,
     "swa": _PATH,

@@ -48,7 +48,7 @@ def named_paths(job: JobFile) -> Iterator[tuple[tuple[PathPart, ...], str, PathK
     if isinstance(plan, Program) and plan.code is not None:
         yield ("workload", "code"), plan.code.path, "directory"
     if (weights := init_from(plan)) is not None and parse_init_from(weights) is None:
-        yield ("workload", "init_from"), weights, "directory"
+        yield ("workload", "init_from"), weights, "either"
     for i, mount in enumerate(job.mounts):
         yield ("mounts", i, "source"), mount.source, "either" if mount.read_only else "writable"
     for name, source in job.secrets.items():

@@ -63,6 +63,7 @@ def test_a_verdict_is_right_if_it_was_the_fastest_and_each_end_lay_within_its_bo
     assert not told_well(case("keep", 39.0 * load, 70.0 * load))
     assert not told_well(case("restart", 39.0 * load, 120.0 * load))
     assert not told_well(case("restart", 80.0 * load, 70.0 * load))
+    assert right.fastest == "restart"
     report(right, saved=False)
     said = capsys.readouterr().out
     assert f"0.38 to 0.67 of going on; took {39.0 * load:.1f} s, 0.56 of its twin's way   chosen" in said

@@ -9,6 +9,7 @@ from torch import nn
 
 from jobs.checkpoint.initial import load_initial_weights, misfit
 from jobs.contract import ExitCode
+from jobs.contract.plans.base import InitMap
 from jobs.training.failures import InvalidSpec
 from tests.unit.jobs.conftest import JobDir
 
@@ -109,3 +110,87 @@ def test_what_differs_is_named_but_not_all_of_it() -> None:
     assert said.startswith("a is 3 float32 there and 2 float32 here, c is a single float32 there and ")
     assert said.endswith("there is no b, and 2 more")
     assert misfit(wanted, wanted) == ""
+
+
+# --- Files of other code bases
+
+
+def lightning_file(path: Path, model: nn.Module, **more: object) -> Path:
+    """Write a file as Lightning does, with the names that its module has."""
+    named = {f"net.{name}": tensor.half() for name, tensor in model.state_dict().items()}
+    torch.save({"state_dict": named, "epoch": 3, "optimizer_states": [{"state": {}}], **more}, path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["best.ckpt", "best.pt", "best.pth"])
+def test_a_file_of_another_code_base_is_loaded_by_its_names(tmp_path: Path, name: str) -> None:
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    place = lightning_file(tmp_path / name, other)
+    assert load_initial_weights(place, name, model, names=InitMap(prefix="net.")) == f"the weights of {name}"
+    assert torch.equal(model.weight, other.weight.half().float())
+
+
+def test_beginnings_of_names_are_replaced_by_the_first_that_fits(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    his = {"w.weight": torch.ones(3, 2), "w.bias": torch.ones(3)}
+    his |= {f"norm.{name}": torch.zeros(3) for name in ("weight", "bias")}
+    torch.save({f"his.{name}": tensor for name, tensor in his.items()}, tmp_path / "a.pt")
+    names = InitMap(prefix="his.", rename={"w.": "0.", "norm.": "1.", "n": "wrong"})
+    load_initial_weights(tmp_path / "a.pt", "a.pt", model, names=names)
+    assert [float(each.flatten()[0]) for each in model.state_dict().values()] == [1, 1, 0, 0]
+
+
+def test_what_does_not_fit_is_told_and_stays_random_if_the_job_says_partial(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    kept = model[1].weight.clone()
+    weights = {"0.weight": torch.ones(3, 2), "0.bias": torch.ones(3), "1.weight": torch.ones(9, 3)}
+    torch.save({"model_state_dict": weights}, tmp_path / "a.pt")
+    with pytest.raises(InvalidSpec, match=r"9 x 3 float32 there and 4 x 3 float32 here.*partial: true"):
+        load_initial_weights(tmp_path / "a.pt", "a.pt", model)
+    said = load_initial_weights(tmp_path / "a.pt", "a.pt", model, names=InitMap(partial=True))
+    assert said == (
+        "the weights of a.pt: 2 of 4 tensors, the rest stays random: 1.weight is 9 x 3 float32 there and"
+        " 4 x 3 float32 here, there is no 1.bias"
+    )
+    assert torch.equal(model[0].weight, torch.ones(3, 2))
+    assert torch.equal(model[1].weight, kept)
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (print, ("run",))
+
+
+@pytest.mark.parametrize(
+    ("content", "names", "fact"),
+    [
+        ({"weights": Harmful()}, None, "a.pt: cannot be loaded: "),
+        ({"a": 1}, None, "a.pt holds no mapping of names to tensors; save model.state_dict()"),
+        ({"a": torch.ones(1)}, InitMap(entry="ema"), "a.pt has no entry ema; it holds a"),
+        ({"a": torch.ones(1)}, InitMap(prefix="net."), "no name begins with net.; the first are a"),
+        (
+            {"a": torch.ones(1), "b": torch.ones(1)},
+            InitMap(rename={"a": "c", "b": "c"}),
+            "two of its tensors would be c; change workload.init_map",
+        ),
+        ({"a": torch.ones(1)}, InitMap(partial=True), "no tensor fits this model: there is no weight"),
+    ],
+)
+def test_a_file_that_gives_no_weights_is_refused_in_one_line(
+    tmp_path: Path, content: object, names: InitMap | None, fact: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(InvalidSpec, match=re.escape(f"workload.init_from: a.pt: {fact}")):
+        load_initial_weights(tmp_path / "a.pt", "a.pt", nn.Linear(2, 3), names=names)
+    assert capfd.readouterr().out == ""  # weights are read, and nothing in the file is run
+
+
+def test_a_training_begins_with_a_file(
+    job: JobDir, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert job.train() == 0
+    weights = torch.load(job.lineage() / "final/weights.pt")
+    torch.save({f"gpt.{name}": each for name, each in weights.items()}, tmp_path / "his.pt")
+    more = {"init_from": "his.pt", "init_map": {"prefix": "gpt."}, "steps": 1}
+    assert job.train(lineage=2, workload=more, init_weights=str(tmp_path / "his.pt")) == 0
+    assert "begins with the weights of his.pt" in capfd.readouterr().out

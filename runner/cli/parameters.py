@@ -122,6 +122,29 @@ def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> f
     return None if ago is None else time.time() - ago
 
 
+def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    """Return a time with its offset from UTC: of ``22:00``, the next one here, and of ``+2h``, from now.
+
+    Any other text is returned as it is; the daemon says what is wrong with it.
+    """
+    given = check_text(ctx, param, given)
+    clock = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", given or "")
+    if given is None or not (clock or given.startswith("+")):
+        return given
+    from datetime import UTC, datetime, timedelta  # noqa: PLC0415  few commands are given a time
+
+    now = datetime.fromtimestamp(time.time(), UTC)
+    if not clock:
+        moment = now + timedelta(seconds=seconds_of_unit(ctx, param, given[1:]) or 0.0)
+        return moment.astimezone().isoformat(timespec="seconds")
+    at = {"hour": int(clock[1]), "minute": int(clock[2]), "second": 0, "microsecond": 0}
+    today = now.astimezone().replace(tzinfo=None, **at)  # without the offset of now: it may be another then
+    moment = today.astimezone()
+    if moment <= now:
+        moment = (today + timedelta(days=1)).astimezone()
+    return moment.isoformat(timespec="seconds")
+
+
 the_job = click.argument("job", metavar="JOB", callback=check_ref, shell_complete=complete_names)
 the_jobs = click.argument(
     "jobs", metavar="JOB...", nargs=-1, required=True, callback=check_refs, shell_complete=complete_names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from runner.cli.console import INTERRUPTED, complain, details_told
-from runner.cli.parameters import as_json, check_text, verbose
+from runner.cli.parameters import as_json, check_text, time_ahead, verbose
 from runner.cli.placing import placed
 from runner.cli.run_file import CommandLine, Value, of_option, yaml_text
 from runner.cli.submit import dependencies, show_answer
@@ -210,9 +210,9 @@ line_options: Final = (
     ),
     click.option(
         "--not-before",
-        callback=check_text,
+        callback=time_ahead,
         metavar="TIME",
-        help="Earliest start, for example 2030-01-31T18:00:00+01:00.",
+        help="Earliest start: 22:00 (the next one here), +2h, or 2030-01-31T18:00:00+01:00.",
     ),
     click.option(
         "--label",

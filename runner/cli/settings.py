@@ -46,6 +46,8 @@ def check(file: Path | None, *, as_json: bool) -> None:
         click.get_current_context().exit(error.exit_code)
     warnings = list(known.strangers())
     said = known.model_dump(mode="json", exclude_unset=True)
+    kept = known.queue.shipped_classes()
+    note = f"queue.classes: {', '.join(kept)} as shipped; NAME: null leaves one out" if kept else ""
     if as_json:
         say_json({"file": shown, "problems": [], "warnings": warnings, "settings": said})
         return
@@ -55,6 +57,8 @@ def check(file: Path | None, *, as_json: bool) -> None:
         say(f"{shown}: does not exist; all settings have their defaults")
         return
     say(f"{shown}: valid")
+    if note:
+        complain(note)
     for name, value in said.items():
         say(f"{name}: {json.dumps(value)}")
 

@@ -18,7 +18,7 @@ from runner.cli.console import (
     say_json,
     say_row,
 )
-from runner.cli.parameters import as_json, check_ref, check_text, verbose
+from runner.cli.parameters import as_json, check_ref, check_text, time_ahead, verbose
 from runner.cli.placing import placed
 from runner.client.client import Client, find_or_start
 
@@ -61,7 +61,12 @@ def dependencies(
     callback=dependencies,
     help="Start when JOB has ended this way; may be repeated.",
 )
-@click.option("--not-before", metavar="TIME", help="Earliest start, for example 2030-01-31T18:00:00+01:00.")
+@click.option(
+    "--not-before",
+    callback=time_ahead,
+    metavar="TIME",
+    help="Earliest start: 22:00 (the next one here), +2h, or 2030-01-31T18:00:00+01:00.",
+)
 @click.option(
     "-p",
     "--priority",

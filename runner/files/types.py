@@ -63,6 +63,16 @@ _WRITTEN: Final = PlainSerializer(format_duration, return_type=str, when_used="j
 Memory = Annotated[int, PlainValidator(_size(64 * MIB, 64 * TIB)), _SIZES]
 BufferMemory = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
 Shm = Annotated[int, PlainValidator(_size(MIB, 64 * TIB)), _SIZES]
+
+
+def written_size(value: object) -> object:
+    """Return a size that is written with a unit in bytes, and anything else as it is."""
+    return parse_size(value) if isinstance(value, str) else value
+
+
+Bytes = Annotated[int, BeforeValidator(written_size)]
+"""A size of the settings, in bytes or with a unit as in job files; each has limits of its own."""
+
 AUTO_INTERVAL: Final = "auto"
 
 

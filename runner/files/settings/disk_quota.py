@@ -4,7 +4,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from runner.files.types import Bytes
+
 Count = Annotated[int, Field(ge=1)]
+Size = Annotated[Bytes, Field(ge=1)]
 
 
 class DiskQuotaSettings(BaseModel):
@@ -12,14 +15,14 @@ class DiskQuotaSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bytes_per_job: Count | None = None
+    bytes_per_job: Size | None = None
     """Size of the directory of a job on the disk."""
 
     files_per_job: Count | None = None
     """Files and directories in the directory of a job.  An empty file takes no bytes, but an inode.  Null: no
     limit for one's own daemon, 500,000 for one that serves all users."""
 
-    bytes_per_user: Count | None = None
+    bytes_per_user: Size | None = None
     """Size of the directories of all jobs of a user, ended ones included."""
 
     files_per_user: Count | None = None

@@ -27,6 +27,7 @@ from runner.files.settings.packages import IndexUrl, PackagesSettings
 from runner.files.settings.queue import QueueSettings
 from runner.files.settings.retention import RetentionSettings
 from runner.files.settings.slurm import SlurmSettings
+from runner.files.types import Bytes, written_size
 from runner.files.validation import describe_non_mapping, suggest_profile, validate_model
 
 HOST_PROGRAMS: Final = (
@@ -207,7 +208,7 @@ class Settings(BaseModel):
     cpus: float | None = Field(None, gt=0, le=65536)
     """CPUs to allocate in total; None: those of this host."""
 
-    memory_bytes: int | None = Field(None, gt=0, le=2**60)
+    memory_bytes: Bytes | None = Field(None, gt=0, le=2**60)
     """Memory to allocate in total, bytes; None: nine tenths of this host's."""
 
     base: str | None = None
@@ -241,7 +242,7 @@ class Settings(BaseModel):
     packages: PackagesSettings = PackagesSettings()
     """Where the packages of jobs come from, and what a job may have."""
 
-    log_quota_bytes: int = Field(256 * 1024**2, ge=1024**2)
+    log_quota_bytes: Bytes = Field(256 * 1024**2, ge=1024**2)
     """Disk space of one attempt's log; the middle of a longer log is removed."""
 
     observe_every_s: float = Field(1.0, ge=0.05, le=60)
@@ -269,25 +270,25 @@ class Settings(BaseModel):
     sessions_per_user: int = Field(32, ge=0, le=1000)
     """Commands, terminals and forwarded connections of one user inside of jobs at a time; 0: none."""
 
-    session_bytes_per_s: float | None = Field(64 * 1024**2, ge=1024)
+    session_bytes_per_s: Annotated[float, BeforeValidator(written_size)] | None = Field(64 * 1024**2, ge=1024)
     """Bytes a second of all sessions of one user, in both directions, on average; None: no limit."""
 
     requests_per_s: float | None = Field(100.0, ge=1)
     """Requests of one user a second, on average; more are refused with 429.  None: no limit."""
 
-    submission_bytes: int | None = Field(32 * 1024**2, ge=1024**2)
+    submission_bytes: Bytes | None = Field(32 * 1024**2, ge=1024**2)
     """Size of the job files of one submission; the jobs of a matrix share what is equal; None: no limit."""
 
-    job_file_bytes_per_user: int | None = Field(128 * 1024**2, ge=1024**2)
+    job_file_bytes_per_user: Bytes | None = Field(128 * 1024**2, ge=1024**2)
     """Size of the job files of one user's unfinished jobs, which are in memory; None: no limit."""
 
-    code_bytes: int | None = Field(200 * 1024**2, ge=1024)
+    code_bytes: Bytes | None = Field(200 * 1024**2, ge=1024)
     """Size of the code of one job, which is kept at its submission; None: no limit."""
 
     code_files: int = Field(50_000, ge=1, le=1_000_000)
     """Files and directories in the code of one job."""
 
-    code_bytes_per_user: int | None = Field(10 * 1024**3, ge=1024)
+    code_bytes_per_user: Bytes | None = Field(10 * 1024**3, ge=1024)
     """Size of all code that is kept for one user's jobs; equal files count once; None: no limit."""
 
     notify: tuple[NotificationRule, ...] = Field((), max_length=16)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from runner.base.textfile import quoted
+from runner.files.types import Bytes
 
 GIB = 1024**3
 
@@ -59,7 +60,7 @@ class PackagesSettings(BaseModel):
     credentials: str | None = None
     """A file in the format of netrc(5) with the passwords of indexes; no user can read it."""
 
-    keep_bytes: int | None = Field(64 * GIB, ge=0)
+    keep_bytes: Bytes | None = Field(64 * GIB, ge=0)
     """Disk space of images with packages; the least recently used ones go, none that a job needs.  Null: all
     are kept."""
 
@@ -78,5 +79,5 @@ class PackagesSettings(BaseModel):
     time_limit_s: float = Field(600.0, ge=1, le=86400)
     """How long one resolution or one download may take, in seconds."""
 
-    memory_bytes: int = Field(4 * GIB, ge=256 * 1024**2)
+    memory_bytes: Bytes = Field(4 * GIB, ge=256 * 1024**2)
     """Address space of one resolution or one download."""

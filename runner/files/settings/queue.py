@@ -233,6 +233,13 @@ def _classes() -> dict[str, ClassSettings]:
     }
 
 
+def _over(shipped: object, written: object) -> object:
+    """Return what is written, with what it leaves out, at any depth."""
+    if not (isinstance(shipped, Mapping) and isinstance(written, Mapping)):
+        return written
+    return {**shipped, **{name: _over(shipped.get(name), each) for name, each in written.items()}}
+
+
 class QueueSettings(ClosedModel):
     """The order of the queue, and the limits of users and groups."""
 
@@ -241,7 +248,8 @@ class QueueSettings(ClosedModel):
     job is preempted for one of the same class.  The others exist for comparisons."""
 
     classes: dict[Named, ClassSettings] = Field(default_factory=_classes)
-    """All priority classes by name; ``normal`` is required and the default of jobs."""
+    """Priority classes by name, on top of the shipped ones: what an entry leaves out is that of the shipped
+    class of its name, and null leaves out that class.  ``normal`` is the default of jobs, and stays."""
 
     backfill: bool = True
     """Whether a job may start before earlier jobs if it delays none of them."""
@@ -291,12 +299,27 @@ class QueueSettings(ClosedModel):
     timezone: str | None = None
     """The time zone of times in pending reasons; null: that of this machine."""
 
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _merge(cls, written: object) -> object:
+        if not isinstance(written, Mapping):
+            return written
+        shipped = {name: each.model_dump() for name, each in _classes().items()}
+        merged = {name: _over(shipped.get(name, {}), each) for name, each in {**shipped, **written}.items()}
+        return {name: each for name, each in merged.items() if each is not None}
+
     @field_validator("classes")
     @classmethod
     def _complete(cls, classes: Mapping[str, ClassSettings]) -> Mapping[str, ClassSettings]:
         if _USUAL not in classes:
-            raise ValueError(f"has no {_USUAL}, the class of jobs that name none; add it")
+            raise ValueError(f"{_USUAL} must stay, as the class of jobs that name none")
         return classes
+
+    def shipped_classes(self) -> tuple[str, ...]:
+        """Return the classes that are as they are shipped, if others are not."""
+        shipped = _classes()
+        kept = tuple(name for name, each in self.classes.items() if each == shipped.get(name))
+        return () if self.classes == shipped else kept
 
     @field_validator("half_life", "unknown")
     @classmethod

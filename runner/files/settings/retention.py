@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from runner.files.settings.queue import Days
+from runner.files.types import Bytes
 
 
 class RetentionSettings(BaseModel):
@@ -15,7 +16,7 @@ class RetentionSettings(BaseModel):
     age: Days | None = None
     """Removed so long after the end of the job."""
 
-    bytes_per_user: Annotated[int, Field(ge=0)] | None = None
+    bytes_per_user: Annotated[Bytes, Field(ge=0)] | None = None
     """Size of the run directories of one user's ended jobs; the oldest are removed first."""
 
     count_per_user: Annotated[int, Field(ge=0)] | None = None

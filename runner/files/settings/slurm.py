@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from runner.base.textfile import quoted
+from runner.files.types import Bytes
 
 RESERVED: Final = frozenset(
     {
@@ -47,7 +48,7 @@ class LocalRoom(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpus: float = Field(gt=0)
-    memory_bytes: int = Field(gt=0)
+    memory_bytes: Bytes = Field(gt=0)
 
 
 class SlurmSettings(BaseModel):

@@ -1,7 +1,9 @@
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 from structlog.testing import capture_logs
 
 from runner.base.errors import UsageError
@@ -22,6 +24,34 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert (known.executor, known.root_jobs_run_as.uid) == ("process", 7)
     path.write_text("")
     assert load_settings(path) == Settings()
+
+
+def _fields(model: type[BaseModel], section: str = "") -> Iterator[str]:
+    """Yield the fields of settings that are sizes in bytes."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _fields(field.annotation, f"{section}{name}.")
+        elif "bytes" in name:
+            yield f"{section}{name}"
+
+
+def test_every_size_may_have_a_unit_as_in_job_files(tmp_path: Path) -> None:
+    fields = [*_fields(Settings), "slurm.local.memory_bytes"]
+    assert len(fields) >= 13
+    for field in fields:
+        section, _, name = field.rpartition(".")
+        text = f"{name}: 1.5GiB" + ("}" if section else "")
+        for part in reversed(section.split(".") if section else []):
+            text = f"{part}: {{cpus: 1, {text}" if part == "local" else f"{part}: {{{text}"
+        path = tmp_path / "settings.yaml"
+        path.write_text(text + "}" * (text.count("{") - text.count("}")) + "\n")
+        value: object = load_settings(path)
+        for part in field.split("."):
+            value = getattr(value, part)
+        assert value == 1536 * 1024**2, field
+        path.write_text(path.read_text().replace("1.5GiB", "1.5 parsecs"))
+        with pytest.raises(UsageError, match="must be a size such as"):
+            load_settings(path)
 
 
 def test_a_pipe_in_place_of_the_settings_is_refused(tmp_path: Path) -> None:

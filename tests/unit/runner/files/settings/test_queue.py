@@ -1,12 +1,13 @@
 """The settings of the queue: closed, with reasons, and the same defaults as the rules."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from runner.base.errors import UsageError
-from runner.core.scheduler.config import Quota, SchedulerConfig, SchedulingOrder
+from runner.core.scheduler.config import DEFAULT_CLASSES, Quota, SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.snapshot import Maintenance
 from runner.files.settings.model import Settings, load_settings
 from runner.files.settings.queue import QueueSettings
@@ -49,12 +50,23 @@ def test_everything_that_is_said_reaches_the_rules(tmp_path: Path) -> None:
         Quota(jobs=9),
     )
     assert rules.quotas.for_group("vision") == Quota(jobs=1)
-    assert [(each.name, each.rank, each.starvation_limit_s) for each in rules.classes] == [
-        ("normal", 1, 3 * 86400),
-        ("night", 0, 30 * 86400),
-    ]
+    classes = {each.name: (each.rank, each.starvation_limit_s) for each in rules.classes}
+    assert (classes["normal"], classes["night"]) == ((1, 3 * 86400), (0, 30 * 86400))
     wanted = rules.preemption
     assert (wanted.min_gain, wanted.grace_s, wanted.min_runtime_s, wanted.max_preemptions) == (2, 90, 3600, 0)
+
+
+def test_a_class_that_is_named_changes_that_one_and_leaves_the_others(tmp_path: Path) -> None:
+    shipped = {each.name: each for each in DEFAULT_CLASSES}
+    queue = read(
+        tmp_path, "{classes: {night: {rank: 2}, interactive: {user_quota: {devices: 1}}, idle: null}}"
+    )
+    found = {each.name: each for each in queue.rules().classes}
+    assert found.keys() == shipped.keys() - {"idle"} | {"night"}
+    assert (found["normal"], found["urgent"]) == (shipped["normal"], shipped["urgent"])
+    assert found["interactive"] == replace(shipped["interactive"], user_quota=Quota(devices=1, jobs=2))
+    assert queue.shipped_classes() == ("normal", "urgent")
+    assert read(tmp_path, "{}").shipped_classes() == ()
 
 
 def test_a_maintenance_is_a_time_with_a_reason(tmp_path: Path) -> None:
@@ -76,11 +88,12 @@ def test_the_time_is_told_by_the_clock_of_the_site(tmp_path: Path) -> None:
     [
         ("{orders: fair}", 'queue.orders: unknown field; did you mean "order"?'),
         ("{order: best}", 'queue.order: must be one of "fair", "attained", "fifo", "priority" or "sjf"'),
+        ("{classes: {normal: null}}", "queue.classes: normal must stay, as the class of jobs that name none"),
+        ("{classes: {night: {}}}", "queue.classes.night.rank: is required"),
         (
-            "{classes: {a: {rank: 1}}}",
-            "queue.classes: has no normal, the class of jobs that name none; add it",
+            "{classes: {interactive: {rnak: 1}}}",
+            "queue.classes.interactive.rnak: unknown field; did you mean",
         ),
-        ("{classes: {normal: {}}}", "queue.classes.normal.rank: is required"),
         ("{half_life: 7}", 'queue.half_life: needs a unit: did you mean "7d", "7h", "7m" or "7s"?'),
         ("{switching: {levels: []}}", "queue.switching.levels: must have 1 to 8 limits, or be null"),
         ("{switching: {levels: [0s, 1h]}}", "queue.switching.levels: a limit must be more than 0s"),

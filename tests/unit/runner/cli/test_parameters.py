@@ -1,0 +1,53 @@
+"""Values of options that several commands share."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+import pytest
+
+from runner.cli.parameters import time_ahead
+
+NOW_S = 1774742400.0  # 2026-03-29 00:00 UTC, an hour before the clocks of Berlin go forward
+
+
+@pytest.fixture(autouse=True)
+def _in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    monkeypatch.setattr(time, "time", lambda: NOW_S)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def told(text: str | None) -> str | None:
+    return time_ahead(click.Context(click.Command("x")), click.Option(["--not-before"]), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("22:00", "2026-03-29T22:00:00+02:00"),
+        ("1:30", "2026-03-29T01:30:00+01:00"),
+        ("01:00", "2026-03-30T01:00:00+02:00"),  # it is one o'clock now
+        ("00:59", "2026-03-30T00:59:00+02:00"),
+        ("+2h", "2026-03-29T04:00:00+02:00"),
+        ("+90m", "2026-03-29T03:30:00+02:00"),
+        ("+1h30m", "2026-03-29T03:30:00+02:00"),
+        ("2030-01-31T18:00:00+01:00", "2030-01-31T18:00:00+01:00"),
+        ("tomorrow", "tomorrow"),  # refused by the daemon
+        (None, None),
+    ],
+)
+def test_a_time_of_the_day_and_a_duration_from_now_are_moments(text: str | None, moment: str | None) -> None:
+    assert told(text) == moment
+    if moment and "T" in moment:
+        assert datetime.fromisoformat(moment).tzinfo is not None
+
+
+@pytest.mark.parametrize("text", ["+2", "+", "+h", "+-1h"])
+def test_a_duration_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        told(text)

@@ -23,6 +23,7 @@ class Effort:
     posts: int = 100
     waiting: int = 300
     queued: int = 5_000
+    hostile_waiting: int = 4_000
     listed: int = 10_000
     followers: int = 200
     first_lines: int = 12
@@ -64,6 +65,7 @@ QUICK: Final = Effort(
     posts=10,
     waiting=20,
     queued=20,
+    hostile_waiting=20,
     listed=30,
     followers=3,
     first_lines=1,

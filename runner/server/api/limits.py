@@ -1,7 +1,7 @@
 """How much of the daemon one person may take a second: requests, and bytes of sessions.
 
-What is over is refused with 429 and the time after which to ask again, before anything is done for it; the
-bytes of a session wait.  The daemon's own user has no limit: it could stop the daemon as well.
+What is over waits.  A request that would wait for long is refused with 429 and the time after which to ask
+again, before anything is done for it.  The daemon's own user has no limit: it could stop the daemon as well.
 """
 
 import asyncio
@@ -18,6 +18,9 @@ from runner.server.api.peer import peer_uid, too_many
 
 BURST_S: Final = 4.0
 """What a person has not taken for so long may be taken at once."""
+
+LONGEST_WAIT_S: Final = 1.0
+"""A request that would wait longer is refused after this time; sooner, its client would only ask again."""
 
 MOST_KNOWN: Final = 4096
 """People whose use is remembered; it is forgotten after ``BURST_S`` anyway."""
@@ -48,21 +51,22 @@ class Pace:
 
 
 class RequestLimit:
-    """Middleware that refuses the requests of a person who asks too often; sessions begin a little later."""
+    """Middleware that lets the requests of a person who asks too often wait, and refuses what is too much."""
 
     def __init__(self, app: Application, settings: Callable[[], Settings]) -> None:
         self._app, self._settings = app, settings
         self._pace = Pace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request on in time, or refuse it."""
         uid = peer_uid(scope["client"])
         person, per_s = SUBORDINATE_IDS.person(uid), self._settings().requests_per_s
         if per_s is None or not is_limited(uid):
             await self._app(scope, receive, send)
             return
         wait_s = self._pace.wait_s(person)
-        if wait_s and scope["type"] == "http":
+        if wait_s > LONGEST_WAIT_S and scope["type"] == "http":
+            await asyncio.sleep(LONGEST_WAIT_S)
             await _refuse(
                 send, f"uid {person} asks more than {per_s:g} times a second (requests_per_s)", wait_s
             )

@@ -11,7 +11,7 @@ import pytest
 
 from runner.files.settings.model import Settings
 from runner.server.api import limits
-from runner.server.api.limits import BURST_S, Pace, RequestLimit
+from runner.server.api.limits import BURST_S, LONGEST_WAIT_S, Pace, RequestLimit
 from runner.server.api.sessions import SessionRoutes
 
 ANN, BOB = os.geteuid() + 1, os.geteuid() + 2
@@ -57,15 +57,16 @@ class Gate:
         return said
 
 
-def test_who_asks_too_often_is_refused_with_the_time_to_wait_and_nobody_else_is(
+def test_who_asks_too_often_waits_and_is_refused_in_the_end_and_nobody_else_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = Gate(monkeypatch, 2.0)
     answers = [gate.ask(ANN) for _ in range(100)]
-    assert gate.served == 2 * BURST_S + 1
+    assert gate.served == 2 * (BURST_S + LONGEST_WAIT_S) + 1
+    assert gate.slept[: gate.served + 1] == [0] * 9 + [0.5, 1.0, LONGEST_WAIT_S]
     head, body = answers[-1]
     assert head["status"] == 429
-    assert dict(head["headers"])[b"retry-after"] == b"1"
+    assert dict(head["headers"])[b"retry-after"] == b"2"
     error = json.loads(body["body"])["error"]
     assert error["message"] == f"uid {ANN} asks more than 2 times a second (requests_per_s); try again"
     assert gate.ask(BOB) == []
@@ -80,7 +81,7 @@ def test_a_session_of_who_asks_too_often_begins_a_little_later(monkeypatch: pyte
     served = gate.served
     assert gate.ask(ANN, "websocket") == []
     assert gate.served == served + 1
-    assert gate.slept[-1] == 0.5
+    assert gate.slept[-1] == 1.5
 
 
 @pytest.mark.parametrize(("uid", "per_s"), [(os.geteuid(), 2.0), (ANN, None)])

@@ -227,7 +227,7 @@ def _times(lines: Lines) -> tuple[dict[int, float], dict[int, float]]:
 class Replay:
     """Carries the alternatives out, with the commands that a user would type."""
 
-    def __init__(self, demo: Any, folder: Path) -> None:  # noqa: ANN401  (the module of the demo)
+    def __init__(self, demo: Any, folder: Path) -> None:
         self._demo = demo
         self._folder = folder
 
@@ -301,7 +301,7 @@ class Replay:
         return datetime.now().astimezone().timestamp(), seen[0]
 
 
-def replay(demo: Any, folder: Path) -> bool:  # noqa: ANN401  (the module of the demo)
+def replay(demo: Any, folder: Path) -> bool:
     """Show what was told and what this machine measures; return whether the verdicts were right."""
     print("=== gogooku3 at 84 % of the validation bar, by the figures of its report")
     for line in told():

@@ -341,7 +341,7 @@ class Stage:
             sys.exit(f"screenshots: {picture} is larger than {MOST_BYTES} bytes")
 
 
-def until(look: Any, what: str) -> None:  # noqa: ANN401
+def until(look: Any, what: str) -> None:
     """Wait up to a minute until a condition is true."""
     deadline = time.monotonic() + 60
     while not look():

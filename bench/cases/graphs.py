@@ -72,7 +72,7 @@ def made(stocks: int) -> dict[str, Any]:
     return found
 
 
-def look(workload: Any, graphs: int) -> None:  # noqa: ANN401 - torch is imported late
+def look(workload: Any, graphs: int) -> None:
     """Take the graphs of the last held-out day, one for each group of stocks."""
     import torch
 
@@ -80,7 +80,7 @@ def look(workload: Any, graphs: int) -> None:  # noqa: ANN401 - torch is importe
     workload.source.graphs.of(torch.arange(graphs) * days + days - 1, validating=True)
 
 
-def validate(workload: Any) -> None:  # noqa: ANN401 - as above
+def validate(workload: Any) -> None:
     """Evaluate one held-out batch."""
     import torch
 

@@ -26,7 +26,7 @@ class Module(pl.LightningModule):
 
     def configure_gradient_clipping(
         self,
-        optimizer: Any,  # noqa: ANN401 - Lightning's own wrapper
+        optimizer: Any,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Log(pl.Callback):
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
-        outputs: Any,  # noqa: ANN401 - what training_step returned, wrapped
+        outputs: Any,
         batch: Batch,
         batch_idx: int,
     ) -> None:

@@ -102,7 +102,7 @@ def prepare_training(setup: Setup, gate: StepGate) -> TrainingParts:
 class GatedSource:
     """A source of batches that passes the gate before each batch."""
 
-    def __init__(self, source: Any, gate: StepGate) -> None:  # noqa: ANN401 - jobs.workloads.protocol.Source, and more
+    def __init__(self, source: Any, gate: StepGate) -> None:
         self._source, self._gate = source, gate
         self.held_out = source.held_out
         self.resident_bytes = source.resident_bytes

@@ -27,7 +27,7 @@ def save(draw: Draw, path: Path, size: tuple[float, float] = (9, 5)) -> str:
 def epochs(series: Mapping[str, Sequence[float]], title: str) -> Draw:
     """Return what draws series by epoch, with an axis that starts at zero: no slope is exaggerated."""
 
-    def draw(paper: Any) -> None:  # noqa: ANN401
+    def draw(paper: Any) -> None:
         axes = paper.add_subplot()
         for label, values in series.items():
             axes.plot(range(1, len(values) + 1), values, marker=".", label=label)
@@ -40,7 +40,7 @@ def epochs(series: Mapping[str, Sequence[float]], title: str) -> Draw:
 def means(days: Mapping[str, Mapping[str, Sequence[float]]], label: str, title: str) -> Draw:
     """Return what draws the means of each day's queues as bars, with the value of each."""
 
-    def draw(paper: Any) -> None:  # noqa: ANN401
+    def draw(paper: Any) -> None:
         paper.suptitle(title, fontsize=9)
         heights = [len(queues) for queues in days.values()]
         axes_of = paper.subplots(len(days), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]

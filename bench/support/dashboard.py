@@ -117,7 +117,7 @@ def browser(shown: Dashboard) -> Iterator[Any]:
         opened.close()
 
 
-def time_painting(page: Any, address: str, curves: int = 0) -> Callable[[], float]:  # noqa: ANN401
+def time_painting(page: Any, address: str, curves: int = 0) -> Callable[[], float]:
     """Return what measures the seconds from the navigation to the end of painting."""
 
     def measure() -> float:

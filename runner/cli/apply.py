@@ -221,7 +221,7 @@ def _checkpoint(facts: Mapping[str, Any]) -> str:
 
 def _format_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows as lines below their column names; lines are not limited in width."""
-    from runner.cli.table import UNLIMITED, format_table, make_table  # noqa: PLC0415  loads dataclasses
+    from runner.cli.table import UNLIMITED, format_table, make_table
 
     return format_table(make_table(columns, rows), UNLIMITED)
 

@@ -61,7 +61,7 @@ def say(text: str) -> None:
 
 def say_json(answer: object) -> None:
     """Print one object on one line."""
-    import json  # noqa: PLC0415  not every command needs it
+    import json
 
     click.echo(json.dumps(answer, separators=(",", ":")))
 
@@ -76,9 +76,9 @@ def leave_with_reader() -> None:
 
     A terminal that closes sends SIGHUP, but that may be ignored, as by ``nohup``.
     """
-    import select  # noqa: PLC0415  only who follows something needs these
-    from stat import S_ISFIFO  # noqa: PLC0415
-    from threading import Thread  # noqa: PLC0415
+    import select
+    from stat import S_ISFIFO
+    from threading import Thread
 
     output = sys.__stdout__
     if output is None or output is not sys.stdout:

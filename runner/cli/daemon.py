@@ -89,7 +89,7 @@ def serve(
     systemctl enable --now runner
     """  # noqa: D301  click wants the character
     if apparmor_profile:
-        from runner.files.settings.model import APPARMOR_PROFILE  # noqa: PLC0415  pydantic: only this option pays
+        from runner.files.settings.model import APPARMOR_PROFILE
 
         click.echo(APPARMOR_PROFILE.read_text(encoding="utf-8"), nl=False)
         return
@@ -99,7 +99,7 @@ def serve(
     remove_unknown(os.environ)  # before libraries that read the environment are loaded
     gc.disable()  # nothing loaded here can be freed, and collection takes a fifth of the start
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # structlog would load it; nothing is drawn
-    from runner.server.main import serve as be_the_daemon  # noqa: PLC0415  loads everything
+    from runner.server.main import serve as be_the_daemon
 
     socket = socket or (None if state_dir else os.environ.get("RUNNER_SOCKET"))
     click.get_current_context().exit(be_the_daemon(socket, state_dir, settings))
@@ -165,6 +165,6 @@ def unit(python: str) -> str:
 
 
 def own_version() -> str:
-    from importlib.metadata import version as of  # noqa: PLC0415  slow; only asked for here
+    from importlib.metadata import version as of
 
     return of("gpu-job-runner")

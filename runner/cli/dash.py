@@ -43,8 +43,8 @@ def dash(*, listen: str | None, read_only: bool, proxied: str | None, opens: boo
     prints a link that works once. On a server that others use, too, it listens at a socket that only you
     may open, and prints the line of ssh that carries it to your own computer.
     """
-    from runner.dashboard.listen import listening, parse_address, usual_address  # noqa: PLC0415  loads a server
-    from runner.dashboard.serve import make_access, serve  # noqa: PLC0415  the same
+    from runner.dashboard.listen import listening, parse_address, usual_address
+    from runner.dashboard.serve import make_access, serve
 
     if proxied is not None and not read_only:
         raise UsageError("--behind-proxy: needs --read-only, because everybody behind the proxy acts as you")
@@ -69,7 +69,7 @@ def _tell(
 
     Everybody on the machine can read the arguments of a browser, so it gets a file with the link.
     """
-    from runner.dashboard.listen import FORWARDED_PORT  # noqa: PLC0415  loaded by now
+    from runner.dashboard.listen import FORWARDED_PORT
 
     query = f"{access.place}/login?ticket={access.new_ticket()}" if access.needs_login else "/"
     if address.path is not None:

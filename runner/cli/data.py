@@ -72,9 +72,9 @@ def prepare(*, names: tuple[str, ...]) -> None:
     Prints the source and the licence of each. After an interruption, a data set is either complete or
     absent.
     """
-    from runner.adapters.datasets.store import Download  # noqa: PLC0415  only this command pays for it
-    from runner.adapters.datasets.store import prepare as make  # noqa: PLC0415
-    from runner.files.settings.model import load_settings  # noqa: PLC0415
+    from runner.adapters.datasets.store import Download
+    from runner.adapters.datasets.store import prepare as make
+    from runner.files.settings.model import load_settings
 
     home, fetch = _state_dir(), Download(sys.executable, load_settings(None).ca_file)
     for chosen in (DATA_SETS[name] for name in dict.fromkeys(names)):
@@ -106,7 +106,7 @@ def show(*, name: str, as_json: bool) -> None:
 @the_names
 def remove(*, names: tuple[str, ...]) -> None:
     """Remove prepared data sets; jobs that name them fail until they are prepared again."""
-    from runner.adapters.datasets.store import remove as take_away  # noqa: PLC0415  only this command pays for it
+    from runner.adapters.datasets.store import remove as take_away
 
     home = _state_dir()
     missing = [name for name in dict.fromkeys(names) if not take_away(home, name)]
@@ -139,7 +139,7 @@ def tokenize(*, texts: tuple[Path, ...], output: Path, vocabulary: int) -> None:
     It is a byte-pair encoding over bytes, which writes every text. It is trained on this machine, without a
     daemon, with the package tokenizers.
     """
-    from runner.adapters.datasets.tokenizer import train_tokenizer  # noqa: PLC0415  only this command pays for it
+    from runner.adapters.datasets.tokenizer import train_tokenizer
 
     made = train_tokenizer(texts, output, vocabulary)
     say(f"{output}: {made.tokens:,} tokens, from {made.files} file(s) of {made.bytes:,} bytes")
@@ -179,7 +179,7 @@ def _megabytes(chosen: DataSet) -> str:
 
 
 def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
-    from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
+    from runner.cli.table import make_table, print_table
 
     cells = [(each.name, "yes" if ready else "-", _megabytes(each), each.title) for each, ready in rows]
     print_table(make_table(COLUMNS, cells))
@@ -187,7 +187,7 @@ def _print_table(rows: list[tuple[DataSet, bool]]) -> None:
 
 def _print_owners() -> None:
     """Print which real data each workload can have here, and what its owner would bring."""
-    from runner.cli.table import make_table, print_table  # noqa: PLC0415  as above
+    from runner.cli.table import make_table, print_table
 
     say("")
     print_table(make_table(OWNER_COLUMNS, [(each.workload, each.here, each.owners) for each in OWNERS]))

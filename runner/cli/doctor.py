@@ -34,10 +34,10 @@ def doctor(*, tried: str | None, as_json: bool) -> None:
     Each line is a finding: ok, warning, problem, unknown or absent, what was looked at, the fact, and the
     next step. In a pipe, tabs separate these. The exit code is 4 if there is a problem.
     """
-    from runner.client.autostart import state_dir  # noqa: PLC0415  only this command pays for it
-    from runner.core.doctor import Verdict, examine  # noqa: PLC0415
-    from runner.files.settings.model import load_settings  # noqa: PLC0415
-    from runner.server.doctor import collect  # noqa: PLC0415
+    from runner.client.autostart import state_dir
+    from runner.core.doctor import Verdict, examine
+    from runner.files.settings.model import load_settings
+    from runner.server.doctor import collect
 
     settings = load_settings(None)
     machine = collect(Path(state_dir(os.environ, os.geteuid())), settings)
@@ -52,8 +52,8 @@ def doctor(*, tried: str | None, as_json: bool) -> None:
 
 def _tries(machine: Machine, settings: Settings, image: str) -> Iterator[Finding]:
     """Yield what came of the image on each GPU, or on the CPU where there is none."""
-    from runner.adapters.docker.doctor import TriedDevice, try_image  # noqa: PLC0415
-    from runner.core.doctor import EngineFacts, choose_injection  # noqa: PLC0415
+    from runner.adapters.docker.doctor import TriedDevice, try_image
+    from runner.core.doctor import EngineFacts, choose_injection
 
     how = choose_injection(machine.engine or EngineFacts(), machine.injection).how
     devices: list[TriedDevice | None] = [

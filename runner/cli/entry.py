@@ -14,10 +14,10 @@ def main() -> None:
     end_at_interrupts()
     gc.disable()  # what is imported stays: to look for garbage in it takes as long as some of the imports
     if sys.argv[1:2] == ["exec"]:
-        from runner.cli.plain_exec import run_plain  # noqa: PLC0415  what other commands need not load
+        from runner.cli.plain_exec import run_plain
 
         run_plain(sys.argv[2:])
-    from runner.cli.main import main as run  # noqa: PLC0415  the point of this module
+    from runner.cli.main import main as run
 
     gc.enable()
     run()

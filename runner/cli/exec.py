@@ -33,7 +33,7 @@ def exec_(job: str, command: tuple[str, ...], *, has_input: bool, on_terminal: b
         raise click.UsageError("name a command behind --")
     client = find_or_start(complain)
     if on_terminal:
-        from runner.cli.terminal import use  # noqa: PLC0415  what needs no terminal need not wait for it
+        from runner.cli.terminal import use
 
         sys.exit(use(client, job, "exec", {"argv": words, "term": os.environ.get("TERM", "")}))
     sys.exit(run_command(client, job, words, has_input=has_input))

@@ -228,7 +228,7 @@ def _view(*, as_json: bool) -> View:
     if as_json:
         return JsonView()
     if takes_escapes():
-        from runner.cli.live_progress import LiveView  # noqa: PLC0415  loads rich
+        from runner.cli.live_progress import LiveView
 
         return LiveView()
     return PlainView()

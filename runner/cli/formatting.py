@@ -266,7 +266,7 @@ def command_text(job: JobDetail) -> str:
     command = _of_file(job, "workload").get("command")
     if command is None:
         return ""
-    import shlex  # noqa: PLC0415  only this function needs it
+    import shlex
 
     return shlex.join(command)
 

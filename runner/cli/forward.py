@@ -43,7 +43,7 @@ def forward(job: str, port: tuple[int, int]) -> None:
     runner forward JOB 6006
     runner forward JOB 0:8888
     """  # noqa: D301  click wants the character
-    from runner.client.forward import Forwarder, listen  # noqa: PLC0415  not needed for --help
+    from runner.client.forward import Forwarder, listen
 
     inside, local = port
     with listen(local) as listener:

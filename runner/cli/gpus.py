@@ -66,7 +66,7 @@ def _print(devices: list[Device], *, as_json: bool) -> None:
         else:
             say_row(*plain_cells(device))
     if devices and not as_json and on_terminal():
-        from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
+        from runner.cli.table import make_table, print_table
 
         print_table(make_table(COLUMNS, [cells(device, time.time()) for device in devices], SPARE))
 

@@ -45,9 +45,9 @@ def bootstrap(*, tag: str, suite: str, mirror: str | None, as_json: bool) -> Non
 
     Needs debootstrap and root, or mmdebstrap. Builds look for the default tag first.
     """
-    from images.bootstrap import Bootstrap  # noqa: PLC0415  only this command pays for it
-    from images.bootstrap import bootstrap as make  # noqa: PLC0415
-    from images.log import BuildLog  # noqa: PLC0415
+    from images.bootstrap import Bootstrap
+    from images.bootstrap import bootstrap as make
+    from images.log import BuildLog
 
     settings = _settings()
     with _explained("base image"), BuildLog(settings.cache_dir / "bootstrap.log", complain) as log:
@@ -81,10 +81,10 @@ def build(
     "allowed_images: {NAME: NAME:latest}" into the settings, and jobs can say "image: NAME". The output
     of the build goes to standard error.
     """
-    from dataclasses import replace  # noqa: PLC0415  only this command pays for it
+    from dataclasses import replace
 
-    from images.store import ImageStore  # noqa: PLC0415
-    from runner.adapters.image_locks import choose_for_this_machine  # noqa: PLC0415
+    from images.store import ImageStore
+    from runner.adapters.image_locks import choose_for_this_machine
 
     if (requirements is None) != (name is None):
         raise click.UsageError("--with and --name go together")
@@ -98,7 +98,7 @@ def build(
         if requirements is None or name is None:
             facts = {"accelerator": accelerator, "id": image, "digest": store.digest(accelerator)}
         else:
-            from runner.cli.images_with import build_with  # noqa: PLC0415  as above
+            from runner.cli.images_with import build_with
 
             facts = build_with(image, accelerator, requirements, name, log)
         _answer(facts, as_json=as_json)
@@ -116,9 +116,9 @@ def lock(*, name: str, output: str | None) -> None:
     own), and the one of the other packages. The lock is written into the state directory, where the
     daemon finds it: a new image gets the newest CUDA that the driver and the GPUs can run.
     """
-    from pathlib import Path  # noqa: PLC0415  only this command pays for it
+    from pathlib import Path
 
-    from images.make_lock import make_lock  # noqa: PLC0415
+    from images.make_lock import make_lock
 
     settings = _settings()
     with _explained("lock"):
@@ -144,7 +144,7 @@ def show(*, image: str, as_json: bool) -> None:
     IMAGE is an accelerator, a name of allowed_images, a tag or an id. The image is asked in a container
     without a network. In a pipe, tabs separate the name and the version of each package.
     """
-    from runner.cli.images_with import show_image  # noqa: PLC0415  only this command pays for it
+    from runner.cli.images_with import show_image
 
     with _explained(f"image {image}"):
         show_image(image, as_json=as_json)
@@ -159,7 +159,7 @@ def list_images(*, as_json: bool) -> None:
     lock; one with packages that a user has built belongs to the uid in OWNER. In a pipe, tabs separate
     id, kind, accelerator, bytes, made (UTC), "current" or "-", and tags.
     """
-    from images.prune import list_images  # noqa: PLC0415  only this command pays for it
+    from images.prune import list_images
 
     settings = _settings()
     with _explained("images"):
@@ -180,7 +180,7 @@ def prune(*, dry_run: bool, as_json: bool) -> None:
     has a tag of yours or that allowed_images names. Images that you build FROM them stay.
     Base images stay. Wheels and logs stay too, in a directory that you can delete at any time.
     """
-    from images import prune as pruning  # noqa: PLC0415  only this command pays for it
+    from images import prune as pruning
 
     settings = _settings()
     act = pruning.find_unused if dry_run else pruning.prune
@@ -191,32 +191,32 @@ def prune(*, dry_run: bool, as_json: bool) -> None:
 
 def _settings() -> ImageSettings:
     """Return the settings of this user's daemon, with its directory, so that both use the same locks."""
-    from pathlib import Path  # noqa: PLC0415  as above
+    from pathlib import Path
 
-    from runner.client.autostart import state_dir  # noqa: PLC0415
-    from runner.files.settings.model import load_settings  # noqa: PLC0415
-    from runner.server.adapters import image_settings  # noqa: PLC0415
+    from runner.client.autostart import state_dir
+    from runner.files.settings.model import load_settings
+    from runner.server.adapters import image_settings
 
     return image_settings(Path(state_dir(os.environ, os.geteuid())), load_settings(None))
 
 
 def _indexes(settings: ImageSettings) -> Indexes:
     """Return the indexes of the operator for packages."""
-    from runner.files.settings.model import load_settings  # noqa: PLC0415  as above
-    from runner.server.packages import package_settings  # noqa: PLC0415
+    from runner.files.settings.model import load_settings
+    from runner.server.packages import package_settings
 
     return package_settings(settings.cache_dir.parent, load_settings(None)).indexes
 
 
 def _allowed() -> tuple[str, ...]:
     """Return the references of the images that the operator allows."""
-    from runner.files.settings.model import load_settings  # noqa: PLC0415  as above
+    from runner.files.settings.model import load_settings
 
     return tuple(load_settings(None).allowed_images.values())
 
 
 def _engine(settings: ImageSettings) -> Engine:
-    from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the SDK
+    from images.docker_engine import DockerEngine
 
     return DockerEngine(settings.engine_url)
 
@@ -224,8 +224,8 @@ def _engine(settings: ImageSettings) -> Engine:
 @contextmanager
 def _explained(thing: str, log: Path | None = None) -> Iterator[None]:
     """Convert the errors of ``images`` into messages for the user."""
-    from images.errors import BuildFailed, EngineForbidden, EngineUnavailable  # noqa: PLC0415  as above
-    from runner.base.errors import Refused  # noqa: PLC0415
+    from images.errors import BuildFailed, EngineForbidden, EngineUnavailable
+    from runner.base.errors import Refused
 
     try:
         yield
@@ -271,7 +271,7 @@ def _facts(row: ImageRow) -> dict[str, object]:
 
 def _moment(seconds: float) -> str | None:
     """Return a Unix time as text in UTC."""
-    from datetime import UTC, datetime  # noqa: PLC0415  only this command pays for it
+    from datetime import UTC, datetime
 
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}" if seconds else None
 
@@ -282,7 +282,7 @@ def _cells(row: ImageRow) -> tuple[object, ...]:
 
 
 def _print_table(rows: tuple[ImageRow, ...]) -> None:
-    from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
+    from runner.cli.table import make_table, print_table
 
     print_table(make_table(COLUMNS, [_table_cells(row) for row in rows]))
 

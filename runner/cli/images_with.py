@@ -85,7 +85,7 @@ def _find(reference: str) -> str:
 def _store() -> PackageStore:
     settings = load_settings(None)
     directory = Path(state_dir(os.environ, os.geteuid()))
-    from images.docker_engine import DockerEngine  # noqa: PLC0415  loads the engine's library
+    from images.docker_engine import DockerEngine
 
     return PackageStore(package_settings(directory, settings), lambda: DockerEngine(settings.engine))
 

@@ -43,7 +43,7 @@ def validate(files: tuple[str, ...], *, offline: bool, verbose: bool, as_json: b
 
 def _running_daemon() -> Client | None:
     """Return a client of the daemon that would get a submission, None if none answers."""
-    from runner.client.client import find  # noqa: PLC0415  sockets: only this command of the three needs them
+    from runner.client.client import find
 
     try:
         return find(complain)
@@ -54,9 +54,9 @@ def _running_daemon() -> Client | None:
 @click.command()
 def schema() -> None:
     """Print the JSON Schema of the job file, for editors."""
-    import json  # noqa: PLC0415  not every command needs it
+    import json
 
-    from runner.files.job.schema import job_schema  # noqa: PLC0415  pydantic: only what reads job files pays for it
+    from runner.files.job.schema import job_schema
 
     say(json.dumps(job_schema(), indent=2))
 
@@ -75,7 +75,7 @@ def init(file: Path, *, force: bool, training: bool) -> None:
     comments say how it resumes after a kill; Lightning, Hugging Face, PyTorch and torchrun are recognised.
     Otherwise it trains a small model.
     """
-    from runner.cli.proposal import propose  # noqa: PLC0415  parses sources: only this command pays for it
+    from runner.cli.proposal import propose
 
     proposal = None if training else propose(file.parent)
     text = TEMPLATE.read_text(encoding="utf-8") if proposal is None else proposal.text
@@ -173,7 +173,7 @@ def _read(file: str) -> bytes:
     Raises:
         FileError: the file cannot be read.
     """
-    from runner.cli.submit import STANDARD_INPUT, read  # noqa: PLC0415  the client: only this command pays for it
+    from runner.cli.submit import STANDARD_INPUT, read
 
     if not file:
         raise FileError(Path("''"), [Problem(None, "", "no file has an empty name; name a job file")])
@@ -186,10 +186,10 @@ def _checked(path: Path, text: bytes) -> tuple[tuple[JobFile, ...], list[str]]:
     Raises:
         FileError: the file, a path in it, or the policy that it names is invalid.
     """
-    from runner.adapters.host.paths import check_path  # noqa: PLC0415  as above
-    from runner.files import shell  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.files.job.load import parse_jobs  # noqa: PLC0415  as above
-    from runner.files.policy import job_policy as of_job  # noqa: PLC0415  pydantic: only this command pays for it
+    from runner.adapters.host.paths import check_path
+    from runner.files import shell
+    from runner.files.job.load import parse_jobs
+    from runner.files.policy import job_policy as of_job
 
     named = of_job.JobReferences(path.parent, check_path)
     jobs = parse_jobs(text, path, besides=named.problems).jobs

@@ -124,7 +124,7 @@ def list_jobs(  # noqa: PLR0913  one per option
         for job in jobs:
             say_json(job)
     elif on_terminal():
-        from runner.cli.job_tables import print_jobs  # noqa: PLC0415  only a terminal pays for it
+        from runner.cli.job_tables import print_jobs
 
         print_jobs(jobs, time.time(), chosen)
     else:
@@ -162,7 +162,7 @@ def show(job: str, *, as_json: bool) -> None:
     if as_json:
         say_json(detail)
     elif on_terminal():
-        from runner.cli.job_tables import print_job  # noqa: PLC0415  only a terminal pays for it
+        from runner.cli.job_tables import print_job
 
         print_job(detail, time.time())
         complain_of_failure(client, detail)

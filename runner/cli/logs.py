@@ -176,7 +176,7 @@ def _tell_end(job: JobSummary, ref: str) -> None:
     if job["state"] == "held":
         complain(f"{ref}: is held; runner release {ref} lets it go on, and runner policy explain says why")
     elif job["outcome"] not in {None, "succeeded"}:
-        from runner.cli.formatting import state_line  # noqa: PLC0415  most logs are not followed to such an end
+        from runner.cli.formatting import state_line
 
         complain(state_line(job))
 

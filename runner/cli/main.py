@@ -221,9 +221,9 @@ def _stands_somewhere() -> bool:
 
 def _meant(name: str) -> str:
     """Return the command that a word stands for: by its meaning in other tools, else by its letters."""
-    import difflib  # noqa: PLC0415  only a mistake pays for it
+    import difflib
 
-    from runner.cli.other_words import MEANINGS  # noqa: PLC0415  as above
+    from runner.cli.other_words import MEANINGS
 
     if (meant := MEANINGS.get(name.lower())) is not None:
         return f'; did you mean "{meant}"?'
@@ -233,7 +233,7 @@ def _meant(name: str) -> str:
 
 def _keep_the_near(error: click.UsageError) -> None:
     """Keep only the nearest of click's suggestions; leading dashes do not count as similarity."""
-    import difflib  # noqa: PLC0415  as above
+    import difflib
 
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         bare = {each.lstrip("-"): each for each in error.possibilities}
@@ -243,7 +243,7 @@ def _keep_the_near(error: click.UsageError) -> None:
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001  click
     if wanted:
-        from runner.cli.daemon import own_version  # noqa: PLC0415  only this option pays for it
+        from runner.cli.daemon import own_version
 
         click.echo(f"runner {own_version()}")
         ctx.exit()

@@ -134,7 +134,7 @@ def make_metrics_table(curves: dict[str, list[Row]]) -> Table:
 
 
 def _path(job: str) -> str:
-    from runner.client.http import quote_path  # noqa: PLC0415  the other commands of the client do the same
+    from runner.client.http import quote_path
 
     return f"/v1/jobs/{quote_path(job)}/curves"
 

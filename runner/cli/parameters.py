@@ -75,7 +75,7 @@ def check_refs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...
 
 def complete_names(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the job names that a running daemon knows; no daemon is started."""
-    from runner.client.client import job_names  # noqa: PLC0415  options are made without a client too
+    from runner.client.client import job_names
 
     return [CompletionItem(name) for name in job_names(COMPLETION_LIMIT_S) if name.startswith(begun)]
 
@@ -86,7 +86,7 @@ def seconds(ctx: click.Context, param: click.Parameter, given: str | None) -> fl
         return None
     if match := _ONE_UNIT.fullmatch(given):
         return float(match[1]) * UNIT_S[match[2]]
-    from runner.base.units import parse_duration  # noqa: PLC0415  what most people write has one unit
+    from runner.base.units import parse_duration
 
     try:
         return parse_duration(given).total_seconds()
@@ -106,7 +106,7 @@ def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> f
     if given is None:
         return None
     if "-" in given:
-        from datetime import datetime  # noqa: PLC0415  few commands are given a time
+        from datetime import datetime
 
         try:
             moment = datetime.fromisoformat(given)
@@ -131,7 +131,7 @@ def time_ahead(ctx: click.Context, param: click.Parameter, given: str | None) ->
     clock = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", given or "")
     if given is None or not (clock or given.startswith("+")):
         return given
-    from datetime import UTC, datetime, timedelta  # noqa: PLC0415  few commands are given a time
+    from datetime import UTC, datetime, timedelta
 
     now = datetime.fromtimestamp(time.time(), UTC)
     if not clock:

@@ -36,7 +36,7 @@ def run_plain(words: Sequence[str]) -> None:
         session = open_on(_connection(), job, "exec", {"argv": command, "input": has_input})
         code = use_command(session, has_input=has_input)
     except RunnerError as error:
-        from runner.cli.console import complain_of  # noqa: PLC0415  only an error pays for it
+        from runner.cli.console import complain_of
 
         code = complain_of(error)
     os._exit(code)  # nothing is buffered, and Python takes 5 ms to take itself apart
@@ -49,7 +49,7 @@ def _connection() -> socket:
             return connect(endpoint.socket)
         except NoDaemon:
             continue
-    from runner.client.client import find_or_start  # noqa: PLC0415  only an absence pays for it
+    from runner.client.client import find_or_start
 
     return connect(find_or_start(_tell).endpoint.socket)
 
@@ -66,7 +66,7 @@ def _is_plain_ref(job: str) -> bool:
 
 
 def _tell(line: str) -> None:
-    from runner.cli.console import complain  # noqa: PLC0415  only an absence pays for it
+    from runner.cli.console import complain
 
     complain(line)
     sys.stderr.flush()

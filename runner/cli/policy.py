@@ -48,8 +48,8 @@ def check(policies: tuple[str, ...], *, as_json: bool) -> None:
 @click.option("--merged", is_flag=True, help="Write out what it extends, in the order in which it is asked.")
 def show(policy_: str, *, merged: bool) -> None:
     """Print a policy with its comments, to start your own from; the default is "default"."""
-    from runner.files.policy.dump import dump_policy  # noqa: PLC0415  pydantic: only this command pays for it
-    from runner.files.policy.load import read_policy_source  # noqa: PLC0415  as above
+    from runner.files.policy.dump import dump_policy
+    from runner.files.policy.load import read_policy_source
 
     found = _policy(policy_)
     if merged:
@@ -80,7 +80,7 @@ def facts(*, as_json: bool) -> None:
     Tabs separate name, values, when the fact is known (E at the end of an attempt, W while it runs, C
     when a change is offered), meaning and source.
     """
-    from runner.files.policy.fact_table import rows  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy.fact_table import rows
 
     for name, values, moments, meaning, source in rows():
         if as_json:
@@ -93,9 +93,9 @@ def facts(*, as_json: bool) -> None:
 @policy.command()
 def schema() -> None:
     """Print the JSON Schema of the policy file, for editors."""
-    import json  # noqa: PLC0415  not every command needs it
+    import json
 
-    from runner.files.policy.schema import policy_schema  # noqa: PLC0415  as above
+    from runner.files.policy.schema import policy_schema
 
     say(json.dumps(policy_schema(), indent=2))
 
@@ -112,7 +112,7 @@ def explain(job: str, attempt: int | None, journals: tuple[Path, ...], *, as_jso
 
     Each rule is listed as true, false or unknown, with the fact that made it so.
     """
-    from runner.files.policy.journal import (  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy.journal import (
         explain_attempt,
         read_journals,
         select_records,
@@ -174,7 +174,7 @@ def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None
     each job goes to standard error. After the first different decision that starts an attempt, the rest
     is marked "?".
     """
-    from runner.files.policy.journal import (  # noqa: PLC0415  only this command pays for it
+    from runner.files.policy.journal import (
         read_journals,
         replay_to_json,
         simulate_journal,
@@ -192,27 +192,27 @@ def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None
 
 def _path(given: str) -> Path:
     """Return the file of a policy by name or path; local files take precedence over shipped ones."""
-    from runner.files.policy.load import PolicySource  # noqa: PLC0415  as above
+    from runner.files.policy.load import PolicySource
 
     path, shelf = Path(given), PolicySource()
     if given in shelf.names() and not path.is_file():
         return shelf.directory / f"{given}.yaml"
     if not path.exists() and "/" not in given and "." not in given:
-        from runner.files.policy.load import unknown_policy_error  # noqa: PLC0415  as above
+        from runner.files.policy.load import unknown_policy_error
 
         raise unknown_policy_error(given, shelf)
     return path
 
 
 def _policy(given: str) -> Policy:
-    from runner.files.policy.load import read_policy  # noqa: PLC0415  as above
+    from runner.files.policy.load import read_policy
 
     return read_policy(_path(given))
 
 
 def _check(given: str, *, as_json: bool) -> int:
     """Check one policy, print the result, and return the exit code."""
-    from runner.files.policy.job_policy import stored_digest  # noqa: PLC0415  as above
+    from runner.files.policy.job_policy import stored_digest
 
     try:
         found = _policy(given)
@@ -232,7 +232,7 @@ def _check(given: str, *, as_json: bool) -> int:
 
 def _test(found: Policy, path: Path, *, as_json: bool) -> int:
     """Test one file of cases, print the result, and return the exit code."""
-    from runner.files.policy.cases import read_cases, run_case  # noqa: PLC0415  as above
+    from runner.files.policy.cases import read_cases, run_case
 
     cases = read_cases(path)
     problems = [case.problem(fact) for case in cases for fact in run_case(found, case)]

@@ -20,7 +20,7 @@ COLUMNS: Final = ("SWITCH", "VALUE", "FROM", "WHY")
 
 
 def _complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    from runner.files.profiles.load import profile_names  # noqa: PLC0415  pydantic: only a shell that completes pays
+    from runner.files.profiles.load import profile_names
 
     return [CompletionItem(name) for name in profile_names(_directory()) if name.startswith(begun)]
 
@@ -41,7 +41,7 @@ def list_profiles(*, as_json: bool) -> None:
 
     In a pipe, tabs separate name, the profiles that it extends or "-", and its purpose.
     """
-    from runner.files.profiles.load import first_comment, profile_chain, profile_names  # noqa: PLC0415  as above
+    from runner.files.profiles.load import first_comment, profile_chain, profile_names
 
     directory = _directory()
     rows = [
@@ -93,7 +93,7 @@ def diff(*, one: str, other: str, as_json: bool) -> None:
 
     In a pipe, tabs separate the switch, its value in A and its value in B.
     """
-    from runner.files.profiles.load import ENVIRONMENT, ProfileSetting  # noqa: PLC0415  as above
+    from runner.files.profiles.load import ENVIRONMENT, ProfileSetting
 
     left, right = ({ENVIRONMENT: ProfileSetting({}), **_named(name)} for name in (one, other))
     differing = [switch for switch in left if left[switch].value != right[switch].value]
@@ -112,7 +112,7 @@ def diff(*, one: str, other: str, as_json: bool) -> None:
 
 
 def _directory() -> Path:
-    from jobs.contract import profiles_dir  # noqa: PLC0415  pydantic: only what reads profiles pays for it
+    from jobs.contract import profiles_dir
 
     return profiles_dir()
 
@@ -123,10 +123,10 @@ def _named(name: str) -> Mapping[str, ProfileSetting]:
     Raises:
         UsageError: no profile has that name, or its files are invalid.
     """
-    from runner.base.errors import UsageError  # noqa: PLC0415  as above
-    from runner.base.textfile import quoted  # noqa: PLC0415
-    from runner.files.profiles.load import ACCELERATORS, AUTO, load_profile, profile_names  # noqa: PLC0415
-    from runner.files.validation import suggest_profile  # noqa: PLC0415
+    from runner.base.errors import UsageError
+    from runner.base.textfile import quoted
+    from runner.files.profiles.load import ACCELERATORS, AUTO, load_profile, profile_names
+    from runner.files.validation import suggest_profile
 
     names = profile_names(_directory())
     if name == AUTO:
@@ -150,6 +150,6 @@ def _explained(said: ProfileSetting) -> dict[str, object]:
 
 
 def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
+    from runner.cli.table import make_table, print_table
 
     print_table(make_table(columns, rows))

@@ -80,7 +80,7 @@ def _readers() -> int | None:
     """
     if os.geteuid() != 0:
         return None
-    from runner.files.settings.model import load_settings  # noqa: PLC0415  loads pydantic, which others need not
+    from runner.files.settings.model import load_settings
 
     return load_settings(None).root_jobs_run_as.gid
 

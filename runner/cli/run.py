@@ -94,7 +94,7 @@ def split_words(ctx: click.Context, param: click.Parameter, given: str | None) -
     """Return the words of a text as a shell would split it."""
     if given is None:
         return ()
-    import shlex  # noqa: PLC0415  only this option needs it
+    import shlex
 
     try:
         return tuple(shlex.split(str(check_text(ctx, param, given))))
@@ -285,7 +285,7 @@ def find_requirements(code: str) -> str | None:
 
 def _has_project(path: str) -> bool:
     """Return whether a ``pyproject.toml`` is that of a project, and not only of tools."""
-    import tomllib  # noqa: PLC0415  not needed without one
+    import tomllib
 
     try:
         with open(path, "rb") as file:  # noqa: PTH123
@@ -364,7 +364,7 @@ def run(  # noqa: PLR0913  one per option
 
 def check_one_word(command: tuple[str, ...]) -> None:
     """Refuse a command in one pair of quotes, which no program is called; name the line that works."""
-    import shlex  # noqa: PLC0415  not needed for --help
+    import shlex
 
     word = command[0]
     if len(command) > 1 or not any(each.isspace() for each in word) or os.path.exists(word):  # noqa: PTH110
@@ -380,8 +380,8 @@ def tell_of_input() -> None:
     """Say that the job does not get what waits at standard input: a file, or what a pipe already holds."""
     if sys.stdin is None or sys.stdin.closed:
         return
-    import select  # noqa: PLC0415  only run and its like need these
-    from stat import S_ISFIFO, S_ISREG  # noqa: PLC0415
+    import select
+    from stat import S_ISFIFO, S_ISREG
 
     try:
         status = os.fstat(sys.stdin.fileno())
@@ -426,7 +426,7 @@ def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: boo
         text = yaml_text(line.fields()).encode()
         place = placed(os.path.join(here, SHOWN), text)  # noqa: PTH118
         return client.submit(place, text, None, dry_run=dry_run, shown=SHOWN)
-    from runner.cli.run_save import saved_file  # noqa: PLC0415  only --save pays for it
+    from runner.cli.run_save import saved_file
 
     with saved_file(line, save, here) as text:
         return client.submit(placed(save, text), text, None, dry_run=dry_run, shown=SHOWN)
@@ -434,7 +434,7 @@ def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: boo
 
 def _stay(client: Client, job: JobSummary, *, as_json: bool) -> int:
     """Print the output of a job until it ends, and return the exit code for its outcome."""
-    from runner.cli.run_follow import Follower  # noqa: PLC0415  only who stays pays for it
+    from runner.cli.run_follow import Follower
 
     name = job["name"]
     complain(f"{name}: submitted as {job['id']}")
@@ -454,7 +454,7 @@ def _typed_line() -> str:
 
     An interrupt that comes just before the wait ends it, too; ``input`` would wait for the next key first.
     """
-    import select  # noqa: PLC0415  only who is asked pays for it
+    import select
 
     here, there = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = signal.set_wakeup_fd(there, warn_on_full_buffer=False)

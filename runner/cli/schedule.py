@@ -54,7 +54,7 @@ def list_schedules(*, every: bool, as_json: bool) -> None:
     elif not rows:
         say("no schedules: a job file with the section schedule makes one, handed to runner submit")
     else:
-        from runner.cli.table import make_table, print_table  # noqa: PLC0415  only a terminal pays for it
+        from runner.cli.table import make_table, print_table
 
         print_table(make_table(COLUMNS, rows))
 

@@ -29,9 +29,9 @@ def check(file: Path | None, *, as_json: bool) -> None:
     printed, and on stderr a warning for each user, group, class and profile that does not exist here. The
     exit code is 2 if there is a problem. No daemon is asked or started.
     """
-    from runner.base.errors import UsageError  # noqa: PLC0415  only this command pays for it
-    from runner.base.textfile import FileError, one_line  # noqa: PLC0415  as above
-    from runner.files.settings.model import load_settings, settings_path  # noqa: PLC0415  as above
+    from runner.base.errors import UsageError
+    from runner.base.textfile import FileError, one_line
+    from runner.files.settings.model import load_settings, settings_path
 
     shown = one_line(str(file or settings_path()))
     try:
@@ -71,7 +71,7 @@ def reload_(*, as_json: bool) -> None:
     Only root and the daemon's own user may. A file with a mistake changes nothing: exit code 2. Settings
     that need a restart of the daemon are named, and keep their values.
     """
-    from runner.base.textfile import one_line  # noqa: PLC0415  as above
+    from runner.base.textfile import one_line
 
     answer = find_running(complain).post("/v1/settings/reload", {})
     if as_json:

@@ -85,11 +85,11 @@ def simulate(  # noqa: PLR0913  one for each option
     best), the jobs that never started, and, if fifo is among the orders, the jobs that ended later than
     with fifo.
     """
-    from runner.cli import simulate_chart  # noqa: PLC0415  as above
-    from runner.core.scheduler.simulator import Site  # noqa: PLC0415  as above
-    from runner.services.simulation import formats  # noqa: PLC0415  only this command pays for it
-    from runner.services.simulation import run as simulation  # noqa: PLC0415  as above
-    from runner.services.simulation import trace as traces  # noqa: PLC0415  as above
+    from runner.cli import simulate_chart
+    from runner.core.scheduler.simulator import Site
+    from runner.services.simulation import formats
+    from runner.services.simulation import run as simulation
+    from runner.services.simulation import trace as traces
 
     if (trace is None) == (seed is None):
         raise click.UsageError("give either --trace FILE or --synthetic SEED")
@@ -122,7 +122,7 @@ def simulate(  # noqa: PLR0913  one for each option
 
 def _published(path: Path, name: str, last_days: float | None, site: Site) -> Sequence[Arrival]:
     """Return the jobs of a published trace that the hosts can hold; say what was left out and assumed."""
-    from runner.services.simulation import formats  # noqa: PLC0415  as above
+    from runner.services.simulation import formats
 
     found = formats.read_published(path, name)
     jobs = found.jobs if last_days is None else formats.last_days(found.jobs, last_days)
@@ -137,7 +137,7 @@ def _published(path: Path, name: str, last_days: float | None, site: Site) -> Se
 
 
 def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]:
-    from runner.services.simulation.run import SyntheticTrace, synthetic  # noqa: PLC0415  as above
+    from runner.services.simulation.run import SyntheticTrace, synthetic
 
     devices = sum(len(host.devices) for host in site.hosts)
     largest = max(len(host.devices) for host in site.hosts)
@@ -145,8 +145,8 @@ def _made_up(seed: int, jobs: int, load: float, site: Site) -> Sequence[Arrival]
 
 
 def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[SchedulerVariant]:
-    from runner.core.scheduler.config import SchedulingOrder  # noqa: PLC0415  as above
-    from runner.services.simulation.run import VARIANTS, SchedulerVariant  # noqa: PLC0415  as above
+    from runner.core.scheduler.config import SchedulingOrder
+    from runner.services.simulation.run import VARIANTS, SchedulerVariant
 
     if not orders and not no_backfill:
         return VARIANTS
@@ -160,7 +160,7 @@ def _contestants(orders: Sequence[str], *, no_backfill: bool) -> Sequence[Schedu
 
 def _say_order(each: PlayedOrder, *, of: int, by_user: bool, as_json: bool) -> None:
     """Print the report of one order."""
-    from runner.services.simulation import run as simulation  # noqa: PLC0415  as above
+    from runner.services.simulation import run as simulation
 
     if as_json:
         say_json(simulation.as_json(each.variant, each.report))

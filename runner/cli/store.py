@@ -30,7 +30,7 @@ def backup(*, file: str, as_json: bool) -> None:
     checkpoints, are plain files and are not in it. Only the user to whom the state directory belongs can
     read the store.
     """
-    from runner.adapters.sqlite.backup import back_up  # noqa: PLC0415  only this command pays for it
+    from runner.adapters.sqlite.backup import back_up
 
     target = _absolute(file)
     try:
@@ -55,9 +55,9 @@ def restore(*, file: str, as_json: bool) -> None:
     recorded since the copy was made is lost: jobs submitted since are unknown, and jobs that have ended
     since run again from their checkpoints. Run directories stay.
     """
-    from runner.adapters.host.clock import SystemClock  # noqa: PLC0415
-    from runner.adapters.sqlite import backup as store_copies  # noqa: PLC0415  only this command pays for it
-    from runner.server.state_lock import hold_state  # noqa: PLC0415
+    from runner.adapters.host.clock import SystemClock
+    from runner.adapters.sqlite import backup as store_copies
+    from runner.server.state_lock import hold_state
 
     source, directory = _absolute(file), _absolute(state_dir(os.environ, os.geteuid()))
     with hold_state(directory) as lock:
@@ -79,6 +79,6 @@ def _absolute(path: str) -> Path:
     """
     if not path:
         raise UsageError("'': no file has an empty name; give FILE a name")
-    from pathlib import Path as AnyPath  # noqa: PLC0415  pathlib takes 5 ms to import
+    from pathlib import Path as AnyPath
 
     return AnyPath(path).absolute()

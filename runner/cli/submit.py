@@ -135,7 +135,7 @@ def read(file: str) -> bytes:
         UsageError: the file cannot be read or is too large, or its path is not UTF-8.
     """
     if file == STANDARD_INPUT:
-        from runner.base.textfile import standard_input  # noqa: PLC0415  its imports cost more than a submission
+        from runner.base.textfile import standard_input
 
         text = standard_input().read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:
@@ -163,9 +163,9 @@ def _explain(file: str) -> bytes:
     """Read a file again after an error, with the slower function that reports the reason."""
     if not file:
         raise UsageError("'': no file has an empty name; name a job file")
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path
 
-    from runner.base.textfile import read_source  # noqa: PLC0415
+    from runner.base.textfile import read_source
 
     return read_source(Path(file))
 
@@ -198,7 +198,7 @@ def _show_jobs(jobs: list[dict[str, Any]]) -> None:
 
 def _show_plan(answer: dict[str, Any]) -> None:
     """Print what would happen in a few lines; ``--json`` has the resolved job and all arguments."""
-    import json  # noqa: PLC0415
+    import json
 
     for title, text in _plan_lines(answer.get("job") or {}):
         say(f"{title:<11} {text}")
@@ -215,7 +215,7 @@ def _show_plan(answer: dict[str, Any]) -> None:
 
 def _plan_lines(resolved: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is most of interest in a resolved job."""
-    import shlex  # noqa: PLC0415
+    import shlex
 
     job = resolved.get("job") or {}
     workload, resources, image = (job.get(name) or {} for name in ("workload", "resources", "image"))
@@ -252,15 +252,15 @@ def _show_devices(said: dict[str, Any]) -> None:
 
 
 def _show_schedule(made: dict[str, Any]) -> None:
-    from runner.cli.schedule import told  # noqa: PLC0415
+    from runner.cli.schedule import told
 
     told(made)
 
 
 def _stay(client: Client, job: dict[str, Any], *, follow: bool, as_json: bool) -> int:
     """Wait until a job has ended, and return the exit code for its outcome."""
-    from runner.cli.follow import follow_to_the_end  # noqa: PLC0415
-    from runner.cli.wait import wait_to_the_end  # noqa: PLC0415
+    from runner.cli.follow import follow_to_the_end
+    from runner.cli.wait import wait_to_the_end
 
     try:
         if follow:

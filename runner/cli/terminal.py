@@ -30,7 +30,7 @@ def use(client: Client, ref: str, verb: str, first: Mapping[str, object]) -> int
         "runner attach needs one; runner logs shows the output" if verb == "attach" else "leave out -t"
     )
     check_terminal(otherwise)
-    from runner.client.terminal import Terminal  # noqa: PLC0415  what has no terminal need not load it
+    from runner.client.terminal import Terminal
 
     terminal = Terminal(client, ref)
     code = terminal.use(verb, first)

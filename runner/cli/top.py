@@ -109,7 +109,7 @@ class Screen:
 
     def _ask(self) -> Json:
         """Return a new overview; unlike in other commands, the daemon is not restarted."""
-        import json  # noqa: PLC0415  a command that only prints help needs none
+        import json
 
         target = f"/v1/overview?wait={EVERY_S}"
         answer: Json = json.loads(self._client.ask("GET", target, None, EVERY_S + PATIENCE_S).body)

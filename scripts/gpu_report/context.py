@@ -53,7 +53,7 @@ class Context:
         made.mkdir(parents=True, mode=0o755)
         return made
 
-    def profile(self, name: str, **changes: Any) -> Profile:  # noqa: ANN401 - the switches' own types
+    def profile(self, name: str, **changes: Any) -> Profile:
         """Return a named profile with changes.
 
         A rehearsal does not compile, which would take minutes on a CPU.
@@ -82,7 +82,7 @@ class Context:
         )
 
 
-def against_target(context: Context, name: str, summary: str, /, *, good: bool, **figures: Any) -> Finding:  # noqa: ANN401
+def against_target(context: Context, name: str, summary: str, /, *, good: bool, **figures: Any) -> Finding:
     """Return the finding of a speed with a target; tiny sizes are not judged."""
     if context.rehearsal or context.tiny:
         return measured(name, summary, **figures)

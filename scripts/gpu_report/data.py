@@ -96,7 +96,7 @@ TINY: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-def plan_of(kind: str, context: Context, /, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - the plans' own types
+def plan_of(kind: str, context: Context, /, **more: Any) -> dict[str, Any]:
     """Return the fields of a workload plan; create its data set on first use."""
     chosen = {"kind": kind, **context.sized(REAL, TINY)[kind]}
     if kind in _MAKERS:

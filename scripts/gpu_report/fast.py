@@ -127,7 +127,7 @@ def _is_idle(switch: str, slow: Profile, fast: Profile, kind: str) -> bool:
     )
 
 
-def _guarded(arm: Arm, until: float, turn: Any) -> None:  # noqa: ANN401 - a turn of this module
+def _guarded(arm: Arm, until: float, turn: Any) -> None:
     try:
         turn(arm, until)
     except ArmFailed as error:

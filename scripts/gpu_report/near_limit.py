@@ -77,7 +77,7 @@ def run(context: Context) -> Iterator[Finding]:
             yield not_run(what, str(error))
 
 
-def spec_of(context: Context, effort: Effort, profile: str = PROFILE, **plan: Any) -> AttemptSpec:  # noqa: ANN401
+def spec_of(context: Context, effort: Effort, profile: str = PROFILE, **plan: Any) -> AttemptSpec:
     """Return the spec of all loops: no dropout, no evaluation, no periodic checkpoint."""
     steps = effort.settling + (effort.warmups + effort.turns) * effort.steps + 1
     known = {

@@ -116,7 +116,7 @@ def profiled(context: Context) -> Mapping[str, Any]:
     return {"summary": summary, "rows": top, "wall_s": wall_s, "busy_s": busy_s, "gaps": gaps}
 
 
-def _kernels(seen: Any, *, rehearsal: bool) -> tuple[list[dict[str, Any]], float]:  # noqa: ANN401 - a profile
+def _kernels(seen: Any, *, rehearsal: bool) -> tuple[list[dict[str, Any]], float]:
     """Return the time of each kernel, longest first, and the time in which any kernel ran."""
     wanted = "CPU" if rehearsal else "CUDA"
     spans: list[tuple[float, float]] = []

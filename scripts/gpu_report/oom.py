@@ -66,7 +66,7 @@ def _job(
     name: str,
     changes: Mapping[str, Any],
     environ: Mapping[str, str] | None = None,
-    **plan: Any,  # noqa: ANN401 - the types of the plan
+    **plan: Any,
 ) -> Job:
     known = context.sized(dict(PLAN), {})
     workload = plan_of(

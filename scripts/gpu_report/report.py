@@ -25,12 +25,12 @@ class Finding:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def checked(name: str, summary: str, /, *, good: bool, **figures: Any) -> Finding:  # noqa: ANN401 - whatever was measured
+def checked(name: str, summary: str, /, *, good: bool, **figures: Any) -> Finding:
     """Return the finding of a check, which passes or fails."""
     return Finding(name, "passed" if good else "failed", summary, figures)
 
 
-def measured(name: str, summary: str, /, **figures: Any) -> Finding:  # noqa: ANN401 - as above
+def measured(name: str, summary: str, /, **figures: Any) -> Finding:
     """Return the finding of a measurement without a target."""
     return Finding(name, "measured", summary, figures)
 

@@ -128,7 +128,7 @@ class Load:
 
     # --- submissions
 
-    def submit(self, kind: str, outcomes: frozenset[str], *, copies: int = 1, **fields: Any) -> None:  # noqa: ANN401
+    def submit(self, kind: str, outcomes: frozenset[str], *, copies: int = 1, **fields: Any) -> None:
         """Submit a job with a name of its own; it counts as unknown while no daemon has answered."""
         with self._lock:
             self._number += 1
@@ -141,7 +141,7 @@ class Load:
             self.expected[name] = Expected(outcomes, ids, copies=copies)
             self._open += ids
 
-    def _file(self, kind: str, name: str, **fields: Any) -> Path:  # noqa: ANN401
+    def _file(self, kind: str, name: str, **fields: Any) -> Path:
         secrets = {"secrets": {"token": str(self.daemon.root / "token")}}
         if kind == "train":
             return self.daemon.training(

@@ -6,7 +6,7 @@ from jobs.contract import Manifest, checkpoint_name, checkpoints, verify
 from tests.fakes.daemon.service import Service, until
 
 
-def endless(daemon: Service, name: str, *, every: int = 50, **fields: Any) -> str:  # noqa: ANN401  of every type
+def endless(daemon: Service, name: str, *, every: int = 50, **fields: Any) -> str:
     """Submit a training that ends when it is cancelled, and return its id."""
     checkpoint = {"every_steps": every, "keep": 1000}
     return daemon.submit(daemon.training(name, 10**6, checkpoint=checkpoint, **fields), end="cancelled")

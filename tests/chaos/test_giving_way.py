@@ -47,7 +47,7 @@ def running_long(daemon: Service, grace: str = "30m", **environment: str) -> str
     return job_id
 
 
-def short(daemon: Service, **fields: Any) -> str:  # noqa: ANN401  of every type
+def short(daemon: Service, **fields: Any) -> str:
     return daemon.submit(daemon.counting("short", 3, **fields))
 
 

@@ -118,7 +118,7 @@ def shim(made: Service) -> list[str]:
 CHANGED = "a key is missing or has another value; new keys are allowed"
 
 
-def known(now: Any, before: Any) -> Any:  # noqa: ANN401  (JSON)
+def known(now: Any, before: Any) -> Any:
     """Return an answer without the keys that were not there before, at any depth."""
     if isinstance(now, dict) and isinstance(before, dict):
         return {name: known(now[name], each) for name, each in before.items() if name in now}

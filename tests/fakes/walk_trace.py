@@ -20,7 +20,7 @@ class Tracer:
         self.functions, self.calls = functions, calls
         self._names: dict[CodeType, str | None] = {}
 
-    def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:  # noqa: ANN401
+    def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
         if event != "call":
             return
         code = frame.f_code

@@ -29,7 +29,7 @@ def _defaults() -> Iterator[None]:
     torch.use_deterministic_algorithms(mode=False)
 
 
-def prepared(**switches: Any) -> tuple[Device, Switches]:  # noqa: ANN401 - the types of the switches
+def prepared(**switches: Any) -> tuple[Device, Switches]:
     profile = Profile(**{"deterministic": False, **switches})
     plan = CausalLm(data="stdlib", steps=1)
     spec = AttemptSpec(

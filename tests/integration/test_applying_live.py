@@ -36,7 +36,7 @@ def daemon(engine: str, base_image: str, tmp_path_factory: pytest.TempPathFactor
         made.assert_whole()
 
 
-def training(daemon: Service, name: str, steps: int = STEPS, **fields: Any) -> Path:  # noqa: ANN401
+def training(daemon: Service, name: str, steps: int = STEPS, **fields: Any) -> Path:
     return daemon.training(name, steps, every=200, **fields)
 
 

@@ -230,7 +230,7 @@ def test_a_dry_run_is_what_the_engine_gets(daemon: Service) -> None:
     } == spec
 
 
-def filled_in(plan: Any, job_id: str, inspected: Json) -> Json:  # noqa: ANN401 - JSON
+def filled_in(plan: Any, job_id: str, inspected: Json) -> Json:
     """Return a plan with the job's number and the image's id, which nobody knows before."""
     name = plan["name"].rsplit("-", 2)
     text = json.dumps(plan).replace("/jobs/0", f"/jobs/{job_id}")

@@ -36,7 +36,7 @@ def daemon(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield made.start()
 
 
-def job(daemon: Service, name: str, *, after: tuple[str, ...] = (), **changes: Any) -> Path:  # noqa: ANN401
+def job(daemon: Service, name: str, *, after: tuple[str, ...] = (), **changes: Any) -> Path:
     resources = {"cpus": 0.5, "memory": "1GiB"}
     return daemon.file(name, workload={**TINY, **changes}, resources=resources, queue={"after": list(after)})
 

@@ -106,7 +106,7 @@ def daemon(counter: str, beyond: Outside) -> Iterator[Service]:
         made._reap()
 
 
-def program(daemon: Service, name: str, *command: str, **fields: Any) -> Path:  # noqa: ANN401
+def program(daemon: Service, name: str, *command: str, **fields: Any) -> Path:
     return daemon.file(
         name,
         workload={"kind": "program", "command": list(command)},

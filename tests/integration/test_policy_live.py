@@ -29,7 +29,7 @@ def daemon(engine: str, base_image: str, tmp_path_factory: pytest.TempPathFactor
         made.assert_whole()
 
 
-def program(daemon: Service, name: str, code: str, **fields: Any) -> Path:  # noqa: ANN401
+def program(daemon: Service, name: str, code: str, **fields: Any) -> Path:
     """Write the job file of a Python program of the user's own."""
     directory = daemon.root / f"code-{name}"
     directory.mkdir()

@@ -30,7 +30,7 @@ def daemon(engine: str, base_image: str, tmp_path_factory: pytest.TempPathFactor
         made.assert_whole()
 
 
-def program(daemon: Service, name: str, *command: str, image: str = "counter", **fields: Any) -> Path:  # noqa: ANN401
+def program(daemon: Service, name: str, *command: str, image: str = "counter", **fields: Any) -> Path:
     """Write the job file of a program whose code lies beside it."""
     code = daemon.root / f"code of {name}"
     code.mkdir(exist_ok=True)

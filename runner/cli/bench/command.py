@@ -62,7 +62,7 @@ def bench(  # noqa: PLR0913  one per option
     ignored. The daemon runs the jobs one after the other, in rounds of one job for each profile. Ratios
     are relative to the first profile; the table reports where metrics differ.
     """
-    from runner.cli.bench import comparison, machine, variants  # noqa: PLC0415  pydantic: only this command pays
+    from runner.cli.bench import comparison, machine, variants
 
     base = variants.read_base_job(what, steps)
     chosen, skipped = _chosen(base, profiles.split(","), ablate=ablate)
@@ -82,7 +82,7 @@ def _chosen(
     base: BenchmarkJob, names: list[str], *, ablate: bool
 ) -> tuple[list[ProfileVariant], dict[str, str]]:
 
-    from runner.cli.bench import variants  # noqa: PLC0415  as above
+    from runner.cli.bench import variants
 
     arms = variants.profile_variants(names, base.accelerator)
     if not ablate:
@@ -110,7 +110,7 @@ def _one(client: Client, base: BenchmarkJob, arm: ProfileVariant) -> Measurement
     Raises:
         Unavailable: the job did not succeed, or its reports cannot be read.
     """
-    from runner.cli.bench import comparison, variants  # noqa: PLC0415  as above
+    from runner.cli.bench import comparison, variants
 
     answer = client.submit(base.path, variants.render_job_file(base, arm), variants.job_name(base, arm))
     job_id = answer["job"]["id"]
@@ -181,7 +181,7 @@ def _keep(output: Path, name: str, text: str, everything: dict[str, Any]) -> Non
 
 def _chart(rows: Sequence[ArmRow], path: Path) -> None:
     """Draw the ratios if the plotting library is installed."""
-    from importlib import import_module  # noqa: PLC0415  only this command pays
+    from importlib import import_module
 
     try:
         figure = import_module("matplotlib.figure").Figure

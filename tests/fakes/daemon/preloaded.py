@@ -70,7 +70,7 @@ class Preloaded:
         told = {"argv": [str(program), *arguments], "environ": dict(environ), "log": str(log)}
         return Forked(self, self.ask(told))
 
-    def ask(self, told: dict[str, Any]) -> Any:  # noqa: ANN401
+    def ask(self, told: dict[str, Any]) -> Any:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

@@ -107,7 +107,7 @@ class Kind:
         return {"h100": h100s, "a100": sliced_a100s, "mixed": _two_of_each}[self.name]()
 
 
-def _gpus(count: int, **devices: Any) -> Mapping[str, Any]:  # noqa: ANN401
+def _gpus(count: int, **devices: Any) -> Mapping[str, Any]:
     return {"resources": {"gpus": count}, "devices": devices}
 
 

@@ -94,7 +94,7 @@ class Registry:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, registry: Registry, *args: Any) -> None:  # noqa: ANN401 - as the base has it
+    def __init__(self, registry: Registry, *args: Any) -> None:
         self.registry = registry
         super().__init__(*args)
 
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
 def registry(
     files: dict[str, bytes] | None = None,
     links: dict[str, str] | None = None,
-    **more: Any,  # noqa: ANN401 - of the image's configuration
+    **more: Any,
 ) -> Iterator[Registry]:
     """Serve an image on a free port of the loopback."""
     made = Registry(more=more, files=files or {}, links=links or {})

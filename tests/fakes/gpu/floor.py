@@ -38,7 +38,7 @@ class Floor(Site):
     gpu: Injector = field(kw_only=True)
     proxy: EngineProxy = field(kw_only=True)
 
-    def job(self, name: str, gpus: int = 2, **fields: Any) -> str:  # noqa: ANN401
+    def job(self, name: str, gpus: int = 2, **fields: Any) -> str:
         known: dict[str, Any] = {"workload": {"kind": "program", "command": ["/bin/sh", "-c", LOOK]}}
         return self.sleeper(name, gpus, **{**known, "image": "counter", **fields})
 
@@ -104,7 +104,7 @@ class Floor(Site):
         self._card(uuid).say(procs=None, used=used)
         self.say()
 
-    def _card(self, uuid: str) -> Any:  # noqa: ANN401
+    def _card(self, uuid: str) -> Any:
         [card] = [card for card in self.host.cards if card.uuid == uuid]
         return card
 

@@ -31,12 +31,12 @@ class StopAt(transformers.TrainerCallback):
     def __init__(self, job: Attempt, step: int | None) -> None:
         self._job, self._step = job, step
 
-    def on_step_begin(self, args: object, state: Any, control: object, **_: object) -> None:  # noqa: ANN401
+    def on_step_begin(self, args: object, state: Any, control: object, **_: object) -> None:
         del args, control
         self._job.stopping |= state.global_step + 1 == self._step
 
 
-def train(job: Attempt, output: Path, stop_at: int | None = None, **arguments: Any) -> Tensor:  # noqa: ANN401
+def train(job: Attempt, output: Path, stop_at: int | None = None, **arguments: Any) -> Tensor:
     """Train to the end, or to where it stops; return the weights."""
     torch.manual_seed(0)
     shape = transformers.GPT2Config(

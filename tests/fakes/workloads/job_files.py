@@ -32,7 +32,7 @@ class JobFiles:
         path.chmod(0o644)
         return str(path)
 
-    def counting(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:  # noqa: ANN401
+    def counting(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:
         """Write a job file whose program counts; fields of environment and retry are merged."""
         environment = {"PERIOD_S": "0.05", **fields.pop("environment", {})}
         retry = {"backoff": "0s", **fields.pop("retry", {})}
@@ -44,7 +44,7 @@ class JobFiles:
         }
         return self.file(name, **{**known, "environment": environment, "retry": retry, **fields})
 
-    def training(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:  # noqa: ANN401
+    def training(self, name: str, steps: int = 40, *, every: int = 5, **fields: Any) -> Path:
         """Write a job file that really trains, on very little."""
         corpus = self.root / "corpus"
         if not corpus.exists():

@@ -12,7 +12,7 @@ LETTERS = [chr(number) for number in range(33, 127)]
 WORDS = ["ĠFirst", "ĠSecond", "ĠSimilar"]
 
 
-def tiny_llama(directory: Path, **shape: Any) -> Path:  # noqa: ANN401  (fields of its config)
+def tiny_llama(directory: Path, **shape: Any) -> Path:
     """Save a Llama of 16 dimensions, and a tokenizer of letters and three words."""
     tokenizer = tiny_tokenizer()
     known = {

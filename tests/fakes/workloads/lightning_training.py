@@ -42,7 +42,7 @@ class StopAt(pl.Callback):
     def __init__(self, job: Attempt, step: int | None) -> None:
         self._job, self._step = job, step
 
-    def on_train_batch_start(self, trainer: Any, *_: object) -> None:  # noqa: ANN401
+    def on_train_batch_start(self, trainer: Any, *_: object) -> None:
         self._job.stopping |= trainer.global_step + 1 == self._step
 
 

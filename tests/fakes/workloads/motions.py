@@ -87,7 +87,7 @@ def _entry(key: str, number: int, change: Callable[[Any], Any]) -> Callable[[Con
 
 
 def _with(value: float, *place: int) -> Callable[[Any], Any]:
-    def changed(tensor: Any) -> Any:  # noqa: ANN401
+    def changed(tensor: Any) -> Any:
         tensor[place] = value
         return tensor
 

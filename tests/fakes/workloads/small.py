@@ -6,7 +6,7 @@ from typing import Any
 from tests.fakes.daemon.service import Service
 
 
-def program(daemon: Service, name: str, command: list[str], **fields: Any) -> Path:  # noqa: ANN401
+def program(daemon: Service, name: str, command: list[str], **fields: Any) -> Path:
     """Return the job file of a small program; ``fields`` are further ones, or take the place of these."""
     known: dict[str, Any] = {
         "workload": {"kind": "program", "command": command},

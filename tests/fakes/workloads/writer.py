@@ -29,7 +29,7 @@ def on_a_disk() -> Iterator[Path]:
     shutil.rmtree(place)
 
 
-def assert_the_rate_is_shown(daemon: Service, place: str, **fields: Any) -> None:  # noqa: ANN401
+def assert_the_rate_is_shown(daemon: Service, place: str, **fields: Any) -> None:
     """Run the program, which writes to a place, and hold ``show`` and ``top`` to what the kernel counted."""
     code = daemon.root / "writer"
     code.mkdir()

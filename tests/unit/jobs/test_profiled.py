@@ -29,7 +29,7 @@ def _process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = numbers[1], cudnn
 
 
-def applied(directory: Path, **switches: Any) -> Applied:  # noqa: ANN401  (values of any switch)
+def applied(directory: Path, **switches: Any) -> Applied:
     return Applied(Profile(**switches).model_dump(mode="json"), directory)
 
 

@@ -81,7 +81,7 @@ def traced_daemon(made: Service, environment: dict[str, str]) -> Iterator[None]:
         daemon.kill()
 
 
-def traced(arguments: list[str], environment: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401
+def traced(arguments: list[str], environment: dict[str, str], output: Any) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "tests.fakes.walk_trace", *arguments]
     return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
 

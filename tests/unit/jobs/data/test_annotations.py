@@ -30,7 +30,7 @@ def read(
     directory: Path,
     change: Change = lambda _: None,
     number: int = 2,
-    **sizes: Any,  # noqa: ANN401 - whatever sizes have
+    **sizes: Any,
 ) -> dict[str, Any]:
     content = annotation(number)
     change(content)
@@ -40,7 +40,7 @@ def read(
     return record
 
 
-def complaint(directory: Path, change: Change = lambda _: None, **sizes: Any) -> str:  # noqa: ANN401 - as above
+def complaint(directory: Path, change: Change = lambda _: None, **sizes: Any) -> str:
     with pytest.raises(InvalidSpec) as caught:
         read(directory, change, **sizes)
     assert "\n" not in str(caught.value)

@@ -24,13 +24,13 @@ def rows() -> Rows:
     return panel_rows(days=DAYS)
 
 
-def panel(path: Path, change: Callable[[Rows], Any] = lambda _rows: None, **wanted: Any) -> PanelFiles:  # noqa: ANN401
+def panel(path: Path, change: Callable[[Rows], Any] = lambda _rows: None, **wanted: Any) -> PanelFiles:
     found = rows()
     change(found)
     return open_panel(write_panel(path / "panel.parquet", found), replace(WANTED, **wanted))
 
 
-def complaint(path: Path, change: Callable[[Rows], Any] = lambda _rows: None, **wanted: Any) -> str:  # noqa: ANN401
+def complaint(path: Path, change: Callable[[Rows], Any] = lambda _rows: None, **wanted: Any) -> str:
     with pytest.raises(InvalidSpec) as caught:
         panel(path, change, **wanted).read()
     assert "\n" not in str(caught.value)
@@ -192,7 +192,7 @@ def test_an_infinite_number_in_a_later_row_group_and_file_is_named_by_its_row(tm
         ),
     ],
 )
-def test_files_of_a_panel_have_the_same_columns(tmp_path: Path, change: Any, fact: str) -> None:  # noqa: ANN401
+def test_files_of_a_panel_have_the_same_columns(tmp_path: Path, change: Any, fact: str) -> None:
     write_panel(tmp_path / "a.parquet", rows())
     other = rows()
     change(other)

@@ -149,7 +149,7 @@ def test_windows_are_taken_where_the_text_lies() -> None:
     copied: list[int] = []
 
     class Copies(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             found = func(*args, **(kwargs or {}))
             if func is torch.ops.aten._to_copy.default:
                 copied.append(args[0].numel())

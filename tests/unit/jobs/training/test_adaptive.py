@@ -140,7 +140,7 @@ def test_a_model_that_was_finished_otherwise_has_no_such_reason(job: JobDir) -> 
         {"patience": 0, "factor": 0.3, "min_learning_rate": 0.02},
     ],
 )
-def test_the_rate_is_that_of_pytorch_with_a_constant_schedule(plan: dict[str, Any], mode: Any) -> None:  # noqa: ANN401
+def test_the_rate_is_that_of_pytorch_with_a_constant_schedule(plan: dict[str, Any], mode: Any) -> None:
     """The same values go to ``ReduceLROnPlateau``; half-way the state is taken over by another object."""
     values = [3.0, 2.0, 2.05, 2.0, 1.0, 1.0, 1.0, 0.99, 1.2, 1.1, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5]
     theirs = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -244,7 +244,7 @@ def test_a_training_that_was_killed_ends_with_the_bits_of_one_that_was_not(
     assert job.train(**every) == 0
     evaluate, seen = Training.evaluate, []
 
-    def killed(self: Training, *args: Any) -> object:  # noqa: ANN401
+    def killed(self: Training, *args: Any) -> object:
         seen.append(1)
         if len(seen) == step:
             raise KeyboardInterrupt

@@ -41,11 +41,11 @@ def test_an_evaluation_of_which_nothing_is_known_is_interrupted_when_it_has_last
     assert not guard.saves_within(SHORTEST_S + 1, 60.0)
 
 
-def killed_in_evaluation(job: JobDir, monkeypatch: pytest.MonkeyPatch, at_batch: int, **spec: Any) -> None:  # noqa: ANN401
+def killed_in_evaluation(job: JobDir, monkeypatch: pytest.MonkeyPatch, at_batch: int, **spec: Any) -> None:
     """Train until the second evaluation, and die before one of its batches."""
     score, seen = Training._add_scores, []
 
-    def die(self: Training, *args: Any) -> None:  # noqa: ANN401
+    def die(self: Training, *args: Any) -> None:
         seen.append(1)
         if len(seen) == 2 + at_batch:
             raise KeyboardInterrupt
@@ -80,7 +80,7 @@ def test_the_first_long_evaluation_is_saved_while_it_runs(
     batches: list[int] = []
     score = Training._add_scores
 
-    def counted(self: Training, *args: Any) -> None:  # noqa: ANN401
+    def counted(self: Training, *args: Any) -> None:
         batches.append(1)
         score(self, *args)
 

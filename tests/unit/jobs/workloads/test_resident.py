@@ -44,7 +44,7 @@ HOST_TENSORS: dict[str, Callable[[Any], list[Tensor]]] = {
 class Placed:
     """A feed that has placed the source on the device."""
 
-    def __init__(self, source: Any) -> None:  # noqa: ANN401
+    def __init__(self, source: Any) -> None:
         self.source = source.on(DEVICE)
 
 
@@ -78,7 +78,7 @@ def test_a_training_uses_the_source_that_was_placed(job: JobDir, monkeypatch: py
     assert training.workload.source is training.feed.source
     place = Feed.__init__
 
-    def on_device(self: Feed, source: Any, *others: Any) -> None:  # noqa: ANN401
+    def on_device(self: Feed, source: Any, *others: Any) -> None:
         place(self, source, *others)
         self.source = source.on(torch.device("cpu"))
 

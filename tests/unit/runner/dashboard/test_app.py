@@ -68,7 +68,7 @@ def an_overview(jobs: list[dict[str, Any]], **facts: object) -> dict[str, Any]:
 class Desk:
     """A browser that has opened the link."""
 
-    def __init__(self, api: FakeApi, **facts: Any) -> None:  # noqa: ANN401
+    def __init__(self, api: FakeApi, **facts: Any) -> None:
         self.api = api
         self.access = Access(time.monotonic, **facts)
         client = Client(Endpoint(str(api.socket_path), None))

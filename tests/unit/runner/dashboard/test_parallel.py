@@ -27,7 +27,7 @@ def drawn(*jobs: SweepJob, best: int | None = None, metric: str = "loss") -> Swe
     return chart
 
 
-def job(name: str, result: float | None = 1.0, **values: Any) -> SweepJob:  # noqa: ANN401
+def job(name: str, result: float | None = 1.0, **values: Any) -> SweepJob:
     return SweepJob(name, values, result)
 
 

@@ -9,7 +9,7 @@ TRUTH = {"+": True, "-": False, "?": None}
 HOWTO = Path(__file__).parents[4] / "docs/howto/dashboard.md"
 
 
-def a_record(hour: int, rule: str, truths: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN401
+def a_record(hour: int, rule: str, truths: str, **facts: Any) -> dict[str, Any]:
     rules: list[dict[str, Any]] = [
         {"name": name, "do": "resume", "truth": TRUTH[truth], "because": [], "note": ""}
         for name, truth in zip(("first", "second"), truths, strict=True)

@@ -169,7 +169,7 @@ def context(chromium: str, link: str) -> Iterator[Any]:
 class Watched:
     """A page, with the requests and the errors that it caused."""
 
-    def __init__(self, context: Any, base: str) -> None:  # noqa: ANN401
+    def __init__(self, context: Any, base: str) -> None:
         self.base = base
         self.page = context.new_page()
         self.errors: list[str] = []
@@ -178,7 +178,7 @@ class Watched:
         self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
 
-    def open(self, path: str) -> Any:  # noqa: ANN401
+    def open(self, path: str) -> Any:
         self.page.goto(self.base + path)
         return self.page
 
@@ -187,7 +187,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(context: Any, link: str) -> Iterator[Watched]:  # noqa: ANN401
+def watched(context: Any, link: str) -> Iterator[Watched]:
     watched = Watched(context, link.partition("/login")[0])
     yield watched
     watched.page.close()
@@ -221,7 +221,7 @@ def test_a_job_is_cancelled_on_its_page_after_a_question(daemon: Service, watche
     page = watched.open(f"/jobs/{job}")
     asked: list[str] = []
 
-    def dismiss(dialog: Any) -> None:  # noqa: ANN401
+    def dismiss(dialog: Any) -> None:
         asked.append(dialog.message)
         dialog.dismiss()
 
@@ -418,7 +418,7 @@ def test_a_picture_that_is_wider_than_a_telephone_scrolls_by_itself(lines: Sweep
     until(lambda: box.evaluate("box => box.scrollLeft > 0"), "the picture is scrolled")
 
 
-def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, link: str) -> None:  # noqa: ANN401
+def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, link: str) -> None:
     watched = Watched(context, link.partition("/login")[0])  # its errors are those of the network
     page = watched.open("/")
     page.get_by_text("Live", exact=True).wait_for()
@@ -437,7 +437,7 @@ def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, l
     page.close()
 
 
-def test_the_link_is_good_for_one_browser(context: Any, link: str) -> None:  # noqa: ANN401
+def test_the_link_is_good_for_one_browser(context: Any, link: str) -> None:
     stranger = context.browser.new_context()
     page = stranger.new_page()
     assert page.goto(link).status == 403

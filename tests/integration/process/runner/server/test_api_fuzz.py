@@ -94,7 +94,7 @@ class Tally:
     statuses: Counter[int] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
 
-    def add(self, case: Any, answer: requests.Response) -> None:  # noqa: ANN401  schemathesis' own
+    def add(self, case: Any, answer: requests.Response) -> None:
         self.statuses[answer.status_code] += 1
         if answer.status_code >= 500 and answer.status_code != 503:
             self.bad.append(f"{answer.status_code} {case.as_curl_command()}: {answer.text[:300]}")
@@ -133,7 +133,7 @@ def session_of(path: Path) -> requests.Session:
     return session
 
 
-def fuzz(schema: Any, session: requests.Session, tally: Tally) -> None:  # noqa: ANN401  schemathesis' own
+def fuzz(schema: Any, session: requests.Session, tally: Tally) -> None:
     """Ask for everything that is described, evenly."""
     operations = [found.ok() for found in schema.get_all_operations()]
     if os.geteuid() != 0:  # whoever runs the daemon may stop it
@@ -150,7 +150,7 @@ def fuzz(schema: Any, session: requests.Session, tally: Tally) -> None:  # noqa:
                 suppress_health_check=list(HealthCheck),
             )
             @given(case=strategy)
-            def ask(case: Any) -> None:  # noqa: ANN401  schemathesis' own
+            def ask(case: Any) -> None:
                 case.query = {**(case.query or {}), **NO_WAIT}
                 with as_ordinary_user():
                     answer = case.call(base_url=BASE, session=session, timeout=patience())
@@ -159,10 +159,10 @@ def fuzz(schema: Any, session: requests.Session, tally: Tally) -> None:  # noqa:
             ask()
 
 
-def aimed(operation: Any) -> Any:  # noqa: ANN401  schemathesis' own
+def aimed(operation: Any) -> Any:
     """Return cases about a job that exists, with a job file that can be read."""
 
-    def aim(case: Any) -> Any:  # noqa: ANN401  the same
+    def aim(case: Any) -> Any:
         if case.path_parameters and "reference" in case.path_parameters:
             case.path_parameters["reference"] = "1"
         if isinstance(case.body, dict) and "text_b64" in case.body:

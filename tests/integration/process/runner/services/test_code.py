@@ -32,7 +32,7 @@ def names(directory: Path) -> list[str]:
 def submit(
     daemon: Service,
     name: str,
-    code: Any = None,  # noqa: ANN401
+    code: Any = None,
     *,
     wait: str = "1",
     keep_files: bool = False,

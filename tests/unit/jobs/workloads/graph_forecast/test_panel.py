@@ -62,7 +62,7 @@ def build(
     plan: Mapping[str, object] | None = None,
     panel: Mapping[str, object] | None = None,
     cache: Path | None = None,
-    **switches: Any,  # noqa: ANN401 - whatever a profile has
+    **switches: Any,
 ) -> GraphForecaster:
     columns: Any = TINY["panel"]
     settings = {**TINY, "data": str(stocks), **(plan or {}), "panel": {**columns, **(panel or {})}}

@@ -69,7 +69,7 @@ def build(
     *,
     plan: Mapping[str, object] | None = None,
     cache: Path | None = None,
-    **switches: Any,  # noqa: ANN401 - whatever a profile has
+    **switches: Any,
 ) -> GraphForecaster:
     settings = {**TINY, "data": str(stocks), **(plan or {})}
     profile = Profile.model_validate(switches)

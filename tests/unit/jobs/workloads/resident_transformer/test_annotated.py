@@ -52,7 +52,7 @@ def made(
     *,
     plan: Mapping[str, object] | None = None,
     asked: Mapping[str, object] | None = None,
-    **switches: Any,  # noqa: ANN401 - whatever a profile has
+    **switches: Any,
 ) -> AnnotatedTransformer:
     settings = {**TINY, "data": str(files), **(plan or {}), "annotations": {**INPUTS, **(asked or {})}}
     profile = Profile.model_validate(switches)

@@ -359,7 +359,7 @@ def test_a_mount_that_was_not_requested_is_found() -> None:
 # --- Whose is it? --------------------------------------------------------------------------------------
 
 
-def _labels(**changes: Any) -> dict[str, str]:  # noqa: ANN401 - label values
+def _labels(**changes: Any) -> dict[str, str]:
     return {**_config()["Labels"], **{name.replace("_", "."): value for name, value in changes.items()}}
 
 

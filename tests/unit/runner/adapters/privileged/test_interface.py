@@ -34,7 +34,7 @@ class Recorded:
         content, _ = PRIVILEGED.do(targets, request, list(given))
         return content, []
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         def method(**values: object) -> object:
             self.asked.append((name, values))
             return self.result

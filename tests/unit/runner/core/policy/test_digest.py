@@ -67,7 +67,7 @@ OTHER: dict[type, dict[str, Any]] = {
 """Another value for every field of a policy."""
 
 
-def policy_with(part: Any) -> Policy:  # noqa: ANN401  any of the classes in OTHER
+def policy_with(part: Any) -> Policy:
     match part:
         case Policy():
             return part
@@ -91,7 +91,7 @@ def policy_with(part: Any) -> Policy:  # noqa: ANN401  any of the classes in OTH
         for each in fields(part)
     ],
 )
-def test_every_field_of_a_policy_changes_its_digest(part: Any, field: str) -> None:  # noqa: ANN401  as above
+def test_every_field_of_a_policy_changes_its_digest(part: Any, field: str) -> None:
     changed = replace(part, **{field: OTHER[type(part)][field]})
     assert compute_digest(policy_with(changed)) != compute_digest(policy_with(part))
 

@@ -68,7 +68,7 @@ def test_a_shipped_profile_is_free_of_contradictions_where_it_belongs(name: str)
 
 
 @pytest.mark.parametrize("rule", CONTRADICTIONS, ids=lambda rule: f"{rule.one}-{rule.other}")
-def test_every_contradiction_is_found_whichever_side_was_said_last(rule: Any) -> None:  # noqa: ANN401
+def test_every_contradiction_is_found_whichever_side_was_said_last(rule: Any) -> None:
     against = "host" if rule.one == "non_blocking" else AGAINST[rule.other]
     one, other = OFFENDING[rule.one], against
     free = {

@@ -22,7 +22,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 def ask(path: Path, method: str, status: int, target: str = "/v1/jobs/3/cancel") -> None:
     """Answer one request with a status."""
 
-    async def app(scope: MutableMapping[str, Any], receive: object, send: Any) -> None:  # noqa: ANN401
+    async def app(scope: MutableMapping[str, Any], receive: object, send: Any) -> None:
         del receive
         scope["state"]["audited_jobs"] = ["7"]
         await send({"type": "http.response.start", "status": status, "headers": []})

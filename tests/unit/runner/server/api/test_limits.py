@@ -119,7 +119,7 @@ class Talks:
     async def send_bytes(self, content: bytes) -> None:
         self.sent += len(content) - 1
 
-    async def receive(self) -> Any:  # noqa: ANN401  a message of ASGI
+    async def receive(self) -> Any:
         return await asyncio.Event().wait()
 
     async def exit_code(self) -> int:

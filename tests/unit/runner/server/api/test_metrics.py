@@ -21,7 +21,7 @@ def text_of(*samples: MetricSample) -> str:
         overviews: Any = None
         monitor: Any = None
 
-        def samples(self) -> Any:  # noqa: ANN401  an iterator of samples
+        def samples(self) -> Any:
             return iter(samples)
 
     return cast("MetricsCollector", Given()).text().decode()

@@ -41,7 +41,7 @@ class Place(Site):
         found: dict[str, Any] = self.ask("GET", f"/overview?wait={wait}").json()
         return found
 
-    def reports(self, job_id: str = "1", **facts: Any) -> None:  # noqa: ANN401
+    def reports(self, job_id: str = "1", **facts: Any) -> None:
         said = {"phase": Phase.TRAIN, "time": time.time(), "step": 10, "total_steps": 100, **facts}
         (self.attempt_dir(job_id) / "status.json").write_text(dump(Status.model_validate(said)))
 

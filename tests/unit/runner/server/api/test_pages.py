@@ -33,7 +33,7 @@ class LocalClient(Client):
     def __init__(self, site: Site) -> None:
         self.site, self.asked = site, list[dict[str, Any]]()
 
-    def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
+    def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:
         del wait_s
         query = query or {}
         self.asked.append(dict(query))

@@ -15,7 +15,7 @@ from runner.services.monitor.monitor import UtilizationMonitor
 from tests.unit.runner.server.api.test_jobs import Site, site  # noqa: F401  found by name
 
 
-def effective(**said: Any) -> Effective:  # noqa: ANN401
+def effective(**said: Any) -> Effective:
     return Effective(
         device="cpu",
         device_name="cpu",
@@ -27,7 +27,7 @@ def effective(**said: Any) -> Effective:  # noqa: ANN401
     )
 
 
-def status(**said: Any) -> Status:  # noqa: ANN401
+def status(**said: Any) -> Status:
     return Status(phase=Phase.TRAIN, time=1.0, step=60, **said)
 
 

@@ -37,12 +37,12 @@ class Place(Site):
         super().__post_init__()
         self.verifier: RolloutVerifier = changes.attach(self.app, self.service)
 
-    def change(self, text: str, uid: int = ME, path: str = "/apply", **more: Any) -> httpx.Response:  # noqa: ANN401
+    def change(self, text: str, uid: int = ME, path: str = "/apply", **more: Any) -> httpx.Response:
         encoded = base64.b64encode(text.encode()).decode()
         body = {"path": str(self.directory / "job.yaml"), "text_b64": encoded, **more}
         return self.ask("POST", path, body, uid)
 
-    def apply(self, text: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    def apply(self, text: str, **more: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.change(text, **more).json()
         assert "error" not in answer, answer
         return answer
@@ -110,7 +110,7 @@ class Place(Site):
         known = self.ask("GET", "/jobs/1/revisions").json()["revisions"]
         return [(each["number"], each["lineage"], each["present"]) for each in known]
 
-    def canary(self, text: str, steps: int = 40, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    def canary(self, text: str, steps: int = 40, **more: Any) -> dict[str, Any]:
         answer: dict[str, Any] = self.change(text, path="/canaries", steps=steps, **more).json()
         return answer
 

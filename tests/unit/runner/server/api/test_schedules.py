@@ -23,7 +23,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.service.daemon.stop()
 
 
-def made(site: Site, text: str = NIGHTLY, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def made(site: Site, text: str = NIGHTLY, **more: Any) -> dict[str, Any]:
     answer: dict[str, Any] = site.submit(text, **more).json()
     assert "error" not in answer, answer
     found: dict[str, Any] = answer["schedule"]

@@ -51,7 +51,7 @@ def listed(site: Site, query: str) -> list[str]:
     return [job["name"] for job in site.ask("GET", f"/jobs?{query}").json()["jobs"]]
 
 
-def lines(site: Site, text: str, **more: Any) -> list[str]:  # noqa: ANN401
+def lines(site: Site, text: str, **more: Any) -> list[str]:
     found: list[str] = site.submit(text, shown="job.yaml", **more).json()["error"]["lines"]
     return found
 
@@ -60,7 +60,7 @@ def limited(site: Site, monkeypatch: pytest.MonkeyPatch, quotas: Quotas) -> None
     """Give the site quotas, however its settings say so."""
     snapshot = type(site.service.daemon).admission_snapshot
 
-    def with_quotas(daemon: Any) -> Snapshot:  # noqa: ANN401  (the daemon)
+    def with_quotas(daemon: Any) -> Snapshot:
         return replace(snapshot(daemon), config=SchedulerConfig(quotas=quotas))
 
     monkeypatch.setattr(type(site.service.daemon), "admission_snapshot", with_quotas)

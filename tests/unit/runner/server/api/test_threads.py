@@ -170,7 +170,7 @@ def test_work_whose_client_has_gone_is_not_begun() -> None:
     async def mine() -> None:
         await run_check(begun.append, 1)
 
-    async def with_connection(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  as ASGI has it
+    async def with_connection(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, GONE: gone}, receive, send)
 
     async def scene() -> None:

@@ -38,7 +38,7 @@ class Looked(Place):
         self.monitor = UtilizationMonitor(self.service)
         self.monitor.sample()
 
-    def looks(self, times: int = 14, **said: Any) -> None:  # noqa: ANN401
+    def looks(self, times: int = 14, **said: Any) -> None:
         """Look every five seconds; a minute and more by default."""
         for _ in range(times):
             self.time.forward(5)

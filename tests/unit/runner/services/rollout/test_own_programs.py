@@ -41,7 +41,7 @@ def prints(site: Place, step: int, job_id: str = "1") -> None:
     site.verifier.verify_all()  # looks at what programs print
 
 
-def reports(site: Place, **fields: Any) -> None:  # noqa: ANN401
+def reports(site: Place, **fields: Any) -> None:
     status = Status(phase=Phase.TRAIN, time=time.time(), step=90, total_steps=100000, **fields)
     (site.attempt_dir() / "status.json").write_text(dump(status))
 

@@ -134,7 +134,7 @@ class Two:
     def files(self) -> RemoteFiles:
         return RemoteFiles(self.connection, self.state / "jobs")
 
-    def request(self, **changes: Any) -> LaunchRequest:  # noqa: ANN401  (fields of every type)
+    def request(self, **changes: Any) -> LaunchRequest:
         run_dir = self.state / "jobs" / "1"
         made = LaunchRequest(
             Key("i1", "1", 1), "tiny", ANN, IMAGE, ("true",), run_dir, run_dir / "attempts/1/log.txt",

@@ -96,7 +96,7 @@ class Interfering(io.BytesIO):
         super().__init__()
         self._interfere, self._times = interfere, times
 
-    def write(self, content: Any) -> int:  # noqa: ANN401  (the signature of BytesIO)
+    def write(self, content: Any) -> int:
         if self._times and bytes(content).startswith(b"one"):
             self._times -= 1
             self._interfere()

@@ -12,9 +12,9 @@ from runner.adapters.docker.hardening import HardeningSettings
 from runner.adapters.docker.images import DockerImages
 from runner.adapters.either import Choices, EitherExec, EitherExecutor, Room
 from runner.adapters.gpu import nvidia
-from runner.adapters.host.checkpoints import CheckpointVerifier
 from runner.adapters.host.clock import boot_id
 from runner.adapters.host.disk_counters import HostDiskCounters
+from runner.adapters.host.job_checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
@@ -47,7 +47,7 @@ from runner.core.ports.executor import Executor
 from runner.core.ports.images import Images
 from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import Packages
-from runner.core.ports.users import MountPins, UnknownUids, User
+from runner.core.ports.users import MountPins, UnknownUids
 from runner.files.settings.model import SHIPPED_SECCOMP, Settings
 from runner.server.network import make_network
 from runner.server.packages import make_packages
@@ -91,7 +91,7 @@ class Adapters(Protocol):
     def pins(self, users: HostUsers) -> MountPins:
         """Return what holds the sources of mounts in place."""
 
-    def open_run_directory(self, verifier: CheckpointVerifier, users: HostUsers) -> OpenRunDirectory:
+    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
 
     def run_directories(self) -> RunDirectories:
@@ -116,12 +116,7 @@ class LocalAdapters:
 
     def verifier(self, users: HostUsers) -> CheckpointVerifier:
         """Return what reads and checks checkpoints with the rights of their owners."""
-        return CheckpointVerifier(
-            self.settings.verify_within_s,
-            lambda owner, parent, name: users.open_beneath_as_user(
-                User(owner.uid, owner.gid, (owner.gid,), owner.name), parent, name
-            ),
-        )
+        return CheckpointVerifier(self.settings.verify_within_s, users)
 
     def executor(self, kind: ExecutorKind) -> Executor:
         """Return what starts and observes attempts."""
@@ -151,14 +146,9 @@ class LocalAdapters:
         """Return what holds the sources of mounts in place."""
         return PinnedMounts(self.directory / "pins", users)
 
-    def open_run_directory(self, verifier: CheckpointVerifier, users: HostUsers) -> OpenRunDirectory:
+    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
-        return partial(
-            HostRunDirectory,
-            verifier=verifier,
-            find_damage=users.damage_as_owner,
-            open_mount=users.open_as_owner,
-        )
+        return partial(HostRunDirectory, verifier=verifier)
 
     def run_directories(self) -> RunDirectories:
         """Return what lists and removes run directories."""
@@ -186,9 +176,9 @@ class SplitAdapters:
             open_directory=self._files().open_directory,
         )
 
-    def verifier(self, _users: HostUsers) -> CheckpointVerifier:
+    def verifier(self, users: HostUsers) -> CheckpointVerifier:
         """Return what reads and checks checkpoints with the rights of their owners."""
-        return CheckpointVerifier(self.settings.verify_within_s, files=self._files())
+        return CheckpointVerifier(self.settings.verify_within_s, users)
 
     def executor(self, kind: ExecutorKind) -> Executor:
         """Return what starts and observes attempts."""
@@ -218,9 +208,9 @@ class SplitAdapters:
         """Return what holds the sources of mounts in place."""
         return self.helper.pins
 
-    def open_run_directory(self, verifier: CheckpointVerifier, _users: HostUsers) -> OpenRunDirectory:
+    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
-        return partial(RemoteRunDirectory, verifier=verifier, helper=self.helper)
+        return partial(RemoteRunDirectory, verifier=verifier, files=self._files(), helper=self.helper)
 
     def run_directories(self) -> RunDirectories:
         """Return what lists and removes run directories."""

@@ -133,7 +133,7 @@ def build(
             log_quota_bytes=settings.log_quota_bytes,
             clock=clock,
             users=users,
-            open_directory=adapters.open_run_directory(verifier, users),
+            open_directory=adapters.open_run_directory(verifier),
             stop_verifying=verifier.close,
             verification_queue=verification_queue,
             mean_between_s=lambda: estimate_mtbf_s(*store.interruptions()),

@@ -14,13 +14,12 @@ from typing import Final
 
 from jobs.contract import MANIFEST, MAX_MANIFEST_BYTES, open_verified_size, read_limited, read_manifest_in
 from runner.adapters.host.checkpoints import check_sizes
-from runner.adapters.host.run_files import RunFiles
 
 _BLOCK_BYTES: Final = 1024**2
 _FICLONE: Final = 0x40049409  # linux/fs.h: share the blocks of another file
 
 
-def copy_checkpoint(source: int, target: Path, check: Callable[[], None], opener: RunFiles) -> None:
+def copy_checkpoint(source: int, target: Path, check: Callable[[], None]) -> None:
     """Copy an open checkpoint directory to a new directory; ``check`` is called now and then, and may raise.
 
     The content is not verified.
@@ -29,8 +28,8 @@ def copy_checkpoint(source: int, target: Path, check: Callable[[], None], opener
         CheckpointInvalid: the manifest is bad, or a file is missing, of another size or of another user.
         OSError: the file system refuses it.
     """
-    manifest = read_manifest_in(source, target.name, opener.open_file)
-    files = check_sizes(source, manifest, opener)
+    manifest = read_manifest_in(source, target.name)
+    files = check_sizes(source, manifest)
     target.mkdir(mode=0o700)
     copied: dict[tuple[int, int], Path] = {}
     for name, expected in manifest.files.items():
@@ -40,11 +39,11 @@ def copy_checkpoint(source: int, target: Path, check: Callable[[], None], opener
             continue
         copied[inode] = target / name
         with (
-            open_verified_size(source, name, expected, opener.open_file) as old,
+            open_verified_size(source, name, expected) as old,
             (target / name).open("xb") as new,
         ):
             copy_content(old.fileno(), new.fileno(), expected.bytes, check)
-    (target / MANIFEST).write_bytes(read_limited(MANIFEST, MAX_MANIFEST_BYTES, source, opener.open_file))
+    (target / MANIFEST).write_bytes(read_limited(MANIFEST, MAX_MANIFEST_BYTES, source))
 
 
 def copy_content(old: int, new: int, size: int, check: Callable[[], None]) -> None:

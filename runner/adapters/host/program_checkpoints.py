@@ -17,18 +17,16 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from threading import Lock
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from runner.adapters.host.checkpoint_copy import copy_content
 from runner.adapters.host.file_formats import find_first_damage, shows_its_end
 from runner.adapters.host.program_files import (
-    DIRECTORY,
     Fingerprint,
     MatchedPath,
     TooMany,
@@ -41,7 +39,7 @@ from runner.adapters.host.program_files import (
 )
 from runner.adapters.host.program_steps import count_steps, show_steps
 from runner.adapters.host.set_aside import NAME, SetAside, is_of, open_parents, remove
-from runner.base.errors import RunnerError, Unavailable
+from runner.base.errors import Unavailable
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
@@ -73,22 +71,6 @@ LARGE_BYTES: Final = 64 * 1024**2
 _DIGITS: Final = re.compile(r"[0-9]+")
 _WILD: Final = re.compile(r"[*?\[{]")
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-FindDamage: TypeAlias = Callable[[Owner, int, Sequence[str]], tuple[int, str] | None]
-"""Returns the index of the first file of an owner below an open directory that is not whole, and the fact."""
-
-OpenMount: TypeAlias = Callable[[Owner, Path], int]
-"""Returns a descriptor of a directory outside the run directory, opened with the rights of an owner."""
-
-
-def find_here(_owner: Owner, directory: int, paths: Sequence[str]) -> tuple[int, str] | None:
-    """Read the files with the rights of this process, where they are their owner's."""
-    return find_first_damage(directory, paths)
-
-
-def open_here(_owner: Owner, path: Path) -> int:
-    """Open a directory with the rights of this process, where they are its owner's."""
-    return os.open(path, DIRECTORY)
 
 
 def go_on() -> None:
@@ -169,72 +151,104 @@ class _Look:
         return tuple(f"{match.path}: {fact}" for match, fact in self.torn)
 
 
-class ProgramCheckpoints:
-    """The checkpoints of a program in one run directory."""
+@dataclass(slots=True)
+class Seen:
+    """State that one look at a run directory leaves to the next."""
 
-    def __init__(
-        self,
-        root: Path,
-        owner: Owner,
-        find_damage: FindDamage = find_here,
-        open_mount: OpenMount = open_here,
-    ) -> None:
-        self._root = root
-        self._owner = owner
-        self._find_damage = find_damage
-        self._open_mount = open_mount
-        self._copied_s = 0.0
-        self._first_seen_s: dict[str, float] = {}  # by digest: when a look has first found it
-        self._lock = Lock()
+    copied_s: float = 0.0
+    first_s: dict[str, float] = field(default_factory=dict)  # by digest: when a look has first found it
 
-    def saved(
-        self,
-        lineage: int,
-        wanted: ProgramFiles,
-        how: Verification,
-        attempt: int = 0,
-        check: Callable[[], None] = go_on,
-    ) -> SavedCheckpoints:
-        """Return the checkpoints of a lineage; with ``CONTENT`` files are read, and versions kept.
+    def is_settled(self, match: MatchedPath) -> bool:
+        """Return whether a checkpoint was left alone for a while, whatever the clock was set to meanwhile."""
+        seconds = SETTLED_DIRECTORY_S if match.is_directory else SETTLED_S
+        if len(self.first_s) > 10 * REMEMBERED:
+            self.first_s.clear()
+        first_s = self.first_s.setdefault(match.digest, time.monotonic())
+        is_old = match.written_ns <= time.time_ns() - int(seconds * 1e9)
+        return is_old or time.monotonic() - first_s >= seconds
 
-        ``check`` is called during copies, and may raise.
-        """
-        with self._lock, self._lineage(lineage, wanted) as stream:
-            if stream is None:
-                return SavedCheckpoints()
-            look = stream.look(how, check)
-            newest = next(iter(look.whole), None)
-            return SavedCheckpoints(
-                steps=tuple(dict.fromkeys(each.chosen_by for each in look.whole)),
-                rejected=look.rejected,
-                changed=None if newest is None else datetime.fromtimestamp(newest.written_ns / 1e9, UTC),
-                unverified=() if look.complete else (f"{wanted.pattern}: there are too many files",),
-                complete=look.complete,
-                set_aside=tuple(sorted({number for number, *_ in stream.aside()}, reverse=True)),
-                are_steps=newest is None or newest.step is not None,
-                advanced=newest is not None and newest.number > stream.order.began.get(attempt, 0),
-                missed=look.missed,
-            )
+    def may_copy(self, match: MatchedPath) -> bool:
+        """Return whether to copy a version while its program runs: large ones not too often."""
+        now_s = time.monotonic()
+        if match.bytes > LARGE_BYTES and self.copied_s and now_s - self.copied_s < COPY_EVERY_S:
+            return False
+        self.copied_s = now_s
+        return True
 
-    def ignore_present(self, lineage: int, wanted: ProgramFiles) -> None:
+
+@dataclass(frozen=True, slots=True)
+class ProgramLineage:
+    """Checkpoints of one lineage that a look is asked for."""
+
+    run: str  # the name of the run directory
+    lineage: int
+    attempt: int
+    wanted: ProgramFiles
+    owner: Owner
+    within_s: float
+    seen: Seen
+
+    @property
+    def in_home(self) -> bool:
+        return self.wanted.pattern.startswith(HOME)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPlaces:
+    """Open directories of a lineage."""
+
+    base: int  # that the pattern is below
+    kept: int  # of versions and notes, which the program cannot reach
+    lineage: int  # for what is set aside, unless the pattern is below a mount
+
+
+class ProgramReader:
+    """One look at the checkpoints of a program, with the rights of this process.
+
+    ``check`` is called during copies, and may raise.
+    """
+
+    def __init__(self, places: ProgramPlaces, asked: ProgramLineage, check: Callable[[], None]) -> None:
+        is_mount = bool(asked.wanted.mount)
+        hidden = PurePosixPath(f".runner-{NAME}", asked.run, str(asked.lineage))
+        aside = (
+            SetAside(places.base, hidden, asked.owner)
+            if is_mount
+            else SetAside(places.lineage, PurePosixPath(NAME), asked.owner)
+        )
+        where = str(hidden) if is_mount else f"lineages/{asked.lineage}/{NAME}"
+        self._asked, self._check = asked, check
+        self._stream = _Stream(asked, places, aside, where)
+
+    def saved(self, how: Verification) -> SavedCheckpoints:
+        """Return the checkpoints; with ``CONTENT`` files are read, and versions kept."""
+        stream, asked = self._stream, self._asked
+        look = stream.look(how, self._check)
+        newest = next(iter(look.whole), None)
+        return SavedCheckpoints(
+            steps=tuple(dict.fromkeys(each.chosen_by for each in look.whole)),
+            rejected=look.rejected,
+            changed=None if newest is None else datetime.fromtimestamp(newest.written_ns / 1e9, UTC),
+            unverified=() if look.complete else (f"{asked.wanted.pattern}: there are too many files",),
+            complete=look.complete,
+            set_aside=tuple(sorted({number for number, *_ in stream.aside()}, reverse=True)),
+            are_steps=newest is None or newest.step is not None,
+            advanced=newest is not None and newest.number > stream.order.began.get(asked.attempt, 0),
+            missed=look.missed,
+        )
+
+    def ignore_present(self) -> None:
         """Leave out what is there now, before the first attempt of a lineage: it came with the code.
 
         Raises:
             Unavailable: the file system refuses it.
         """
-        with self._lock, suppress(TooMany), self._lineage(lineage, wanted) as stream:
-            there = stream.present() if stream else []
-            if stream and there:
-                stream.note("ignored.json", {str(each.path): each.files for each in there})
+        with suppress(TooMany):
+            there = self._stream.present()
+            if there:
+                self._stream.note("ignored.json", {str(each.path): each.files for each in there})
 
-    def choose(
-        self,
-        lineage: int,
-        attempt: int,
-        wanted: ProgramFiles,
-        step: int | None,
-        check: Callable[[], None] = go_on,
-    ) -> ProgramCheckpoint | None:
+    def choose(self, step: int | None) -> ProgramCheckpoint | None:
         """Return the checkpoint to resume from: that of a step, or the newest whole one.
 
         A kept version takes the place of a torn one.  Checkpoints after a step that is asked for are set
@@ -244,92 +258,22 @@ class ProgramCheckpoints:
         Raises:
             Unavailable: the file system refuses it.
         """
-        with self._lock, self._lineage(lineage, wanted) as stream:
-            if stream is None:
-                return None
-            try:
-                return stream.choose(attempt, step, check)
-            except OSError as error:
-                fact = f"cannot be put back or set aside: {error.strerror or error}"
-                raise Unavailable(f"{wanted.pattern}: checkpoints {fact}") from error
-
-    @contextmanager
-    def _lineage(self, lineage: int, wanted: ProgramFiles) -> "Iterator[_Stream | None]":
-        """Open the directory that a pattern is below; None if it is not there."""
-        in_home, is_mount = wanted.pattern.startswith(HOME), bool(wanted.mount)
-        pattern = wanted.pattern.removeprefix(HOME) if in_home else wanted.pattern
-        work = self._root / ("homes" if in_home else "work") / str(lineage)
-        place = self._root / "lineages" / str(lineage)
         try:
-            base = self._open_mount(self._owner, Path(wanted.mount)) if is_mount else os.open(work, DIRECTORY)
-        except (OSError, RunnerError):
-            yield None
-            return
-        hidden = PurePosixPath(f".runner-{NAME}", self._root.name, str(lineage))
-        aside = (
-            SetAside(base, hidden, self._owner)
-            if is_mount
-            else SetAside(place, PurePosixPath(NAME), self._owner)
-        )
-        where = str(hidden) if is_mount else f"lineages/{lineage}/{NAME}"
-        kept = self._root / "kept" / str(lineage)
-        try:
-            yield _Stream(self, base, pattern, wanted.keep, kept, aside, where, in_home)
-        finally:
-            os.close(base)
-
-    # --- what one look shares with the next
-
-    @property
-    def owner(self) -> Owner:
-        return self._owner
-
-    def damage(self, base: int, match: MatchedPath) -> str | None:
-        """Return what shows that a checkpoint is not whole, or None."""
-        if match.problem is not None:
-            return match.problem
-        if not match.bytes:
-            return "is empty"
-        found = self._find_damage(self._owner, base, [str(match.below(name)) for name, *_ in match.files])
-        if found is None:
-            return None
-        index, fact = found
-        return f"{match.files[index][0]} {fact}" if match.is_directory else fact
-
-    def is_settled(self, match: MatchedPath) -> bool:
-        """Return whether a checkpoint was left alone for a while, whatever the clock was set to meanwhile."""
-        seconds = SETTLED_DIRECTORY_S if match.is_directory else SETTLED_S
-        if len(self._first_seen_s) > 10 * REMEMBERED:
-            self._first_seen_s.clear()
-        first_s = self._first_seen_s.setdefault(match.digest, time.monotonic())
-        is_old = match.written_ns <= time.time_ns() - int(seconds * 1e9)
-        return is_old or time.monotonic() - first_s >= seconds
-
-    def may_copy(self, match: MatchedPath) -> bool:
-        """Return whether to copy a version while its program runs: large ones not too often."""
-        now_s = time.monotonic()
-        if match.bytes > LARGE_BYTES and self._copied_s and now_s - self._copied_s < COPY_EVERY_S:
-            return False
-        self._copied_s = now_s
-        return True
+            return self._stream.choose(self._asked.attempt, step, self._check)
+        except OSError as error:
+            fact = f"cannot be put back or set aside: {error.strerror or error}"
+            raise Unavailable(f"{self._asked.wanted.pattern}: checkpoints {fact}") from error
 
 
 class _Stream:
     """Files that the pattern of one job file names in one lineage, while they are looked at."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  (one value per place)
-        self,
-        host: ProgramCheckpoints,
-        base: int,
-        pattern: str,
-        keep: int,
-        kept: Path,
-        aside: SetAside,
-        where: str,
-        in_home: bool,  # noqa: FBT001
-    ) -> None:
-        self._host, self._base, self._pattern, self._keep = host, base, pattern, keep
-        self._kept, self._aside, self._where, self._in_home = kept, aside, where, in_home
+    def __init__(self, asked: ProgramLineage, places: ProgramPlaces, aside: SetAside, where: str) -> None:
+        self._seen, self._owner, self._base = asked.seen, asked.owner, places.base
+        self._pattern, self._keep = asked.wanted.pattern.removeprefix(HOME), asked.wanted.keep
+        self._in_home, self._lineage = asked.in_home, asked.lineage
+        self._kept_fd, self._kept = places.kept, Path(f"/proc/self/fd/{places.kept}")
+        self._aside, self._where = aside, where
         self.order = self._read_order()
 
     # --- looking
@@ -346,7 +290,7 @@ class _Stream:
             for each in find_matches(self._base, self._pattern)
             if each.files
             and ignored.get(str(each.path)) != [list(file) for file in each.files]
-            and is_of(each, self._host.owner)
+            and is_of(each, self._owner)
         ]
 
     def look(self, how: Verification, check: Callable[[], None]) -> _Look:
@@ -387,10 +331,10 @@ class _Stream:
             is_read = len(whole) < SURE and (is_new or how is not Verification.SIZES)
             fact = each.problem or (self._lacks(each, ranked[place + 1 :]) if is_new and not whole else None)
             if fact is None and is_read:
-                fact = self._host.damage(self._base, each)
+                fact = self._damage(each)
             if fact is None:
                 whole.append(each)
-            elif how is not Verification.SIZES or self._host.is_settled(each):
+            elif how is not Verification.SIZES or self._seen.is_settled(each):
                 torn.append((each, fact))
         for each in reversed(whole):
             self.order.give(each)
@@ -398,7 +342,7 @@ class _Stream:
 
     def _may_count(self, match: MatchedPath, older: Sequence[MatchedPath]) -> bool:
         """Return whether a new checkpoint of a running program is complete, as far as can be told."""
-        if self._host.is_settled(match):
+        if self._seen.is_settled(match):
             return True
         names = [each[0] for each in match.files]
         if match.is_directory and (not self._before(match, older)[1] or self._lacks(match, older)):
@@ -456,6 +400,18 @@ class _Stream:
             numbered.append(replace(each, step=steps[place], chosen_by=after if has_steps else each.number))
         return tuple(numbered)
 
+    def _damage(self, match: MatchedPath) -> str | None:
+        """Return what shows that a checkpoint is not whole, or None."""
+        if match.problem is not None:
+            return match.problem
+        if not match.bytes:
+            return "is empty"
+        found = find_first_damage(self._base, [str(match.below(name)) for name, *_ in match.files])
+        if found is None:
+            return None
+        index, fact = found
+        return f"{match.files[index][0]} {fact}" if match.is_directory else fact
+
     # --- choosing
 
     def choose(self, attempt: int, step: int | None, check: Callable[[], None]) -> ProgramCheckpoint | None:
@@ -480,7 +436,7 @@ class _Stream:
             return None
         paths = tuple(str(each.path) for each in reversed(moved) if each.match is not None)
         versions = tuple(str(each.number) for each in reversed(moved) if each.match is None)
-        kept = f"kept/{self._kept.name}/{NAME}/{attempt}"
+        kept = f"kept/{self._lineage}/{NAME}/{attempt}"
         directory = (f"{self._where}/{attempt}" if paths else kept) if moved else ""
         return ProgramCheckpoint(
             chosen.chosen_by,
@@ -574,13 +530,13 @@ class _Stream:
         newest = next(iter(seen), None)
         if newest is None or not self._needs_copy(newest, seen[1:]):
             return torn
-        if how is not Verification.CONTENT and not self._host.may_copy(newest):
+        if how is not Verification.CONTENT and not self._seen.may_copy(newest):
             return torn
         for _ in range(COPY_TRIES):
             if self._copy_version(newest, check):
                 return torn
             present = self._look_again(newest.path)
-            if present is None or self._host.damage(self._base, present) is not None:
+            if present is None or self._damage(present) is not None:
                 break
             if how is not Verification.CONTENT and not self._may_count(present, ()):
                 break
@@ -607,7 +563,7 @@ class _Stream:
     def _look_again(self, path: PurePosixPath) -> MatchedPath | None:
         with suppress(TooMany):
             found = look_at(self._base, path)
-            return found if found is not None and found.files and is_of(found, self._host.owner) else None
+            return found if found is not None and found.files and is_of(found, self._owner) else None
         return None
 
     def versions(self) -> list[_Version]:
@@ -630,20 +586,19 @@ class _Stream:
         number = self.order.seen[live.digest][0]
         draft, place = f".{number}.draft", self._kept / str(number)
         try:
-            with self._open_kept() as kept:
-                remove(kept, draft)
-                os.mkdir(draft, 0o700, dir_fd=kept)
-                self._copy_files(live, self._kept / draft / "files", check)
-                self._write_note(self._kept / draft, live.path, live.files, is_directory=live.is_directory)
-                present = self._look_again(live.path)
-                is_same = present is not None and present.files == live.files
-                if is_same:
-                    remove(kept, str(number))  # of which the note cannot be read
-                    (self._kept / draft).rename(place)
-                    for old in self.versions()[: -self._keep]:
-                        remove(kept, str(old.number))
-                else:
-                    remove(kept, draft)
+            remove(self._kept_fd, draft)
+            os.mkdir(draft, 0o700, dir_fd=self._kept_fd)
+            self._copy_files(live, self._kept / draft / "files", check)
+            self._write_note(self._kept / draft, live.path, live.files, is_directory=live.is_directory)
+            present = self._look_again(live.path)
+            is_same = present is not None and present.files == live.files
+            if is_same:
+                remove(self._kept_fd, str(number))  # of which the note cannot be read
+                (self._kept / draft).rename(place)
+                for old in self.versions()[: -self._keep]:
+                    remove(self._kept_fd, str(old.number))
+            else:
+                remove(self._kept_fd, draft)
         except OSError:
             return True  # no room: what is there is whole, and stays without a copy
         return is_same
@@ -663,7 +618,7 @@ class _Stream:
             OSError: the file system refuses it.
         """
         kept, name = self._kept / str(version.number), version.path.name
-        parent = open_parents(self._base, version.path.parts[:-1], self._host.owner)
+        parent = open_parents(self._base, version.path.parts[:-1], self._owner)
         draft, torn = f".{name}.restored", f".{name}.torn"
         try:
             for old in (draft, torn):
@@ -689,7 +644,7 @@ class _Stream:
         with directory_at(parent, PurePosixPath(draft)) as fd:
             self._own(fd)
             for path, *_ in version.files:
-                inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._host.owner)
+                inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
                 try:
                     self._write_file(inner, PurePosixPath(path).name, kept / path, check)
                 finally:
@@ -704,15 +659,9 @@ class _Stream:
 
     def _own(self, fd: int) -> None:
         if os.geteuid() == 0:
-            os.fchown(fd, self._host.owner.uid, self._host.owner.gid)
+            os.fchown(fd, self._owner.uid, self._owner.gid)
 
     # --- notes beside the run directory
-
-    @contextmanager
-    def _open_kept(self) -> Iterator[int]:
-        self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with directory_at(self._kept, PurePosixPath()) as fd:
-            yield fd
 
     def note(self, name: str, content: object) -> None:
         """Write a note beside the kept versions.
@@ -721,10 +670,9 @@ class _Stream:
             Unavailable: the file system refuses it.
         """
         try:
-            self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
             _publish(self._kept / name, content)
         except OSError as error:
-            raise Unavailable(f"{self._kept}: {error.strerror}") from error
+            raise Unavailable(f"kept versions of checkpoints: {error.strerror}") from error
 
     def _write_note(
         self, place: Path, path: PurePosixPath, files: Fingerprint, *, is_directory: bool

@@ -21,8 +21,6 @@ from typing import Final, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from jobs.contract import (
-    BEST_NAME,
-    FINAL_NAME,
     MAX_PROCESSES,
     MAX_REPORT_BYTES,
     AttemptSpec,
@@ -36,18 +34,12 @@ from jobs.contract import (
     read_limited,
 )
 from runner.adapters.host import log_quota, terminal
-from runner.adapters.host.checkpoint_copy import copy_checkpoint
-from runner.adapters.host.checkpoints import CheckpointVerifier
+from runner.adapters.host.giving import Gift, give_tree
+from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
 from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
-from runner.adapters.host.program_checkpoints import (
-    FindDamage,
-    OpenMount,
-    ProgramCheckpoints,
-    find_here,
-    open_here,
-)
-from runner.adapters.host.program_files import directory_at
+from runner.adapters.host.program_files import DIRECTORY, directory_at
+from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.checkpoints import (
@@ -81,13 +73,7 @@ def owners(jobs: Path) -> dict[str, int | None]:
     return {name: _uid(f"{jobs}/{name}/cache") for name in numbered(jobs)}
 
 
-MOST_FILES: Final = 1000
-"""Files of a checkpoint whose sizes are added up."""
-
 WHAT_TO_DO: Final = "put it back, or begin anew with: runner restart"
-
-SECTOR_BYTES: Final = 512
-"""The unit of ``st_blocks``, whatever the file system's is."""
 
 
 def work_aside(lineage: int, attempt: int) -> str:
@@ -126,15 +112,20 @@ class HostRunDirectory:
         root: Path,
         owner: Owner,
         verifier: CheckpointVerifier | None = None,
-        find_damage: FindDamage = find_here,
-        open_mount: OpenMount = open_here,
+        files: RunFiles | None = None,
     ) -> None:
         self.root = root
         self.owner = owner
         self._verifier = verifier or CheckpointVerifier()  # one for a daemon: it remembers its results
-        self._files = self._verifier.files
+        self._files = files or OwnRights()
         self._paths = RunPaths(root, 0, 0)  # of the attempt that was used last
-        self._program_checkpoints = ProgramCheckpoints(root, owner, find_damage, open_mount)
+        self._program_checkpoints = ProgramCheckpoints(
+            root,
+            owner,
+            self._verifier,
+            self._files.open_directory,
+            lambda lineage: self.open_kept(lineage),  # noqa: PLW0108  (the helper may act in its place)
+        )
         self._log_progress: LogProgressReader | None = None  # of the attempt that was looked at last
         self._log_times: LogTimes | None = None  # the same
 
@@ -377,17 +368,16 @@ class HostRunDirectory:
         return self.root / "lineages" / f".{lineage}.draft"
 
     def begin_seed(self, lineage: int) -> Path:
-        """Make the draft of a lineage, and return its path."""
+        """Make the draft of a lineage, which its owner's worker fills, and return its path."""
         draft = self.seed_draft(lineage)
         _make_empty(draft)
+        if os.geteuid() == 0:
+            os.chown(draft, self.owner.uid, self.owner.gid, follow_symlinks=False)
         return draft
 
     def publish_seed(self, lineage: int) -> None:
-        """Give the draft of a lineage to its owner, and put it in its place."""
+        """Put the draft of a lineage in its place."""
         draft = self.seed_draft(lineage)
-        for inner in draft.rglob("*"):
-            self._give(inner, 0o700 if inner.is_dir() else 0o600)
-        self._give(draft, 0o700)
         draft.rename(draft.with_name(str(lineage)))
 
     def secret(self, name: str) -> Path:
@@ -483,21 +473,9 @@ class HostRunDirectory:
         """Return what is left for a checkpoint of a lineage, and what its newest one takes; None: unknown."""
         try:
             with self._files.open_directory(paths.lineage_dir) as lineage:
-                file_system = os.fstatvfs(lineage)
-                names = [name for name in os.listdir(lineage) if name.startswith("step-")]  # noqa: PTH208
-                newest = self._size_of(lineage, max(names)) if names else 0
-                return RoomToSave(file_system.f_bavail * file_system.f_frsize, newest)
-        except OSError:
+                return self._verifier.of(self.owner, Verification.KNOWN).room_to_save(lineage)
+        except (OSError, Unavailable):
             return None
-
-    def _size_of(self, parent: int, name: str) -> int:
-        """Return what the files in a directory below an open one take on the disk."""
-        size = 0
-        with self._files.open_directory(name, parent) as directory:
-            for each in sorted(os.listdir(directory))[:MOST_FILES]:  # noqa: PTH208
-                with suppress(OSError), self._files.open_file(each, directory) as file:
-                    size += os.fstat(file.fileno()).st_blocks * SECTOR_BYTES
-        return size
 
     def saved(
         self, paths: RunPaths, how: Verification = Verification.CONTENT, also: int | None = None
@@ -507,20 +485,23 @@ class HostRunDirectory:
         Raises:
             Unavailable: the daemon leaves.
         """
-        return self._verifier.saved(paths.lineage_dir, self.owner, how, also)
+        try:
+            with self._files.open_directory(paths.lineage_dir) as lineage:
+                return self._verifier.saved(paths.lineage_dir, lineage, self.owner, how, also)
+        except OSError:
+            return SavedCheckpoints()
 
     def weights(self, kind: Literal["best", "final"]) -> Path | None:
         """Return the directory of the weights that the newest lineage with any has published; None: none.
 
         Whether they are whole is not looked at.
         """
-        pattern = BEST_NAME if kind == "best" else FINAL_NAME
+        work = self._verifier.of(self.owner, Verification.KNOWN)
         for lineage in range(highest(self.root / "lineages"), 0, -1):
             directory = self.paths(0, lineage).lineage_dir
             with suppress(OSError), self._files.open_directory(directory) as opened:
-                names = [name for name in os.listdir(opened) if pattern.fullmatch(name)]  # noqa: PTH208
-                if names:
-                    return directory / max(names)
+                if name := work.published(opened, kind):
+                    return directory / name
         return None
 
     def program_saved(
@@ -531,8 +512,7 @@ class HostRunDirectory:
         Raises:
             Unavailable: the daemon leaves, or they cannot be copied in time.
         """
-        with self._verifier.limited() as check:
-            return self._program_checkpoints.saved(paths.lineage, wanted, how, paths.attempt, check)
+        return self._program_checkpoints.saved(paths.lineage, wanted, how, paths.attempt)
 
     def choose_program_checkpoint(
         self, paths: RunPaths, wanted: ProgramFiles, step: int | None, *, is_first: bool
@@ -547,8 +527,25 @@ class HostRunDirectory:
         if is_first:
             self._program_checkpoints.ignore_present(paths.lineage, wanted)
             return None
-        with self._verifier.limited() as check:
-            return self._program_checkpoints.choose(paths.lineage, paths.attempt, wanted, step, check)
+        return self._program_checkpoints.choose(paths.lineage, paths.attempt, wanted, step)
+
+    def open_kept(self, lineage: int) -> int:
+        """Return a descriptor of a directory of the job's user, which only its workers reach.
+
+        Its parent is closed to all users.  The caller closes it.
+
+        Raises:
+            OSError: the file system refuses it.
+        """
+        parent = self.root / "kept"
+        parent.mkdir(mode=0o700, exist_ok=True)
+        parent.chmod(0o700)
+        with suppress(FileExistsError):
+            (parent / str(lineage)).mkdir(mode=0o700)
+        kept = os.open(parent / str(lineage), DIRECTORY)
+        if os.geteuid() == 0 and os.fstat(kept).st_uid != self.owner.uid:  # new, or of an older runner
+            give_tree(kept, Gift(0, self.owner, keep_modes=True))
+        return kept
 
     def copy_checkpoint(
         self, paths: RunPaths, step: int, target: Path, check: Callable[[], None] = lambda: None
@@ -559,12 +556,12 @@ class HostRunDirectory:
             CheckpointInvalid: it is not complete.
             OSError: the file system refuses it.
         """
-        name = checkpoint_name(step)
         with (
             self._files.open_directory(paths.lineage_dir) as lineage,
-            self._verifier.open(self.owner, lineage, name) as source,
+            self._files.open_directory(target) as draft,
         ):
-            copy_checkpoint(source, target / name, check, self._files)
+            work = self._verifier.work.checkpoints(self.owner, check, self._verifier.within_s)
+            work.copy_checkpoint(lineage, draft, checkpoint_name(step))
 
     def tail(self, path: Path, limit: int) -> bytes:
         """Return the end of a file that the job may have written; nothing if it cannot be read."""

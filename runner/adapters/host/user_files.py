@@ -10,7 +10,6 @@ from runner.adapters.host.archive import write_archive
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.update import apply_changes
 from runner.adapters.host.code_snapshot.walk import WalkLimits, send_tree
-from runner.adapters.host.file_formats import find_first_damage
 from runner.adapters.host.paths import PathRefusedError, open_beneath, open_path
 from runner.adapters.rpc.calls import Descriptor, HostPath
 from runner.base.textfile import one_line
@@ -49,9 +48,6 @@ class UserFiles(Protocol):
 
     def update(self, directory: Descriptor, stream: Descriptor, *, read_only: bool) -> tuple[str, ...]:
         """Make the changes of a stream in a directory; return the first paths that were left as they were."""
-
-    def find_damage(self, directory: Descriptor, paths: tuple[str, ...]) -> tuple[int, str] | None:
-        """Return the index of the first file that is not whole, and what shows it."""
 
 
 class OwnFiles:
@@ -98,9 +94,6 @@ class OwnFiles:
         with _opened(stream, "rb") as changes:
             kept = apply_changes(read_frames(changes), read_only=read_only)
         return tuple(path[:MAX_PATH_SHOWN] for path in kept[:MAX_KEPT])
-
-    def find_damage(self, directory: int, paths: tuple[str, ...]) -> tuple[int, str] | None:
-        return find_first_damage(directory, paths)
 
 
 def _opened(stream: int, mode: str) -> Any:  # noqa: ANN401  a BufferedReader or a BufferedWriter

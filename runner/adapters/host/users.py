@@ -8,7 +8,7 @@ the socket to what starts workers (``spawner``) from its helper.
 import os
 import pwd
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from runner.adapters.host.accounts import SubordinateIds, has_account
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.walk import LAST, WalkLimits
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
+from runner.adapters.host.user_checkpoints import OwnCheckpoints, UserCheckpoints
 from runner.adapters.host.user_files import OwnFiles, UserFiles
 from runner.adapters.host.workers import OneWorker, Spawner, WorkerEnded, Workers
 from runner.base.errors import Unavailable, UsageError
@@ -39,9 +40,6 @@ ANSWER_S: Final = 10.0
 TEXT_S: Final = 60.0
 """Longest wait for a worker that is free, and for what it has read."""
 
-DAMAGE_S: Final = 120.0
-"""Longest wait for what a look at the files of a checkpoint finds."""
-
 READ_BYTES: Final = 1024**2
 
 SUBORDINATE_IDS: Final = SubordinateIds()
@@ -49,8 +47,8 @@ SUBORDINATE_IDS: Final = SubordinateIds()
 
 CODE_CPU_S: Final = 120
 """Processor time for a code directory of the operator's own limit."""
-ARCHIVE_CPU_S: Final = 3600
-"""Outputs of a job may have any size."""
+LONG_CPU_S: Final = 3600
+"""Processor time for outputs and checkpoints of a job, which may have any size."""
 
 TOO_MUCH: Final = "takes more time or memory to read than a text of one user may (20 s of a processor, 2 GiB)"
 
@@ -257,7 +255,7 @@ class HostUsers:
             Unavailable: the process that reads it has ended.
         """
         with self._open_directory(directory) as place:
-            worker = self._workers.one(_as_user(owner), ARCHIVE_CPU_S, ANSWER_S)
+            worker = self._workers.one(_as_user(owner), LONG_CPU_S, ANSWER_S)
             near = self._begin(worker, "user.archive", directory=place, name=name)
         return ArchiveStream(worker, *near, one_line(name))
 
@@ -282,22 +280,23 @@ class HostUsers:
         kept: tuple[str, ...] = answer()
         return kept
 
-    def damage_as_owner(self, owner: Owner, directory: int, paths: Sequence[str]) -> tuple[int, str] | None:
-        """Return the index of the first file that is not whole, and what shows it; see ``find_first_damage``.
+    def checkpoints(
+        self, owner: Owner, check: Callable[[], None], within_s: float | None = None
+    ) -> UserCheckpoints:
+        """Return what looks at the checkpoints of an owner, with their rights.
 
-        The files lie below an open directory.  They are opened and read with the rights of their owner.
-
-        Raises:
-            Unavailable: the file system does not answer.
+        ``within_s`` is for what takes so long, and ``check`` ends the wait by what it raises.
         """
         who = _as_user(owner)
         if not self._needs_other_rights(who):
-            return OwnFiles().find_damage(directory, tuple(paths))
-        worker = self._workers.one(who, CODE_CPU_S, DAMAGE_S)
-        found: tuple[int, str] | None = _calls().begin(
-            "user.find_damage", worker.send, directory=directory, paths=tuple(paths)
-        )()
-        return found
+            return OwnCheckpoints(check)
+        exchange = (
+            partial(self._workers.exchange, who, TEXT_S)
+            if within_s is None
+            else partial(self._workers.exchange_alone, who, LONG_CPU_S, within_s + ANSWER_S, check)
+        )
+        work: UserCheckpoints = _calls().proxy("user", exchange)
+        return work
 
     def open_spawner(self) -> int:
         """Start what starts workers for another process; return the socket to it.

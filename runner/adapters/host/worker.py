@@ -23,8 +23,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from images.errors import BuildFailed
 from images.packages.answer import FoundPackage, read_answer
-from jobs.contract import profiles_dir
+from jobs.contract import CheckpointInvalid, profiles_dir
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
+from runner.adapters.host.user_checkpoints import OwnCheckpoints, UserCheckpoints
 from runner.adapters.host.user_files import OwnFiles, UserFiles
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
@@ -61,7 +62,7 @@ NICENESS: Final = 5
 DESCRIPTORS: Final = 64
 
 
-class UserWork(UserFiles, Protocol):
+class UserWork(UserFiles, UserCheckpoints, Protocol):
     """Operations of a worker for its user."""
 
     def read_jobs(
@@ -99,13 +100,13 @@ CALLS: Final = Calls(
         {
             WrittenWrongly: _arguments_of_wrong,
             MissingFile: _arguments_of_missing,
-            **dict.fromkeys((PathRefusedError, BuildFailed), text_alone),
+            **dict.fromkeys((PathRefusedError, BuildFailed, CheckpointInvalid), text_alone),
         }
     ),
 )
 
 
-class OwnWork(OwnFiles):
+class OwnWork(OwnFiles, OwnCheckpoints):
     """Satisfies ``UserWork`` with the rights of this process."""
 
     def read_jobs(
@@ -244,6 +245,14 @@ def _is_asked(connection: socket.socket) -> bool:
     return bool(waiting.poll(IDLE_S * 1000))
 
 
+def _require_peer(connection: socket.socket) -> None:
+    """Raise ``Unavailable`` if nobody waits for an answer any more."""
+    waiting = select.poll()
+    waiting.register(connection, select.POLLHUP)
+    if waiting.poll(0):
+        raise Unavailable("nobody waits for this any more")
+
+
 def _grant_time() -> None:
     """Let the kernel end this process once the next request has taken its processor time."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -259,7 +268,9 @@ def _answer_next(connection: socket.socket) -> bool:
         return False
     done: Future[tuple[bytes, tuple[int, ...]]] = Future()
     try:
-        run_to_future(done, partial(CALLS.do, {"user": OwnWork()}, content, given))
+        run_to_future(
+            done, partial(CALLS.do, {"user": OwnWork(partial(_require_peer, connection))}, content, given)
+        )
     finally:
         close_all(given)
     error = done.exception()

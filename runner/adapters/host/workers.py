@@ -2,13 +2,14 @@
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore, Lock
 from typing import Final
@@ -25,6 +26,10 @@ SOON_S: Final = 1.0
 """A kept worker that ends within this time had ended before it was asked."""
 
 MAX_ANSWER_BYTES: Final = 64 * 1024**2
+
+
+CHECK_MS: Final = 250
+"""Between two looks whether an answer is still wanted."""
 
 
 class WorkerEnded(Unavailable):
@@ -110,10 +115,16 @@ class OneWorker:
                 send(self.connection, request, *given)
         except Disconnected as error:
             raise _ended(self.who) from error
-        return self._answer
+        return self.answer
 
-    def _answer(self) -> tuple[bytes, list[int]]:
+    def answer(self, check: Callable[[], None] = lambda: None) -> tuple[bytes, list[int]]:
+        """Wait for the answer; ``check`` is called now and then, and may raise."""
+        waiting, until_s = select.poll(), time.monotonic() + self.within_s
+        waiting.register(self.connection, select.POLLIN)
         try:
+            check()
+            while not waiting.poll(CHECK_MS) and time.monotonic() < until_s:
+                check()
             with _answering(self.connection, self.who, self.within_s):
                 return receive(self.connection, MAX_ANSWER_BYTES)
         except Disconnected as error:
@@ -165,6 +176,27 @@ class Workers:
     def one(self, who: User, cpu_s: int, within_s: float) -> OneWorker:
         """Start a worker for one request of so much processor time, whose answer takes so long at most."""
         return OneWorker(self.spawn(who, cpu_s), who, within_s)
+
+    def exchange_alone(  # noqa: PLR0913, PLR0917  (one value per limit)
+        self,
+        who: User,
+        cpu_s: int,
+        within_s: float,
+        check: Callable[[], None],
+        request: bytes,
+        given: tuple[int, ...] = (),
+    ) -> tuple[bytes, list[int]]:
+        """Send a request to a worker that is there for it alone, and return its answer.
+
+        ``check`` is called while it works, and ends the wait by what it raises.
+
+        Raises:
+            Unavailable: there is no answer; ``WorkerEnded``: for it took too much time or memory.
+        """
+        worker = self.one(who, cpu_s, within_s)
+        with closing(worker):
+            worker.send(request, given)
+            return worker.answer(check)
 
     def exchange(
         self, who: User, within_s: float, request: bytes, given: tuple[int, ...] = ()

@@ -20,7 +20,6 @@ from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.rpc.calls import Calls, Descriptor, HostPath, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
 from runner.base.identity import MAX_ID
-from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.disk import DiskCounters
 from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.exec import ExecRequest
@@ -246,10 +245,10 @@ class PrivilegedRun(Protocol):
     def is_lineage_locked(self, paths: Paths) -> bool: ...
 
     def begin_seed(self, lineage: Number) -> Path:
-        """Make the draft of a lineage, which the daemon may write to."""
+        """Make the draft of a lineage, which belongs to its owner."""
 
     def publish_seed(self, lineage: Number) -> None:
-        """Give the draft of a lineage to its owner, and put it in its place."""
+        """Put the draft of a lineage in its place."""
 
     def begin_work(self, lineage: Number, *, afresh: Number | None = None) -> str | None:
         """Make the draft of a working directory, which the daemon may write to, unless there is one.
@@ -286,13 +285,8 @@ class PrivilegedRun(Protocol):
 
     def connect(self, paths: Paths, name: SocketName) -> socket: ...
 
-    def program_saved(
-        self, paths: Paths, wanted: ProgramFiles, how: Verification = Verification.CONTENT
-    ) -> SavedCheckpoints: ...
-
-    def choose_program_checkpoint(
-        self, paths: Paths, wanted: ProgramFiles, step: int | None, *, is_first: bool
-    ) -> ProgramCheckpoint | None: ...
+    def open_kept(self, lineage: Number) -> Descriptor:
+        """Open what only the workers of the job's user reach: versions of checkpoints, and notes."""
 
     def keep(self, attempt: Annotated[int, Field(ge=0, le=2**31)], name: FileName, text: str) -> None: ...
 

@@ -16,10 +16,11 @@ from typing import Any, BinaryIO, Final
 from pydantic import ValidationError
 
 from jobs.contract import AttemptSpec, RunPaths
-from runner.adapters.host.checkpoints import CheckpointVerifier
+from runner.adapters.host.job_checkpoints import CheckpointVerifier
 from runner.adapters.host.log_times import EVERY_S
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.host.run_files import RunFiles
 from runner.adapters.privileged.client import PrivilegedClient
 from runner.adapters.privileged.interface import ExecutorKind, PrivilegedRun
 from runner.base.errors import Refused, Unavailable
@@ -165,9 +166,14 @@ class RemoteRunDirectory(HostRunDirectory):
     """Satisfies ``runner.agent.ports.RunDirectory``: read here; what needs root, the helper does."""
 
     def __init__(
-        self, root: Path, owner: Owner, verifier: CheckpointVerifier, helper: PrivilegedClient
+        self,
+        root: Path,
+        owner: Owner,
+        verifier: CheckpointVerifier,
+        files: RunFiles,
+        helper: PrivilegedClient,
     ) -> None:
-        super().__init__(root, owner, verifier)
+        super().__init__(root, owner, verifier, files)
         self._noted = (0, 0.0)  # the attempt whose log was looked at last, and when
         self._asked = helper.run(root.name, owner)
         for name in vars(PrivilegedRun).keys() - vars(RemoteRunDirectory).keys():

@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any, Final
 
 from jobs.contract import RunPaths
+from runner.adapters.host.giving import Gift, give_tree
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
-from runner.adapters.privileged.giving import Gift, give_tree
 from runner.adapters.privileged.interface import RunOf
 from runner.adapters.privileged.opening import RunFileOpener
 from runner.adapters.privileged.site import PrivilegedSite
@@ -28,19 +28,8 @@ class RootRunDirectory(HostRunDirectory):
     """A run directory of a user that the daemon fills: what the daemon has written is given away, checked."""
 
     def __init__(self, root: Path, owner: Owner, site: PrivilegedSite) -> None:
-        users = site.users
-        super().__init__(root, owner, find_damage=users.damage_as_owner, open_mount=users.open_as_owner)
+        super().__init__(root, owner)
         self._daemon_uid = site.walls.daemon_uid
-
-    def begin_seed(self, lineage: int) -> Path:
-        draft = super().begin_seed(lineage)
-        os.chown(draft, self._daemon_uid, 0, follow_symlinks=False)
-        return draft
-
-    def publish_seed(self, lineage: int) -> None:
-        draft = self.seed_draft(lineage)
-        self._give_away(draft, keep_modes=False)
-        draft.rename(draft.with_name(str(lineage)))
 
     def begin_work(self, lineage: int, writer: int | None = None, *, afresh: int | None = None) -> str | None:
         writer = self._daemon_uid if writer is None else writer

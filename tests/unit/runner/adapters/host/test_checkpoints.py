@@ -2,16 +2,18 @@
 
 import hashlib
 import os
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jobs.contract import CHECKPOINT_NAME, FileDigest, Manifest, checkpoint_name, dump
 from runner.adapters.host import checkpoints as module
 from runner.adapters.host.checkpoint_copy import copy_checkpoint
-from runner.adapters.host.checkpoints import NEWEST, CheckpointVerifier
+from runner.adapters.host.checkpoints import NEWEST, LineageReader
+from runner.adapters.host.job_checkpoints import CheckpointVerifier
 from runner.adapters.host.run_directory import HostRunDirectory
-from runner.adapters.host.run_files import OwnRights
 from runner.base.errors import Unavailable
 from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
@@ -25,10 +27,9 @@ class Lineage:
     """A lineage whose checkpoints a test writes, and a verifier."""
 
     def __init__(self, path: Path) -> None:
-        self.now = 0.0
         self.path = path / "lineages" / "1"
         self.path.mkdir(parents=True)
-        self.verifier = CheckpointVerifier(within_s=10, monotonic=lambda: self.now)
+        self.verifier = CheckpointVerifier(within_s=10)
 
     def checkpoint(self, step: int, **files: bytes) -> Path:
         where = self.path / checkpoint_name(step)
@@ -54,7 +55,11 @@ class Lineage:
         (where / "manifest.json").write_text(dump(manifest))
 
     def saved(self, how: Verification = Verification.CONTENT, also: int | None = None) -> SavedCheckpoints:
-        return self.verifier.saved(self.path, ME, how, also)
+        opened = os.open(self.path, os.O_RDONLY)
+        try:
+            return self.verifier.saved(self.path, opened, ME, how, also)
+        finally:
+            os.close(opened)
 
 
 def _digest(path: Path) -> FileDigest:
@@ -87,8 +92,12 @@ def test_a_file_with_a_thousand_names_is_read_once(lineage: Lineage, monkeypatch
         (where / f"name-{number}").hardlink_to(where / "state")
     files = {each.name: _digest(each) for each in where.iterdir() if each.name != "manifest.json"}
     lineage.manifest(where, files)
-    checked: list[float] = []
-    monkeypatch.setattr(CheckpointVerifier, "check_time", lambda _, deadline: checked.append(deadline))
+    checked: list[LineageReader] = []
+
+    def note(reader: LineageReader) -> None:
+        checked.append(reader)
+
+    monkeypatch.setattr(LineageReader, "_check_time", note)
     assert lineage.saved().steps == (10,)
     assert len(checked) == 2  # before the first file, and in it
 
@@ -98,13 +107,8 @@ def test_a_verification_ends_at_its_deadline_and_leaves_the_rest_unknown(
 ) -> None:
     for step in (10, 20, 30):
         lineage.checkpoint(step)
-    check = CheckpointVerifier.check_time
-
-    def slowly(verifier: CheckpointVerifier, deadline: float) -> None:
-        lineage.now += 4
-        check(verifier, deadline)
-
-    monkeypatch.setattr(CheckpointVerifier, "check_time", slowly)
+    seconds = count(step=4)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     found = lineage.saved()
     assert found.steps == (30,)
     assert found.unverified == (
@@ -160,9 +164,7 @@ def test_a_file_that_changes_while_it_is_verified_is_unknown(
     lineage: Lineage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = lineage.checkpoint(10)
-    monkeypatch.setattr(
-        CheckpointVerifier, "check_time", lambda *_: (where / "state").write_bytes(b"weighty")
-    )
+    monkeypatch.setattr(LineageReader, "_check_time", lambda _: (where / "state").write_bytes(b"weighty"))
     assert lineage.saved().unverified == ("step-00000010: state: was changed while it was verified",)
 
 
@@ -203,7 +205,7 @@ def test_a_copy_keeps_holes_and_names(lineage: Lineage, tmp_path: Path) -> None:
     lineage.manifest(where, dict.fromkeys(("state", "again"), FileDigest(bytes=size, sha256=ZEROS)))
     target, steps = tmp_path / checkpoint_name(10), []
     source = os.open(where, os.O_RDONLY)
-    copy_checkpoint(source, target, lambda: steps.append(1), OwnRights())
+    copy_checkpoint(source, target, lambda: steps.append(1))
     os.close(source)
     copied = (target / "state").stat()
     assert (copied.st_size, copied.st_ino) == (size, (target / "again").stat().st_ino)

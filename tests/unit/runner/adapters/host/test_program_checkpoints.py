@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 from runner.adapters.host import program_checkpoints, program_files
-from runner.adapters.host.program_checkpoints import ProgramCheckpoints
+from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
+from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.set_aside import remove
 from runner.base.errors import Unavailable
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
@@ -39,9 +40,13 @@ def work(tmp_path: Path) -> Path:
     return directory
 
 
+def program_of(root: Path, verifier: CheckpointVerifier | None = None) -> ProgramCheckpoints:
+    return HostRunDirectory(root, ME, verifier)._program_checkpoints
+
+
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> ProgramCheckpoints:
-    return ProgramCheckpoints(tmp_path, ME)
+    return program_of(tmp_path)
 
 
 def write(path: Path, content: bytes = b"x", age_s: int = 0) -> Path:
@@ -497,8 +502,8 @@ def test_the_newest_is_what_was_complete_last_whatever_its_name(
 def test_the_order_outlives_the_daemon(work: Path, tmp_path: Path) -> None:
     for age, name in enumerate(("b.pt", "a.pt")):
         write(work / name, archive(name.encode()), age_s=100 * age)
-        ProgramCheckpoints(tmp_path, ME).saved(1, ANY, Verification.SIZES)
-    chosen = ProgramCheckpoints(tmp_path, ME).choose(1, 2, ANY, None)
+        program_of(tmp_path).saved(1, ANY, Verification.SIZES)
+    chosen = program_of(tmp_path).choose(1, 2, ANY, None)
     assert chosen is not None
     assert chosen.path == "a.pt"
 
@@ -681,13 +686,12 @@ def test_a_sparse_file_is_copied_with_its_holes(
     assert (work / "state.bin").stat().st_blocks * 512 < 1024**2
 
 
-def test_a_copy_is_broken_off_when_it_is_asked_to(work: Path, checkpoints: ProgramCheckpoints) -> None:
-    def stop() -> None:
-        raise Unavailable("the daemon leaves")
-
+def test_a_copy_is_broken_off_when_the_daemon_leaves(work: Path, tmp_path: Path) -> None:
+    verifier = CheckpointVerifier()
+    verifier.close()
     write(work / "state.pt", archive())
     with pytest.raises(Unavailable, match="leaves"):
-        checkpoints.saved(1, FIXED, Verification.CONTENT, 1, stop)
+        program_of(tmp_path, verifier).saved(1, FIXED, Verification.CONTENT)
 
 
 def nest(parent: Path, depth: int) -> None:

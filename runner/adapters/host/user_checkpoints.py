@@ -1,0 +1,119 @@
+"""Calls of a worker about the checkpoints of its user, with the rights of the process that it runs in."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from jobs.contract import BEST_NAME, FINAL_NAME, open_directory, open_regular
+from runner.adapters.host.checkpoint_copy import copy_checkpoint
+from runner.adapters.host.checkpoints import LineageLook, LineageReader, LookedAt, opened_checkpoint
+from runner.adapters.host.program_checkpoints import ProgramLineage, ProgramPlaces, ProgramReader, Seen
+from runner.adapters.rpc.calls import Descriptor
+from runner.base.errors import Unavailable
+from runner.core.ports.checkpoints import ProgramCheckpoint, RoomToSave, SavedCheckpoints, Verification
+
+MOST_FILES: Final = 1000
+"""Files of a checkpoint whose sizes are added up."""
+
+SECTOR_BYTES: Final = 512
+"""The unit of ``st_blocks``, whatever the file system's is."""
+
+
+class UserCheckpoints(Protocol):
+    """Checkpoints of a user, in directories that the daemon has opened."""
+
+    def look_at_lineage(self, lineage: Descriptor, look: LineageLook) -> LookedAt:
+        """Return the checkpoints of a lineage; may raise Unavailable."""
+
+    def copy_checkpoint(self, lineage: Descriptor, target: Descriptor, name: str) -> None:
+        """Copy a checkpoint into a directory; may raise CheckpointInvalid, OSError, Unavailable."""
+
+    def room_to_save(self, lineage: Descriptor) -> RoomToSave:
+        """Return what is left for a checkpoint, and what the newest one takes; may raise OSError."""
+
+    def published(self, lineage: Descriptor, kind: Literal["best", "final"]) -> str | None:
+        """Return the name of the weights that a lineage has published; may raise OSError."""
+
+    def look_at_program(
+        self,
+        base: Descriptor,
+        kept: Descriptor,
+        lineage: Descriptor,
+        asked: ProgramLineage,
+        how: Verification,
+    ) -> tuple[SavedCheckpoints, Seen]:
+        """Return the checkpoints that a program has saved; may raise Unavailable."""
+
+    def ignore_present(
+        self, base: Descriptor, kept: Descriptor, lineage: Descriptor, asked: ProgramLineage
+    ) -> None:
+        """Leave out what is there now; may raise Unavailable."""
+
+    def choose_of_program(
+        self, base: Descriptor, kept: Descriptor, lineage: Descriptor, asked: ProgramLineage, step: int | None
+    ) -> ProgramCheckpoint | None:
+        """Return the checkpoint to resume from, in its place; may raise Unavailable."""
+
+
+def go_on() -> None:
+    """Let work go on."""
+
+
+class OwnCheckpoints:
+    """Satisfies ``UserCheckpoints``; ``check`` is called now and then, and raises what ends the work."""
+
+    def __init__(self, check: Callable[[], None] = go_on) -> None:
+        self._check = check
+
+    def look_at_lineage(self, lineage: int, look: LineageLook) -> LookedAt:
+        return LineageReader(lineage, look, self._check).read()
+
+    def copy_checkpoint(self, lineage: int, target: int, name: str) -> None:
+        with opened_checkpoint(lineage, name) as source:
+            copy_checkpoint(source, Path(f"/proc/self/fd/{target}") / name, self._check)
+
+    def room_to_save(self, lineage: int) -> RoomToSave:
+        file_system = os.fstatvfs(lineage)
+        names = [name for name in os.listdir(lineage) if name.startswith("step-")]
+        newest = _size_of(lineage, max(names)) if names else 0
+        return RoomToSave(file_system.f_bavail * file_system.f_frsize, newest)
+
+    def published(self, lineage: int, kind: Literal["best", "final"]) -> str | None:
+        pattern = BEST_NAME if kind == "best" else FINAL_NAME
+        return max(filter(pattern.fullmatch, os.listdir(lineage)), default=None)
+
+    def look_at_program(
+        self, base: int, kept: int, lineage: int, asked: ProgramLineage, how: Verification
+    ) -> tuple[SavedCheckpoints, Seen]:
+        return self._reader(base, kept, lineage, asked).saved(how), asked.seen
+
+    def ignore_present(self, base: int, kept: int, lineage: int, asked: ProgramLineage) -> None:
+        self._reader(base, kept, lineage, asked).ignore_present()
+
+    def choose_of_program(
+        self, base: int, kept: int, lineage: int, asked: ProgramLineage, step: int | None
+    ) -> ProgramCheckpoint | None:
+        return self._reader(base, kept, lineage, asked).choose(step)
+
+    def _reader(self, base: int, kept: int, lineage: int, asked: ProgramLineage) -> ProgramReader:
+        until_s = time.monotonic() + asked.within_s
+
+        def check() -> None:
+            self._check()
+            if time.monotonic() > until_s:
+                raise Unavailable(f"checkpoints: not copied within {asked.within_s:g} s")
+
+        return ProgramReader(ProgramPlaces(base, kept, lineage), asked, check)
+
+
+def _size_of(parent: int, name: str) -> int:
+    """Return what the files in a directory below an open one take on the disk."""
+    size = 0
+    with open_directory(name, parent) as directory:
+        for each in sorted(os.listdir(directory))[:MOST_FILES]:  # noqa: PTH208
+            with suppress(OSError), open_regular(each, directory) as file:
+                size += os.fstat(file.fileno()).st_blocks * SECTOR_BYTES
+    return size

@@ -48,8 +48,24 @@ def __getattr__(name: str) -> object:
         if name in names:
             from importlib import import_module  # noqa: PLC0415  see above
 
+            _check_runner()
             return getattr(import_module(home), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _check_runner() -> None:
+    """Raise ImportError if ``import runner`` would find nothing, or a package of the user's own."""
+    from importlib.util import find_spec  # noqa: PLC0415  see above
+    from pathlib import Path  # noqa: PLC0415
+
+    spec, ours = find_spec("runner"), Path(__file__).parents[1]
+    if spec is None:
+        raise ImportError("gpu_job_runner: this part is not in images of jobs; install gpu-job-runner")
+    if Path(spec.origin or ours / "runner").parents[1] != ours:
+        raise ImportError(
+            f"{spec.origin}: hides the package runner of gpu-job-runner from this program;"
+            " rename that folder, or start Python with -P"
+        )
 
 
 def __dir__() -> list[str]:

@@ -204,7 +204,7 @@ class ImageStore:
             arguments=(),
             platform=self._platform,
             builder=self._builder,
-            entries=entries_below(_HERE.with_name("jobs"), "jobs"),
+            entries=(*entries_below(_HERE.with_name("jobs"), "jobs"), *_for_programs()),
         )
         return Plan(base, environment, job, chosen)
 
@@ -295,6 +295,17 @@ def _log_failure(log: BuildLog) -> Iterator[None]:
     except BuildFailed as error:
         log.lines(str(error).splitlines())
         raise BuildFailed(log.tail()) from error
+
+
+def _for_programs() -> tuple[Entry, ...]:
+    """Return the part of ``gpu_job_runner`` that programs in an image use; the rest needs a daemon."""
+    package = "gpu_job_runner"
+    entries = entries_below(_HERE.with_name(package), package)
+    parts = tuple(
+        f"{package}/{name}"
+        for name in ("__init__.py", "attach.py", "profiled.py", "tracking.py", "integrations/")
+    )
+    return tuple(entry for entry in entries if entry.path.startswith(parts))
 
 
 @contextmanager

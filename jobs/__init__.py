@@ -1,4 +1,5 @@
-"""The programs that run inside an attempt: the trainer, its workloads, and ``jobs.attach`` for own programs.
+"""The programs that run inside an attempt: the trainer and its workloads.
 
-The package imports nothing of ``runner``; an image contains it alone.
+The package imports nothing of ``runner``. An image contains it, and the part of
+``gpu_job_runner`` for programs.
 """

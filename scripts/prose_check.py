@@ -12,17 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-PACKAGES: Final = ("runner", "jobs", "images")
-FOLDERS: Final = (*PACKAGES, "gpu_job_runner", "scripts", "tests", "bench", "examples")
+PACKAGES: Final = ("gpu_job_runner", "runner", "jobs", "images")
+FOLDERS: Final = (*PACKAGES, "scripts", "tests", "bench", "examples")
 RIDDLE: Final = re.compile(
     r"\s*(what|where|who|whose|whom|whether|how|which|why|when)(ever)?\b", re.IGNORECASE
 )
 MOST_PERCENT: Final = 2.0
-SAME_MEANING: Final = {
-    "Attached": "the callback of jobs.attach for either library",
-    "RankLost": "jobs.attach stands alone: programs import it without the trainer",
-    "Ranks": "the same",
-}
+SAME_MEANING: Final = {"Attached"}
+"""The callback for either library."""
 
 
 def riddles(source: str) -> tuple[list[tuple[int, str]], int]:

@@ -62,7 +62,7 @@ LONGEST: Final = (
     "unit/jobs/training/test_adaptive.py",
     "unit/runner/server/api/test_submissions.py",
     "unit/runner/server/api/test_rollouts.py",
-    "unit/jobs/integrations/test_huggingface.py",
+    "unit/gpu_job_runner/integrations/test_huggingface.py",
 )
 """Files that take long, the longest first. A long file that begins last leaves the other workers idle."""
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from jobs.attach import attach_states  # (+)
+from gpu_job_runner.attach import attach_states  # (+)
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 300
 BATCH = 32  # of all processes together

@@ -5,7 +5,7 @@ import sys
 import torch
 from torch import nn
 
-from jobs.attach import attach_states  # (+)
+from gpu_job_runner.attach import attach_states  # (+)
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 300
 BATCH = 32

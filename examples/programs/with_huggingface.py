@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from jobs.integrations.huggingface import Attached  # (+)
+from gpu_job_runner.integrations.huggingface import Attached  # (+)
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 CONTEXT = 64

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from jobs.integrations.lightning import Attached  # (+)
+from gpu_job_runner.integrations.lightning import Attached  # (+)
 
 EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 

@@ -86,7 +86,7 @@ PyTorch's process groups have threads of their own; an interpreter that ends wit
 """
 
 LEAVING = re.compile(rb"^attach: leaving with ([0-9]{1,3}):", re.MULTILINE)
-"""What ``jobs.attach`` says before it leaves with an exit code of the contract."""
+"""What ``gpu_job_runner.attach`` says before it leaves with an exit code of the contract."""
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that list the GPUs of an attempt."""

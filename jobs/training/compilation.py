@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import counters
 
-from jobs.profiled import skipped_cuda_graphs
+from gpu_job_runner.profiled import skipped_cuda_graphs
 from jobs.training.device import Device
 from jobs.training.switches import Switches
 

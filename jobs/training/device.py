@@ -16,8 +16,8 @@ from typing import Final
 
 import torch
 
+from gpu_job_runner.profiled import has_expandable_segments
 from jobs.contract import AttemptSpec, thread_count
-from jobs.profiled import has_expandable_segments
 from jobs.training.failures import DeviceOutOfMemory, InvalidSpec
 from jobs.training.launcher import local_rank
 from jobs.training.report import resident_bytes

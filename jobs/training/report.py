@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpu_job_runner.tracking import Place, Trackers
 from jobs.checkpoint import durable as files
 from jobs.contract import AttemptSpec, Cause, Effective, Phase, Rejected, Result, RunPaths, Status, dump
-from jobs.tracking import Place, Trackers
 from jobs.training.phases import Phases, StepTime, Throughput
 
 HEARTBEAT_S = 0.5

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the conventional name
 from torch.utils.checkpoint import checkpoint
 
+from gpu_job_runner.profiled import MATH, causal_attention_kernel
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract import Profile
 from jobs.contract.plans.causal_lm import CausalLm
@@ -37,7 +38,6 @@ from jobs.data.text import (
     windows,
 )
 from jobs.data.tokens import BYTES
-from jobs.profiled import MATH, causal_attention_kernel
 from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
 from jobs.workloads.common.parameters import decayed_matrices

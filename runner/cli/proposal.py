@@ -41,17 +41,17 @@ TORCH: Final = "PyTorch"
 HINTS: Final = {
     LIGHTNING: (
         "Lightning: to resume exactly, write in the script",
-        "  from jobs.integrations.lightning import Attached",
+        "  from gpu_job_runner.integrations.lightning import Attached",
         "  Attached().fit(trainer, model, train_loader)    # instead of trainer.fit(model, train_loader)",
     ),
     HUGGING_FACE: (
         "Hugging Face: to resume exactly, write in the script",
-        "  from jobs.integrations.huggingface import Attached",
+        "  from gpu_job_runner.integrations.huggingface import Attached",
         '  Attached().train(trainer)    # instead of trainer.train(); with save_strategy="no"',
     ),
     TORCH: (
         "PyTorch: to resume exactly, write in the script",
-        "  from jobs.attach import attach_states",
+        "  from gpu_job_runner.attach import attach_states",
         "  with attach_states(model=model, optimizer=optimizer) as job:",
         "      for step in job.steps(1000):    # instead of range(1000)",
     ),
@@ -169,7 +169,7 @@ def _checkpoint_lines(found: Findings) -> Iterator[str]:
     yield "# checkpoint:"
     yield f'#   files: "{files or "out/checkpoint-*"}"'
     yield f'#   resume_args: ["{option or "--resume"}", "{{newest}}"]'
-    if found.framework is not None and "jobs" not in found.modules:
+    if found.framework is not None and found.modules.isdisjoint(("gpu_job_runner", "jobs")):
         yield "#"
         yield from (f"# {line}" for line in HINTS[found.framework])
 

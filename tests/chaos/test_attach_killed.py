@@ -1,4 +1,4 @@
-"""A program that has only ``jobs.attach``: killed at any moment, and nothing of it can be seen in the end."""
+"""A program that has only ``gpu_job_runner.attach``: killed at any moment, and no trace of it in the end."""
 
 import random
 import subprocess
@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from jobs import attach
+from gpu_job_runner import attach
 from jobs.contract import Result, RunPaths, checkpoints, verify
 from tests.fakes.patience import patience
 

@@ -78,6 +78,15 @@ def test_a_program_that_leaves_with_another_code_than_0_has_failed(daemon: Servi
     assert "exit code 3" in daemon.ends(job_id)["why"]
 
 
+def test_folders_of_a_user_called_as_our_packages_hide_nothing_in_an_image(daemon: Service) -> None:
+    job = program(daemon, "names", "python3", "plain.py", "20", image="auto")
+    for name in ("jobs", "runner", "images"):
+        own = daemon.root / "code of names" / name / "__init__.py"
+        own.parent.mkdir()
+        own.write_text("raise ImportError('a package of the user')")
+    assert daemon.ends(daemon.submit(job))["outcome"] == "succeeded"
+
+
 BATCHES = """\
 import torch
 from torch.utils.data import DataLoader, Dataset

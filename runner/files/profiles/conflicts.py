@@ -123,7 +123,7 @@ USED_BY: Final[Mapping[str, frozenset[str]]] = {
 ENVIRONMENT: Final = frozenset({"threads", "allocator", "launch_blocking", "deterministic", "compile_cache"})
 """Switches that reach a user's own program, as environment variables."""
 
-OWN_PROGRAM: Final = "a program of your own applies it itself, with jobs.attach.apply_profile()"
+OWN_PROGRAM: Final = "a program of your own applies it itself, with gpu_job_runner.attach.apply_profile()"
 
 _OF_A_DEVICE: Final = frozenset(
     ("tf32_cudnn", "cudnn_benchmark", "allocator", "launch_blocking", "memory_cleanup_every")

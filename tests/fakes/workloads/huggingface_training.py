@@ -8,8 +8,8 @@ import transformers
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from jobs.attach import Attempt
-from jobs.integrations.huggingface import Attached
+from gpu_job_runner.attach import Attempt
+from gpu_job_runner.integrations.huggingface import Attached
 
 STEPS, BATCHES = 8, 5
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from jobs.attach import Attempt
-from jobs.integrations.lightning import Attached
+from gpu_job_runner.attach import Attempt
+from gpu_job_runner.integrations.lightning import Attached
 
 EPOCHS = 2
 

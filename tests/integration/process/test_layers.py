@@ -94,7 +94,7 @@ def test_a_recipe_loads_nothing_of_the_engine(loaded: Loaded) -> None:
 
 
 def test_the_spec_is_read_before_torch_is_loaded(loaded: Loaded) -> None:
-    assert loaded("jobs.__main__") == {"jobs"} | PYDANTIC
+    assert loaded("jobs.__main__") == {"gpu_job_runner", "jobs"} | PYDANTIC
 
 
 def test_the_daemon_knows_no_adapter_and_no_third_party_behind_one(loaded: Loaded) -> None:

@@ -50,6 +50,16 @@ def test_the_first_wish_builds_the_environment_and_then_the_job_image(
     assert job.files == {
         "Dockerfile",
         *(entry.path for entry in entries_below(ROOT / "jobs", "jobs")),
+        *(
+            f"gpu_job_runner/{name}"
+            for name in (
+                "__init__.py",
+                "attach.py",
+                "profiled.py",
+                "tracking.py",
+                *(f"integrations/{each}.py" for each in ("__init__", "huggingface", "lightning")),
+            )
+        ),
     }
     assert job.request.arguments == {"ENVIRONMENT": environment.request.tag}
     found = fake.image("runner-cpu:current")

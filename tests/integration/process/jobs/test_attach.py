@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import attach
-from jobs.attach import Told
+from gpu_job_runner import attach
+from gpu_job_runner.attach import Told
 from jobs.contract import Cause, ExitCode, Result, RunPaths, Status
 from tests.fakes.patience import patience
 
@@ -46,7 +46,7 @@ def result(paths: RunPaths) -> Result:
 
 SCRIPT = """
 import os, signal, sys
-from jobs.attach import attach
+from gpu_job_runner.attach import attach
 
 with attach() as job:
     heard, told = os.pipe()
@@ -92,8 +92,8 @@ assert not {"torch", "numpy", "pydantic", "jobs"} & set(sys.modules)
 
 DRAWS = "print(random.random(), numpy.random.random(), float(torch.rand(())))"
 ORDERS = {
-    "the libraries first": f"import random, numpy, torch\nfrom jobs.attach import attach\n{DRAWS}",
-    "attach first": f"from jobs.attach import attach\nimport random, numpy, torch\n{DRAWS}",
+    "the libraries first": f"import random, numpy, torch\nfrom gpu_job_runner.attach import attach\n{DRAWS}",
+    "attach first": f"from gpu_job_runner.attach import attach\nimport random, numpy, torch\n{DRAWS}",
 }
 
 
@@ -122,7 +122,7 @@ def test_a_script_that_is_started_by_hand_keeps_its_own_seeds(tmp_path: Path) ->
 
 
 TWO_TRAININGS = """
-from jobs.attach import attach
+from gpu_job_runner.attach import attach
 for _ in range(2):
     with attach(lambda d: (d / "x").write_text("x"), lambda d: None) as job:
         for step in job.steps(3):

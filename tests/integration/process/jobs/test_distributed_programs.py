@@ -1,4 +1,4 @@
-"""Programs of several processes with ``jobs.attach``: killed in part or as a whole, the same bits."""
+"""Programs of several processes with ``gpu_job_runner.attach``: killed in part or whole, the same bits."""
 
 import os
 import signal
@@ -175,7 +175,7 @@ import os, sys
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from jobs.attach import attach
+from gpu_job_runner.attach import attach
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -244,7 +244,7 @@ def test_an_exception_of_one_process_is_that_of_the_attempt(parts: Job) -> None:
 
 def test_processes_that_are_not_connected_are_told_and_each_goes_on(parts: Job) -> None:
     Path(parts.argv[1]).write_text(
-        "from jobs.attach import attach\n"
+        "from gpu_job_runner.attach import attach\n"
         "with attach(lambda d: (d / 'x').write_text('x'), lambda d: None) as job:\n"
         "    for step in job.steps(3):\n"
         "        pass\n"

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from jobs import attach, tracking
+from gpu_job_runner import attach, tracking
+from gpu_job_runner.tracking import Place, Trackers
 from jobs.contract import RunPaths
-from jobs.tracking import Place, Trackers
 from tests.fakes.daemon.ports import free_port
 from tests.fakes.daemon.service import until
 from tests.fakes.patience import patience
 
 TRAIN = """
 import os, sys, time
-from jobs.attach import attach
+from gpu_job_runner.attach import attach
 
 def save(directory): (directory / "state").write_text("x")
 

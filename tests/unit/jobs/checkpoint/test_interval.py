@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import attach
+from gpu_job_runner import attach
 from jobs.checkpoint.interval import LONGEST_S, REMEMBERED, SHORTEST_S, SaveSchedule, interval_s
 from jobs.contract import CheckpointPlan
 

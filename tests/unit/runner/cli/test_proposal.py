@@ -88,7 +88,7 @@ def test_frameworks_are_recognised_by_their_imports(tmp_path: Path, source: str,
 
 
 def test_a_script_that_is_resumable_already_gets_no_advice(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch\nfrom jobs.attach import attach\n")
+    (tmp_path / "train.py").write_text("import torch\nfrom gpu_job_runner.attach import attach\n")
     assert "attach_states" not in text_for(tmp_path)
 
 

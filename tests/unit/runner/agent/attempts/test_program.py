@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attach import Told, told
+from gpu_job_runner.attach import Told, told
 from jobs.contract import AttemptSpec, CheckpointPlan, Program, RunPaths, Tracking
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.agent.attempts.program import apply_program, variables

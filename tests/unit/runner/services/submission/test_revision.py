@@ -294,7 +294,7 @@ def test_a_profile_that_a_program_would_have_to_apply_is_a_warning_named_or_writ
     [named] = asked("profile: cuda-hopper\n").warnings
     assert named.startswith("profile: cuda-hopper: precision, tf32_matmul, ")
     assert named.endswith(
-        ": has no effect: a program of your own applies it itself, with jobs.attach.apply_profile()"
+        ": has no effect: a program of your own applies it itself, with gpu_job_runner.attach.apply_profile()"
     )
     [written] = asked("profile: {precision: bf16, threads: 2}\n").warnings
     assert written.startswith("profile.precision: has no effect: a program of your own")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from jobs.tracking import History, Place, Trackers
+from gpu_job_runner.tracking import History, Place, Trackers
 
 BOARD = {"tensorboard": True}
 
@@ -94,7 +94,7 @@ def test_a_missing_package_is_said_and_ends_nothing(
     def missing(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr("jobs.tracking.importlib.import_module", missing)
+    monkeypatch.setattr("gpu_job_runner.tracking.importlib.import_module", missing)
     trackers = train(place(tmp_path), 0, 2)
     trackers.end("FINISHED", 2)
     said = capsys.readouterr().err

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from jobs import profiled
-from jobs.attach import apply_profile
+from gpu_job_runner import profiled
+from gpu_job_runner.attach import apply_profile
+from gpu_job_runner.profiled import Applied
 from jobs.contract import Effective, Profile, Switch
-from jobs.profiled import Applied
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
-from jobs.attach import STOPPED, Attempt, apply_profile, attach
+from gpu_job_runner.attach import STOPPED, Attempt, apply_profile, attach
 
 if TYPE_CHECKING:
-    from jobs.profiled import Applied
+    from gpu_job_runner.profiled import Applied
 
 
 class Attached(TrainerCallback):

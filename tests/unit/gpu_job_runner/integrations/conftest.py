@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.attach import Attempt, Told
+from gpu_job_runner.attach import Attempt, Told
 
 Make = Callable[[str], Attempt]
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from jobs.contract import Result, Status, verify
-from tests.unit.jobs.integrations.conftest import Make
+from tests.unit.gpu_job_runner.integrations.conftest import Make
 
 Train = Callable[..., Tensor]
 

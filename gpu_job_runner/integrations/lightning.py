@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler
 
-from jobs.attach import STOPPED, Attempt, apply_profile, attach
+from gpu_job_runner.attach import STOPPED, Attempt, apply_profile, attach
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jobs.profiled import Applied
+    from gpu_job_runner.profiled import Applied
 
 FILE = "lightning.ckpt"
 

@@ -1,4 +1,4 @@
-"""Applies the profile of a job to torch, for a script of the user's own: ``jobs.attach.apply_profile()``.
+"""Applies the profile of a job to torch, for a script of the user's own: ``attach.apply_profile()``.
 
 What was requested, applied and verified is written to ``effective.json``, as a built-in workload does it.  A
 setting of the process is read back; precision, attention and compilation are observed in the first forward

@@ -19,8 +19,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from jobs import attach, contract
-from jobs.attach import Attempt, Told
+from gpu_job_runner import attach
+from gpu_job_runner.attach import Attempt, Told
+from jobs import contract
 from jobs.contract import Cause, ExitCode, Manifest, Result, RunPaths, Status, verify
 from jobs.training import randomness
 from tests.fakes.daemon.clock import FakeClock
@@ -150,7 +151,7 @@ def test_the_reports_are_those_of_the_contract(paths: RunPaths) -> None:
 
 def test_items_become_a_rate(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(float(second) for second in range(100))
-    monkeypatch.setattr("jobs.attach.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("gpu_job_runner.attach.time.monotonic", lambda: next(clock))
     job = Attempt(told(paths))
     job.end_step(1, items=30)
     assert status(paths).items_per_s == pytest.approx(30, rel=0.95)

@@ -1,0 +1,1 @@
+"""The callback for training frameworks; each module needs its framework, which no image includes."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from runner.client.client import Client
     from runner.files.job.model import JobFile
 
+STANDARD_OUTPUT: Final = "-"
 TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yaml"
 
 
@@ -70,16 +71,24 @@ def schema() -> None:
 def init(file: Path, *, force: bool, training: bool) -> None:
     """Write a commented job file that runs without changes.
 
-    The default FILE is job.yaml. An existing file is not overwritten. If its directory holds a script, such
-    as train.py or main.py, the job runs it, with the packages of requirements.txt or pyproject.toml, and
-    comments say how it resumes after a kill; Lightning, Hugging Face, PyTorch and torchrun are recognised.
-    Otherwise it trains a small model.
+    The default FILE is job.yaml; "-" is standard output. An existing file is not overwritten. If its
+    directory holds a script, such as train.py or src/main.py, the job runs it, with the packages of
+    requirements.txt or pyproject.toml, and comments say how it resumes after a kill; Lightning, Hugging Face,
+    PyTorch and torchrun are recognised. If there is none, that is said, and the job is a sample that trains a
+    small model; if it may be any of several, nothing is written.
     """
     from runner.cli.proposal import propose
 
     proposal = None if training else propose(file.parent)
     text = TEMPLATE.read_text(encoding="utf-8") if proposal is None else proposal.text
     name = one_line(str(file))
+    about = "" if proposal is None else f" for {one_line(proposal.about)}"
+    if proposal is None and not training:
+        about = ", a sample that trains a small model: no script was found here"
+    if name == STANDARD_OUTPUT:
+        click.echo(text, nl=False)
+        complain(f"a job file{about}")
+        return
     try:
         with open_target(file, overwrite=force) as target:
             target.write(text)
@@ -90,7 +99,6 @@ def init(file: Path, *, force: bool, training: bool) -> None:
         raise UsageError(f"{name}: exists already; --force overwrites it") from error
     except OSError as error:
         raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
-    about = "" if proposal is None else f" for {one_line(proposal.about)}"
     complain(f"wrote {name}{about}; start it with: runner submit {one_line(shlex.quote(str(file)))} --follow")
 
 

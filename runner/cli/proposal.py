@@ -6,18 +6,40 @@ The scripts are parsed and never run.
 from __future__ import annotations
 
 import ast
+import os
+import shlex
 import tomllib
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from runner.base.errors import UsageError
+from runner.base.textfile import one_line
 from runner.cli.run_file import Value, default_name, yaml_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 SCRIPTS: Final = ("train.py", "main.py", "run.py", "finetune.py", "train_gpt.py")
 """Usual names of the script that trains, the likeliest first."""
+
+SHELL_SCRIPTS: Final = ("train.sh", "run.sh", "main.sh")
+"""The same of shell scripts, where there is no other."""
+
+NO_SCRIPT: Final = ("test_", "conftest", "setup", "_")
+"""How the names of files begin that train nothing."""
+
+LEFT_OUT: Final = frozenset(
+    {"venv", "env", "node_modules", "site-packages", "build", "dist", "test", "tests", "docs", "notebooks"}
+)
+"""Directories in which no script is looked for; nor is it in hidden ones."""
+
+DEEPEST: Final = 3
+MAX_LOOKED_AT: Final = 2000
+MAX_NAMED: Final = 4
+"""Scripts of which a message says that it might be any."""
 
 MAX_SOURCE_BYTES: Final = 1024**2
 MAX_SOURCES: Final = 50
@@ -92,15 +114,20 @@ class Proposal:
 
 
 def propose(directory: Path) -> Proposal | None:
-    """Return a job file for the script of a directory, None if it has none."""
+    """Return a job file for the script of a directory, None if there is no script below it.
+
+    Raises:
+        UsageError: it may be any of several.
+    """
     script = _find_script(directory)
     if script is None:
         return None
     found = Findings()
-    for source in (directory / script, *sorted(directory.glob("*.py"))[:MAX_SOURCES]):
+    beside = sorted((directory / script).parent.glob("*.py"))
+    for source in (directory / script, *[*beside, *sorted(directory.glob("*.py"))][:MAX_SOURCES]):
         _read(source, found)
     requirements = _find_requirements(directory)
-    command = [*_launcher(found), script]
+    command = [*(["bash"] if script.endswith(".sh") else _launcher(found)), script]
     fields: dict[str, Value] = {
         "name": default_name(command),
         "workload": {"kind": "program", "command": command, "code": "."},
@@ -113,16 +140,62 @@ def propose(directory: Path) -> Proposal | None:
 
 
 def _find_script(directory: Path) -> str | None:
-    """Return the script that trains: one with a usual name, or the only one."""
-    for name in SCRIPTS:
-        if (directory / name).is_file():
-            return name
+    """Return the script that trains: one with a usual name, the nearest first, or the only one.
+
+    Raises:
+        UsageError: it may be any of several.
+    """
+    scripts = list(islice(_scripts(directory, ()), MAX_LOOKED_AT))
+    for usual in (SCRIPTS, SHELL_SCRIPTS):
+        named = [each for each in scripts if each.name in usual]
+        if named:
+            nearest = min(len(each.parts) for each in named)
+            near = [each for each in named if len(each.parts) == nearest]
+            return _only(sorted(near, key=lambda each: usual.index(each.name)), same_place=True)
+    python = [each for each in scripts if each.suffix == ".py"]
+    here = [each for each in python if len(each.parts) == 1]
+    started = [each for each in python if len(each.parts) > 1 and _is_started(directory / each)]
+    return _only(sorted(here or started or [each for each in scripts if each.suffix == ".sh"]))
+
+
+def _scripts(directory: Path, below: tuple[str, ...]) -> Iterator[PurePosixPath]:
+    """Yield the scripts of a directory and of those below it, as they are named from the first one."""
     try:
-        found = [path.name for path in directory.glob("*.py") if path.is_file()]
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:
+        return
+    for entry in entries:
+        if entry.name.endswith((".py", ".sh")) and not entry.name.startswith(NO_SCRIPT) and entry.is_file():
+            yield PurePosixPath(*below, entry.name)
+    for entry in entries:
+        hidden = entry.name.startswith((".", "_")) or entry.name in LEFT_OUT
+        if len(below) < DEEPEST and not hidden and entry.is_dir(follow_symlinks=False):
+            yield from _scripts(directory / entry.name, (*below, entry.name))
+
+
+def _only(found: Sequence[PurePosixPath], *, same_place: bool = False) -> str | None:
+    """Return the only script; with ``same_place`` the first of those in its directory.
+
+    Raises:
+        UsageError: there are others.
+    """
+    if not found:
         return None
-    others = [name for name in found if not name.startswith(("test_", "conftest", "setup", "_"))]
-    return others[0] if len(others) == 1 else None
+    if len(found) == 1 or (same_place and all(each.parent == found[0].parent for each in found)):
+        return str(found[0])
+    named = ", ".join(one_line(str(each)) for each in found[:MAX_NAMED])
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    example = shlex.join(["runner", "run", "--save", "job.yaml", "python", str(found[0])])
+    hint = f"name it with the command, such as: {example}; runner init --training writes a sample"
+    raise UsageError(f"the script may be any of {named}{more}; {hint}")
+
+
+def _is_started(path: Path) -> bool:
+    """Return whether a source has what runs when it is started as a script."""
+    try:
+        return path.stat().st_size <= MAX_SOURCE_BYTES and "__main__" in path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
 
 
 def _find_requirements(directory: Path) -> str | None:

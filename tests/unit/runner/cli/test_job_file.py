@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from runner.cli.job_file import TEMPLATE
 from runner.cli.main import cli
 from runner.files.job.load import read_job
 from tests.fakes.daemon.api import FakeApi, Problem
@@ -200,9 +201,17 @@ def test_init_leaves_an_existing_file_alone_unless_forced() -> None:
     assert Path("mine.yaml").read_text() != GOOD
 
 
+def test_init_writes_to_standard_output() -> None:
+    result = call("init", "-")
+    assert (result.exit_code, result.stdout) == (0, TEMPLATE.read_text())
+    assert result.stderr == "a job file, a sample that trains a small model: no script was found here\n"
+    assert not list(Path().iterdir())
+
+
 def test_init_quotes_what_is_to_be_typed() -> None:
     assert call("init", "a b.yaml").stderr == (
-        "wrote a b.yaml; start it with: runner submit 'a b.yaml' --follow\n"
+        "wrote a b.yaml, a sample that trains a small model: no script was found here;"
+        " start it with: runner submit 'a b.yaml' --follow\n"
     )
 
 

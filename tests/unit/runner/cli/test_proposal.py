@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.errors import UsageError
 from runner.cli.proposal import propose
 from runner.files.job.load import parse_job
 from runner.files.job.model import JobFile
@@ -59,7 +60,47 @@ def test_the_only_script_is_taken_and_of_several_none(tmp_path: Path) -> None:
     job = job_for(tmp_path)
     assert job.name == "fit-model"
     (tmp_path / "second.py").write_text("")
-    assert propose(tmp_path) is None
+    with pytest.raises(UsageError, match=r"^the script may be any of fit model.py, second.py; name it with"):
+        propose(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "script"),
+    [
+        (["src/train.py", "src/model.py"], "src/train.py"),
+        (["src/pkg/main.py", "tools/deep/er/train.py"], "src/pkg/main.py"),  # the nearest
+        (["app/fit.py", "app/__init__.py", "lib.py"], "lib.py"),
+        (["app/fit.py", "app/nets.py"], "app/fit.py"),  # the only one that is started
+        (["train.sh"], "train.sh"),
+        (["go.sh"], "go.sh"),
+        (["venv/lib/train.py", ".git/train.py", "tests/main.py"], None),
+    ],
+)
+def test_a_script_in_a_directory_below_is_found(tmp_path: Path, files: list[str], script: str | None) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(
+            'if __name__ == "__main__":\n    print(1)\n' if "nets" not in name else ""
+        )
+    if script is None:
+        assert propose(tmp_path) is None
+    else:
+        command = getattr(job_for(tmp_path).workload, "command", ())
+        assert command == ("bash" if script.endswith(".sh") else "python", script)
+
+
+def test_of_two_scripts_as_likely_none_is_taken(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text("")
+    result = invoke("init")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "a/train.py, b/train.py" in result.stderr
+    assert "runner run --save job.yaml python a/train.py" in result.stderr
+    assert not Path("job.yaml").exists()
 
 
 def test_what_saves_and_resumes_on_its_own_is_described(tmp_path: Path) -> None:

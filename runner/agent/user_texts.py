@@ -47,6 +47,9 @@ class UserTexts(Protocol):
             FileError: at the lines that say what it may not.
         """
 
+    def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
+        """Return what a shell script in the code of a job loses; nothing of a file that cannot be read."""
+
 
 class SubmittingUsers(FileUsers, UserTexts, Protocol):
     """The users of this host, with what they have written."""

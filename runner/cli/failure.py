@@ -17,6 +17,7 @@ LINE_CHARACTERS: Final = 500
 """Of a longer line, the beginning is shown."""
 
 BY_CAUSE: Final = {
+    "usage_error": "correct the arguments, and submit it again",
     "not_found": "check the first word of the command, and that the image has this program",
     "not_executable": "make the program executable (chmod +x), or start it by its interpreter;"
     " its owner must be able to enter the directories of both",
@@ -29,6 +30,12 @@ BY_CAUSE: Final = {
 """The next step by the cause of the last attempt."""
 
 BY_WORD: Final = {
+    "is not in the code of the job": "check the path of the script: it is relative to the code, of which"
+    " runner show {id} names what was left out; then submit it again",
+    "the line ends of Windows": "then submit it again",
+    "write it without quotes": "submit it again so",
+    "begins with ./": "submit it again so",
+    "chmod +x": "then submit it again",
     "ModuleNotFoundError": "add the package to the image: runner run --with PACKAGE, or image.requirements",
     "ImportError": "add the package, or another version: runner run --with PACKAGE, or image.requirements",
     "SyntaxError": "correct the code and submit it again",

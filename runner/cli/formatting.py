@@ -390,7 +390,8 @@ def last_verdict(job: JobDetail) -> str | None:
     for infinitive, participle in (("resume ", "resumed "), ("restart ", "restarted ")):
         if said is not None and said.startswith(infinitive):
             return participle + said.removeprefix(infinitive)
-    return None if said == job["why"] else said
+    stands = job["state"] in {"held", "finished"}  # what was decided before somebody let it go on does not
+    return said if stands and said != job["why"] else None
 
 
 ATTEMPT_COLUMNS: Final = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from runner.cli import formatting
 from runner.cli.console import harmless
+from runner.client.log import Lines
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,16 +28,14 @@ class LiveView:
         columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}", markup=False))
         self._progress = Progress(*columns, console=console, transient=True)
         self._bar = self._progress.add_task("", total=None)
-        self._rest = ""
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._lines = Lines()
 
     def __enter__(self) -> Self:
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._rest:
-            self.say(self._rest.rpartition("\r")[2])
+        self._say_lines(self._lines.end())
         self._progress.stop()
 
     def say(self, line: str) -> None:
@@ -48,9 +46,11 @@ class LiveView:
 
     def output(self, piece: LogChunk) -> None:
         """Print the lines that a piece completes above the progress line."""
-        *lines, self._rest = (self._rest + self._decode(piece.body)).split("\n")
-        for line in lines:
-            self.say(line.rstrip("\r").rpartition("\r")[2])  # of a bar that redraws itself, the last state
+        self._say_lines(self._lines.add(piece.body))
+
+    def _say_lines(self, text: bytes) -> None:
+        for line in text.decode(errors="replace").removesuffix("\n").split("\n") if text else ():
+            self.say(line)
 
     def look(self, job: JobDetail, eta_s: float | None) -> None:
         progress = job["progress"]

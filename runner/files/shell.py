@@ -23,6 +23,86 @@ _ARGUMENTS: Final = re.compile(r"\$\{?[@*1-9]")
 _FOR_A_SHELL: Final = re.compile(r"[|><&;$`*]")
 
 
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=\S*")
+_STRICT: Final = re.compile(r"\bset\s+(?:-\S+\s+)*-[A-Za-df-z]*e|\berrexit\b|\btrap\b.*\bERR\b")
+_SUBSTITUTION: Final = re.compile(r"\$\([^()]*\)|`[^`]*`")
+_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*")
+_HERE_TEXT: Final = re.compile(r"<<-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)")
+_CONDITION: Final = re.compile(r"\s*(?:if|elif|while|until|!)\s")
+_CASE: Final = re.compile(r"\s*[^()]*\)")
+_ENDS: Final = frozenset({"fi", "esac", "}", ";;"})
+"""Words that end a command with the exit code of what is inside."""
+
+_STARTERS: Final = frozenset({"exec", "time", "nohup", "env", "uv", "run", "nice", "srun"})
+_TRAINERS: Final = re.compile(r"python[0-9.]*|torchrun|accelerate|deepspeed|jupyter|papermill|Rscript|julia")
+"""Programs whose failure is that of the job."""
+
+
+def find_scripts(command: Iterable[str]) -> Iterator[str]:
+    """Yield the shell scripts that a command names, as paths."""
+    words = tuple(command)
+    if _text_for_shell(words) is not None:
+        return
+    after_shell = False
+    for word in words:
+        is_option = word[:1] in "-+"
+        if not is_option and (after_shell or word.endswith((".sh", ".bash"))):
+            yield word
+        after_shell = word.rpartition("/")[2] in SHELLS or (after_shell and is_option)
+
+
+def find_script_warnings(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a shell script at which a failure of a program is lost, and how to keep it."""
+    lines = list(_commands(text))
+    if "pipefail" not in text:
+        piped = next((number for number, line in lines if _has_pipe(line)), None)
+        if piped is not None:
+            yield piped, "a failure before a '|' counts as a success; write set -o pipefail above it"
+    first = text.partition("\n")[0]
+    strict = _STRICT.search(text) or (first.startswith("#!") and re.search(r"\s-[a-z]*e", first))
+    if strict:
+        return
+    for index, (number, line) in enumerate(lines[:-1]):
+        if _starts_trainer(line) and lines[index + 1][1].split()[0] not in _ENDS:
+            yield number, "a failure here is lost, as the script goes on; write set -e at its top"
+            return
+
+
+def _commands(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a script that say something, without comments, quoted text and here-documents."""
+    here, whole, begun = "", "", 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        if here:
+            here = "" if raw.strip() == here else here
+            continue
+        begun, whole = (begun, whole + raw) if whole else (number, raw)
+        if whole.endswith("\\"):
+            whole = whole[:-1] + " "
+            continue
+        if match := _HERE_TEXT.search(whole):
+            here = match[1]
+        line = _COMMENT.sub("", _QUOTED.sub("''", whole)).strip()
+        whole = ""
+        if line:
+            yield begun, line
+
+
+def _has_pipe(line: str) -> bool:
+    """Return whether a line has a pipe whose failure would count."""
+    while (shorter := _SUBSTITUTION.sub("", line)) != line:
+        line = shorter
+    return bool(_PIPE.search(line)) and not _CONDITION.match(line) and not _CASE.match(line)
+
+
+def _starts_trainer(line: str) -> bool:
+    """Return whether a line starts a program whose failure ends nothing."""
+    if "||" in line or line.endswith("&") or _CONDITION.match(line):
+        return False
+    words = [word for word in line.split() if not _ASSIGNMENT.fullmatch(word)]
+    first = next((word for word in words if word not in _STARTERS and word[:1] != "-"), "")
+    return words[:1] != ["exec"] and bool(_TRAINERS.fullmatch(first.rpartition("/")[2]))
+
+
 def suggest_list(text: str, *, command: bool) -> str:
     """Return a text as the list that the field needs; a command that needs a shell gets one."""
     words = [*SHELL, text] if command and _FOR_A_SHELL.search(text) else text.split()

@@ -221,6 +221,15 @@ class HostUsers:
         with _told_about(path):
             self.work(who).check_dockerfile(base, path, offered)
 
+    def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
+        """Return what a shell script in the code of a job loses; a worker of its submitter's reads it."""
+        try:
+            with _told_about(path):
+                found: tuple[str, ...] = self.work(who).check_script(base, path)
+        except (UsageError, Unavailable):  # too large, or not answered: nothing is refused for it
+            return ()
+        return found
+
     def stream_code_as_user(
         self,
         who: User,

@@ -39,6 +39,7 @@ from runner.files.dockerfile import check_dockerfile
 from runner.files.job.load import has_schedule
 from runner.files.required import Collected, MissingFile, RequirementReader
 from runner.files.requirements import RequirementLine, find_mistake, parse_lines, parse_locked
+from runner.files.shell import find_script_warnings
 from runner.files.submission import Submission
 from runner.files.written import WrittenJobs, WrittenWrongly, find_place, read_jobs, values_of
 
@@ -81,6 +82,9 @@ class UserWork(UserFiles, UserCheckpoints, Protocol):
 
     def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
         """Check the Dockerfile of a job; may raise WrittenWrongly."""
+
+    def check_script(self, base: Path, path: str) -> tuple[str, ...]:
+        """Return what a shell script in the code of a job loses; nothing of a file that cannot be read."""
 
     def read_answer(self, directory: Descriptor) -> tuple[FoundPackage, ...]:
         """Return the packages that the resolver has found; may raise BuildFailed."""
@@ -129,6 +133,14 @@ class OwnWork(OwnFiles, OwnCheckpoints):
 
     def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
         _as_values(lambda: check_dockerfile(_read_small, base, path, offered))
+
+    def check_script(self, base: Path, path: str) -> tuple[str, ...]:
+        try:
+            text = _read_small(base / path).decode(errors="replace")
+        except UsageError:
+            return ()
+        shown = one_line(path)
+        return tuple(f"{shown}:{number}: {fact}" for number, fact in find_script_warnings(text))
 
     def read_answer(self, directory: int) -> tuple[FoundPackage, ...]:
         return read_answer(directory)

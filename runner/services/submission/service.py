@@ -4,9 +4,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from jobs.contract import Program
 from runner.agent.host_processes import HostProcesses
 from runner.agent.package_locks import PackagesPending
 from runner.base import privileges
@@ -22,6 +23,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
 from runner.files.revision import Revision
+from runner.files.shell import find_scripts
 from runner.files.submission import Submission
 from runner.services.context import Caller, ServiceContext
 from runner.services.submission import dependencies
@@ -164,16 +166,27 @@ class SubmissionService:
             ],
         }
 
+    def _script_warnings(self, revision: Revision) -> Iterator[str]:
+        """Yield what the shell scripts of a program lose that lie in its code."""
+        code, plan = revision.code_directory(), revision.job.workload
+        if code is None or not isinstance(plan, Program):
+            return
+        who = User(revision.uid, revision.gid, revision.groups, revision.user)
+        for path in find_scripts(plan.command):
+            if not PurePosixPath(path).is_absolute():
+                yield from self.context.users.check_script(who, code, path)
+
     def warnings(self, revision: Revision) -> tuple[str, ...]:
         """Return what a submitter should know about an accepted job, one line each."""
+        written = (*revision.warnings, *self._script_warnings(revision))
         processes, problem = self.context.host_processes, self.context.daemon.executor_problem()
         if processes:
             return (
-                *revision.warnings,
+                *written,
                 *processes.warnings(),
                 *self._interpreter_warnings(processes, revision),
             )
-        return (*revision.warnings, *([AWAITS_ENGINE.format(problem)] if problem else ()))
+        return (*written, *([AWAITS_ENGINE.format(problem)] if problem else ()))
 
     def _interpreter_warnings(self, processes: HostProcesses, revision: Revision) -> tuple[str, ...]:
         """Return that the user of a job cannot start the daemon's interpreter, as one below /root."""

@@ -31,6 +31,10 @@ class DirectUsers(HostUsers):
         del who
         return OwnWork().read_requirements(base, asked)
 
+    def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
+        assert who.uid >= 0
+        return OwnWork().check_script(base, path)
+
     def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
         del who
         OwnWork().check_dockerfile(base, path, offered)

@@ -42,6 +42,12 @@ def test_of_a_job_that_has_not_failed_nothing_is_told(
     [
         ("not_found", "the program was not found", "check the first word of the command"),
         ("host_oom", "killed", "raise resources.memory"),
+        ("usage_error", "the program refuses its arguments", "correct the arguments, and submit it again"),
+        (
+            "not_found",
+            "exit code 2: the script or module is not in the code of the job",
+            "check the path of the script",
+        ),
         (
             "exception",
             "exit code 1: ModuleNotFoundError: No module named 'x'",

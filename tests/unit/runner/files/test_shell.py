@@ -87,3 +87,48 @@ def test_words_that_a_shell_drops_are_told_with_the_line_that_works(
 )
 def test_words_that_reach_a_program_are_not(command: tuple[str, ...]) -> None:
     assert shell.find_dropped_arguments(command) is None
+
+
+# --- scripts in the code of a job
+
+
+@pytest.mark.parametrize(
+    ("command", "scripts"),
+    [
+        (("bash", "pipe.sh"), ["pipe.sh"]),
+        (("sh", "-e", "go"), ["go"]),
+        (("./scripts/pipe.sh", "--lr", "1"), ["./scripts/pipe.sh"]),
+        (("timeout", "1h", "/bin/bash", "a.sh"), ["a.sh"]),
+        (("bash", "-c", "python x.py"), []),
+        (("python", "train.py"), []),
+    ],
+)
+def test_the_scripts_of_a_command_are_found(command: tuple[str, ...], scripts: list[str]) -> None:
+    assert list(shell.find_scripts(command)) == scripts
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("python x.py | tee log\n", [1]),
+        ("#!/bin/bash\n# a | b\npython x.py \\\n  --lr 1 2>&1 | tee log\n", [3]),
+        ("set -euo pipefail\npython x.py | tee log\n", []),
+        ("set -e\nset -o pipefail\npython x.py | tee log\necho done\n", []),
+        ("HOST=$(hostname | cut -d. -f1)\nexec python x.py\n", []),
+        ("if ls | grep -q x; then python x.py; fi\n", []),
+        ("case $1 in\n a|b) python x.py;;\nesac\n", []),
+        ("echo 'a | b'\ncat <<EOF\n a | b\nEOF\npython x.py || true\n", []),
+        ("python a.py || exit 1\npython b.py\n", []),
+        ("cd src\nexport A=1\npython x.py\n", []),
+        ("python x.py\necho done\n", [1]),
+        ("CUDA_VISIBLE_DEVICES=0 python3.11 a.py\npython b.py\n", [1]),
+        ("for seed in 1 2; do\n  torchrun x.py\ndone\n", [2]),
+        ("if true; then\n  python x.py\nfi\n", []),
+        ("set -e\npython a.py\npython b.py\n", []),
+        ("#!/bin/bash -eu\npython a.py\npython b.py\n", []),
+        ("python x.py | tee log\nscp log host:\n", [1, 1]),
+        ("", []),
+    ],
+)
+def test_a_script_that_loses_a_failure_is_warned_about(text: str, lines: list[int]) -> None:
+    assert [number for number, _ in shell.find_script_warnings(text)] == lines

@@ -694,3 +694,15 @@ def test_weights_that_cannot_be_there_are_refused_with_what_would_do(site: Site)
         f"{begin}job 1 (base) has not succeeded, so it has no finished model; job/base/best may be there"
     ]
     assert site.submit(begins("job/base/best")).status_code == 201
+
+
+def test_a_script_in_the_code_that_loses_a_failure_is_warned_about(site: Site) -> None:
+    code = site.directory / "code"
+    code.mkdir()
+    (code / "pipe.sh").write_text("cd .\npython x.py | tee log\n")
+    text = "workload: {kind: program, command: [bash, %s], code: code}\n"
+    answer = site.submit(text % "pipe.sh").json()
+    assert [each for each in answer["warnings"] if "pipe.sh" in each] == [
+        "pipe.sh:2: a failure before a '|' counts as a success; write set -o pipefail above it"
+    ]
+    assert not any("sh" in each for each in site.submit(text % "none.sh").json()["warnings"])

@@ -16,8 +16,10 @@ from runner.adapters.host.clock import boot_id
 from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.job_checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.opening import RunFileOpener, is_openat2_there
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
+from runner.adapters.host.run_files import FilesBelow
 from runner.adapters.host.users import HostUsers
 from runner.adapters.host_torch import host_problem
 from runner.adapters.image_locks import choose_for_this_machine
@@ -26,7 +28,6 @@ from runner.adapters.privileged.interface import ExecutorKind
 from runner.adapters.privileged.remote import (
     RemoteDiskUse,
     RemoteExecutor,
-    RemoteFiles,
     RemoteNetwork,
     RemotePackages,
     RemoteRunDirectories,
@@ -148,7 +149,11 @@ class LocalAdapters:
 
     def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
         """Return what opens the run directory of a job."""
-        return partial(HostRunDirectory, verifier=verifier)
+        jobs, files = self.directory / "jobs", None
+        if os.geteuid() == 0 and is_openat2_there():
+            jobs.mkdir(mode=0o755, exist_ok=True)
+            files = FilesBelow(RunFileOpener(jobs), jobs)
+        return partial(HostRunDirectory, verifier=verifier, files=files)
 
     def run_directories(self) -> RunDirectories:
         """Return what lists and removes run directories."""
@@ -220,8 +225,8 @@ class SplitAdapters:
         """Let the helper read the settings file again."""
         self.helper.host.reload_settings()
 
-    def _files(self) -> RemoteFiles:
-        return RemoteFiles(self.helper, self.directory / "jobs")
+    def _files(self) -> FilesBelow:
+        return FilesBelow(self.helper.runs, self.directory / "jobs")
 
 
 def unknown_uids(settings: Settings) -> UnknownUids:

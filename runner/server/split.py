@@ -22,8 +22,8 @@ from typing import Final
 
 import structlog
 
+from runner.adapters.host.opening import is_openat2_there
 from runner.adapters.privileged.client import PrivilegedClient
-from runner.adapters.privileged.opening import is_openat2_there
 from runner.adapters.privileged.service import make_server
 from runner.adapters.privileged.site import PrivilegedSite
 from runner.adapters.privileged.state_files import share_state

@@ -19,10 +19,13 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from jobs.contract import open_directory
+
 Segment: TypeAlias = tuple[int, int]
 """Offsets [start, end) of bytes that were kept."""
 
 _PUNCH_HOLE_KEEP_SIZE: Final = 0x02 | 0x01  # linux/falloc.h
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SECTOR: Final = 512  # the unit of st_blocks, whatever the file system's is
 
 log = structlog.get_logger(__name__)
@@ -35,10 +38,11 @@ def enforce(path: Path, quota_bytes: int, keep_head: int, keep_tail: int) -> int
     small enough, missing, or not a log that the job can have written.
     """
     try:
-        if os.lstat(path).st_blocks * _SECTOR <= quota_bytes:  # the usual case
-            return 0
-        owner = path.parent.stat().st_uid
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_directory(path.parent) as parent:
+            if os.lstat(path.name, dir_fd=parent).st_blocks * _SECTOR <= quota_bytes:  # the usual case
+                return 0
+            owner = os.fstat(parent).st_uid
+            descriptor = os.open(path.name, _FLAGS, dir_fd=parent)
     except OSError:  # missing, a link, a directory, a device without a driver
         return 0
     try:

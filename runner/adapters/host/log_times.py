@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from jobs.contract import open_regular
+from jobs.contract import open_directory, open_regular
 
 EVERY_S: Final = 10.0
 """The least time between two notes, and so the precision of ``--since``."""
@@ -37,7 +37,8 @@ class LogTimes:
         if 0 <= now_s - at < EVERY_S:
             return
         try:
-            present = os.stat(self.log, follow_symlinks=False).st_size  # noqa: PTH116  every few seconds
+            with open_directory(self.log.parent) as parent:
+                present = os.lstat(self.log.name, dir_fd=parent).st_size
             if present == size:
                 return
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -6,6 +6,7 @@ link, crosses into no other file system and does not recurse on a stack.
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -44,21 +45,7 @@ class HostRunDirectories:
 
     def size(self, job_id: str) -> int:
         """Return the bytes that a directory takes on the disk; a file with several names counts once."""
-        seen: set[tuple[int, int]] = set()
-        total, waiting = 0, [self.jobs / job_id]
-        while waiting:
-            try:
-                with os.scandir(waiting.pop()) as entries:
-                    for entry in entries:
-                        stat = entry.stat(follow_symlinks=False)
-                        if (stat.st_dev, stat.st_ino) not in seen:
-                            seen.add((stat.st_dev, stat.st_ino))
-                            total += stat.st_blocks * BLOCK
-                        if entry.is_dir(follow_symlinks=False):
-                            waiting.append(Path(entry.path))
-            except OSError:  # it goes, or its owner has closed it to a daemon that is not root
-                continue
-        return total
+        return self.use(job_id, DiskUse(sys.maxsize, sys.maxsize)).size
 
     def use(self, job_id: str, most: DiskUse) -> DiskUse:
         """Return what a directory takes; counting stops as soon as it is more than ``most``.

@@ -425,8 +425,11 @@ class HostRunDirectory:
 
         Each is looked up by its name: a job may have written any number of other files.
         """
-        place = str(paths.attempt_dir)
-        return frozenset(name for name in paths.REPORTS if os.access(f"{place}/{name}", os.F_OK))
+        try:
+            with self._files.open_directory(paths.attempt_dir) as place:
+                return frozenset(name for name in paths.REPORTS if os.access(name, os.F_OK, dir_fd=place))
+        except OSError:
+            return frozenset()
 
     def spec(self, paths: RunPaths) -> AttemptSpec | None:
         """Return the spec that an attempt was given, None if it is not prepared yet or unreadable."""
@@ -593,7 +596,10 @@ class HostRunDirectory:
 
         The processes of an attempt have equal parts of the quota.
         """
-        logs = [paths.log, *takewhile(os.path.lexists, map(paths.rank_log, range(1, MAX_PROCESSES)))]
+        logs = [paths.log]
+        with suppress(OSError), self._files.open_directory(paths.attempt_dir) as place:
+            others = map(paths.rank_log, range(1, MAX_PROCESSES))
+            logs += takewhile(lambda log: os.access(log.name, os.F_OK, dir_fd=place), others)
         parts = (each // len(logs) for each in (quota_bytes, keep_head, keep_tail))
         quota, head, tail = parts
         return sum(log_quota.enforce(log, quota, head, tail) for log in logs)

@@ -1,11 +1,13 @@
 """Opens files and directories that a job may have written: without links, and regular files only.
 
-A daemon of root opens them itself.  A daemon that has given up root lets its helper open them
+Root opens each part of a path below the one before.  A daemon that has given up root lets its helper do that
 (``runner.adapters.privileged``), and reads what it gets back.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
@@ -43,3 +45,38 @@ class OwnRights:
     def open_directory(path: Path | str, dir_fd: int | None = None) -> Iterator[int]:
         with open_directory(path, dir_fd) as descriptor:
             yield descriptor
+
+
+class OpensBelow(Protocol):
+    """Opens what lies in run directories; satisfied by ``RunFileOpener`` and by the helper."""
+
+    def open_below(self, run: str, path: str, *, directory: bool) -> int:
+        """Return a descriptor of what a path below a run directory leads to; may raise OSError."""
+
+    def open_in(self, parent: int, name: str, *, directory: bool) -> int:
+        """Return a descriptor of an entry of an open directory; may raise OSError."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesBelow:
+    """Satisfies ``RunFiles`` for the run directories of one daemon."""
+
+    opener: OpensBelow
+    jobs: Path
+
+    def open_file(self, path: Path | str, dir_fd: int | None = None) -> BufferedReader:
+        return os.fdopen(self._open(path, dir_fd, directory=False), "rb")
+
+    @contextmanager
+    def open_directory(self, path: Path | str, dir_fd: int | None = None) -> Iterator[int]:
+        descriptor = self._open(path, dir_fd, directory=True)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: Path | str, dir_fd: int | None, *, directory: bool) -> int:
+        if dir_fd is not None:
+            return self.opener.open_in(dir_fd, str(path), directory=directory)
+        run, _, below = str(path)[len(str(self.jobs)) + 1 :].partition("/")
+        return self.opener.open_below(run, below, directory=directory)

@@ -10,8 +10,8 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ _UCRED: Final = struct.Struct("3i")
 def names(directory: Path) -> tuple[str, ...]:
     """Return the names of the sockets in a directory of the job, the oldest first."""
     try:
-        with open_directory(directory) as opened:
+        with _opened(directory) as opened:
             found = [name for name in os.listdir(opened)[:MOST_LISTED] if _is_terminal(opened, name)]  # noqa: PTH208
             return tuple(sorted(found, key=lambda name: os.lstat(name, dir_fd=opened).st_ctime_ns))
     except OSError:
@@ -42,7 +42,7 @@ def names(directory: Path) -> tuple[str, ...]:
 def touched(directory: Path) -> float | None:
     """Return when a terminal in a directory was last written to or typed at, in seconds since the epoch."""
     try:
-        with open_directory(directory) as opened:
+        with _opened(directory) as opened:
             found = [
                 os.lstat(name, dir_fd=opened).st_mtime
                 for name in os.listdir(opened)[:MOST_LISTED]  # noqa: PTH208
@@ -51,6 +51,13 @@ def touched(directory: Path) -> float | None:
             return max(found, default=None)
     except OSError:
         return None
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    """Open a directory of the job by way of the one above, which is the job's as well."""
+    with open_directory(directory.parent) as parent, open_directory(directory.name, parent) as opened:
+        yield opened
 
 
 def _is_terminal(directory: int, name: str) -> bool:
@@ -85,7 +92,7 @@ def tell(directory: Path, name: str, uid: int, text: str) -> None:
 
 def _connect(connection: socket.socket, directory: Path, name: str) -> None:
     """Connect to a socket in a directory of the job without following a link; connecting to a file fails."""
-    with open_directory(directory) as opened:
+    with _opened(directory) as opened:
         target = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=opened)
         try:
             connection.settimeout(CONNECT_S)

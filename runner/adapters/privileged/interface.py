@@ -6,7 +6,6 @@ opened with the rights of a user: run directories are named by the number of the
 logs by names of their own.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, TypeAdapter
 
 from jobs.contract import AttemptSpec, RunPaths
+from runner.adapters.host.opening import RUN_NAME
 from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.rpc.calls import Calls, Descriptor, HostPath, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
@@ -48,9 +48,7 @@ MAX_PATH: Final = 4096
 
 JobId: TypeAlias = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}$")]
 ResolutionId: TypeAlias = Annotated[str, Field(pattern=r"^packages-[0-9]{1,18}$")]
-_RUN_NAME: Final = r"^([1-9][0-9]{0,17}|\.canary-[0-9a-f]{16})$"
-RunName: TypeAlias = Annotated[str, Field(pattern=_RUN_NAME)]
-"""The name of a run directory: a job's number, or that of a canary that has none yet."""
+RunName: TypeAlias = Annotated[str, Field(pattern=RUN_NAME)]
 
 FileName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$")]
 SocketName: TypeAlias = Annotated[str, Field(pattern=r"^[.]?[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}$")]
@@ -137,11 +135,6 @@ class RunOf:
     run: RunName
     uid: UserId
     gid: UserId
-
-
-def is_run_name(name: str) -> bool:
-    """Return whether a directory of this name is that of a job or a canary."""
-    return re.fullmatch(_RUN_NAME, name) is not None
 
 
 # --- interfaces

@@ -3,12 +3,9 @@
 What jobs have written is opened by the helper and read here, so that nothing of it is parsed by root.
 """
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from io import BufferedReader
 from pathlib import Path
 from socket import socket
 from typing import Any, BinaryIO, Final
@@ -135,31 +132,6 @@ class RemotePackages:
 
     def close(self) -> None:
         self._asked.close()
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteFiles:
-    """Satisfies ``runner.adapters.host.run_files.RunFiles`` for the run directories of one daemon."""
-
-    helper: PrivilegedClient
-    jobs: Path
-
-    def open_file(self, path: Path | str, dir_fd: int | None = None) -> BufferedReader:
-        return os.fdopen(self._open(path, dir_fd, directory=False), "rb")
-
-    @contextmanager
-    def open_directory(self, path: Path | str, dir_fd: int | None = None) -> Iterator[int]:
-        descriptor = self._open(path, dir_fd, directory=True)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def _open(self, path: Path | str, dir_fd: int | None, *, directory: bool) -> int:
-        if dir_fd is not None:
-            return self.helper.runs.open_in(dir_fd, str(path), directory=directory)
-        run, _, below = str(path)[len(str(self.jobs)) + 1 :].partition("/")
-        return self.helper.runs.open_below(run, below, directory=directory)
 
 
 class RemoteRunDirectory(HostRunDirectory):

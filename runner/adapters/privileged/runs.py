@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from jobs.contract import RunPaths
 from runner.adapters.host.giving import Gift, give_tree
+from runner.adapters.host.opening import RunFileOpener
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.privileged.interface import RunOf
-from runner.adapters.privileged.opening import RunFileOpener
 from runner.adapters.privileged.site import PrivilegedSite
 from runner.base.errors import Refused
 from runner.core.ports.disk_use import DiskUse
@@ -114,10 +114,10 @@ class RootRuns:
         self._directories.sweep()
 
     def open_below(self, run: str, path: str, *, directory: bool) -> int:
-        return self._opener.in_run(run, path, directory=directory)
+        return self._opener.open_below(run, path, directory=directory)
 
     def open_in(self, parent: int, name: str, *, directory: bool) -> int:
-        return self._opener.in_directory(parent, name, directory=directory)
+        return self._opener.open_in(parent, name, directory=directory)
 
     @property
     def _directories(self) -> HostRunDirectories:

@@ -22,13 +22,13 @@ from jobs.contract import AttemptSpec, FileDigest, Manifest, Phase, Status, dump
 from jobs.contract.plans.causal_lm import CausalLm
 from runner.adapters.host.job_checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
+from runner.adapters.host.run_files import FilesBelow
 from runner.adapters.host.users import HostUsers
 from runner.adapters.privileged.checks import Walls
 from runner.adapters.privileged.client import PrivilegedClient
 from runner.adapters.privileged.interface import PRIVILEGED, PrivilegedRun
 from runner.adapters.privileged.remote import (
     RemoteExecutor,
-    RemoteFiles,
     RemotePackages,
     RemoteRunDirectory,
 )
@@ -139,8 +139,8 @@ class Two:
         return HostUsers(connect=self.connection.host.open_spawner)
 
     @property
-    def files(self) -> RemoteFiles:
-        return RemoteFiles(self.connection, self.state / "jobs")
+    def files(self) -> FilesBelow:
+        return FilesBelow(self.connection.runs, self.state / "jobs")
 
     def request(self, **changes: Any) -> LaunchRequest:
         run_dir = self.state / "jobs" / "1"

@@ -1,4 +1,4 @@
-"""Opens what lies in run directories for a daemon that has no rights of its own.
+"""Opens what lies in run directories, by descriptors, for root or for a daemon without rights of its own.
 
 The kernel keeps a path below its directory: no link is followed, and no mount is crossed.  A file must belong
 to the user of its directory, so a hard link to a file of another user is refused.  Secrets are not opened:
@@ -8,12 +8,14 @@ they belong to a user in a directory of root.
 import ctypes
 import errno
 import os
+import re
 import stat
 import struct
 from pathlib import Path
 from typing import Final
 
-from runner.adapters.privileged.interface import is_run_name
+RUN_NAME: Final = r"^([1-9][0-9]{0,17}|\.canary-[0-9a-f]{16})$"
+"""The name of a run directory: a job's number, or that of a canary that has none yet."""
 
 LEAVES: Final = frozenset({"attempts", "lineages", "homes", "cache", "work"})
 
@@ -31,7 +33,7 @@ class RunFileOpener:
         self._real = Path(f"/proc/self/fd/{self._root}").readlink()
         self._mount = mount_id(self._root)
 
-    def in_run(self, run: str, path: str, *, directory: bool) -> int:
+    def open_below(self, run: str, path: str, *, directory: bool) -> int:
         """Return a descriptor of what a path below a run directory leads to; the caller closes it.
 
         Raises:
@@ -50,7 +52,7 @@ class RunFileOpener:
         finally:
             os.close(top)
 
-    def in_directory(self, parent: int, name: str, *, directory: bool) -> int:
+    def open_in(self, parent: int, name: str, *, directory: bool) -> int:
         """Return a descriptor of an entry of an open directory of a run directory; the caller closes it.
 
         Raises:
@@ -79,6 +81,11 @@ class RunFileOpener:
             os.close(descriptor)
             raise OSError(errno.EINVAL, problem)
         return descriptor
+
+
+def is_run_name(name: str) -> bool:
+    """Return whether a directory of this name is that of a job or a canary."""
+    return re.fullmatch(RUN_NAME, name) is not None
 
 
 def is_openat2_there() -> bool:

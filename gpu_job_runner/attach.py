@@ -77,6 +77,7 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "job_id": str,
     "save_every_s": float,
     "mean_between_s": float,
+    "pauses": lambda text: tuple(map(int, text.split(","))),
 }
 
 
@@ -105,6 +106,7 @@ class Told(NamedTuple):
     mean_between_s: float | None = None  # between two interruptions; with a save's cost it sets save_every_s
     keep: int = 3
     milestone_every: int | None = None
+    pauses: tuple[int, ...] = ()  # steps after which to save and leave, but not the one to resume from
 
 
 def told(environ: Mapping[str, str], local: Told) -> Told:
@@ -274,6 +276,7 @@ class Attempt:
         self.step = step
         self.reports.numbers(step, {**self._numbers, **numbers})
         self._numbers = {}
+        self.stopping = self.stopping or step in self.told.pauses
         self._beat("train", HEARTBEAT_S)
 
     def rows(self, step: int, length: int, size: int) -> list[int]:
@@ -319,6 +322,8 @@ class Attempt:
             self.step = found
             (load or self._load or say_loaded)(self.lineage.place(found))
             say(f"resumed from step {found}; rejected: {self.lineage.rejected or 'none'}")
+            if found in self.told.pauses and found != self.told.resume_step:
+                self.leave(STOPPED, f"paused at step {found}, as before")
         self._begin_tracking(self.step)
         return self.step
 

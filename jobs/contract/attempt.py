@@ -32,6 +32,11 @@ class CheckpointPlan(Spec):
         exclude_if=lambda value: value is None,  # so that earlier images read the spec
         description="Save before each evaluation; null: where one takes longer than a save.",
     )
+    pauses: tuple[int, ...] = Field(
+        (),
+        exclude_if=lambda value: not value,  # so that earlier images read the spec
+        description="Steps after which it saves and leaves, unless it was told to resume from there.",
+    )
 
 
 class AttemptSpec(Spec):

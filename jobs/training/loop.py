@@ -75,6 +75,8 @@ def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requ
     with reporter.within(Phase.TRAIN), StepTrace(traced, reporter.paths, where) as trace:
         training.feed.begin(step)
         while step < plan.steps and training.adaptation.stopped is None:
+            if step in training.spec.checkpoint.pauses and step != training.spec.resume_step:
+                requests.stop = True
             if _save_and_agree(training, checkpoints, requests, step, began):
                 _leave(training, checkpoints, step, began)
             trace.before(step)

@@ -22,6 +22,7 @@ from runner.core.ports.network import NetworkState
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.core.ports.users import Owner
 from runner.core.scheduler.snapshot import Dependency, JobArray, ResourceRequest, SchedulableDevice
+from runner.core.sweep import SweepTerms
 
 if TYPE_CHECKING:  # the control loop knows neither the contract nor pydantic
     from jobs.contract import RunPaths
@@ -83,6 +84,7 @@ class QueueTerms:
     sweep: JobArray | None = None
     saves_when_asked: bool = True
     preemptible: bool = True  # it may be preempted for jobs with less attained service
+    sweep_terms: SweepTerms | None = None  # of a candidate
 
 
 class Agent(Protocol):

@@ -33,6 +33,7 @@ from runner.core.policy.history import History, fingerprint
 from runner.core.policy.model import Source, Verb
 from runner.core.ports.executor import Gone
 from runner.core.ports.store import DecisionRow, JobRow
+from runner.core.sweep import paused_text
 
 ExitTransition: TypeAlias = tuple[Exited | LaunchFailed, DecisionRow]
 
@@ -111,6 +112,8 @@ def decide_exit(
         decision = _charge_for_grace(decision, row.job, situation)
     if isinstance(message, LaunchRefusal) and message.hold and not isinstance(state, Stopping):
         decision = _hold_refused(decision, row.job, situation, message.why)
+    if (rung := _paused_at(context, row, state, findings)) is not None:
+        decision = _hold_refused(decision, row.job, situation, paused_text(rung))
     if cause == ExitCause.CANCELLED_ELSEWHERE and not isinstance(state, Stopping):
         decision = _hold_refused(decision, row.job, situation, findings.ended.message)
     decision, start = _choose_start(decision, state.attempt, findings)
@@ -283,6 +286,16 @@ def _hold_refused(decision: PolicyDecision, job: Job, situation: Situation, why:
     return mark_overruled(
         replace(decision, action=Action(Verb.HOLD, "", why, charged=False), history=history)
     )
+
+
+def _paused_at(context: Context, row: JobRow, state: Allocated, findings: ExitFindings) -> int | None:
+    """Return the rung of its sweep at which a candidate has paused by itself, None if it has not."""
+    terms = context.attempt_service.terms(row).sweep_terms
+    asked = isinstance(state, Stopping) and state.reason not in {StopReason.PREEMPTION, StopReason.CHANGE}
+    step = findings.ended.checkpoint_step
+    if terms is None or asked or findings.ended.cause != ExitCause.STOPPED or step not in terms.rungs:
+        return None
+    return step
 
 
 def _time_limit_reason(job: Job, state: Stopping) -> str:

@@ -13,6 +13,7 @@ from runner.base.textfile import one_line
 from runner.core.job.describe import ADVISED, SIGNALLED
 from runner.core.job.events import Event
 from runner.core.job.states import State
+from runner.core.sweep import DECIDED
 
 VERSION: Final = 1
 """Version of the JSON of a notification; new fields do not change it."""
@@ -25,7 +26,7 @@ DECISIONS: Final = frozenset({"exited", "launch_failed", "condemned"})
 ALARMS: Final = frozenset({"alarm", ADVISED})
 """Events about a problem of a running job."""
 
-NOTED: Final = frozenset({"submitted", SIGNALLED, "change_delivered", *ALARMS})
+NOTED: Final = frozenset({"submitted", SIGNALLED, "change_delivered", DECIDED, *ALARMS})
 """Events that do not change the state."""
 
 

@@ -43,7 +43,6 @@ MEANT: Final[Mapping[str, str]] = {
     "gpu_model": "devices.model",
     "gpu_memory": "devices.memory",
     "array": "matrix",
-    "sweep": "matrix",
     "class": "queue.priority_class",
     "cron": "schedule.cron",
 }

@@ -70,7 +70,7 @@ class Submission:
             _checked("--name", lambda: check_new_name(str(self.name)))
         written = parse_jobs(self.text, Path(self.shown or self.place), name=self.name, besides=besides)
         jobs = tuple(self._override(job) for job in written.jobs)
-        if self.name is not None and written.matrix is None:
+        if self.name is not None and written.group is None:
             jobs = tuple(job.model_copy(update={"name": self.name}) for job in jobs)
         return replace(written, jobs=jobs)
 

@@ -19,6 +19,8 @@ from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.files.job.matrix import Combination, expand_matrix, parse_matrix
 from runner.files.job.model import JobFile, JobOrigin
 from runner.files.job.paths import PathCheck
+from runner.files.job.queue import Matrix
+from runner.files.job.sweep import expand_sweep, parse_sweep
 from runner.files.policy.job_policy import JobReferences, serialize_policy
 from runner.files.submission import Submission
 
@@ -118,9 +120,9 @@ def read_jobs(submission: Submission, check: PathCheck, reader: Callable[[Path],
         first,
         tuple(changed),
         written.values,
-        None if written.matrix is None else written.matrix.at_a_time,
-        None if written.matrix is None else written.matrix.max_failures,
-        written.matrix is not None,
+        None if written.group is None else written.group.at_a_time,
+        written.group.max_failures if isinstance(written.group, Matrix) else None,
+        written.group is not None,
         {job.policy: _policy(named, job) for job in written.jobs},
     )
 
@@ -144,5 +146,7 @@ def _trees(text: bytes) -> tuple[yaml.MappingNode, ...]:
     tree, _ = yaml.compose(text)
     if not isinstance(tree, yaml.MappingNode):
         return ()
-    matrix = parse_matrix(tree)
-    return tuple(each.tree for each in expand_matrix(tree, matrix, "")) if matrix else (tree,)
+    if (matrix := parse_matrix(tree)) is not None:
+        return tuple(each.tree for each in expand_matrix(tree, matrix, ""))
+    sweep = parse_sweep(tree)
+    return (tree,) if sweep is None else tuple(each.tree for each in expand_sweep(tree, sweep, ""))

@@ -43,7 +43,7 @@ from runner.server.adapters import (
     local_images,
     unknown_uids,
 )
-from runner.server.api import curves, devices, rollouts, schedules, sessions, status
+from runner.server.api import curves, devices, rollouts, schedules, sessions, status, sweeps
 from runner.server.api import retention as retention_api
 from runner.server.api import settings as settings_api
 from runner.server.api.application import application
@@ -63,6 +63,7 @@ from runner.services.disk_quota import DiskQuotas
 from runner.services.jobs import JobService
 from runner.services.notifications import make_notifications
 from runner.services.retention import RetentionService, RunDirectories
+from runner.services.sweeps import SweepService
 
 log = structlog.get_logger()
 
@@ -220,6 +221,7 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     )
     curve_service = CurveService(service, CurveFiles(service.state_dir / "curves"))
     curve_thread = curves.attach(app, curve_service)
+    sweep_thread = sweeps.attach(app, SweepService(service, curve_service))
     notifications = make_notifications(service, notify.sender_for, curve_service.reported)
     code_sweep = PeriodicThread("code-sweep", CODE_SWEEP_S, partial(_sweep_code, service))
     listener.listen(BACKLOG)
@@ -229,10 +231,9 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
     trigger.start()
     notifications.start()
     status_threads.start()
-    code_sweep.start()
-    curve_thread.start()
-    retention.start()
-    disk_quotas.start()
+    periodic = (code_sweep, curve_thread, sweep_thread, retention, disk_quotas)
+    for each in periodic:
+        each.start()
     server = server_of(app, stopping, asked_to_stop, reload.reload_and_log, deadline)
     gc.freeze()  # what the daemon is made of stays, and need not be searched again and again
     gc.enable()
@@ -243,10 +244,8 @@ def run(service: JobService, listener: socket.socket, ends: Ends, reload: Settin
         trigger.stop()
         verifier.stop()
         status_threads.stop()
-        retention.stop()
-        disk_quotas.stop()
-        code_sweep.stop()
-        curve_thread.stop()
+        for each in periodic:
+            each.stop()
         curve_service.stop()
         service.daemon.stop()
     log.info("daemon.stopped")

@@ -64,6 +64,7 @@ def _terms(revision: Revision) -> QueueTerms:
         sweep=None if sweep is None else JobArray(sweep.id, sweep.at_a_time, sweep.max_failures, sweep.count),
         saves_when_asked=bool(saves),
         preemptible=queue.preemptible,
+        sweep_terms=None if revision.job.sweep is None else revision.job.sweep.terms(),
     )
 
 

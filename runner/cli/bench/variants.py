@@ -77,8 +77,7 @@ def read_base_job(given: str, steps: int | None) -> BenchmarkJob:
     if steps is not None:
         _shorten(written["workload"], steps)
     job = parse_job(json.dumps(written).encode(), path)
-    if job.matrix is not None or job.schedule is not None:
-        section = "schedule" if job.matrix is None else "matrix"
+    if section := next((name for name in ("matrix", "sweep", "schedule") if getattr(job, name)), None):
         raise UsageError(f"{path}: has a {section}; what is measured is one job, so leave it out")
     wants_gpu: Accelerator = "cuda" if job.resources.gpus else "cpu"
     accelerator = wants_gpu if job.accelerator == "auto" else job.accelerator

@@ -12,6 +12,7 @@ from runner.files.job.model import JobFile
 from runner.files.job.parallel import find_parallel_problems
 from runner.files.job.program_files import HOME, MOUNTS, checkpoint_mount
 from runner.files.job.queue import FieldProblem, find_contradictions
+from runner.files.job.sweep import find_sweep_contradictions
 from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
 from runner.files.profiles.load import Accelerator, load_choice
 from runner.files.shell import find_dropped_arguments
@@ -74,7 +75,23 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
         schedule=job.schedule,
     ):
         yield problem(path, fact)
+    for path, fact in _sweep_problems(job):
+        yield problem(path, fact)
     yield from _overlaps(job)
+
+
+def _sweep_problems(job: JobFile) -> Iterator[FieldProblem]:
+    """Yield the contradictions of a sweep, alone and with the training that its candidates do."""
+    if job.sweep is None:
+        return
+    yield from find_sweep_contradictions(job.sweep)
+    if job.sweep.stop is None:
+        return
+    steps = job.workload.known_steps
+    if not job.checkpoint.on_stop:
+        yield ("sweep", "stop"), "pauses candidates, which save then; remove checkpoint.on_stop: false"
+    if steps is not None and (rung := job.sweep.stop.rungs[-1]) >= steps:
+        yield ("sweep", "stop", "rungs"), f"{rung} is not before the last step, {steps}; remove it"
 
 
 def _own_checkpoints(job: JobFile) -> Iterator[FieldProblem]:

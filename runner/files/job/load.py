@@ -21,6 +21,7 @@ from runner.files.job.matrix import (
 from runner.files.job.model import JobFile, JobOrigin
 from runner.files.job.queue import Matrix
 from runner.files.job.shorthand import find_long_texts, find_numeric_name, find_secrets
+from runner.files.job.sweep import Sweep, expand_sweep, find_sweep_problems, parse_sweep
 from runner.files.profiles.load import find_unknown_profile
 from runner.files.validation import parse_mapping, validate_model
 
@@ -32,8 +33,9 @@ class LoadedFile:
     """The jobs of one file: one, or one for each combination of its matrix."""
 
     jobs: tuple[JobFile, ...]
-    matrix: Matrix | None = None
-    values: tuple[Combination, ...] = ({},)  # of the matrix, job by job
+    group: Matrix | Sweep | None = None
+    """What makes them many."""
+    values: tuple[Combination, ...] = ({},)  # of the group, job by job
 
 
 def parse_job(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
@@ -45,7 +47,8 @@ def parse_job(text: bytes, path: Path, profiles: Path | None = None) -> JobFile:
         FileError: with every problem at once.
     """
     written = parse_jobs(text, path, profiles)
-    return written.jobs[0].model_copy(update={"matrix": written.matrix})
+    matrix = written.group if isinstance(written.group, Matrix) else None
+    return written.jobs[0].model_copy(update={"matrix": matrix})
 
 
 def parse_jobs(
@@ -60,12 +63,15 @@ def parse_jobs(
     """
     profiles = profiles or contract.profiles_dir()
     tree, problems = parse_mapping(text, path)
-    matrix = parse_matrix(tree)
+    matrix, sweep = parse_matrix(tree), parse_sweep(tree)
     problems += (*find_long_texts(tree), *(() if name else find_numeric_name(tree)))
     problems += find_matrix_problems(tree, matrix) if matrix else ()
+    problems += find_sweep_problems(tree, sweep) if sweep else ()
     variants: tuple[Variant, ...] = (Variant(tree, {}),)
     if matrix:
         variants = expand_matrix(tree, matrix, name or _name(tree, path), {p.field for p in problems})
+    elif sweep and not problems:
+        variants = expand_sweep(tree, sweep, name or _name(tree, path))
     jobs: list[JobFile] = []
     found = VariantProblems(tree)
     for variant in variants:
@@ -76,7 +82,7 @@ def parse_jobs(
             break
     if problems := [*problems, *found.problems()]:
         raise FileError(path, problems)
-    return LoadedFile(tuple(jobs), matrix, tuple(variant.values for variant in variants))
+    return LoadedFile(tuple(jobs), matrix or sweep, tuple(variant.values for variant in variants))
 
 
 def has_schedule(text: bytes) -> bool:
@@ -102,7 +108,7 @@ def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None,
     unknown = find_unknown_profile(tree, profiles)
     written = {"name": _default_name(path), **_as_written(tree)}
     if variant.values:  # a job of a matrix has no matrix itself
-        del written["matrix"]
+        written.pop("matrix", None)
     job, problems = validate_model(JobFile, written, tree)
     if job is not None:
         problems += find_conflicts(job.read_from(JobOrigin(path, tree)))

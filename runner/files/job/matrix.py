@@ -5,7 +5,7 @@ are reported in the matrix.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeAlias, TypeVar
@@ -30,6 +30,7 @@ TEXTS: Final = ("environment.", "labels.")
 ONCE: Final = {
     "name": "cannot be varied; each job gets the file's name and a number",
     "matrix": "cannot be varied; a matrix cannot contain another matrix",
+    "sweep": "cannot be varied; each candidate has the same sweep",
     "schedule": "cannot be varied; a schedule cannot be combined with a matrix",
 }
 """Fields that a matrix cannot vary, with the messages."""
@@ -82,19 +83,21 @@ def find_matrix_problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]
         yield Problem(yaml.find_position(tree, ("schedule",)), "schedule", beside)
     for name in matrix.values:
         path = ("matrix", "values", name)
-        fact = ONCE.get(name.partition(".")[0]) or _inside_another(name, matrix)
-        try:
-            _put(tree, _parts(name), ScalarNode(tree.at, None, ""), tree.at)
-        except _NoMapping as error:
-            fact = fact or f"cannot be varied: {error}"
+        fact = ONCE.get(name.partition(".")[0]) or describe_variation(tree, name, matrix.values)
         if fact:
             yield Problem(yaml.find_key_position(tree, path), _shown(name), fact)
 
 
-def _inside_another(name: str, matrix: Matrix) -> str | None:
-    """Return the message for a field inside another varied field, or None."""
-    others = (other for other in matrix.values if name.startswith(f"{other}.") and other not in SHORT_FORMS)
-    return next((f"is part of {quoted(other)}, which is varied too" for other in others), None)
+def describe_variation(tree: MappingNode, name: str, varied: Collection[str]) -> str | None:
+    """Return why a field cannot be varied beside others, None if it can."""
+    others = (other for other in varied if name.startswith(f"{other}.") and other not in SHORT_FORMS)
+    if (other := next(others, None)) is not None:
+        return f"is part of {quoted(other)}, which is varied too"
+    try:
+        _put(tree, _parts(name), ScalarNode(tree.at, None, ""), tree.at)
+    except _NoMapping as error:
+        return f"cannot be varied: {error}"
+    return None
 
 
 def expand_matrix(
@@ -114,7 +117,17 @@ def expand_matrix(
     }
     varied = _without(matrix, {each for each in matrix.values if _shown(each) in wrong})
     found = tuple(
-        Variant(_variant(tree, values, chosen, nodes, f"{name}-{number}"), _arriving(chosen, nodes))
+        Variant(
+            put_values(
+                tree,
+                {
+                    field: (nodes[field, type(value), value], values.keys[field])
+                    for field, value in chosen.items()
+                },
+                f"{name}-{number}",
+            ),
+            _arriving(chosen, nodes),
+        )
         for number, chosen in enumerate(map(dict, matrix_combinations(varied)), start=1)
     )
     return found if any(each.values for each in found) else (Variant(tree, {}),)
@@ -142,16 +155,17 @@ class VariantProblems:
 
     def problems(self) -> Iterator[Problem]:
         """Yield each problem once."""
-        values = yaml.find_node(self._tree, ("matrix", "values"))
+        section = ("matrix", "values") if "matrix" in self._tree.entries else ("sweep", "parameters")
+        values = yaml.find_node(self._tree, section)
         items = values.entries.values() if isinstance(values, MappingNode) else ()
-        told = {node.at for each in items for node in getattr(each, "items", ())}
+        told = {node.at for each in items for node in (each, *getattr(each, "items", ()))}
         for problem, combination in self._first.items():
             if self._counts[problem] == self._variants or problem.at in told:
                 yield problem
             else:
                 at = problem.at
                 if at in {None, self._tree.at}:
-                    at = yaml.find_key_position(self._tree, ("matrix", "values"))
+                    at = yaml.find_key_position(self._tree, section)
                 yield replace(
                     problem, at=at, fact=f"{problem.fact}; in the job with {_in_words(combination)}"
                 )
@@ -190,21 +204,21 @@ def _arriving(chosen: Combination, nodes: dict[tuple[str, type, object], ScalarN
     }
 
 
-def _variant(
-    tree: MappingNode,
-    values: MappingNode,
-    chosen: Combination,
-    nodes: dict[tuple[str, type, object], ScalarNode],
-    name: str,
+def put_values(
+    tree: MappingNode, chosen: Mapping[str, tuple[ScalarNode, Position]], name: str
 ) -> MappingNode:
+    """Return the tree of one job: each value at its field, and as a label, and the name of the job.
+
+    Each field has its value and the position of its key.
+    """
     labels = {}
     for field in sorted(chosen, key=lambda each: each.count(".")):  # a profile before its switches
-        node, at = nodes[field, type(chosen[field]), chosen[field]], values.keys[field]
+        node, at = chosen[field]
         tree = _put(tree, _parts(field), node, at)
         if _is_label(field, node.text):
             labels[field] = ScalarNode(node.at, node.text, node.text)
     for field, node in labels.items():
-        tree = _put(tree, ("labels", field), node, values.keys[field])
+        tree = _put(tree, ("labels", field), node, chosen[field][1])
     named = tree.entries.get("name")
     if named is not None and not (isinstance(named, ScalarNode) and isinstance(named.value, str)):
         return tree  # not valid, and reported as such

@@ -24,6 +24,7 @@ from runner.files.job.progress import LogProgress
 from runner.files.job.queue import DeviceRequest, Matrix, QueueFields, Schedule
 from runner.files.job.shorthand import check_kind, check_plan_paths, expand_image, expand_profile
 from runner.files.job.slurm import SlurmFields
+from runner.files.job.sweep import Sweep
 from runner.files.job.track import Trackers
 from runner.files.profiles.load import Accelerator, ProfileChoice, resolve_choice
 from runner.files.types import (
@@ -236,6 +237,11 @@ class JobFile(contract.Spec):
     )
     slurm: SlurmFields = Field(SlurmFields(), description="What it asks of Slurm, where jobs run there.")
     matrix: Matrix | None = Field(None, description="Many jobs from this file, one for each combination.")
+    sweep: Sweep | None = Field(
+        None,
+        exclude_if=lambda value: value is None,  # so that an earlier version reads the revision
+        description="Many candidates from this file, of which the best go on.",
+    )
     schedule: Schedule | None = Field(None, description="When it is submitted again, on its own.")
     labels: dict[LabelKey, LabelValue] = Field(
         {}, max_length=32, description="Your own words about the job, to find it by."
@@ -288,4 +294,5 @@ def checkpoint_plan(job: JobFile, mean_between_s: float) -> contract.CheckpointP
         keep=job.checkpoint.keep,
         milestone_every=job.checkpoint.milestone_every,
         before_eval=job.checkpoint.before_eval,
+        pauses=() if job.sweep is None or job.sweep.stop is None else job.sweep.stop.rungs,
     )

@@ -269,7 +269,7 @@ class _Exchange(BaseHTTPRequestHandler):
                 self.api.take_turn("stop")
                 self._json({})
                 self.api.left.set()
-            case "GET", [kind, *_] if kind in self.api.answers:
+            case "GET" | "POST", [kind, *_] if kind in self.api.answers:
                 self.api.take_turn(kind)
                 self._json(self.api.answers[kind])
             case _:

@@ -441,6 +441,17 @@ def test_a_stop_finishes_the_step_saves_and_leaves_with_75(
     assert Training(told(paths)).go() == never_killed
 
 
+def test_a_pause_saves_and_leaves_until_the_training_is_told_to_go_on_from_there(
+    paths: RunPaths, never_killed: list[float]
+) -> None:
+    for resume_step in (None, None, 5):  # it pauses again at once, unless it was told to resume from there
+        with pytest.raises(SystemExit) as left:
+            Training(told(paths, pauses=(5, 9), resume_step=resume_step)).go()
+        assert left.value.code == ExitCode.STOPPED
+        assert (result(paths).cause, result(paths).step) == (Cause.STOPPED, 9 if resume_step else 5)
+    assert Training(told(paths, pauses=(5, 9), resume_step=9)).go() == never_killed
+
+
 def test_a_stop_in_the_last_step_completes(paths: RunPaths, never_killed: list[float]) -> None:
     assert Training(told(paths), send_at(STEPS - 1, signal.SIGTERM)).go() == never_killed
     assert result(paths).cause is Cause.COMPLETED

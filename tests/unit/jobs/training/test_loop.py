@@ -48,6 +48,16 @@ def test_another_seed_trains_another_model(job: JobDir) -> None:
     assert job.result(2).weights_sha256 != job.result(1).weights_sha256
 
 
+def test_a_training_pauses_at_its_rungs_and_ends_with_the_same_bits(job: JobDir) -> None:
+    job.train(lineage=1)
+    pauses = {"every_steps": 100, "pauses": [3, 6]}
+    for resume_step, paused_at in ((None, 3), (None, 3), (3, 6)):
+        assert job.train(lineage=2, checkpoint=pauses, resume_step=resume_step) == ExitCode.STOPPED
+        assert (job.result().cause, job.result().step) == (Cause.STOPPED, paused_at)
+    assert job.train(lineage=2, checkpoint=pauses, resume_step=6) == ExitCode.FINISHED
+    assert job.run_weights(2) == job.run_weights(1)
+
+
 def test_a_training_asked_to_stop_saves_leaves_with_75_and_loses_nothing(
     job: JobDir, before_step: Arrange
 ) -> None:

@@ -39,7 +39,7 @@ def test_each_combination_is_a_job_with_a_number_its_values_and_labels_of_them()
 
 def test_a_file_without_a_matrix_is_one_job_with_its_own_name() -> None:
     found = parse_jobs(WORKLOAD.encode(), Path("rate.yaml"))
-    assert ([job.name for job in found.jobs], found.matrix, found.values) == (["rate"], None, ({},))
+    assert ([job.name for job in found.jobs], found.group, found.values) == (["rate"], None, ({},))
 
 
 def test_reading_one_job_of_a_matrix_gives_the_first_with_the_matrix_in_it() -> None:
@@ -88,7 +88,7 @@ def test_mistakes_are_told_at_the_value_and_each_once() -> None:
 
 
 def test_what_stands_elsewhere_in_the_file_is_told_there() -> None:
-    assert complaints("    seed: [1, 2]\n", "stepz: 3\n") == ["2:1: stepz: unknown field"]
+    assert complaints("    seed: [1, 2]\n", "qqq: 3\n") == ["2:1: qqq: unknown field"]
     assert complaints("    seed: [1, 2]\n", "name: 5\n") == [
         "2:7: name: must not be a number, because job ids are numbers; add a letter"
     ]

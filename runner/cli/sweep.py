@@ -1,0 +1,149 @@
+"""``runner sweep``: the candidates of a sweep, and the best of them.  ``runner submit`` creates sweeps."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.base.errors import Refused
+from runner.cli.console import complain, harmless, on_terminal, say, say_json, say_row
+from runner.cli.parameters import CommandGroup, as_json, check_ref
+from runner.client.client import find_or_start
+from runner.client.http import quote_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COLUMNS: Final = ("ID", "NAME", "STATE", "STEP", "AT RUNGS", "FINAL", "HOURS")
+LEFT_OUT: Final = ("sweep", "matrix")
+
+the_sweep = click.argument("reference", metavar="SWEEP", callback=check_ref)
+
+
+@click.group(cls=CommandGroup)
+def sweep() -> None:
+    """Show and control sweeps: many candidates of which the best go on.
+
+    "runner submit" of a job file with the section "sweep" creates one. SWEEP is the id of one of its jobs
+    or the name in its file. "runner events JOB" tells each decision about a candidate.
+    """
+
+
+@sweep.command()
+@the_sweep
+@as_json
+def show(reference: str, *, as_json: bool) -> None:
+    """Show the candidates of a sweep, the best first: state, step, the metric at each rung and at the end."""
+    found = _get(reference)
+    if as_json:
+        say_json(found)
+        return
+    rows = [_cells(each, found["best"]) for each in _ranked(found)]
+    if not on_terminal():
+        for row in rows:
+            say_row(*row)
+        return
+    from runner.cli.table import make_table, print_table
+
+    rungs = ", ".join(map(str, found["rungs"])) or "none"
+    say(f"{found['name']}: {found['direction']} {found['metric']}; rungs: {rungs}; {found['device_h']:.3g} h")
+    print_table(make_table(COLUMNS, rows))
+
+
+@sweep.command()
+@the_sweep
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a heading.")
+@as_json
+def results(reference: str, *, as_csv: bool, as_json: bool) -> None:
+    """Print one line for each candidate: its parameters, its state and its values, the best first."""
+    found = _get(reference)
+    names = sorted({name for each in found["candidates"] for name in each["parameters"]})
+    rungs = [f"step_{rung}" for rung in found["rungs"]]
+    lines = [_result(each, names, len(rungs)) for each in _ranked(found)]
+    header = ["job", "name", "state", *names, *rungs, "final", "device_h"]
+    if as_json:
+        for line in lines:
+            say_json(dict(zip(header, line, strict=True)))
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(
+            [harmless(each) if isinstance(each, str) else each for each in line] for line in lines
+        )
+    else:
+        for line in lines:
+            say_row(*("-" if each is None else each for each in line))
+
+
+@sweep.command()
+@the_sweep
+def winner(reference: str) -> None:
+    """Print the job file of the best candidate; its weights are init_from of a further job."""
+    from runner.cli.run_file import yaml_text
+
+    found = _get(reference)
+    if found["best"] is None:
+        raise Refused(f"{found['name']}: no candidate has succeeded so far; runner sweep show {reference}")
+    job = find_or_start(complain).job(found["best"])
+    fields = {name: value for name, value in _given((job["revision"] or {})["job"]) if name not in LEFT_OUT}
+    heading = f"the best of {found['name']}: job {job['id']}; its weights: init_from: job/{job['id']}/final"
+    say(yaml_text(fields, heading).rstrip("\n"))
+
+
+@sweep.command()
+@the_sweep
+def stop(reference: str) -> None:
+    """Hold all candidates that run or wait for devices; "resume" lets them go on."""
+    _tell(reference, "stop", "held")
+
+
+@sweep.command()
+@the_sweep
+def resume(reference: str) -> None:
+    """Release the candidates that were held by hand; what waits at a rung waits for the others."""
+    _tell(reference, "resume", "released")
+
+
+def _get(reference: str) -> dict[str, Any]:
+    found: dict[str, Any] = find_or_start(complain).get(f"/v1/sweeps/{quote_path(reference)}")
+    return found
+
+
+def _tell(reference: str, verb: str, done: str) -> None:
+    jobs = find_or_start(complain).post(f"/v1/sweeps/{quote_path(reference)}/{verb}", {})["jobs"]
+    say(f"{reference}: {len(jobs)} candidates {done}")
+
+
+def _ranked(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the candidates: who went farther first, and of these the better ones."""
+    sign = -1.0 if found["direction"] == "maximize" else 1.0
+
+    def rank(each: dict[str, Any]) -> tuple[float, ...]:
+        values = [value for value in (*each["values"], each["final"]) if value is not None]
+        return (each["final"] is None, -len(each["values"]), sign * values[-1] if values else 0.0)
+
+    return sorted(found["candidates"], key=rank)
+
+
+def _cells(each: dict[str, Any], best: str | None) -> tuple[object, ...]:
+    state = f"{each['state']}, best" if each["job"] == best else each["state"]
+    values = " ".join("-" if value is None else f"{value:.5g}" for value in each["values"]) or "-"
+    final = "-" if each["final"] is None else f"{each['final']:.6g}"
+    return each["job"], each["name"], state, each["step"] or 0, values, final, f"{each['device_h']:.3g}"
+
+
+def _result(each: dict[str, Any], names: list[str], rungs: int) -> list[Any]:
+    values = [*each["values"], *[None] * (rungs - len(each["values"]))]
+    parameters = [each["parameters"].get(name) for name in names]
+    return [each["job"], each["name"], each["state"], *parameters, *values, each["final"], each["device_h"]]
+
+
+def _given(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield fields without those that are null or empty at every level."""
+    for name, value in values.items():
+        below = dict(_given(value)) if isinstance(value, dict) else value
+        if below is not None and below not in ({}, [], ()):
+            yield name, below

@@ -1,0 +1,131 @@
+"""Sweeps: which candidates go on at a rung, and when a sweep ends.
+
+Successive halving with a pause: a candidate that is not among the best of a rung keeps its checkpoint, and
+takes the place of one that fails later.  A rung is decided when all its candidates have reached it, so that
+neither the order in which they run nor a restart of the daemon changes a decision.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from runner.core.job.states import Held, State
+
+PAUSED: Final = "paused at step "
+
+DECIDED: Final = "sweep_decided"
+"""Kind of the event of a decision about a candidate."""
+
+
+def paused_text(step: int) -> str:
+    """Return why a candidate is held at a rung."""
+    return f"{PAUSED}{step}, until its sweep decides"
+
+
+def is_paused(state: State) -> bool:
+    """Return whether a candidate waits at a rung; one that a person holds does not."""
+    return isinstance(state, Held) and state.why.startswith(PAUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTerms:
+    """What candidates are compared by, and when."""
+
+    metric: str
+    maximize: bool = False
+    rungs: tuple[int, ...] = ()
+    eta: int = 3
+    max_failures: int | None = None
+    budget_h: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One job of a sweep."""
+
+    job_id: str
+    number: int
+    reached: int = 0  # rungs; all of them if it has succeeded
+    values: tuple[float | None, ...] = ()  # of the metric at each of these; None: not reported
+    paused: bool = False  # at the last of these
+    outcome: str | None = None  # None: it has not ended
+    final: float | None = None
+    device_h: float = 0.0
+
+
+class Verb(StrEnum):
+    """What becomes of a candidate."""
+
+    PROMOTE = "promote"
+    STAY = "stay"  # paused
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a candidate, and why."""
+
+    verb: Verb
+    job_id: str
+    reason: str
+    step: int | None = None
+
+
+def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision, ...]:
+    """Return what becomes of candidates that wait, and of all that go on when the sweep ends."""
+    if (why := _exhausted(terms, candidates)) is not None:
+        return _end(candidates, why)
+    members, decisions = list(candidates), list[Decision]()
+    for index, step in enumerate(terms.rungs):
+        living = [each for each in members if each.outcome != "failed"]
+        there = [each for each in living if each.reached > index]
+        if any(each.reached <= index and each.outcome is None for each in living):
+            return tuple(decisions)
+        ranked = sorted(there, key=lambda each, at=index: (_cost(terms, each.values[at]), each.number))  # type: ignore[misc]
+        kept = max(1, len(members) // terms.eta)
+        for place, each in enumerate(ranked, start=1):
+            if each.paused and each.reached == index + 1:
+                verb = Verb.PROMOTE if place <= kept else Verb.STAY
+                fact = f"{terms.metric} {_number(each.values[index])} is {place} of {len(ranked)}"
+                end = "goes on" if verb is Verb.PROMOTE else f"stays paused, {min(kept, len(ranked))} go on"
+                decisions.append(Decision(verb, each.job_id, f"step {step}: {fact}; {end}", step))
+        members = ranked[:kept]
+    if all(each.outcome is not None for each in members):
+        best = winner(terms, members)
+        named = "no candidate has succeeded" if best is None else f"candidate {best.number} is the best"
+        return (*decisions, *_end(candidates, f"the sweep is over: {named}"))
+    return tuple(decisions)
+
+
+def winner(terms: SweepTerms, candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the best of the candidates that have succeeded."""
+    done = [each for each in candidates if each.outcome == "succeeded" and each.final is not None]
+    return min(done, key=lambda each: (_cost(terms, each.final), each.number), default=None)
+
+
+def _exhausted(terms: SweepTerms, candidates: Sequence[Candidate]) -> str | None:
+    """Return which limit of a sweep is exceeded, None if none is."""
+    failed = sum(each.outcome == "failed" for each in candidates)
+    if terms.max_failures is not None and failed >= terms.max_failures:
+        return f"sweep.max_failures: {failed} candidates have failed"
+    used = sum(each.device_h for each in candidates)
+    if terms.budget_h is not None and used >= terms.budget_h:
+        return f"{used:.3g} h are used, the budget is {terms.budget_h:g} h"
+    return None
+
+
+def _end(candidates: Sequence[Candidate], why: str) -> tuple[Decision, ...]:
+    return tuple(Decision(Verb.END, each.job_id, why) for each in candidates if each.outcome is None)
+
+
+def _cost(terms: SweepTerms, value: float | None) -> float:
+    """Return a number that is smaller for a better value; what is not finite is worst."""
+    if value is None or not math.isfinite(value):
+        return math.inf
+    return -value if terms.maximize else value
+
+
+def _number(value: float | None) -> str:
+    return "(not reported)" if value is None else f"{value:.6g}"

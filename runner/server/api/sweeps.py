@@ -1,0 +1,45 @@
+"""HTTP for sweeps: their candidates with what they have reached, stopping and resuming all of them."""
+
+from typing import Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from runner.base.threads import PeriodicThread
+from runner.server.api.deps import CallerDep
+from runner.server.api.threads import SharedThreadsRoute, run_control, run_in_share
+from runner.services.sweeps import SweepService
+
+router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
+
+
+def attach(app: FastAPI, sweeps: SweepService) -> PeriodicThread:
+    """Add the routes to an application, and return the thread behind them."""
+    app.state.sweeps = sweeps
+    app.include_router(router)
+    return sweeps.thread()
+
+
+@router.get("/sweeps/{reference}")
+async def get_sweep(request: Request, reference: str, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Answer with a sweep: its candidates, their values at each rung, and the best of them."""
+    sweeps: SweepService = request.app.state.sweeps
+    return JSONResponse(await run_in_share(sweeps.describe, caller, reference))
+
+
+@router.post("/sweeps/{reference}/stop")
+async def stop_sweep(request: Request, reference: str, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Hold the candidates of a sweep that run or wait."""
+    sweeps: SweepService = request.app.state.sweeps
+    return JSONResponse(
+        {"jobs": await run_control(lambda: [row.job.id for row in sweeps.hold(caller, reference)])}
+    )
+
+
+@router.post("/sweeps/{reference}/resume")
+async def resume_sweep(request: Request, reference: str, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Release the candidates of a sweep that were held by hand."""
+    sweeps: SweepService = request.app.state.sweeps
+    return JSONResponse(
+        {"jobs": await run_control(lambda: [row.job.id for row in sweeps.release(caller, reference)])}
+    )

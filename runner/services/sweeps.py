@@ -1,0 +1,198 @@
+"""Sweeps: lets the best candidates go on at each rung, and ends a sweep.
+
+Nothing is remembered here: what a candidate has reached and reported is read anew, so a daemon that was
+killed between two decisions makes the same ones.  A decision is noted before it is carried out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from runner.base.errors import Refused, RunnerError
+from runner.base.threads import PeriodicThread
+from runner.core.accounting.curve import Curve
+from runner.core.job.attempt import Start, StartFrom
+from runner.core.job.events import CancelRequested, RestartRequested
+from runner.core.job.states import Finished, Held, Stopping, StopReason
+from runner.core.ports.store import JobRow
+from runner.core.sweep import DECIDED, Candidate, Decision, SweepTerms, Verb, decide, is_paused, winner
+from runner.files.revision import parse_revision
+from runner.services.context import Caller, NotFound
+from runner.services.curves import CurveService
+from runner.services.jobs import JobService
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 1.0
+
+NAME: Final = "its sweep"
+"""Who asks for a restart or an end, in the events of a candidate."""
+
+
+@dataclass(slots=True)
+class SweepService:
+    """Looks at the sweeps of one daemon."""
+
+    service: JobService
+    curves: CurveService
+    _seen: int = field(default=-1)
+    """The event up to which all is decided."""
+
+    def thread(self) -> PeriodicThread:
+        """Return a thread that looks from now on; it is not started yet."""
+        return PeriodicThread("sweeps", LOOK_S, self.look)
+
+    def look(self) -> None:
+        """Decide what has changed since the last look; what cannot be read now is looked at again."""
+        newest = self.service.store.last_seq()
+        if newest == self._seen:
+            return
+        groups = {}
+        for tracked in list(self.service.daemon.tracked_jobs.values()):
+            terms = self.service.attempt_service.terms(tracked.row)
+            if terms.sweep_terms is not None and terms.sweep is not None:
+                groups[terms.sweep.id] = terms.sweep_terms
+        decided = [self._decide(first, terms) for first, terms in groups.items()]
+        self._seen = newest if all(decided) else -1
+
+    def _decide(self, first: str, terms: SweepTerms) -> bool:
+        """Decide about the candidates of a sweep, and return whether that could be done."""
+        try:
+            rows = self._rows(first)
+            ended = False
+            for each in decide(terms, [self.candidate(terms, row) for row in rows]):
+                if each.reason not in self.service.store.noted(each.job_id, DECIDED):
+                    self.service.store.note(each.job_id, self.service.clock.now(), DECIDED, each.reason)
+                ended = ended or each.verb is Verb.END
+                if each.verb is Verb.PROMOTE:
+                    self._promote(each)
+            if ended:
+                self._end(rows)
+        except RunnerError as error:
+            log.info("sweep.not_decided", sweep=first, problem=str(error))
+            return False
+        return True
+
+    def _rows(self, first: str) -> tuple[JobRow, ...]:
+        store = self.service.store
+        row = store.get(first)
+        found = None if row is None else parse_revision(row.revision).sweep
+        return () if found is None else store.following(first, found.count)
+
+    def _promote(self, decision: Decision) -> None:
+        """Let a candidate go on from its rung; one that no longer waits there is left alone."""
+
+        def promote() -> None:
+            row = self.service.queries.current(decision.job_id)
+            if is_paused(row.job.state):
+                start = Start(StartFrom.STEP, decision.step)
+                event = RestartRequested(self.service.clock.now(), NAME, start, None, decision.step)
+                self.service.daemon.apply_event(row, event)
+
+        self.service.daemon.run_exclusively(promote)
+
+    def _end(self, rows: Sequence[JobRow]) -> None:
+        """Cancel the candidates that have not ended, all at once."""
+
+        def end() -> None:
+            current = [self.service.queries.current(row.job.id) for row in rows]
+            left = [row for row in current if not isinstance(row.job.state, Finished)]
+            self.service.daemon.apply_event_to_all(left, CancelRequested(self.service.clock.now(), NAME))
+
+        self.service.daemon.run_exclusively(end)
+
+    def candidate(self, terms: SweepTerms, row: JobRow, *, all_of_it: bool = False) -> Candidate:
+        """Return a candidate as it is now, its hours if they are needed; may raise Unavailable."""
+        job, state = row.job, row.job.state
+        revision = parse_revision(row.revision)
+        outcome = str(state.outcome) if isinstance(state, Finished) else None
+        saved = (
+            len(terms.rungs) if outcome == "succeeded" else sum(r <= (job.saved or 0) for r in terms.rungs)
+        )
+        curve = self.curves.of_job(row).curves.get(terms.metric) if saved or outcome else None
+        return Candidate(
+            job_id=job.id,
+            number=1 if revision.sweep is None else revision.sweep.number,
+            reached=saved,
+            values=tuple(_value_at(curve, rung) for rung in terms.rungs[:saved]),
+            paused=is_paused(state),
+            outcome=outcome,
+            final=_value_at(curve, None) if outcome == "succeeded" else None,
+            device_h=0.0 if terms.budget_h is None and not all_of_it else self._hours(row),
+        )
+
+    def _hours(self, row: JobRow) -> float:
+        """Return the device hours of a job, CPU hours of one without devices."""
+        now, resources = self.service.clock.now(), parse_revision(row.revision).job.resources
+        attempts = self.service.store.attempts(row.job.id)
+        spans = ((each.ended_at or now) - each.launched_at for each in attempts if each.launched_at)
+        seconds = sum(span.total_seconds() for span in spans)
+        return seconds / 3600 * (resources.gpus or resources.cpus) * resources.nodes
+
+    def describe(self, caller: Caller, reference: str) -> dict[str, Any]:
+        """Return a sweep as JSON: its terms, its candidates with their values, and the best of them.
+
+        Raises:
+            NotFound: the job is no candidate.
+        """
+        queries = self.service.queries
+        rows = queries.sweep(caller, reference)
+        queries.check_permission(caller, rows[0])
+        terms = self.service.attempt_service.terms(rows[0]).sweep_terms
+        if terms is None:
+            raise NotFound(f"job {rows[0].job.id}: is of a matrix, which has no metric; runner list --sweep")
+        found = [self.candidate(terms, row, all_of_it=True) for row in rows]
+        best = winner(terms, found)
+        return {
+            "sweep": rows[0].job.id,
+            "name": rows[0].name.rpartition("-")[0],
+            "metric": terms.metric,
+            "direction": "maximize" if terms.maximize else "minimize",
+            "rungs": list(terms.rungs),
+            "device_h": sum(each.device_h for each in found),
+            "best": None if best is None else best.job_id,
+            "candidates": [self._shown(*each) for each in zip(rows, found, strict=True)],
+        }
+
+    def _shown(self, row: JobRow, candidate: Candidate) -> dict[str, Any]:
+        place = parse_revision(row.revision).sweep
+        return {
+            "job": row.job.id,
+            "name": row.name,
+            "state": "paused" if candidate.paused else candidate.outcome or row.job.state.kind,
+            "parameters": {} if place is None else place.values,
+            "step": row.job.saved,
+            "values": list(candidate.values),
+            "final": candidate.final,
+            "device_h": candidate.device_h,
+            "decisions": list(self.service.store.noted(row.job.id, DECIDED)),
+        }
+
+    def hold(self, caller: Caller, reference: str) -> Iterator[JobRow]:
+        """Hold the candidates that neither wait at a rung nor have ended, and yield them."""
+        for row in self.service.queries.sweep(caller, reference):
+            if not isinstance(row.job.state, Held | Finished):
+                yield self.service.job_control.hold(caller, row.job.id)
+
+    def release(self, caller: Caller, reference: str) -> Iterator[JobRow]:
+        """Release the candidates that a person has held, and yield them.
+
+        Raises:
+            Refused: one of them is still being stopped.
+        """
+        rows = self.service.queries.sweep(caller, reference)
+        for row in rows:
+            if isinstance(row.job.state, Stopping) and row.job.state.reason is StopReason.HOLD:
+                raise Refused(f"job {row.job.id}: is still being stopped; try again when it is held")
+        for row in rows:
+            if isinstance(row.job.state, Held) and not is_paused(row.job.state):
+                yield self.service.job_control.release(caller, row.job.id)
+
+
+def _value_at(curve: Curve | None, step: int | None) -> float | None:
+    """Return the last value of a curve up to a step, or of all of it."""
+    points = [] if curve is None else curve.points
+    found = [each.mean for each in points if step is None or each.step is None or each.step <= step]
+    return found[-1] if found else None

@@ -1,0 +1,128 @@
+"""A sweep on a real daemon: kills at its decisions change neither the winner nor a bit of it."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_job_runner import attach
+from tests.fakes.daemon.service import Service, service, until
+
+PROGRAM = """
+import json, os, random
+from attach import attach
+state = {"w": 1.0}
+def save(d): (d / "s.json").write_text(json.dumps(state))
+def load(d): state.update(json.loads((d / "s.json").read_text()))
+with attach(save, load) as job:
+    for step in job.steps(40):
+        if os.environ["LR"] == "0.3" and step == 25: raise SystemExit(93)
+        state["w"] -= float(os.environ["LR"]) * state["w"] + random.random() * 1e-3
+        job.report(loss=abs(state["w"]))
+    print("weights", repr(state["w"]))
+"""
+RATES = [0.3, 0.2, 0.1, 0.05, 0.02, 0.01]
+
+
+@pytest.fixture(name="daemon")
+def _daemon() -> Iterator[Service]:
+    with service(executor="process", cpus=3) as made:
+        made.env["PATH"] = "/usr/bin:/bin"
+        yield made.start()
+
+
+def submit(daemon: Service, name: str) -> list[str]:
+    code = daemon.root / "code"
+    if not code.exists():
+        code.mkdir(mode=0o755)
+        shutil.copy(Path(attach.__file__), code / "attach.py")
+        (code / "train.py").write_text(PROGRAM)
+    file = daemon.file(
+        name,
+        workload={"kind": "program", "command": ["python3", "train.py"], "code": str(code)},
+        resources={"cpus": 1, "memory": "64MiB"},
+        sweep={
+            "parameters": {"environment.LR": RATES},
+            "metric": "loss",
+            "stop": {"rungs": [10, 20], "eta": 2},
+        },
+    )
+    return [str(job["id"]) for job in daemon.answer("submit", str(file), "--json")["jobs"]]
+
+
+def shown(daemon: Service, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = daemon.client.get(f"/v1/sweeps/{name}")
+    return found
+
+
+def over(daemon: Service, name: str) -> bool:
+    return all(
+        each["state"] in {"succeeded", "failed", "cancelled"} for each in shown(daemon, name)["candidates"]
+    )
+
+
+def told(daemon: Service, name: str, jobs: list[str]) -> list[tuple[Any, ...]]:
+    """Return what must be the same in every run: decisions, values and the bits of the winner."""
+    found = shown(daemon, name)
+    first = int(jobs[0])
+    rows: list[tuple[Any, ...]] = [
+        (each["parameters"], each["state"], each["values"], each["final"], each["decisions"])
+        for each in found["candidates"]
+    ]
+    return [(int(found["best"]) - first, daemon.job(found["best"])["attempt"]), *rows]
+
+
+def test_a_sweep_whose_daemon_is_killed_at_each_decision_has_the_same_winner_with_the_same_bits(
+    daemon: Service,
+) -> None:
+    quiet = submit(daemon, "quiet")
+    until(lambda: over(daemon, "quiet"), "the sweep is over", more=lambda: str(shown(daemon, "quiet")))
+    undisturbed = told(daemon, "quiet", quiet)
+    assert undisturbed[0][0] == 1  # 0.3 is better at both rungs, and fails behind them
+    assert [row[1] for row in undisturbed[1:]] == ["failed", "succeeded", *["cancelled"] * 4]
+    assert "step 20: loss" in undisturbed[2][4][1]
+
+    killed = submit(daemon, "killed")
+    seen: set[tuple[str, str]] = set()
+
+    def kill_at_decisions() -> bool:
+        events = {
+            (job, event["text"])
+            for job in killed
+            for event in daemon.events(job)
+            if event["kind"] == "sweep_decided"
+        }
+        if events - seen:
+            daemon.kill()
+            daemon.start()
+            seen.update(events)
+        return over(daemon, "killed")
+
+    until(kill_at_decisions, "the sweep is over", more=lambda: str(shown(daemon, "killed")))
+    assert told(daemon, "killed", killed) == undisturbed
+    best = killed[1]
+    logs = [daemon.log(job, daemon.job(job)["attempt"]).splitlines()[-1] for job in (quiet[1], best)]
+    assert logs[0].startswith("weights ")
+    assert logs[0] == logs[1]
+
+    heading, first, *_ = daemon.runner("sweep", "results", "--csv", "killed").splitlines()
+    assert heading == "job,name,state,environment.LR,step_10,step_20,final,device_h"
+    assert first.startswith(f"{best},killed-2,succeeded,0.2,")
+    winner = daemon.root / "best.yaml"
+    winner.write_text(daemon.runner("sweep", "winner", "killed"))
+    winner.chmod(0o644)
+    assert daemon.ends(daemon.submit(winner))["outcome"] == "succeeded"
+
+
+def test_a_sweep_that_is_stopped_by_hand_goes_on_when_it_is_resumed(daemon: Service) -> None:
+    submit(daemon, "halted")
+    daemon.runner("sweep", "stop", "halted")
+    until(
+        lambda: all(each["state"] in {"held", "paused"} for each in shown(daemon, "halted")["candidates"]),
+        "all are held",
+    )
+    daemon.runner("sweep", "resume", "halted")
+    until(lambda: over(daemon, "halted"), "the sweep is over", more=lambda: str(shown(daemon, "halted")))
+    assert shown(daemon, "halted")["best"] is not None

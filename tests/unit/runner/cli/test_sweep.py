@@ -1,0 +1,88 @@
+import json
+
+from tests.fakes.daemon.api import FakeApi
+from tests.unit.runner.cli.conftest import Invoke
+
+PARTS = {"values": [0.5], "final": None, "device_h": 0.25, "step": 10, "decisions": []}
+SWEEP = {
+    "sweep": "000001",
+    "name": "rate",
+    "metric": "loss",
+    "direction": "minimize",
+    "rungs": [10, 30],
+    "device_h": 1.0,
+    "best": "000003",
+    "candidates": [
+        {**PARTS, "job": "000001", "name": "rate-1", "state": "paused", "parameters": {"seed": 1}},
+        {
+            **PARTS,
+            "job": "000002",
+            "name": "rate-2",
+            "state": "paused",
+            "parameters": {"seed": 2},
+            "values": [0.25],
+        },
+        {
+            **PARTS,
+            "job": "000003",
+            "name": "rate-3",
+            "state": "succeeded",
+            "parameters": {"seed": 3},
+            "values": [0.1, 0.05],
+            "final": 0.01,
+        },
+    ],
+}
+
+
+def test_results_are_a_table_with_the_best_first(api: FakeApi, invoke: Invoke) -> None:
+    api.answers["sweeps"] = SWEEP
+    assert invoke("sweep", "results", "--csv", "rate").stdout.splitlines() == [
+        "job,name,state,seed,step_10,step_30,final,device_h",
+        "000003,rate-3,succeeded,3,0.1,0.05,0.01,0.25",
+        "000002,rate-2,paused,2,0.25,,,0.25",
+        "000001,rate-1,paused,1,0.5,,,0.25",
+    ]
+    rows = [json.loads(line) for line in invoke("sweep", "results", "--json", "rate").stdout.splitlines()]
+    assert [row["job"] for row in rows] == ["000003", "000002", "000001"]
+    assert invoke("sweep", "results", "rate").stdout.splitlines()[1] == (
+        "000002\trate-2\tpaused\t2\t0.25\t-\t-\t0.25"
+    )
+
+
+def test_show_marks_the_best_and_what_was_reached(api: FakeApi, invoke: Invoke) -> None:
+    api.answers["sweeps"] = SWEEP
+    first, second, _ = invoke("sweep", "show", "rate").stdout.splitlines()
+    assert first == "000003\trate-3\tsucceeded, best\t10\t0.1 0.05\t0.01\t0.25"
+    assert second == "000002\trate-2\tpaused\t10\t0.25\t-\t0.25"
+    assert json.loads(invoke("sweep", "show", "--json", "rate").stdout) == SWEEP
+
+
+def test_the_winner_is_a_job_file_of_its_own(api: FakeApi, invoke: Invoke) -> None:
+    for _ in range(3):
+        api.add(
+            "rate",
+            revision={"job": {"name": "rate-3", "seed": 3, "sweep": {"metric": "loss"}, "matrix": None}},
+        )
+    api.answers["sweeps"] = SWEEP
+    assert invoke("sweep", "winner", "rate").stdout.splitlines() == [
+        "# the best of rate: job 000003; its weights: init_from: job/000003/final",
+        "name: rate-3",
+        "seed: 3",
+    ]
+    api.answers["sweeps"] = {**SWEEP, "best": None}
+    result = invoke("sweep", "winner", "rate")
+    assert (result.exit_code, result.stderr) == (
+        3,
+        "rate: no candidate has succeeded so far; runner sweep show rate\n",
+    )
+
+
+def test_stop_and_resume_tell_how_many(api: FakeApi, invoke: Invoke) -> None:
+    api.answers["sweeps"] = {"jobs": ["000001", "000002"]}
+    assert invoke("sweep", "stop", "rate").stdout == "rate: 2 candidates held\n"
+    assert invoke("sweep", "resume", "rate").stdout == "rate: 2 candidates released\n"
+    assert [path for method, path, _ in api.asked if method == "POST"] == [
+        "/v1/sweeps/rate/stop",
+        "/v1/sweeps/rate/resume",
+    ]

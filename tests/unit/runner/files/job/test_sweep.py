@@ -1,0 +1,89 @@
+from pathlib import Path
+
+import pytest
+
+from runner.base.textfile import FileError
+from runner.files.job.load import LoadedFile, parse_jobs
+from runner.files.job.model import checkpoint_plan
+from runner.files.written import find_place
+
+HEAD = "name: rate\nworkload: {kind: causal_lm, data: stdlib, steps: 100}\n"
+DRAWN = """sweep:
+  parameters:
+    workload.learning_rate: {log_uniform: [0.0001, 0.01]}
+    workload.dropout: {uniform: [0, 0.5]}
+    environment.N: {integers: [2, 4]}
+    seed: [1, 2]
+  candidates: 40
+  metric: eval_loss
+"""
+GRID = "sweep: {parameters: {seed: [1, 2], workload.layers: [1, 2, 3]}, metric: loss}\n"
+
+
+def read(text: str) -> LoadedFile:
+    return parse_jobs((HEAD + text).encode(), Path("rate.yaml"))
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(FileError) as told:
+        read(text)
+    return [f"{each.field}: {each.fact}" for each in told.value.problems]
+
+
+def test_a_grid_has_every_combination_and_its_jobs_know_the_sweep() -> None:
+    found = read(GRID)
+    assert [job.name for job in found.jobs] == [f"rate-{number}" for number in range(1, 7)]
+    assert [job.seed for job in found.jobs] == [1, 1, 1, 2, 2, 2]
+    assert found.jobs[3].labels == {"seed": "2", "workload.layers": "1"}
+    assert all(job.sweep == found.group for job in found.jobs)
+
+
+def test_draws_lie_in_their_ranges_and_the_seed_decides_them() -> None:
+    found = read(DRAWN)
+    rates = [float(each["workload.learning_rate"]) for each in found.values]
+    assert all(0.0001 <= rate <= 0.01 for rate in rates)
+    assert sum(rate < 0.001 for rate in rates) > 10  # half of them, of the logarithms
+    assert {str(each["environment.N"]) for each in found.values} == {"2", "3", "4"}
+    assert found.jobs[0].environment["N"] == str(found.values[0]["environment.N"])
+    assert found.values == read(DRAWN).values
+    assert found.values != read(DRAWN + "  seed: 1\n").values
+    assert found.values[:5] == read(DRAWN.replace("40", "5")).values
+
+
+def test_rungs_are_pauses_of_the_training() -> None:
+    [first, *_] = read(GRID.replace("loss}", "loss, stop: {rungs: [10, 30]}}")).jobs
+    assert checkpoint_plan(first, 60.0).pauses == (10, 30)
+    assert "pauses" not in checkpoint_plan(read("").jobs[0], 60.0).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (DRAWN.replace("  candidates: 40\n", ""), "is drawn, so say how many: sweep.candidates"),
+        (DRAWN.replace("0.0001", "0"), "must begin above 0, because its logarithm is drawn"),
+        (DRAWN.replace("0.0001", "0.1"), "must be [least, most], two numbers with the smaller one first"),
+        (DRAWN.replace("{uniform: [0, 0.5]}", "{}"), "exactly one of uniform, log_uniform and integers"),
+        (DRAWN.replace("[2, 4]", "[4, 2]"), "integers must be [least, most], with the smaller one first"),
+        (DRAWN.replace("seed: [1, 2]", "seed: []"), "has no values; add some or remove the field"),
+        (DRAWN.replace("    seed:", "    name:"), "cannot be varied; each job gets the file's name"),
+        (DRAWN.replace("    seed:", "    workload:"), 'is part of "workload", which is varied too'),
+        (DRAWN + "  stop: {rungs: [10, 100]}\n", "100 is not before the last step, 100; remove it"),
+        (DRAWN + "  stop: {rungs: [10, 10]}\n", "must rise from step to step, without a repetition"),
+        (DRAWN + "  stop: {rungs: [9]}\ncheckpoint: {on_stop: false}\n", "remove checkpoint.on_stop: false"),
+        (DRAWN + "matrix: {values: {priority: [1]}}\n", "matrix: cannot be combined with a sweep"),
+        (DRAWN + "schedule: {cron: '@daily'}\n", "schedule: cannot be combined with a sweep"),
+        (GRID.replace("[1, 2, 3]", str(list(range(1, 502)))), "makes 1002 jobs, and the limit is 1000"),
+    ],
+)
+def test_what_contradicts_itself_is_told_at_its_field(text: str, told: str) -> None:
+    found = problems(text)
+    assert any(told in each for each in found), found
+
+
+def test_a_value_that_a_field_refuses_is_told_where_it_is_drawn() -> None:
+    text = DRAWN.replace("[0, 0.5]", "[2, 3]")
+    with pytest.raises(FileError, match=r"rate\.yaml:6:\d+: workload\.dropout"):
+        read(text)
+    place = find_place((HEAD + DRAWN).encode(), 1, ("workload", "dropout"))
+    assert place is not None
+    assert place.line == 6

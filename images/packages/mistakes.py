@@ -54,7 +54,7 @@ def _further_reasons(
         try:
             again(wanted)
         except Unresolvable as error:
-            if error.without_wheel is not None:  # a package that is built, which may be no mistake
+            if error.unbuilt is not None:  # a package that is built, which may be no mistake
                 return
             reason = str(error)
             yield reason

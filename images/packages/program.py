@@ -1,14 +1,19 @@
 """Runs ``uv`` with the rights of another user, within limits, until it ends or is cancelled."""
 
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -72,6 +77,56 @@ def find_python(account: Account | None) -> str:
         if path.is_file() and all(each.stat().st_mode & 0o001 for each in (path, *path.parents)):
             return str(path)
     raise BuildFailed("no python3 that every user may start; install the runner, or Python, outside of /root")
+
+
+_ASKED: Final = "get_interpreter_info"
+"""What the code has in it with which ``uv`` asks an interpreter for its layout."""
+
+_ANSWERING: Final = """\
+#!/bin/sh
+case "$*" in *{asked}*) exec cat {answer};; esac
+echo "nothing is executed here" >&2
+exit 1
+"""
+
+
+def answering_python(work: Scratch, account: Account | None) -> Path:
+    """Return a program that tells ``uv`` the layout of an interpreter and executes nothing.
+
+    With it ``uv`` considers source distributions as always, and reads what they declare.  Where it would run
+    code of one to know what it needs, it fails and names it.
+
+    Raises:
+        BuildFailed: there is no interpreter.
+    """
+    path = work.path / "python"
+    told = _layout_of(find_python(account))
+    for name in ("sys_executable", "sys_base_executable"):
+        told = re.sub(rf'("{name}":\s*)"[^"]*"', lambda found: found[1] + json.dumps(str(path)), told)
+    answer = work.write("python.json", told)
+    work.write("python", _ANSWERING.format(asked=_ASKED, answer=shlex.quote(str(answer))))
+    path.chmod(path.stat().st_mode | 0o110)
+    return path
+
+
+@cache
+def _layout_of(python: str) -> str:
+    """Return what an interpreter answers to ``uv``, which is asked before there is any package.
+
+    Raises:
+        BuildFailed: it does not answer.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        answer, asked = Path(directory, "answer"), Path(directory, "python")
+        asked.write_text(f'#!/bin/sh\n{shlex.quote(python)} "$@" >{answer}; cat {answer}\n')
+        asked.chmod(0o700)
+        options = ["--quiet", "--no-config", "--no-index", f"--cache-dir={directory}/cache"]
+        argv = [find_uv(), "pip", "compile", *options, f"--python={asked}", "-"]
+        environment = {"PATH": os.defpath, "HOME": directory}
+        done = subprocess.run(argv, env=environment, input="", capture_output=True, text=True, check=False)
+        if done.returncode != 0 or not answer.is_file():
+            raise BuildFailed(f"{python}: does not say what it is: {done.stderr.strip()[-500:]}")
+        return answer.read_text()
 
 
 def uv_environment(home: Path, indexes: Indexes, work: Scratch) -> dict[str, str]:

@@ -1,5 +1,7 @@
-"""Resolves requirements into a lock, with ``uv pip compile`` and without building anything.
+"""Resolves requirements into a lock, with ``uv pip compile`` and without executing anything of a package.
 
+A release without a wheel counts like any other.  If its needs are not declared, the resolution ends with its
+name, and goes on when it was built elsewhere.  So the newest release that fits wins, as with pip.
 The packages of the image are offered as wheels of metadata alone.  Those of torch's family are the only
 choice, so that no build for another accelerator is ever downloaded; the others are preferred where they fit.
 A local part of their version tells them from the packages of the index.
@@ -19,7 +21,7 @@ from images.errors import BuildFailed
 from images.lock_files import PYTORCH_INDEX
 from images.packages.answer import ANSWER, FoundPackage, ReadAnswer, read_answer
 from images.packages.lock import Lock, Package, Wheel
-from images.packages.program import find_uv, index_arguments, run, uv_environment
+from images.packages.program import answering_python, find_uv, index_arguments, run, uv_environment
 from images.packages.scratch import Scratch, own_directory, scratch
 from images.packages.values import (
     FAMILY,
@@ -42,6 +44,12 @@ LOCAL: Final = "image"
 _MANYLINUX: Final = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 """Minor versions of glibc 2 for which ``uv`` has a platform."""
 
+_UNBUILT: Final = re.compile(
+    r"^error: Failed to (?:download and )?build"
+    r" `([A-Za-z0-9][A-Za-z0-9._-]{0,199})==([A-Za-z0-9.!+_-]{1,100})`",
+    re.MULTILINE,
+)
+
 _UNSATISFIABLE: Final = 1
 """The exit code of ``uv`` for requirements without a solution; other failures have 2."""
 
@@ -49,11 +57,11 @@ _UNSATISFIABLE: Final = 1
 class Unresolvable(BuildFailed):
     """The requirements have no solution; the text is the reason in one line."""
 
-    def __init__(self, reason: str, details: str, *, without_wheel: str | None = None) -> None:
+    def __init__(self, reason: str, details: str, *, unbuilt: tuple[str, str] | None = None) -> None:
         super().__init__(reason)
         self.details = details
         self.more: tuple[str, ...] = ()  # reasons of further requirements, each in one line
-        self.without_wheel = without_wheel  # a package that would have to be built
+        self.unbuilt = unbuilt  # name and version of a package that has to be built
 
 
 class IndexUnavailable(BuildFailed):
@@ -88,40 +96,38 @@ class Resolver:
         """Return the lock of requirements for the Python of an image; ``built`` are wheels beside the index.
 
         Raises:
-            Unresolvable: they have no solution.
+            Unresolvable: they have no solution, or a package has to be built.
             IndexUnavailable: the index does not answer.
             BuildFailed: the resolver cannot be started, or takes too long.
             BuildCancelled: ``token`` was cancelled.
         """
         if not wanted.lines:
             return Lock(facts.python, facts.machine, ())
-        options = ["--no-config", "--no-build"]
+        options = ["--no-config", "--no-build-isolation"]
         found = self._compile(wanted, facts, account, token, built, options)
         while more := _unasked_family(found, wanted) if torch_index(self.indexes, wanted, facts) else ():
             wanted = replace(wanted, lines=(*wanted.lines, *more))  # which takes them from that index, too
             found = self._compile(wanted, facts, account, token, built, options)
         return _read_lock(found, wanted, facts, built)
 
-    def find_sources(  # noqa: PLR0913, PLR0917  (one value per part of the question)
+    def find_source(
         self,
+        package: tuple[str, str],
         wanted: Requirements,
         facts: PythonFacts,
         account: Account | None,
         token: CancellationToken,
-        built: tuple[Built, ...],
-        unbuilt: frozenset[str],
-    ) -> tuple[Source, ...]:
-        """Return the source distributions of packages without a wheel that fit all requirements.
-
-        What they need themselves is not known before they are built, so they are taken to need nothing.
+    ) -> Source:
+        """Return the source distribution of a package and version; the others are those of the index.
 
         Raises:
             Unresolvable: there is none.
         """
-        exempt = [f"--no-binary={name}" for name in sorted(unbuilt)]
-        options = ["--config-file=sources.toml", "--only-binary=:all:", *exempt]
-        found = self._compile(wanted, facts, account, token, built, options, unbuilt)
-        return tuple(_source(each) for each in found if each.name in unbuilt)
+        name, version = package
+        alone = replace(wanted, lines=(f"{name}=={version}",), constraints=())
+        options = ["--config-file=sources.toml", "--no-build-isolation", "--no-deps", f"--no-binary={name}"]
+        found = self._compile(alone, facts, account, token, (), options, name)
+        return _source(next(each for each in found if each.name == _normal(name)))
 
     def _compile(  # noqa: PLR0913, PLR0917  (one value per part of the question)
         self,
@@ -131,7 +137,7 @@ class Resolver:
         token: CancellationToken,
         built: tuple[Built, ...],
         options: list[str],
-        unbuilt: frozenset[str] = frozenset(),
+        declared: str | None = None,
     ) -> tuple[FoundPackage, ...]:
         if self.indexes.netrc is not None and account is not None:
             account = self.trusted
@@ -142,9 +148,10 @@ class Resolver:
             source = work.path / ("requirements.txt" if index is None else "pyproject.toml")
             if index is not None:
                 work.write("pyproject.toml", _project(wanted, index))
-            static = (f'[[dependency-metadata]]\nname = "{name}"\nrequires-dist = []\n' for name in unbuilt)
-            work.write("sources.toml", "".join(static))
+            static = f'[[dependency-metadata]]\nname = "{declared}"\nrequires-dist = []\n' if declared else ""
+            work.write("sources.toml", static)
             paths = self._arguments(work.path, home, facts)
+            paths.append(f"--python={answering_python(work, account)}")
             environment = uv_environment(home, self.indexes, work)
             argv = [find_uv(), "pip", "compile", *options, *paths, str(source)]
             outcome = run(argv, work.path, environment, account, self.limits, token)
@@ -261,6 +268,8 @@ def _read_lock(
         if name in held and version == _version(held[name]):
             base[name] = held[name].version
         else:
+            if each.wheel is None and each.source is not None:  # it declares what it needs, and is not built
+                raise _has_no_wheel(name, version, "")
             wheel = _wheel(each)
             if wheel.name in made:
                 wheel = replace(wheel, url=made[wheel.name].wheel.as_uri())
@@ -287,18 +296,22 @@ def _wheel(package: FoundPackage) -> Wheel:
 
 def _failure(exit_code: int, output: str, facts: PythonFacts) -> BuildFailed:
     """Return the error that the output of a failed resolution means."""
+    if (unbuilt := _UNBUILT.search(output)) is not None:
+        return _has_no_wheel(unbuilt[1], unbuilt[2], output.strip())
     reason = _reason(output, facts)
     if exit_code == _UNSATISFIABLE and "No solution found" in output:
-        return Unresolvable(reason, output.strip(), without_wheel=_without_wheel(output))
+        return Unresolvable(reason, output.strip())
     if "Failed to fetch" in output or "error sending request" in output:
         return IndexUnavailable(reason)
     return Unresolvable(reason, output.strip())
 
 
-def _without_wheel(output: str) -> str | None:
-    """Return the package that the resolver would have to build."""
-    found = re.search(r"Wheels are required for `([A-Za-z0-9._-]+)`", output)
-    return None if found is None else re.sub(r"[-_.]+", "-", found[1]).lower()
+def _has_no_wheel(name: str, version: str, details: str) -> Unresolvable:
+    return Unresolvable(f"{name} {version} has no wheel that fits", details, unbuilt=(name, version))
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _reason(output: str, facts: PythonFacts) -> str:

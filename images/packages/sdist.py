@@ -113,20 +113,24 @@ class SourceBuilder:
             IndexUnavailable: the index does not answer.
             BuildCancelled: the token of the log was cancelled.
         """
-        built: dict[str, Built] = {}
+        built: dict[tuple[str, str], Built] = {}
         while True:
             try:
                 lock = self.resolver.resolve(
                     wanted, self.facts, self.account, log.token, tuple(built.values())
                 )
+            except Unresolvable as error:
+                if error.unbuilt is None or error.unbuilt in built:
+                    raise
+                if len(built) == MOST:
+                    raise Unresolvable(f"more than {MOST} packages have no wheel", "") from error
+                name, version = error.unbuilt
+                source = self.resolver.find_source(error.unbuilt, wanted, self.facts, self.account, log.token)
+                log.line(f"packages: {name} {version} has no wheel, and is built")
+                built[error.unbuilt] = self._built(source, log)
+            else:
                 uid = os.getuid() if self.account is None else self.account.uid
                 return replace(lock, owner=uid) if lock.built else lock
-            except Unresolvable as error:
-                if error.without_wheel is None or error.without_wheel in built:
-                    raise
-                for source in self._sources(wanted, error.without_wheel, tuple(built.values()), log):
-                    log.line(f"packages: {source.package} {source.version} has no wheel, and is built")
-                    built[source.package] = self._built(source, log)
 
     def resolve_without_builds(self, wanted: Requirements, log: BuildLog) -> Lock:
         """Return the lock of requirements of which each package has a wheel.
@@ -135,22 +139,6 @@ class SourceBuilder:
             Unresolvable: the requirements have no such solution.
         """
         return self.resolver.resolve(wanted, self.facts, self.account, log.token)
-
-    def _sources(
-        self, wanted: Requirements, first: str, built: tuple[Built, ...], log: BuildLog
-    ) -> tuple[Source, ...]:
-        """Return the source distributions of all packages that have no wheel, as far as that is known."""
-        missing = {first}
-        while len(missing) + len(built) <= MOST:
-            try:
-                return self.resolver.find_sources(
-                    wanted, self.facts, self.account, log.token, built, frozenset(missing)
-                )
-            except Unresolvable as error:
-                if error.without_wheel is None or error.without_wheel in missing:
-                    raise
-                missing.add(error.without_wheel)
-        raise Unresolvable(f"more than {MOST} packages have no wheel", "")
 
     def _built(self, source: Source, log: BuildLog) -> Built:
         """Return the wheel of a source distribution, which is built if this user has not built it before."""

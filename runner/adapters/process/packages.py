@@ -34,7 +34,7 @@ class HostPackages:
             try:
                 return resolve_telling_all(resolve, resolve, find_requirements(request, facts)).text
             except ImageUnresolvable as error:
-                raise (error if error.without_wheel is None else require_no_builds(error)) from error
+                raise (error if error.unbuilt is None else require_no_builds(error)) from error
 
     def ensure(self, lock: str, image: str, accelerator: Accelerator, log: Path, job_id: str) -> str:
         del accelerator

@@ -37,7 +37,7 @@ def test_looking_ends_where_more_cannot_be_said() -> None:
         raise BuildFailed("the index is away")
 
     def builds(_: Requirements) -> Lock:
-        raise Unresolvable("b has no wheel", "", without_wheel="b")
+        raise Unresolvable("b has no wheel", "", unbuilt=("b", "1"))
 
     assert reasons("bad-a", "b", again=away) == ()
     assert reasons("bad-a", "b", again=builds) == ()

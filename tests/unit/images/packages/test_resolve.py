@@ -120,15 +120,16 @@ def test_a_failure_in_other_words_is_told_as_it_is() -> None:
     assert str(found) == "something else"
 
 
-def test_a_package_that_would_have_to_be_built_is_known() -> None:
-    text = f"{NO_SOLUTION}Because a has no usable wheels\n\nhint: Wheels are required for `A_b` because"
-    found = resolve._failure(1, text, FACTS)
+@pytest.mark.parametrize("how", ["Failed to build", "Failed to download and build"])
+def test_a_package_that_has_to_be_built_is_known(how: str) -> None:
+    text = f"error: {how} `a-b==1.0.post1`\n  cause: The build backend returned an error\n"
+    found = resolve._failure(2, text, FACTS)
     assert isinstance(found, Unresolvable)
-    assert found.without_wheel == "a-b"
+    assert (found.unbuilt, str(found)) == (("a-b", "1.0.post1"), "a-b 1.0.post1 has no wheel that fits")
 
 
 def test_a_host_without_containers_says_that_it_cannot_build() -> None:
-    found = Unresolvable("a has no usable wheels", "all of it", without_wheel="a")
+    found = Unresolvable("a has no usable wheels", "all of it", unbuilt=("a", "1"))
     found.more = ("b was not found",)
     told = require_no_builds(found)
     assert isinstance(told, Unresolvable)

@@ -24,6 +24,7 @@ from images.packages.lock import Lock, Package, Wheel
 from images.packages.program import answering_python, find_uv, index_arguments, run, uv_environment
 from images.packages.scratch import Scratch, own_directory, scratch
 from images.packages.values import (
+    COMPILED,
     FAMILY,
     Account,
     Built,
@@ -40,6 +41,9 @@ PROJECT: Final = "the-job-file"
 
 LOCAL: Final = "image"
 """The local part of the version of a package that the image holds."""
+
+THE_IMAGE_HAS: Final = "the image has "
+"""Words of a reason for what comes from the image."""
 
 _MANYLINUX: Final = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 """Minor versions of glibc 2 for which ``uv`` has a platform."""
@@ -103,11 +107,34 @@ class Resolver:
         """
         if not wanted.lines:
             return Lock(facts.python, facts.machine, ())
+        try:
+            return self._resolve(wanted, facts, account, token, built)
+        except Unresolvable as error:
+            if wanted.own_family or error.unbuilt is not None or THE_IMAGE_HAS not in str(error):
+                raise
+            try:  # what needs another torch gets one of its own, as if a requirement had named it
+                alone = replace(wanted, own_family=frozenset({"torch"}))
+                return self._resolve(alone, facts, account, token, built)
+            except Unresolvable as again:
+                raise (error if again.unbuilt is None else again) from again
+
+    def _resolve(
+        self,
+        wanted: Requirements,
+        facts: PythonFacts,
+        account: Account | None,
+        token: CancellationToken,
+        built: tuple[Built, ...],
+    ) -> Lock:
         options = ["--no-config", "--no-build-isolation"]
         found = self._compile(wanted, facts, account, token, built, options)
-        while more := _unasked_family(found, wanted) if torch_index(self.indexes, wanted, facts) else ():
+        while (
+            more := _unasked_family(found, wanted, facts) if torch_index(self.indexes, wanted, facts) else ()
+        ):
             wanted = replace(wanted, lines=(*wanted.lines, *more))  # which takes them from that index, too
             found = self._compile(wanted, facts, account, token, built, options)
+        if torch_index(self.indexes, wanted, facts) is None:
+            _check_builds(found, wanted, facts)
         return _read_lock(found, wanted, facts, built)
 
     def find_source(
@@ -144,10 +171,12 @@ class Resolver:
         home = own_directory(self.cache_dir / "uv", account)
         with scratch(self.cache_dir / "resolving", "resolve-", account) as work:
             _write_inputs(work, wanted, facts, built)
-            index = torch_index(self.indexes, wanted, facts)
+            index = (
+                torch_index(self.indexes, wanted, facts) if _names(wanted) & _family(wanted, facts) else None
+            )
             source = work.path / ("requirements.txt" if index is None else "pyproject.toml")
             if index is not None:
-                work.write("pyproject.toml", _project(wanted, index))
+                work.write("pyproject.toml", _project(wanted, index, _family(wanted, facts)))
             static = f'[[dependency-metadata]]\nname = "{declared}"\nrequires-dist = []\n' if declared else ""
             work.write("sources.toml", static)
             paths = self._arguments(work.path, home, facts)
@@ -182,19 +211,29 @@ def platform(facts: PythonFacts) -> str:
 
 
 def torch_index(indexes: Indexes, wanted: Requirements, facts: PythonFacts) -> str | None:
-    """Return the index of torch and its family, None if it is that of all packages or of the image."""
-    if not wanted.own_family:
-        return None
+    """Return the index that has the family of the image's torch, None if it is that of all packages."""
     if wanted.accelerator in indexes.torch:
         return indexes.torch[wanted.accelerator]
-    build = facts.versions.get("torch", "").partition("+")[2]
+    build = _build_of(facts)
     return f"{PYTORCH_INDEX}/{build}" if build and indexes.index_url is None and not indexes.offline else None
 
 
-def _project(wanted: Requirements, index: str) -> str:
+def _build_of(facts: PythonFacts) -> str:
+    """Return the local part of the version of the image's torch, such as ``cu126``."""
+    return facts.versions.get("torch", "").partition("+")[2]
+
+
+def _family(wanted: Requirements, facts: PythonFacts) -> frozenset[str]:
+    """Return the packages of torch's family that do not come from the image."""
+    if wanted.own_family:
+        return frozenset(FAMILY)
+    return frozenset(FAMILY) - facts.versions.keys() if "torch" in facts.versions else frozenset()
+
+
+def _project(wanted: Requirements, index: str, family: Iterable[str]) -> str:
     """Return requirements as a project, which can say that torch and its family come from one index."""
     lines = ", ".join(map(json.dumps, wanted.lines))
-    sources = "".join(f'{name} = {{ index = "family" }}\n' for name in FAMILY)
+    sources = "".join(f'{name} = {{ index = "family" }}\n' for name in sorted(family))
     return (
         f'[project]\nname = "{PROJECT}"\nversion = "0"\nrequires-python = ">=3"\ndependencies = [{lines}]\n'
         f"[tool.uv.sources]\n{sources}"
@@ -202,13 +241,32 @@ def _project(wanted: Requirements, index: str) -> str:
     )
 
 
-def _unasked_family(found: Iterable[FoundPackage], wanted: Requirements) -> tuple[str, ...]:
-    """Return the packages of torch's family that a lock has, and that no requirement names."""
-    named = {
-        re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]).lower()
-        for line in wanted.lines
-    }
-    return tuple(each.name for each in found if each.name in FAMILY and each.name not in named)
+def _names(wanted: Requirements) -> frozenset[str]:
+    """Return the packages that requirements name."""
+    return frozenset(_normal(re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]) for line in wanted.lines)
+
+
+def _unasked_family(
+    found: Iterable[FoundPackage], wanted: Requirements, facts: PythonFacts
+) -> tuple[str, ...]:
+    """Return the packages of torch's family that are not the image's, and that no requirement names."""
+    missing = _family(wanted, facts) - _names(wanted)
+    return tuple(each.name for each in found if each.name in missing)
+
+
+def _check_builds(found: Iterable[FoundPackage], wanted: Requirements, facts: PythonFacts) -> None:
+    """Check that what was compiled against torch is of the build that the image's torch is.
+
+    Raises:
+        Unresolvable: it is of another one, and would fail when it is imported.
+    """
+    build = _build_of(facts)
+    for each in () if wanted.own_family else found:
+        is_other = each.version.partition("+")[2] != build and each.name in _family(wanted, facts)
+        if is_other and each.name in COMPILED:
+            fact = f"{each.name} {each.version} of the index is not of the build of the image's torch"
+            step = "the operator names an index that has it (torch_indexes)"
+            raise Unresolvable(f"{fact} ({facts.versions['torch']}); {step}", "")
 
 
 def _write_inputs(
@@ -322,7 +380,7 @@ def _reason(output: str, facts: PythonFacts) -> str:
     for each in facts.installed:
         if each.name in FAMILY:  # the constraint that the image makes
             fixed = re.escape(f"{each.name}=={_version(each)}")
-            text = re.sub(rf"(?<![\w-])(?:you require )?({fixed})", r"the image has \1", text)
+            text = re.sub(rf"(?<![\w-])(?:you require )?({fixed})", rf"{THE_IMAGE_HAS}\1", text)
     text = text.replace(f"+{LOCAL}", "").replace(f"{PROJECT} depends on ", "you require ")
     text = re.sub(r",? (?:and )?we can conclude that your requirements are unsatisfiable\.?$", "", text)
     return text.removeprefix("Because ")

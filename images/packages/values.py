@@ -7,8 +7,11 @@ from typing import Final
 
 from images.settings import Accelerator
 
-FAMILY: Final = ("torch", "torchvision", "torchaudio", "triton", "pytorch-triton", "pytorch-triton-rocm")
-"""The packages that are built for one accelerator, and therefore come from the base."""
+COMPILED: Final = ("torchvision", "torchaudio", "torchcodec", "torchtext")
+"""The packages that are compiled against one build of torch."""
+
+FAMILY: Final = ("torch", *COMPILED, "triton", "pytorch-triton", "pytorch-triton-rocm")
+"""The packages that are built for one accelerator, and therefore come from the base, or from its index."""
 
 MAX_ID: Final = 2**32 - 2
 """The largest uid or gid."""

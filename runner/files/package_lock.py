@@ -31,3 +31,12 @@ def locked_python(text: str) -> str | None:
     """Return the Python of a lock, such as 3.11; None if it does not say."""
     python = tomllib.loads(text).get("tool", {}).get("runner", {}).get("python")
     return python if isinstance(python, str) else None
+
+
+@cached_by_text(64, 4 * 1024**2)
+def locked_torch(text: str) -> str | None:
+    """Return the version of torch of a lock that has a torch of its own; None: the image's is used, or none."""
+    found = tomllib.loads(text)
+    if not found.get("tool", {}).get("runner", {}).get("isolated"):
+        return None
+    return next((each["version"] for each in found.get("packages", ()) if each["name"] == "torch"), None)

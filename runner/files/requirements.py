@@ -42,7 +42,9 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _LOCKED_NAME: Final = re.compile(r'name = "([^"]*)"')
 
 
-TORCH_FAMILY: Final = frozenset({"torch", "torchvision", "torchaudio", "triton"})
+TORCH_FAMILY: Final = frozenset(
+    {"torch", "torchvision", "torchaudio", "torchcodec", "torchtext", "triton", "pytorch-triton"}
+)
 
 
 @dataclass(frozen=True, slots=True)

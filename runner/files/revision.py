@@ -31,6 +31,7 @@ from runner.files.field_checks import CODE_TARGET, INPUT_TARGET, WORKLOAD_TARGET
 from runner.files.job import paths
 from runner.files.job.model import JobFile, checkpoint_plan, resolve_profile
 from runner.files.own_project import OwnProject
+from runner.files.package_lock import locked_torch
 from runner.files.policy import job_policy as of_job
 from runner.files.profiles.conflicts import OWN_PROGRAM, find_oversized, find_unused_switches
 from runner.files.profiles.environment import build_environment
@@ -265,6 +266,9 @@ class Revision(BaseModel):
         vain += of_job.find_ineffective_limits(self.job.retry, of_job.deserialize_policy(self.policy))
         plan = self.job.workload
         if isinstance(plan, Program):
+            if (torch := None if self.lock is None else locked_torch(self.lock)) is not None:
+                fact = f"another torch than the image's is needed, so the job gets torch {torch}"
+                vain.append(f"image.requirements: {fact}, and no package of the image")
             told = left_out.describe(() if self.code is None else self.code.left_out, self.code_directory())
             return (*vain, *self._vain_profile(idle), *shell.find_shell_warnings(plan.command), *told)
         excess = excess_workers(self.profile(), self.job.resources.cpus)

@@ -1,5 +1,9 @@
 """Index of torch, where a job asks for another one."""
 
+import pytest
+
+from images.packages import resolve
+from images.packages.answer import FoundPackage
 from images.packages.resolve import torch_index
 from images.packages.values import Indexes, Installed, PythonFacts, Requirements
 
@@ -22,5 +26,34 @@ def test_without_an_entry_it_is_that_of_the_build_unless_there_is_an_index_of_on
     assert torch_index(Indexes(offline=True), OTHER, facts("2.13.0+cpu")) is None
 
 
-def test_the_torch_of_the_image_needs_no_index() -> None:
-    assert torch_index(Indexes(torch={"cpu": "https://x"}), Requirements(("torch",)), facts("2.13.0")) is None
+def test_the_companions_that_the_image_lacks_come_from_the_index_of_its_torch() -> None:
+    assert torch_index(Indexes(), Requirements(("torchvision",)), facts("2.13.0+rocm7.2")) == (
+        "https://download.pytorch.org/whl/rocm7.2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("torch", "version", "fits"),
+    [
+        ("2.13.0+cu126", "0.28.0", False),
+        ("2.13.0+cu126", "0.28.0+cpu", False),
+        ("2.13.0+cu126", "0.28.0+cu126", True),
+        ("2.13.0", "0.28.0", True),
+        ("2.13.0", "0.28.0+cpu", False),
+    ],
+)
+def test_what_is_compiled_against_another_build_of_torch_is_refused(
+    torch: str, version: str, *, fits: bool
+) -> None:
+    found = (
+        FoundPackage("torchvision", version),
+        FoundPackage("torch", torch),
+        FoundPackage("triton", "3.5"),
+    )
+    if fits:
+        resolve._check_builds(found, Requirements(("torchvision",)), facts(torch))
+        return
+    with pytest.raises(
+        resolve.Unresolvable, match=r"torchvision .* is not of the build of the image's torch"
+    ):
+        resolve._check_builds(found, Requirements(("torchvision",)), facts(torch))

@@ -7,6 +7,7 @@ import pytest
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError
 from runner.files.own_project import OwnProject, describe_own
+from runner.files.package_lock import locked_torch
 from runner.files.required import Collected, RequirementReader
 from runner.files.requirements import admits_python
 
@@ -237,3 +238,9 @@ def test_versions_of_a_lock_keep_their_markers() -> None:
         "attrs==1 ; (python_version < '3.12')",
         "attrs==2 ; (python_version >= '3.12')",
     ]
+
+
+def test_a_lock_with_a_torch_of_its_own_says_so() -> None:
+    own = '[[packages]]\nname = "torch"\nversion = "2.5.0"\n[tool.runner]\nisolated = true\n'
+    assert locked_torch(own) == "2.5.0"
+    assert locked_torch(own.replace("true", "false")) is None

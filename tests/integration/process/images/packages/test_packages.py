@@ -284,6 +284,48 @@ def test_another_torch_and_its_family_come_from_the_index_of_the_accelerator(
             resolve("torch==2.11.0")
 
 
+@pytest.mark.parametrize("build", ["cpu", "cu126", "cu130", "rocm7.2"])
+def test_what_is_compiled_against_torch_is_of_the_build_of_the_images_torch(
+    site: Site, tmp_path: Path, build: str
+) -> None:
+    site.engine.facts = {**FACTS, "installed": {"torch": [f"2.13.0+{build}", []], "numpy": ["2.4.6", []]}}
+    image = site.engine.add(f"of-{build}:1").id
+    everything, family = tmp_path / "everything", tmp_path / "family"
+    make_wheel(everything, "timm", "1.0", requires=("torch", "torchvision"))
+    for folder, local in ((everything, ""), (family, f"+{build}")):
+        make_wheel(folder, "torch", f"2.13.0{local}")
+        make_wheel(folder, "torchvision", f"0.28.0{local}", requires=("torch==2.13.0", "numpy"))
+        make_wheel(folder, "torchaudio", f"2.13.0{local}", requires=("torch==2.13.0",))
+        make_wheel(folder, "torchvision", f"0.20.0{local}", requires=("torch==2.5.0",))
+        make_wheel(folder, "torch", f"2.5.0{local}")
+    make_wheel(everything, "numpy", "2.9")
+    with index_of(everything) as url, index_of(family) as torch_url:
+
+        def store(**torch: str) -> PackageStore:
+            indexes = Indexes(index_url=url, torch=torch)
+            settings = PackageSettings(tmp_path / f"store-{len(torch)}", indexes, limits=Limits(60))
+            return PackageStore(settings, lambda: site.engine)
+
+        def resolve(*lines: str, **torch: str) -> Lock:
+            return store(**torch).resolve(Requirements(lines), image, None, site.log)
+
+        lock = resolve("timm", "torchaudio", cpu=torch_url)  # the accelerator of Requirements
+        assert {each.name: each.version for each in lock.packages} == {
+            "timm": "1.0",
+            "torchaudio": f"2.13.0+{build}",
+            "torchvision": f"0.28.0+{build}",
+        }
+        assert lock.base == {"torch": f"2.13.0+{build}", "numpy": "2.4.6"}
+        with pytest.raises(Unresolvable, match=r"torchvision 0\.28\.0 of the index is not of"):
+            resolve("timm")
+        old = resolve("torch", "torchvision==0.20.0", cpu=torch_url)
+        assert {each.name: each.version for each in old.packages} == {
+            "torch": f"2.5.0+{build}",
+            "torchvision": f"0.20.0+{build}",
+        }
+        assert old.isolated
+
+
 def test_the_environment_of_the_daemon_does_not_reach_the_resolver(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

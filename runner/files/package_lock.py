@@ -35,7 +35,7 @@ def locked_python(text: str) -> str | None:
 
 @cached_by_text(64, 4 * 1024**2)
 def locked_torch(text: str) -> str | None:
-    """Return the version of torch of a lock that has a torch of its own; None: the image's is used, or none."""
+    """Return the version of torch of a lock that has one of its own; None: the image's is used, or none."""
     found = tomllib.loads(text)
     if not found.get("tool", {}).get("runner", {}).get("isolated"):
         return None

@@ -19,6 +19,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 from runner.adapters.host.clock import SystemClock
 from runner.adapters.launch import attempt_name
+from runner.base.durable import publish
 from runner.base.errors import Unavailable
 from runner.base.units import format_size
 from runner.core.ports.exec import ExecPort, ExecProcess, ExecRequest
@@ -89,10 +90,7 @@ class Choices:
     def set(self, key: Key, place: Place, taken: Taken) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         said = [place, taken.cpus, taken.memory_bytes, taken.until_s]
-        path = self._path(key)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(said))
-        part.replace(path)
+        publish(self._path(key), json.dumps(said).encode())
 
     def forget(self, key: Key) -> None:
         self._path(key).unlink(missing_ok=True)

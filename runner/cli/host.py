@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from runner.base.durable import publish
 from runner.base.errors import UsageError
 from runner.cli.console import on_terminal, say_row
 from runner.cli.table import make_table, print_table
@@ -85,8 +86,6 @@ def _write(known: dict[str, Any]) -> None:
     path = Path(hosts_file(os.environ))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
+        publish(path, json.dumps(known, indent=1).encode() + b"\n")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error

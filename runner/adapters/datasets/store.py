@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runner.adapters.datasets.convert import CONVERSIONS
+from runner.base.durable import sync
 from runner.base.errors import Refused, Unavailable
 from runner.base.locks import lock, open_lock
 from runner.files.datasets import MANIFEST, DataSet, Member, dataset_dir, datasets_dir
@@ -155,7 +156,7 @@ def _make(place: Path, chosen: DataSet, fetch: Download) -> None:
             if place.exists():
                 place.rename(folder / "damaged")
             fresh.rename(place)
-            _sync(place.parent)
+            sync(place.parent)
         except OSError as error:
             raise Unavailable(f"{place}: cannot be written: {error.strerror or error}") from error
 
@@ -199,7 +200,7 @@ def _write(fresh: Path, chosen: DataSet, files: Mapping[str, bytes]) -> None:
     _write_file(fresh / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
     for folder, _, _ in os.walk(fresh, topdown=False):
         Path(folder).chmod(0o755)
-        _sync(Path(folder))
+        sync(Path(folder))
 
 
 def _write_file(path: Path, raw: bytes) -> None:
@@ -213,14 +214,6 @@ def _write_file(path: Path, raw: bytes) -> None:
 
 def _facts(raw: bytes) -> dict[str, int | str]:
     return {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 import json
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.base.durable import publish
 from runner.base.errors import Unavailable
 
 
@@ -30,14 +30,10 @@ class CurveFiles:
             Unavailable: the disk is full, or the directory cannot be written.
         """
         target = self.directory / f"{key}.json"
-        draft = self.directory / f".{key}.draft"
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
-            draft.write_text(json.dumps(value, separators=(",", ":")))
-            draft.replace(target)
+            publish(target, json.dumps(value, separators=(",", ":")).encode())
         except OSError as error:
-            with suppress(OSError):
-                draft.unlink()
             raise Unavailable(f"{target}: {os.strerror(error.errno or 0)}") from error
 
     def remove(self, key: str) -> None:

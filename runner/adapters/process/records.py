@@ -6,14 +6,13 @@ as much as the one that launched the attempt.
 """
 
 import json
-import os
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from runner.adapters.host.clock import boot_id, written_at
+from runner.base.durable import publish
 from runner.core.ports.executor import Alive, Created, Gone, Key, Observation
 
 PROGRAM_NOT_STARTED: Final = frozenset({1, 2, 74, 126, 127})
@@ -79,16 +78,11 @@ class ProcessRecord:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         content = {"instance": key.instance, "job_id": key.job_id, "attempt": key.attempt, "boot": boot_id()}
         content |= {} if directory is None else {"directory": directory}
-        part = self.path / f"key.{os.getpid()}.{threading.get_ident()}"
-        part.write_text(json.dumps(content))
-        part.replace(self.path / "key.json")
+        publish(self.path / "key.json", json.dumps(content).encode())
 
     def write_environment(self, statements: str) -> None:
         """Write the statements that set the variables of the program; the directory is the daemon's alone."""
-        part = self.path / f"environment.{os.getpid()}.{threading.get_ident()}"
-        part.touch(mode=0o600)
-        part.write_bytes(statements.encode(errors="surrogateescape"))
-        part.replace(self.path / "environment")
+        publish(self.path / "environment", statements.encode(errors="surrogateescape"))
 
     def observation(self, key: Key) -> Observation:
         """Return what the record says about the attempt."""

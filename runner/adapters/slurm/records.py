@@ -19,6 +19,7 @@ from typing import Final
 from runner.adapters.host.clock import written_at
 from runner.adapters.launch import attempt_name
 from runner.adapters.slurm.states import Claim, SlurmEvidence
+from runner.base.durable import publish
 from runner.core.ports.executor import Key, LaunchRequest
 
 MOST_BYTES: Final = 4096
@@ -177,9 +178,7 @@ def read_foreign(path: Path) -> tuple[str, datetime] | None:
 
 def write_file(path: Path, text: str) -> None:
     """Write a file of the daemon's own atomically."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(text.encode(errors="surrogateescape"))
-    part.replace(path)
+    publish(path, text.encode(errors="surrogateescape"), 0o644)
 
 
 def _revalidate(directory: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 from runner.adapters.sqlite.integrity import check_integrity
 from runner.adapters.sqlite.session import SESSION_KEY, session_file
 from runner.adapters.sqlite.store import SQL, VERSION, file_version, log_files, refuse_newer
+from runner.base.durable import sync
 from runner.base.errors import Refused, Unavailable
 
 GIVE_BACKUP: Final = "give a file that runner backup has made"
@@ -48,7 +49,7 @@ def back_up(store: Path, target: Path) -> int:
         raise Unavailable(f"{target}: {error.strerror}") from error
     finally:
         draft.unlink()
-    _sync(target.parent)
+    sync(target.parent)
     return target.stat().st_size
 
 
@@ -80,7 +81,7 @@ def restore(backup: Path, store: Path, at: datetime) -> tuple[Path, ...]:
                 suffix = path.name.removeprefix(store.name)
                 kept.append(path.rename(_unused(store.with_name(f"{store.name}.before-{since}"), suffix)))
         draft.rename(store)
-        _sync(store.parent)
+        sync(store.parent)
     except OSError as error:
         raise Unavailable(f"{error.filename or store}: {error.strerror}") from error
     finally:
@@ -170,11 +171,3 @@ def _translated(source: Path, draft: Path) -> Iterator[None]:
         raise Unavailable(f"{source}: cannot be copied to {draft.parent} ({error})") from error
     except sqlite3.DatabaseError as error:
         raise Refused(f"{source}: is damaged ({error}); take another copy") from error
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,13 +8,13 @@ have a lower schema number.
 """
 
 import json
-import os
 import secrets
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from runner.base.durable import publish
 from runner.base.errors import Refused
 
 SESSION_KEY: Final = "session"
@@ -78,13 +78,7 @@ def write_session(store: Path, session: StoreHeader) -> None:
     Raises:
         OSError: the file system refuses it.
     """
-    draft = session_file(store).with_name(f".{store.name}-session.draft")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(session._asdict(), file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(session_file(store))
+    publish(session_file(store), json.dumps(session._asdict()).encode(), durable=True)
 
 
 def _read_session(path: Path) -> StoreHeader | None:

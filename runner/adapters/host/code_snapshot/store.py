@@ -19,6 +19,7 @@ from threading import Lock
 from typing import Any, Final
 
 from runner.adapters.host.code_snapshot.frames import CHUNK_BYTES
+from runner.base.durable import sync
 from runner.base.errors import Refused
 from runner.core.ports.code import CodeEntry
 
@@ -126,7 +127,7 @@ class CodeStore:
             write_whole(descriptor, manifest)
             os.fsync(descriptor)
             draft.rename(path)
-        _sync_directory(self._snapshots)
+        sync(self._snapshots)
         return name
 
     def has(self, snapshot: str) -> bool:
@@ -242,20 +243,9 @@ def _sync_all(paths: list[Path], root: Path) -> None:
         finally:
             os.close(descriptor)
         return
-    for path in paths:
-        _sync_directory(path)
-    for parent in {path.parent for path in paths}:
-        _sync_directory(parent)
+    sync(*paths, *{path.parent for path in paths})
     if paths:
-        _sync_directory(root / "files")
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(root / "files")
 
 
 def _size_of(directory: Path) -> int:

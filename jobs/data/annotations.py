@@ -6,7 +6,7 @@ high, low, close and volume.  The frames are 1s, 1m, 1h and 1d.  An annotation n
 action; its ``market_state`` holds candles (``ohlcv_1m``: rows, or one list for each column), ``order_book``,
 ``technical`` and ``position``, and its ``expected_outcome`` what came after it.  A frame that an annotation
 lacks is cut out of the candles beside it, closed ones only; where there are none either, it is missing,
-which is no error as long as one frame is there.
+which is no error as long as one frame is there.  Candles of an annotation that begin after it are left out.
 
 Times are ISO 8601; without a zone they are UTC.  An error names the file and the place in it.
 """
@@ -73,6 +73,7 @@ class Annotation:
     at: float  # seconds since 1970
     known: float
     record: str
+    later: int = 0  # candles that it holds of the time after it; they are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +200,8 @@ def _annotation(file: Path, sizes: Sizes, tables: _Tables) -> Annotation:
     if action.text().lower() not in ACTIONS:
         raise action.wrong(f"is {_shown(action.value)}; it must be one of HOLD, BUY and SELL")
     state = root.get("market_state") or _Place(str(file), "market_state", {})
-    frames = {frame: _frame(state, frame, at, sizes, tables.of(symbol, frame)) for frame in sizes.frames}
-    there = {frame: rows for frame, rows in frames.items() if rows}
+    found = {frame: _frame(state, frame, at, sizes, tables.of(symbol, frame)) for frame in sizes.frames}
+    there = {frame: rows for frame, (rows, _) in found.items() if rows}
     if not there:
         wanted = ", ".join(f"ohlcv_{frame}" for frame in sizes.frames)
         raise InvalidSpec(
@@ -220,7 +221,7 @@ def _annotation(file: Path, sizes: Sizes, tables: _Tables) -> Annotation:
         **_outcome(outcome, entry),
         "pivots": _pivots(outcome, entry, (at, known), later, sizes.pivots),
     }
-    return Annotation(file, at, known, json.dumps(record))
+    return Annotation(file, at, known, json.dumps(record), sum(later for _, later in found.values()))
 
 
 def _loaded(file: Path) -> Any:  # noqa: ANN401 - whatever the file holds
@@ -241,19 +242,23 @@ def _loaded(file: Path) -> Any:  # noqa: ANN401 - whatever the file holds
 # --- Candles
 
 
-def _frame(state: _Place, frame: str, at: float, sizes: Sizes, beside: Candles | None) -> list[list[float]]:
-    """Return the last candles of a frame up to the annotation, those of the annotation first; maybe none."""
+def _frame(
+    state: _Place, frame: str, at: float, sizes: Sizes, beside: Candles | None
+) -> tuple[list[list[float]], int]:
+    """Return the last candles of a frame up to the annotation, and how many later ones it holds.
+
+    Its own candles come before those beside it.  Later ones are what nobody knew then: a window of some
+    minutes around a signal has them.
+    """
     given = state.get(f"ohlcv_{frame}")
     if given is None:
-        return _cut(beside, frame, at, sizes.candles) if beside else []
+        return (_cut(beside, frame, at, sizes.candles) if beside else []), 0
     rows = _columns(given) if isinstance(given.value, dict) else [_row(each) for each in given.items()]
     for (before, _, _), (begin, _, place) in pairwise(rows):
         if begin <= before:
             raise place.wrong("does not follow the candle before it; sort them by time, each once")
-    for begin, _, place in rows:
-        if begin > at:
-            raise place.wrong("begins after the annotation's timestamp; leave out what was not known yet")
-    return [values for _, values, _ in rows[-sizes.candles :]]
+    known = [values for begin, values, _ in rows if begin <= at]
+    return known[-sizes.candles :], len(rows) - len(known)
 
 
 _Row = tuple[float, list[float], _Place]

@@ -29,7 +29,9 @@ OPTIONAL: Final = ("joint", "contact")
 FINE_TUNING: Final = "eval"
 """The folder of the sets for fine-tuning and for tests, beside the archives to train on."""
 
-TEST: Final = "*_test.pt"
+TESTS: Final = ("*_test.pt", "totalcapture.pt")
+"""Names of files that are for tests only, whatever the case of their letters."""
+
 OPEN_FILES: Final = 32
 SKEW: Final = 0.01
 """How far a column of a rotation may be from length one and from the others' right angle."""
@@ -44,7 +46,7 @@ _SHAPES: Final[Mapping[str, tuple[tuple[int | str, ...], ...]]] = {
     "pose": (("frames", JOINTS, 3, 3), ("frames", JOINTS * 9), ("frames", JOINTS * 3), ("frames", JOINTS, 3)),
     "tran": (("frames", 3),),
     "joint": (("frames", JOINTS, 3), ("frames", JOINTS * 3)),
-    "contact": (("frames", 2),),
+    "contact": (("frames", 2), ("frames", 4)),
 }
 
 
@@ -72,8 +74,8 @@ class MotionSurvey:
 def survey(place: Path, patterns: Sequence[str], sites: int) -> MotionSurvey:
     """Return the sequences of a file, or of all files in a directory that match a pattern.
 
-    Files called ``*_test.pt`` are for tests.  Other files in a folder ``eval`` are for fine-tuning: they are
-    read if the directory itself is that folder.
+    Files called ``*_test.pt`` and ``totalcapture.pt`` are for tests.  Other files in a folder ``eval`` are
+    for fine-tuning: they are read if the directory itself is that folder.
 
     Raises:
         InvalidSpec: there is no sequence, or one is missing, unreadable, incomplete, or not a motion.
@@ -85,7 +87,7 @@ def survey(place: Path, patterns: Sequence[str], sites: int) -> MotionSurvey:
             motion = _motion(path, contents, number)
             recording = Recording(path, str(number), name.parts[0], len(motion.translation_N3))
             _require_sites(recording, motion, sites)
-            (test if fnmatch(path.name, TEST) else train).append(recording)
+            (test if _is_test(path) else train).append(recording)
             digest.update(f"{name.as_posix()}\0{number}\0{recording.samples}\n".encode())
             for key in (*REQUIRED, *OPTIONAL):
                 if key in contents:
@@ -93,7 +95,8 @@ def survey(place: Path, patterns: Sequence[str], sites: int) -> MotionSurvey:
     if not train:
         raise InvalidSpec(
             f"data: {place}: no sequence to train on in a file that matches {', '.join(patterns)};"
-            f" *_test.pt and the other files of {FINE_TUNING}/ do not count; is it the right directory?"
+            f" *_test.pt, totalcapture.pt and the other files of {FINE_TUNING}/ do not count; is it the right"
+            " directory?"
         )
     return MotionSurvey(_grouped(train), tuple(test), digest.hexdigest())
 
@@ -132,8 +135,12 @@ def _files(place: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _belongs(path: Path, patterns: Sequence[str]) -> bool:
-    for_others = FINE_TUNING in path.parts[:-1] and not fnmatch(path.name, TEST)
+    for_others = FINE_TUNING in path.parts[:-1] and not _is_test(path)
     return not for_others and any(fnmatch(path.name, pattern) for pattern in patterns)
+
+
+def _is_test(path: Path) -> bool:
+    return any(fnmatch(path.name.lower(), pattern) for pattern in TESTS)
 
 
 def _grouped(recordings: list[Recording]) -> tuple[Recording, ...]:
@@ -216,8 +223,13 @@ def _motion(path: Path, contents: Contents, number: int) -> Motion:
         _rotations(path, "pose", number, tensors["pose"], JOINTS),
         tensors["tran"],
         None if joints is None else joints.reshape(-1, JOINTS, 3),
-        tensors.get("contact"),
+        None if (contact := tensors.get("contact")) is None else _feet(contact),
     )
+
+
+def _feet(contact: Tensor) -> Tensor:
+    """Return whether each foot stands; of four columns the first two are the left heel and toes."""
+    return contact if contact.shape[1] == 2 else contact.unflatten(1, (2, 2)).amax(dim=2)
 
 
 def _tensor(path: Path, key: str, number: int, value: object) -> Tensor:

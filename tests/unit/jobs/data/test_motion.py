@@ -54,6 +54,27 @@ def test_sets_for_fine_tuning_are_read_where_the_folder_is_named(tmp_path: Path)
     assert {each.path.name for each in whole.test} == {"dip_test.pt", "totalcapture_test.pt"}
 
 
+@pytest.mark.parametrize("name", ["totalcapture.pt", "TotalCapture.pt", "dip_Test.pt"])
+def test_a_test_set_is_never_trained_on_by_its_real_name_wherever_it_lies(tmp_path: Path, name: str) -> None:
+    folder = write_amass(tmp_path) / "eval"
+    for place in (folder, tmp_path):
+        torch.save(sequences(3, 1), place / name)
+        found = survey(place, ALL, 5)
+        assert name in {each.path.name for each in found.test}
+        assert name not in {each.path.name for each in found.train}
+
+
+def test_contacts_of_heels_and_toes_are_those_of_the_feet(tmp_path: Path) -> None:
+    contents = {key: list(value) for key, value in sequences(3, 1).items()}
+    frames = len(contents["acc"][0])
+    contents["contact"] = [torch.zeros(frames, 4)]
+    contents["contact"][0][0, 1] = contents["contact"][0][1, 2] = 1.0
+    torch.save(contents, tmp_path / "a.pt")
+    found = read(tmp_path / "a.pt").contact_N2
+    assert found is not None
+    assert found[:3].tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+
+
 def test_a_folder_of_subjects_has_a_group_for_each_subject(tmp_path: Path) -> None:
     found = survey(write_totalcapture(tmp_path), ALL, 5)
     assert [each.group for each in found.train] == ["s1", "s1", "s2", "s2", "s3", "s3"]
@@ -152,8 +173,8 @@ def test_objects_in_a_file_are_not_loaded(tmp_path: Path) -> None:
 
 def test_a_directory_without_files_to_train_on_is_refused(tmp_path: Path) -> None:
     end = (
-        ": no sequence to train on in a file that matches *.pt; *_test.pt and the other files of eval/ do not"
-        " count; is it the right directory?"
+        ": no sequence to train on in a file that matches *.pt; *_test.pt, totalcapture.pt and the other"
+        " files of eval/ do not count; is it the right directory?"
     )
     assert said(tmp_path) == f"data: {tmp_path}{end}"
     torch.save(sequences(0, 1), tmp_path / "dip_test.pt")

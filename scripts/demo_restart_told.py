@@ -27,12 +27,12 @@ NEW_EPOCH_S: Final = (20 * 60, 30 * 60)
 FASTER: Final = (7, 10)
 EPOCHS_TOLD: Final = 120
 
-EPOCH: Final = 300
+EPOCH: Final = 200
 """Steps; validation is a third of an epoch here, and most of it in the report."""
 
 EPOCHS: Final = 3
 SHARE: Final = DONE / BATCHES
-EVALUATED: Final = 290
+EVALUATED: Final = 200
 """Batches of a validation."""
 
 CPUS: Final = 0.4

@@ -32,8 +32,21 @@ ACTING: Final = (
 
 REPORTING: Final = "jobs.training.switches"
 
-PLAIN: Final[Mapping[str, Any]] = {"threads": 1}
-"""Values of a switch that is not there, where it is not the default of the contract."""
+PLAIN: Final[Mapping[str, Any]] = {
+    "deterministic": False,
+    "compile_cache": False,
+    "attention": "rebuilt_mask",
+    "loader_persistent": False,
+    "transfer": "always",
+    "conversion": "each_use",
+    "shared_targets": False,
+    "graph_cache": "off",
+    "encode_once": False,
+    "last_position_only": False,
+    "dry_run": False,
+    "async_save": False,
+}
+"""Values of a switch that is not there, where they are not the defaults of the contract."""
 
 TESTS: Final[Mapping[str, str]] = {}
 """The test that fails without a switch."""

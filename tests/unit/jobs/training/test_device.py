@@ -28,6 +28,7 @@ def _numbers_as_before() -> Iterator[None]:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     """Return a function that puts in a card of a compute capability."""
+    monkeypatch.setattr(device, "has_expandable_segments", lambda: False)
 
     def put_in(capability: tuple[int, int]) -> Device:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)

@@ -61,7 +61,7 @@ def mutated(read: Callable[[Any, str], Any], switch: str) -> Callable[[Any, str]
     """Return a way of reading a profile in which one switch has its plain value for the code that acts."""
     plain = plain_value(switch)
 
-    def read_mutated(profile: Any, name: str) -> Any:  # noqa: ANN401  (a field of a profile)
+    def read_mutated(profile: Any, name: str) -> Any:
         if name == switch:
             module = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  (who reads it)
             if module.startswith(ACTING) and module != REPORTING:

@@ -30,7 +30,7 @@ def loaders(monkeypatch: pytest.MonkeyPatch) -> list[Arguments]:
     made: list[Arguments] = []
 
     class InProcess(DataLoader[Batch]):
-        def __init__(self, numbered: Any, **options: Any) -> None:  # noqa: ANN401  (as in torch)
+        def __init__(self, numbered: Any, **options: Any) -> None:
             made.append(options)
             super().__init__(numbered, batch_size=None, sampler=options["sampler"])
 

@@ -30,6 +30,9 @@ BY_CAUSE: Final = {
 """The next step by the cause of the last attempt."""
 
 BY_WORD: Final = {
+    " puts it on the path": "submit it again so",
+    ", and the job does not get ": "do one of both, and submit it again",
+    " and is left out": "submit it again so",
     "is not in the code of the job": "check the path of the script: it is relative to the code, of which"
     " runner show {id} names what was left out; then submit it again",
     "the line ends of Windows": "then submit it again",

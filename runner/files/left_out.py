@@ -65,7 +65,7 @@ def _line(each: LeftOut, directory: Path | None) -> str:
 
 
 def _sized(each: LeftOut) -> str:
-    files = "" if each.kind == "file" and each.files == 1 else f"{each.files} files, "
+    files = "" if each.files == 1 else f"{each.files} files, "
     size = (
         f"more than {files}{readable_size(each.bytes)}"
         if each.is_more

@@ -5,7 +5,7 @@ that cannot be read, for whatever reason, leaves its facts unknown: the end of a
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,6 +16,7 @@ from runner.agent.attempts import facts as attempt_facts
 from runner.agent.attempts.checkpoints import read_saved_of
 from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, explain_start, find_exception
 from runner.agent.attempts.log_status import read_log_status
+from runner.agent.attempts.missing import explain_missing
 from runner.agent.interface import ExitFindings, PinnedPolicy, ProgressProbe
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Unavailable
@@ -34,7 +35,7 @@ from runner.files.revision import Revision
 
 T = TypeVar("T")
 
-MAX_MESSAGE: Final = 500
+MAX_MESSAGE: Final = 800
 """Characters of the message of an end."""
 
 
@@ -47,6 +48,8 @@ class ExaminedAttempt:
     spec: AttemptSpec
     directory: RunDirectory
     in_container: bool
+    paths_in_code: Callable[[], Collection[str]]
+    """Returns the paths in the snapshot of its code."""
 
     @property
     def paths(self) -> RunPaths:
@@ -131,7 +134,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     checked = validate_facts(facts, DecisionPoint.EXIT)
     effective = {name: value for name, value in checked.items() if name in settings}
     return ExitFindings(
-        _with_miss(end, saved.missed),
+        _with_more(end, _missing(run, reports), f"{NO_MATCH}{saved.missed}" if saved.missed else ""),
         pinned,
         checked,
         saved.steps,
@@ -150,10 +153,16 @@ def _last_sign(reports: attempt_facts.AttemptReports) -> datetime | None:
         return None
 
 
-def _with_miss(end: AttemptEnd, missed: str) -> AttemptEnd:
-    """Return an end that tells that ``checkpoint.files`` has never named anything."""
-    told = f"{NO_MATCH}{missed}" if missed else ""
-    return replace(end, message="; ".join(filter(None, (end.message, told)))[:MAX_MESSAGE])
+def _with_more(end: AttemptEnd, *told: str) -> AttemptEnd:
+    """Return an end that tells more: what the program misses, or that it saves under other names."""
+    return replace(end, message="; ".join(filter(None, (end.message, *told)))[:MAX_MESSAGE])
+
+
+def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> str:
+    """Return what a program misses that lies in the directory of its code."""
+    raised = find_exception(reports.log_tail) if run.is_program else None
+    work_dir = run.paths.work_dir
+    return _read(run, "code", partial(explain_missing, raised, run.revision, work_dir, run.paths_in_code), "")
 
 
 def _saves_when_asked(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> bool:

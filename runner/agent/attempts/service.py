@@ -4,9 +4,9 @@ It joins the revision, the run directory and the images, so that the control loo
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -198,7 +198,14 @@ class AttemptService:
     def _examined(self, row: JobRow, attempt: Attempt) -> ExaminedAttempt:
         spec = attempt_spec(row.revision, row.job.id, attempt, self._config.in_container)
         revision, in_container = parse_revision(row.revision), self._config.in_container
-        return ExaminedAttempt(attempt, revision, spec, self.directory(row), in_container)
+        paths_in_code = partial(self._paths_in_code, revision)
+        return ExaminedAttempt(attempt, revision, spec, self.directory(row), in_container, paths_in_code)
+
+    def _paths_in_code(self, revision: Revision) -> Collection[str]:
+        """Return the paths in the snapshot of a job's code; none if it is not kept."""
+        snapshots, code = self._config.code, revision.code
+        found = None if snapshots is None or code is None else snapshots.entries(revision.uid, code.snapshot)
+        return () if found is None else found
 
     def save_decision(self, row: JobRow, decision: DecisionRow) -> None:
         """Write a copy of a decision beside its attempt."""

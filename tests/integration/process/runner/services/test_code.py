@@ -216,3 +216,22 @@ def test_a_path_of_python_in_the_environment_is_that_of_the_program(daemon: Serv
         environment={"PYTHONPATH": "lib"},
     )
     assert daemon.ends(daemon.submit(file))["outcome"] == "succeeded"
+
+
+def test_a_program_that_misses_ignored_data_is_told_so_where_its_owner_looks(daemon: Service) -> None:
+    place = daemon.root / "code of ignored"
+    (place / "data").mkdir(parents=True)
+    (place / "data/train.bin").write_bytes(bytes(5000))
+    (place / ".gitignore").write_text("data/\n")
+    workload = {"kind": "program", "command": ["python3", "-c", "open('data/train.bin')"], "code": str(place)}
+    file = daemon.file("ignored", workload=workload, resources={"cpus": 0.1, "memory": "64MiB"})
+    told = "git ignores data (4.9 KiB), and the job does not get "
+    assert f"warning: workload.code: {told}them; to take data along, write !/data into" in daemon.runner(
+        "submit", str(file)
+    )
+    ended = daemon.ends("ignored")
+    assert ended["outcome"] == "failed"
+    assert f"{told}it; to take data along, write !/data into .runnerignore" in ended["why"]
+    assert ", without data" in daemon.runner("show", "ignored")
+    (place / ".runnerignore").write_text("!/data\n")
+    assert daemon.ends(daemon.submit(file))["outcome"] == "succeeded"

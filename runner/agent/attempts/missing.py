@@ -1,0 +1,71 @@
+"""What a program misses that lies in the directory of its code: ignored data, a module off its path."""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from runner.agent.attempts.diagnosis import PythonException
+from runner.base.textfile import one_line
+from runner.files.left_out import find_missed
+from runner.files.revision import Revision
+
+_NO_MODULE: Final = re.compile(r"No module named ['\"]?([A-Za-z_][\w.]{0,200})")
+_NO_FILE: Final = re.compile(r"No such file|FileNotFoundError|[Uu]nable to open|does not exist|not found")
+_QUOTED: Final = re.compile(r"'([^']{1,1000})'|\"([^\"]{1,1000})\"")
+_PROJECTS: Final = ("pyproject.toml", "setup.cfg", "setup.py")
+
+
+def explain_missing(
+    raised: PythonException | None,
+    revision: Revision,
+    work_dir: Path,
+    paths_in_code: Callable[[], Collection[str]],
+) -> str:
+    """Return what an exception misses that lies in the code, and what to do; empty if that is not known.
+
+    Args:
+        raised: The exception that has ended the program.
+        revision: What was submitted.
+        work_dir: The directory of the program on this host.
+        paths_in_code: Returns the paths in the snapshot.
+    """
+    if raised is None or revision.code is None:
+        return ""
+    module = _NO_MODULE.search(raised.line)
+    if module is not None:
+        place = module[1].replace(".", "/")
+        found = [f"{below}{place}{end}" for below in ("", "src/") for end in ("", ".py")]
+        return _left_out(revision, found, work_dir) or _off_path(module[1], paths_in_code())
+    return _left_out(revision, _named(raised.line), work_dir) if _NO_FILE.search(raised.line) else ""
+
+
+def _named(line: str) -> Iterator[str]:
+    """Yield the paths that an exception names, in quotes or as words."""
+    yield from (first or second for first, second in _QUOTED.findall(line))
+    yield from (word.strip("'\"`()[]{},;:.") for word in line.split() if "/" in word)
+
+
+def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Path) -> str:
+    """Return why one of several paths is not in the code; empty if none was left out."""
+    directory, left_out = revision.code_directory(), revision.code.left_out if revision.code else ()
+    for path in paths:
+        inner = os.path.relpath(path, work_dir) if path.startswith(f"{work_dir}/") else path
+        if (told := find_missed(left_out, directory, os.path.normpath(inner))) is not None:
+            return told.removeprefix("workload.code: ")
+    return ""
+
+
+def _off_path(module: str, paths: Collection[str]) -> str:
+    """Return where in the code a module is that Python has not found; empty if it is not there."""
+    top = module.partition(".")[0]
+    ends = (f"{top}.py", f"{top}/__init__.py")
+    found = [path for path in paths if path in ends or path.endswith(tuple(f"/{end}" for end in ends))]
+    if not found:
+        return ""
+    nearest = min(found, key=lambda path: (path.count("/"), path))
+    below = str(PurePosixPath(nearest.removesuffix("/__init__.py")).parent)
+    place = "in the code of the job" if below == "." else f"in the code of the job, below {one_line(below)}"
+    project = " or -e . in the requirements" if any(name in paths for name in _PROJECTS) else ""
+    return f"{top} is {place}: runner run --env PYTHONPATH={one_line(below)}{project} puts it on the path"

@@ -1,0 +1,84 @@
+"""What a program misses that lies in the directory of its code."""
+
+from pathlib import Path
+
+import pytest
+
+from runner.agent.attempts.diagnosis import find_exception
+from runner.agent.attempts.missing import explain_missing
+from runner.core.ports.code import LeftOut
+from runner.files.job.load import parse_job
+from runner.files.revision import CodeReference, Revision
+
+WORK = Path("/state/jobs/7/work/1")
+LEFT_OUT = (
+    LeftOut("data", "directory", 3, 3 * 1024**3),
+    LeftOut("weights", "link", target="/big/weights"),
+    LeftOut("mine/tables", "directory", 1, 100),
+)
+PATHS = ("train.py", "src/mine/__init__.py", "tools/helpers.py", "deep/er/tools/helpers.py", "utils.py")
+
+
+def explain(line: str, paths: tuple[str, ...] = PATHS) -> str:
+    code = CodeReference(snapshot="5e6f", files=1, bytes=2, left_out=LEFT_OUT)
+    job = parse_job(b"workload: {kind: program, command: [x], code: .}\n", Path("job.yaml"))
+    path = "/home/ada/project/job.yaml"
+    revision = Revision(job=job, path=path, accelerator="cpu", uid=1, gid=1, groups=(), user="ada", code=code)
+    log = f'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n{line}\n'
+    return explain_missing(find_exception(log.encode()), revision, WORK, lambda: paths)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/code/data/train.bin'",
+        f"FileNotFoundError: [Errno 2] No such file or directory: '{WORK}/data/train.bin'",
+        "FileNotFoundError: [Errno 2] No such file or directory: './data/../data/x'",
+        "OSError: Unable to open file (unable to open file: name = 'data/x.h5', errno = 2)",
+        "FileNotFoundError: Couldn't find a dataset at /code/data/mine.",
+        "ModuleNotFoundError: No module named 'data'",
+        "ModuleNotFoundError: No module named 'data.sets'",
+    ],
+)
+def test_a_missing_file_names_what_was_left_out(line: str) -> None:
+    told = explain(line)
+    assert told.startswith(
+        "git ignores data (3 files, 3.0 GiB), and the job does not get it; to take data along"
+    )
+    assert "--mount /home/ada/project/data:/data/data" in told
+
+
+def test_a_missing_link_and_a_package_within_one_are_named_too() -> None:
+    assert explain("FileNotFoundError: [Errno 2] No such file or directory: 'weights/a'").startswith(
+        "weights is a link to /big/weights"
+    )
+    assert explain("ModuleNotFoundError: No module named 'mine.tables'").startswith("git ignores mine/tables")
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("mine", "mine is in the code of the job, below src: runner run --env PYTHONPATH=src"),
+        ("mine.model", "mine is in the code of the job, below src"),
+        ("helpers", "helpers is in the code of the job, below tools: runner run --env PYTHONPATH=tools"),
+        ("utils", "utils is in the code of the job: runner run --env PYTHONPATH=."),
+    ],
+)
+def test_a_module_of_the_code_is_never_advised_to_be_installed(module: str, told: str) -> None:
+    line = f"ModuleNotFoundError: No module named '{module}'"
+    assert explain(line).startswith(told)
+    assert "-e ." not in explain(line)
+    assert " or -e . in the requirements puts it" in explain(line, (*PATHS, "pyproject.toml"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ModuleNotFoundError: No module named 'tqdm'",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'other/train.bin'",
+        "KeyError: 'data'",
+    ],
+)
+def test_what_is_elsewhere_is_not_explained(line: str) -> None:
+    assert explain(line) == ""

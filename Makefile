@@ -20,7 +20,7 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -160,6 +160,11 @@ docs-reference: venv
 # The picture of the imports between runner's packages, in docs/explanation/architecture.md.
 graph: venv
 	$(BIN)/python scripts/import_graph.py
+
+# What has changed since the last version, by kind.
+release-notes:
+	@for kind in security removed changed fixed added; do set -- changes/*.$$kind.md; [ -e "$$1" ] || continue; \
+	  printf '\n### %s\n\n' "$$kind"; for file; do sed '1s/^/- /; 2,$$s/^/  /' "$$file"; done; done
 
 clean:
 	rm -rf $(VENV) .make .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

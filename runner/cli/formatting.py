@@ -185,6 +185,8 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("epochs", epochs_text(job)),
         ("trace", trace_text(job)),
         ("disk", disk_text(job)),
+        ("time", time_text(job)),
+        ("used", used_text(job)),
         ("metrics", metrics_text(job)),
         ("command", command_text(job)),
         ("resources", resources_text(job)),
@@ -240,6 +242,36 @@ def disk_text(job: JobDetail) -> str:
         return ""
     rates = f"reads {count(disk['read_per_s'])}B/s, writes {count(disk['written_per_s'])}B/s"
     return f"{rates}; {count(disk['read_bytes'])}B read, {count(disk['written_bytes'])}B written"
+
+
+def time_text(job: JobDetail) -> str:
+    """Return which share of the time since its submission a job has worked, and where the rest went."""
+    account = job.get("account")
+    if not account or account["time"]["goodput"] is None:
+        return ""
+    time = account["time"]
+    parts = {"waiting": time["waiting_s"], "starting": time["starting_s"], "saving": time["saving_s"]}
+    rest = ", ".join(f"{name} {_short(spent)}" for name, spent in {**parts, "lost": time["lost_s"]}.items())
+    return f"{100 * (time['goodput'] or 0.0):.0f} % work of {_short(time['total_s'])}; {rest}"
+
+
+def used_text(job: JobDetail) -> str:
+    """Return what a job has used of what it asked for, with advice where that is much less."""
+    account = job.get("account")
+    if not account:
+        return ""
+    asked, used, found = account["asked"], account["used"], list[str]()
+    if memory := used["memory_bytes"]:
+        peak, mean, most = (
+            each / 1024**3 for each in (memory["peak"], memory["mean"], asked["memory_bytes"])
+        )
+        found.append(f"memory {peak:.3g} of {most:.3g} GiB, {mean:.3g} on average")
+    if cpus := used["cpus"]:
+        found.append(f"CPUs {cpus['peak']:.2g} of {asked['cpus']:g}, {cpus['mean']:.2g} on average")
+    for name, device in used["devices"].items():
+        if device:
+            found.append(f"{name} {device['peak']:.3g} at most, {device['mean']:.3g} on average")
+    return "; ".join([*found, *account["advice"]])
 
 
 def _short(seconds: float) -> str:

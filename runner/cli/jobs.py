@@ -156,7 +156,7 @@ def show(job: str, *, as_json: bool) -> None:
     "operator".
     """
     client = find_or_start(complain)
-    detail = client.job(job)
+    detail = client.with_account(client.job(job))
     for row in detail.get("unreadable", ()):
         complain(f"{UNREADABLE}{row}")
     if as_json:

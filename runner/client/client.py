@@ -273,6 +273,15 @@ class Client:
         answer: JobDetail = self.get(f"/v1/jobs/{quote_path(ref)}")
         return answer
 
+    def with_account(self, job: JobDetail) -> JobDetail:
+        """Return a job with its account, if the caller may have it and the daemon makes one."""
+        if job["revision"] is None:
+            return job
+        try:
+            return {**job, "account": self.get(f"/v1/jobs/{quote_path(job['id'])}/account")}
+        except RunnerError:  # of an older daemon, or curves that cannot be read now
+            return job
+
     def why(self, ref: str) -> dict[str, Any]:
         """Return the pending reason or the activity of a job, with an estimate of its end."""
         answer: dict[str, Any] = self.get(f"/v1/jobs/{quote_path(ref)}/why")

@@ -106,6 +106,28 @@ class DiskResponse(TypedDict):
     written_bytes: int
 
 
+class TimeResponse(TypedDict):
+    """The seconds of a job from its submission on, in parts that make the whole."""
+
+    work_s: float
+    waiting_s: float
+    starting_s: float
+    saving_s: float
+    lost_s: float
+    total_s: float
+    goodput: float | None
+
+
+class AccountResponse(TypedDict):
+    """Where the time of a job went, and what it used of what it asked for."""
+
+    job: str
+    asked: dict[str, float]
+    used: dict[str, Any]
+    time: TimeResponse
+    advice: list[str]
+
+
 class JobDetail(JobSummary):
     """One job with its history."""
 
@@ -120,6 +142,7 @@ class JobDetail(JobSummary):
     trace: NotRequired[TraceResponse | None]
     disk: NotRequired[DiskResponse | None]
     advice: list[str]
+    account: NotRequired[AccountResponse]  # only where it is asked for
     revision: dict[str, Any] | None
     result: dict[str, Any] | None
     unreadable: NotRequired[list[str]]  # rows of the store; absent in the answers of older daemons

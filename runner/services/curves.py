@@ -58,6 +58,10 @@ HISTORY_S: Final = 86400.0
 LOSSES: Final = ("loss", "train_loss", "eval_loss")
 """The curve that tells most about a training, the first that it has."""
 
+RESIDENT: Final = "resident_bytes"
+CPUS: Final = "cpus_used"
+"""The curves of an attempt's memory and processors on this host."""
+
 DEVICES: Final = "devices"
 """The key of the curves of devices."""
 
@@ -250,6 +254,7 @@ class CurveService:
         self._write_devices()
 
     def _sample_job(self, row: JobRow, curves: CurveSet, now: float) -> None:
+        self._sample_host(row, curves, now)
         status = self.service.queries.progress(row)
         if status is None:
             return
@@ -259,6 +264,18 @@ class CurveService:
         for number, uuid in enumerate(devices):
             for name, value in self._use(uuid):
                 curves.add(f"device {number} {name}", now, None, value)
+
+    def _sample_host(self, row: JobRow, curves: CurveSet, now: float) -> None:
+        """Add the memory and the processors of a running attempt, where they are known."""
+        context, state = self.service.daemon.context, row.job.state
+        if not isinstance(state, Running):
+            return
+        rates = context.disk.current.get(context.key(row.job.id, state.attempt.number))
+        if rates is None:
+            return
+        for name, value in ((RESIDENT, rates.total.resident_bytes), (CPUS, rates.cpus)):
+            if value is not None:
+                curves.add(name, now, None, value)
 
     def _sample_devices(self, now: float) -> None:
         known = self._device_curves()

@@ -7,8 +7,10 @@ count of the two holds.  A process that has ended counts for its parent, up to t
 The counters of another user's plain process can only be read by root.
 """
 
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,8 @@ from runner.core.ports.executor import Alive, Key
 CGROUPS: Final = Path("/sys/fs/cgroup")
 V1_FILES: Final = ("blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes")
 MAX_PROCESSES: Final = 4096
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class HostDiskCounters:
@@ -54,12 +58,25 @@ class HostDiskCounters:
                 if place.is_dir():
                     yield place
 
-    def _of_processes(self, pids: Iterable[int]) -> DiskCounters | None:
+    def _of_processes(self, pids: Sequence[int]) -> DiskCounters | None:
         """Return the sum over processes; None if none of them can be read."""
         known = [counters for pid in pids if (counters := self._of_process(pid)) is not None]
         if not known:
             return None
-        return DiskCounters(sum(each.read_bytes for each in known), sum(each.written_bytes for each in known))
+        used = [use for pid in pids if (use := self._use_of_process(pid)) is not None]
+        return DiskCounters(
+            sum(each.read_bytes for each in known),
+            sum(each.written_bytes for each in known),
+            sum(resident for resident, _ in used) if used else None,
+            sum(cpu_s for _, cpu_s in used) if used else None,
+        )
+
+    def _use_of_process(self, pid: int) -> tuple[int, float] | None:
+        """Return the resident bytes and the processor time of a process and the children that it outlived."""
+        fields = "".join(_lines(self._processes / str(pid) / "stat")).rpartition(")")[2].split()
+        if len(fields) < 22:
+            return None
+        return int(fields[21]) * PAGE_BYTES, sum(map(int, fields[11:15])) / TICKS_PER_S
 
     def _of_process(self, pid: int) -> DiskCounters | None:
         lines = _lines(self._processes / str(pid) / "io")
@@ -115,9 +132,14 @@ def _members(group: Path) -> list[int]:
 
 
 def _larger(known: list[DiskCounters]) -> DiskCounters | None:
+    """Return the larger bytes, and the memory and processors, which only the processes tell."""
     if not known:
         return None
-    return DiskCounters(max(each.read_bytes for each in known), max(each.written_bytes for each in known))
+    return replace(
+        known[-1],
+        read_bytes=max(each.read_bytes for each in known),
+        written_bytes=max(each.written_bytes for each in known),
+    )
 
 
 def _lines(path: Path) -> list[str]:

@@ -92,6 +92,10 @@ class SqliteAccounting:
             ]
         return Used.of(spans, since.timestamp(), until.timestamp()), jobs[0]["jobs"] if jobs else 0
 
+    def of_job(self, job_id: str) -> tuple[UsageSpan, ...]:
+        """Return the allocations of the attempts of a job."""
+        return self._store.read("used_by_job", _usage_span, job_id=int(job_id))
+
     def sum_up(self, now: datetime) -> None:
         """Add what attempts used that ended some time ago to the sums; only the writer of the store may.
 

@@ -76,8 +76,10 @@ def _rate(readings: deque[tuple[float, DiskCounters]]) -> DiskRates | None:
     if ended <= began:
         return None
     seconds = ended - began
+    known = first.cpu_s is not None and last.cpu_s is not None
     return DiskRates(
         max(last.read_bytes - first.read_bytes, 0) / seconds,
         max(last.written_bytes - first.written_bytes, 0) / seconds,
         last,
+        max((last.cpu_s or 0.0) - (first.cpu_s or 0.0), 0.0) / seconds if known else None,
     )

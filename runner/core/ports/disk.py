@@ -1,4 +1,4 @@
-"""Bytes that attempts have read from disks and written to them, as the kernel counts them."""
+"""What attempts have read from disks and written, and their memory and processors, as the kernel counts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +13,10 @@ class DiskCounters:
 
     read_bytes: int
     written_bytes: int
+    resident_bytes: int | None = None
+    """Memory of its processes at present; what several share counts for each. None: unknown."""
+    cpu_s: float | None = None
+    """Time of processors that its processes have used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class DiskRates:
     read_per_s: float
     written_per_s: float
     total: DiskCounters
+    cpus: float | None = None
+    """Processors that were busy for it."""
 
 
 class DiskActivity(Protocol):

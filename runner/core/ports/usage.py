@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from runner.core.accounting.usage import Used
+from runner.core.accounting.usage import UsageSpan, Used
 
 BusyTimes: TypeAlias = Mapping[tuple[str, int], tuple[float, float]]
 """By job and attempt: the device-seconds that were measured, and those in which a device was busy."""
@@ -18,6 +18,9 @@ class UsageReport(Protocol):
 
     def used_by_job(self, since: datetime, until: datetime, most: int) -> tuple[Used, int]:
         """Return the usage of the jobs that held the most, and how many jobs held anything."""
+
+    def of_job(self, job_id: str) -> tuple[UsageSpan, ...]:
+        """Return the allocations of the attempts of a job."""
 
     def sum_up(self, now: datetime) -> None:
         """Add what attempts used that ended some time ago to the sums; only the writer of the store may."""

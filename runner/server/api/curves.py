@@ -9,6 +9,7 @@ from runner.base.threads import PeriodicThread
 from runner.core.accounting.curve import Row
 from runner.server.api.deps import CallerDep, ServiceDep
 from runner.server.api.threads import SharedThreadsRoute, run_in_share
+from runner.services.accounts import AccountService
 from runner.services.context import Caller
 from runner.services.curves import CurveService, CurveSet
 from runner.services.jobs import JobService
@@ -27,6 +28,13 @@ def attach(app: FastAPI, curves: CurveService) -> PeriodicThread:
 async def job_curves(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
     """Answer with the curves of a job: for each name its points: time, step, mean, least, largest, number."""
     return JSONResponse(await run_in_share(_of_job, request.app.state.curves, service, caller, reference))
+
+
+@router.get("/jobs/{reference}/account")
+async def job_account(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Answer with the account of a job: its time in parts, and what it used of what it asked for."""
+    account = AccountService(service, request.app.state.curves)
+    return JSONResponse(await run_in_share(account.describe, caller, reference))
 
 
 @router.get("/devices/history")

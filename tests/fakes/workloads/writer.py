@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fakes.daemon.service import Json, Service, until
 
 PROGRAM = """
@@ -50,5 +52,17 @@ def assert_the_rate_is_shown(daemon: Service, place: str, **fields: Any) -> None
     assert shown["disk"]["written_bytes"] >= disk["written_bytes"]
     lines = daemon.runner("show", job_id).splitlines()
     assert any(line.startswith("disk\treads ") for line in lines)
+
+    def account() -> Json:
+        return dict(daemon.client.get(f"/v1/jobs/{job_id}/account"))
+
+    until(lambda: account()["used"]["memory_bytes"], "its memory is known", more=daemon.log_tail)
     daemon.runner("cancel", job_id)
     assert daemon.ends(job_id)["disk"] is None
+    found = account()
+    assert 2**20 < found["used"]["memory_bytes"]["peak"] < found["asked"]["memory_bytes"]
+    assert found["used"]["cpus"]["peak"] > 0
+    parts = [found["time"][f"{name}_s"] for name in ("work", "waiting", "starting", "saving", "lost")]
+    assert sum(parts) == pytest.approx(found["time"]["total_s"], rel=0.01)
+    lines = daemon.runner("show", job_id).splitlines()
+    assert {"time", "used"} < {line.partition("\t")[0] for line in lines}

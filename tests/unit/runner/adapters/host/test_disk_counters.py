@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.adapters.host.disk_counters import HostDiskCounters
+from runner.adapters.host.disk_counters import PAGE_BYTES, TICKS_PER_S, HostDiskCounters
 from runner.core.ports.disk import DiskCounters, NoDiskUse
 from runner.core.ports.executor import Alive, Key
 
@@ -47,6 +47,18 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
+
+
+def test_memory_and_processors_are_those_of_all_processes(host: Host) -> None:
+    for pid, pages in ((7, 100), (8, 50)):
+        host.process(pid, read=1, written=1)
+        fields = " ".join(
+            ["S", "1", str(pid), "7", "0", "-1", *["0"] * 5, "150", "50", "30", "20", *["0"] * 6, str(pages)]
+        )
+        (host.processes / str(pid) / "stat").write_text(f"{pid} (a) b) {fields} 0\n")
+    found = host.of(Alive(KEY, pid=7))
+    assert found is not None
+    assert (found.resident_bytes, found.cpu_s) == (150 * PAGE_BYTES, 500 / TICKS_PER_S)
 
 
 @pytest.mark.parametrize(

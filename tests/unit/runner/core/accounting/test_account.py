@@ -1,0 +1,48 @@
+import pytest
+
+from runner.core.accounting.account import GIB, WallTime, advise, wall_time
+from runner.core.accounting.usage import UsageSpan
+
+
+def span(placed_s: float, started_s: float | None, ended_s: float | None, lost_s: float = 0.0) -> UsageSpan:
+    return UsageSpan("1", "ada", "lab", 1, 4.0, placed_s, ended_s, started_s, lost_s)
+
+
+def test_each_second_belongs_to_one_part() -> None:
+    spans = [span(110, 115, 200, lost_s=20), span(250, 260, None)]
+    found = wall_time(100, 300, spans, saving_s=6)
+    assert found == WallTime(work_s=99.0, waiting_s=60, starting_s=15, saving_s=6, lost_s=20)
+    assert found.total_s == 200
+    assert found.goodput == pytest.approx(0.495)
+
+
+@pytest.mark.parametrize(
+    ("spans", "saving_s"),
+    [
+        ([], 5.0),
+        ([span(100, None, 150)], 5.0),
+        ([span(100, 140, 150, lost_s=500)], 5.0),
+        ([span(100, 90, 150)], 500.0),
+        ([span(100, 400, None)], 0.0),
+    ],
+)
+def test_the_parts_make_the_whole_whatever_was_noted(spans: list[UsageSpan], saving_s: float) -> None:
+    found = wall_time(100, 300, spans, saving_s)
+    assert found.total_s == pytest.approx(200)
+    assert min(found.work_s, found.waiting_s, found.starting_s, found.saving_s, found.lost_s) >= 0
+
+
+def test_a_job_that_was_just_submitted_has_no_goodput() -> None:
+    assert wall_time(100, 100, []).goodput is None
+
+
+def test_advice_names_what_would_be_enough_where_much_more_was_asked_for() -> None:
+    assert advise(64 * GIB, 9.1 * GIB, 16, 3.2) == [
+        "asked 64GiB, never above 9.1GiB: resources.memory: 12GiB",
+        "asked 16 CPUs, never above 3.2: resources.cpus: 5",
+    ]
+    assert advise(16 * GIB, 9.1 * GIB, 8, 3.2) == []
+    assert advise(64 * GIB, None, 16, None) == []
+    assert advise(2 * GIB, 0.01 * GIB, 1, 0.1) == [
+        "asked 2GiB, never above 0.01GiB: resources.memory: 512MiB"
+    ]

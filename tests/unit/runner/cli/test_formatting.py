@@ -259,7 +259,9 @@ ACCOUNT = {
 
 def test_the_account_tells_where_the_time_went_and_what_was_used() -> None:
     found = job(account=ACCOUNT)
-    assert render.time_text(found) == "93 % work of 2h41m; waiting 10m00s, starting 12s, saving 1m00s, lost 5.0s"
+    assert (
+        render.time_text(found) == "93 % work of 2h41m; waiting 10m00s, starting 12s, saving 1m00s, lost 5.0s"
+    )
     assert render.used_text(found) == (
         "memory 9.1 of 64 GiB, 8 on average; CPUs 3.2 of 16, 2.5 on average;"
         " device 0 util 98 at most, 61.5 on average;"

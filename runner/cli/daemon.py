@@ -61,7 +61,7 @@ WantedBy=multi-user.target
 @click.command()
 @click.option("--socket", metavar="PATH", help="The socket to listen on; by default in the state directory.")
 @click.option("--state-dir", metavar="DIR", help="The directory for jobs; one daemon per directory.")
-@click.option("--settings", metavar="FILE", help="The operator's settings (docs/operate/operations.md).")
+@click.option("--settings", metavar="FILE", help="The operator's settings (docs/operate/settings.md).")
 @click.option("--systemd-unit", is_flag=True, help="Print a unit file for a daemon for all users and exit.")
 @click.option("--apparmor-profile", is_flag=True, help="Print an AppArmor profile for containers and exit.")
 def serve(

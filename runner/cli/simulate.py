@@ -29,7 +29,7 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 
 @click.command()
 @click.option(
-    "--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/explanation/scheduling.md."
+    "--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/explanation/simulation.md."
 )
 @click.option("--format", "published", type=click.Choice(("alibaba-gpu-2023", "philly", "helios")),
               help="The trace is a published one, as it was published.")  # fmt: skip

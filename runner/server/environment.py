@@ -3,7 +3,7 @@
 A library may take an instruction from a variable that nobody meant for this daemon: ``FORWARDED_ALLOW_IPS``
 made uvicorn take the identity of a caller from a header of the request, ``SSLKEYLOGFILE`` writes keys of TLS
 into a file, ``PROMETHEUS_MULTIPROC_DIR`` writes metrics into a directory.  What is kept is documented in
-``docs/operate/operations.md``.
+``docs/operate/install.md``.
 """
 
 from collections.abc import MutableMapping

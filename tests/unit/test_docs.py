@@ -322,7 +322,7 @@ def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) 
 
 
 def test_the_settings_table_is_complete_and_its_defaults_are_true() -> None:
-    rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("operate/operations"), "Settings")}
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("operate/settings"), "Settings")}
     defaults = Settings().model_dump(mode="json", exclude={"queue"})
     assert rows == {name: json.dumps(value) for name, value in defaults.items()}
 
@@ -335,10 +335,10 @@ def _without_none(value: object) -> object:
 
 
 def test_the_table_of_the_queues_settings_is_complete_and_its_defaults_are_true() -> None:
-    rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("explanation/scheduling"), "Settings")}
+    rows = {row[0].strip("`"): row[1].strip("`") for row in table(page("explanation/quotas"), "Settings")}
     defaults = flat("", Settings().queue.model_dump(mode="json", exclude={"classes"}))
     assert rows == {name: json.dumps(value) for name, value in defaults}
-    classes = {row[0].strip("`"): row[1:] for row in table(page("explanation/scheduling"), "Classes")}
+    classes = {row[0].strip("`"): row[1:] for row in table(page("explanation/quotas"), "Classes")}
     told = Settings().queue.model_dump(mode="json", include={"classes"})["classes"]
     assert classes == {
         name: [
@@ -361,7 +361,7 @@ def flat(prefix: str, section: Mapping[str, Any]) -> Iterator[tuple[str, object]
 
 
 def test_the_unit_file_on_the_page_is_the_one_that_is_printed() -> None:
-    (quoted,) = re.findall(r"```ini\n(.*?)```", page("operate/operations"), re.DOTALL)
+    (quoted,) = re.findall(r"```ini\n(.*?)```", page("operate/install"), re.DOTALL)
     assert quoted == unit("/opt/runner/bin/python3")
 
 
@@ -387,7 +387,7 @@ def walls() -> Iterator[tuple[str, object]]:
 
 
 def test_the_table_of_walls_is_complete_and_its_fixed_values_are_true() -> None:
-    rows = table(page("operate/security"), "The walls of a container")
+    rows = table(page("operate/security-walls"), "The walls of a container")
     told = {name: row[1] for row in rows for name in words(row[0])}
     asked = dict(walls())
     assert set(told) == set(asked)
@@ -399,7 +399,7 @@ def test_the_table_of_walls_is_complete_and_its_fixed_values_are_true() -> None:
 
 
 def test_a_container_shows_the_refusals_of_the_page() -> None:
-    text = page("operate/security")
+    text = page("operate/security-walls")
     for pattern in (attempt.FORBIDDEN_VARIABLES, hardened.IMAGE_FORBIDDEN):
         for name in re.findall(r"`([A-Z_]+)\*?`", text.split("## Environment")[1].split("\n## ")[0]):
             assert pattern.fullmatch(name) or any(

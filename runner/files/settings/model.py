@@ -212,7 +212,7 @@ class Settings(BaseModel):
     """Memory to allocate in total, bytes; None: nine tenths of this host's."""
 
     base: str | None = None
-    """Base image tag; None: found, pulled or bootstrapped (docs/operate/operations.md)."""
+    """Base image tag; None: found, pulled or bootstrapped (docs/operate/packages.md)."""
 
     pull: str | None = "python:3.11-slim-bookworm"
     """Reference to pull when there is no local base; None: never pull."""
@@ -298,7 +298,7 @@ class Settings(BaseModel):
     """Where the operator's dashboard is, to which notifications link."""
 
     queue: QueueSettings = QueueSettings()
-    """Who goes first, and who may have how much (docs/explanation/scheduling.md)."""
+    """Who goes first, and who may have how much (docs/explanation/quotas.md)."""
 
     alarm: Alarm = Alarm()
     """When a job that uses little of its devices raises an alarm."""

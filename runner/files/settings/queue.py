@@ -1,7 +1,7 @@
 """Settings of the queue: classes, quotas, shares, preemption, maintenance.
 
 Durations are written as in a job file (``90m``, ``7d``), moments with their offset from UTC. The values are
-those of ``core.queue.rules``, which also has the defaults; docs/explanation/scheduling.md explains what
+those of ``core.queue.rules``, which also has the defaults; docs/explanation/quotas.md explains what
 they do.
 """
 

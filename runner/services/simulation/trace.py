@@ -1,7 +1,7 @@
 """Traces for the simulator: the jobs with their submission times, resource requests and running times.
 
 A trace is CSV with a head, or JSON Lines, one job per line, in any order.  ``FIELDS`` is the
-whole format; docs/explanation/scheduling.md explains it.
+whole format; docs/explanation/simulation.md explains it.
 """
 
 import csv
@@ -94,7 +94,7 @@ def _foreign(row: Mapping[str, Any]) -> bool:
 
 
 def _no_trace(path: Path, line: int, name: str) -> FileError:
-    where = "docs/explanation/scheduling.md has the fields"
+    where = "docs/explanation/simulation.md has the fields"
     fact = f"is no trace: line {line} has unknown field {quoted(name)}; {where}"
     return FileError(path, [Problem(None, "", fact)])
 

@@ -1,4 +1,4 @@
-"""The page about the order, held against what the code does."""
+"""The pages about the queue, held against what the code does."""
 
 import re
 from dataclasses import replace
@@ -9,7 +9,11 @@ from runner.core.scheduler.snapshot import GIB, DeviceState, ResourceRequest
 from runner.services.simulation.trace import FIELDS
 from tests.fakes.host.directories import devices, host, out, planned, running, waiting
 
-TEXT = (Path(__file__).parents[5] / "docs/explanation/scheduling.md").read_text(encoding="utf-8")
+PAGES = Path(__file__).parents[5] / "docs/explanation"
+TEXT = "\n".join(
+    (PAGES / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("scheduling", "backfill", "quotas", "simulation")
+)
 
 
 def test_every_field_of_a_trace_is_explained() -> None:

@@ -20,13 +20,14 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-restart-told demo-share demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
 	@echo "make demo-restart  change a running job: restart, keep or resume, by estimate and by measurement"
 	@echo "make demo-restart-told  its first part alone: the restart of a source project, replayed as it was told"
 	@echo "make demo-share    short trainings take turns with a long one, beside first come, first served"
+	@echo "make demo-sweep    27 candidates of which the best go on, killed half-way, beside the whole grid"
 	@echo "make demo-slurm    the same on a small Slurm cluster that it starts: lose the node, resume on another"
 	@echo "make examples      every example that needs no GPU, as shipped, beside its trivial predictor"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
@@ -84,6 +85,11 @@ examples: venv
 	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.examples $(ONLY)
 
 # The cluster is ended with it.  The other run is in a container if an engine answers.
+demo-sweep: venv
+	@mkdir -p .make
+	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo_sweep
+
 demo-slurm: venv
 	@mkdir -p .make
 	@scripts/slurm > .make/slurm

@@ -82,6 +82,7 @@ EXCLUDED: Final[Mapping[str, str]] = {
     "pair_classifier_pretrained": NEEDS_A_GPU,
     "resident_transformer_annotations_gpu": NEEDS_A_GPU,
     "resident_transformer_gpu": NEEDS_A_GPU,
+    "sweep": "27 of the same as causal_lm, with other rates: make demo-sweep",
     "nightly": "makes a schedule: its job is submitted at half past two",
 }
 

@@ -2,9 +2,12 @@
 
 import asyncio
 import functools
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ import gpu_job_runner as runner
 from tests.fakes.daemon.service import Service, service
 from tests.fakes.patience import patience
 
+PAGE = Path(__file__).parents[4] / "docs" / "howto" / "python.md"
 PYTHON = "/usr/bin:/bin"
 """Where users find a Python: that of the tests may be in somebody's home."""
 
@@ -67,6 +71,31 @@ def test_functions_return_and_raise_as_if_they_were_called_here(tmp_path: Path) 
     assert [job.id for job in runner.find_all(label="kind=call")] == [again.id]
     assert again.result() == 16.0
     assert again.events()[0]["kind"] == "submitted"
+
+
+def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+    """Its blocks run as they are, but for what this machine has not: GPUs, an index of packages, a python."""
+    line = json.dumps({"time": 1, "step": 1, "loss": 0.5})
+    report = f'open(os.environ["RUNNER_ATTEMPT_DIR"] + "/metrics.jsonl", "w").write({(line + chr(10))!r})'
+    (tmp_path / "train.py").write_text(f"import os\n{report}\nprint('done')\n")
+    (tmp_path / "model.py").write_text("def fit(lr, width): return lr * width\n")
+    text = PAGE.read_text()
+    for there, here in (
+        ("gpus=1, ", ""),
+        (", gpus=1", ""),
+        (', packages=["einops"]', ""),
+        ('"python"', '"python3"'),
+    ):
+        text = text.replace(there, here)
+    first, function, search = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:3]
+    seen: dict[str, Any] = {"__name__": "__main__", "runner": runner}
+    exec(first.replace('memory="32G"', 'memory="64M"').replace("print(", "shown = ("), seen)  # noqa: S102  the page
+    assert seen["shown"] == ("succeeded", "done\n", (1, 0.5))
+    exec(function, seen)  # noqa: S102  the page
+    assert seen["best"] == 1e-4 * 64
+    seen["optuna"] = pytest.importorskip("optuna", reason="optuna is not installed")
+    exec(search.replace("range(10)", "range(2)").replace("range(4)", "range(2)"), seen)  # noqa: S102  the page
+    assert 1e-5 <= seen["study"].best_params["lr"] <= 1e-1
 
 
 def test_what_another_user_returned_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

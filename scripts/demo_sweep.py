@@ -1,0 +1,97 @@
+"""A sweep beside the whole grid: its steps, its time, and the bits of its winner after kills.
+
+All candidates of ``examples/sweep.yaml`` are trained to the end first, undisturbed.  Then the sweep runs;
+half-way its daemon and a candidate are killed.  The winner must have the bits that it has in the grid.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from scripts.demo import ROOT, runner
+
+FILE = ROOT / "examples" / "sweep.yaml"
+STATE = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-sweep")
+PATIENCE_S = 3600
+ENDED = {"succeeded", "failed", "cancelled"}
+
+
+def candidates(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(runner("sweep", "show", name, "--json", show=False))[
+        "candidates"
+    ]
+    return found
+
+
+def submit(name: str, *, stops: bool) -> list[str]:
+    """Submit all candidates, which with ``stops`` pause at rungs."""
+    lines = FILE.read_text().splitlines()
+    file = STATE.parent / f"{name}.yaml"
+    file.write_text("\n".join(line for line in lines if stops or not line.startswith("  stop:")) + "\n")
+    return runner("submit", str(file), "--name", name, show=False).split()[::2]
+
+
+def await_all(name: str, *, kills: bool) -> None:
+    """Wait until all candidates have ended; kill the daemon and a candidate once some are at a rung."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = candidates(name)
+        if all(each["state"] in ENDED for each in found):
+            return
+        if time.monotonic() > deadline:
+            sys.exit(f"demo: {name} is not over after {PATIENCE_S} s; runner sweep show {name}")
+        running = [each for each in found if each["state"] == "running"]
+        if kills and running and sum(bool(each["values"]) for each in found) * 2 >= len(found):
+            kills = False
+            pid = json.loads(runner("version", "--json", show=False))["daemon"]["pid"]
+            print(f"kill -9 of the daemon (pid {pid}) and of candidate {running[0]['name']}", flush=True)
+            runner("kill", "--signal", "KILL", running[0]["job"], show=False)
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(2)
+
+
+def row(name: str, jobs: list[str]) -> tuple[int, float, str, int]:
+    """Return the steps and CPU hours of all candidates, and the best one with its number."""
+    found = json.loads(runner("sweep", "show", name, "--json", show=False))
+    steps = sum(each["step"] or 0 for each in found["candidates"])
+    return steps, found["device_h"], found["best"], jobs.index(found["best"])
+
+
+def weights(job: str) -> str:
+    return str(json.loads(runner("show", job, "--json", show=False))["result"]["weights_sha256"])
+
+
+def main() -> int:
+    STATE.mkdir(parents=True, exist_ok=True)
+    os.environ["RUNNER_STATE_DIR"] = str(STATE)
+    stamp = time.strftime("%H%M%S")
+    names = {"grid": f"grid-{stamp}", "sweep": f"sweep-{stamp}"}
+    rows, jobs, took = {}, {}, {}
+    for kind, name in names.items():
+        began = time.monotonic()
+        jobs[kind] = submit(name, stops=kind == "sweep")
+        print(f"{name}: {len(jobs[kind])} candidates", flush=True)
+        await_all(name, kills=kind == "sweep")
+        rows[kind], took[kind] = row(name, jobs[kind]), time.monotonic() - began
+    print(f"{'':8}{'steps':>8}{'CPU h':>9}{'minutes':>9}{'best':>6}")
+    for kind, (done, used, _, number) in rows.items():
+        print(f"{kind:8}{done:>8}{used:>9.3f}{took[kind] / 60:>9.1f}{number + 1:>6}")
+    steps, hours = (float(rows["sweep"][part]) / rows["grid"][part] for part in (0, 1))
+    print(f"of the grid: {steps:.2f} of its steps, {hours:.2f} of its CPU time")
+    number = rows["sweep"][3]
+    bits = [weights(jobs[kind][number]) for kind in names]
+    print(f"winner {number + 1}: {bits[1]} after the kills, {bits[0]} in the grid")
+    print(
+        "equal, bit for bit" if bits[0] == bits[1] else "DIFFERENT: this is a bug, please report it",
+        flush=True,
+    )
+    runner("stop", show=False)
+    return 0 if bits[0] == bits[1] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -80,7 +80,7 @@ def main() -> int:
     print(f"{'':8}{'steps':>8}{'CPU h':>9}{'minutes':>9}{'best':>6}")
     for kind, (done, used, _, number) in rows.items():
         print(f"{kind:8}{done:>8}{used:>9.3f}{took[kind] / 60:>9.1f}{number + 1:>6}")
-    steps, hours = (float(rows["sweep"][part]) / rows["grid"][part] for part in (0, 1))
+    steps, hours = (float(rows["sweep"][part]) / float(rows["grid"][part]) for part in (0, 1))
     print(f"of the grid: {steps:.2f} of its steps, {hours:.2f} of its CPU time")
     number = rows["sweep"][3]
     bits = [weights(jobs[kind][number]) for kind in names]

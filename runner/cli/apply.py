@@ -72,6 +72,9 @@ def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> s
     help="Stop nothing for the change; store it for the next start of the job.",
 )
 @click.option(
+    "--file-only", is_flag=True, help="Change what the file says, and keep the code that the job has."
+)
+@click.option(
     "--expect", type=click.FloatRange(1, 1000, min_open=True), metavar="X",
     help="The change is made to be X times as fast; take it back if it brings less than half of that.",
 )  # fmt: skip
@@ -93,6 +96,7 @@ def apply(  # noqa: PLR0913  one per option
     dry_run: bool,
     approve: bool,
     at_next_start: bool,
+    file_only: bool,
     expect: float | None,
     steps: int | None,
     measured: str | None,
@@ -106,6 +110,7 @@ def apply(  # noqa: PLR0913  one per option
     """
     client = find_or_start(complain)
     body = {**_body(file, job), "canary": measured, "at_next_start": at_next_start, "expect": expect}
+    body |= {"file_only": True} if file_only else {}  # an older daemon does not know it
     if steps is not None:
         body["canary"] = _measure(client, {**body, "approve": approve}, steps)
     answer = _post(client, "/v1/apply", {**body, "dry_run": dry_run, "approve": approve})

@@ -190,6 +190,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("metrics", metrics_text(job)),
         ("command", command_text(job)),
         ("resources", resources_text(job)),
+        ("next start", "; ".join(job.get("next_start", ()))),
         ("packages", packages_text(job)),
         ("lineage", lineage_text(job)),
         ("image", job["image"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli import formatting
-from runner.cli.console import complain, on_terminal, say_json, say_row
+from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.cli.failure import complain_of_failure
 from runner.cli.list_options import (
     ACTIVE,
@@ -147,8 +147,11 @@ def _unrecorded(ids: Sequence[str]) -> str:
 
 @click.command()
 @the_job
+@click.option(
+    "--file", "as_file", is_flag=True, help="Print the job file that says the same, also of runner run."
+)
 @as_json
-def show(job: str, *, as_json: bool) -> None:
+def show(job: str, *, as_file: bool, as_json: bool) -> None:
     """Show the state, the attempts and the run directory of a job.
 
     In a pipe, each fact is a line "name<TAB>value"; then follows one line for each attempt, which
@@ -159,7 +162,13 @@ def show(job: str, *, as_json: bool) -> None:
     detail = client.with_account(client.job(job))
     for row in detail.get("unreadable", ()):
         complain(f"{UNREADABLE}{row}")
-    if as_json:
+    if as_file:
+        from runner.cli.written_file import job_file
+
+        if as_json:
+            raise click.UsageError("--file goes without --json, which has the file in full")
+        say(job_file(detail))
+    elif as_json:
         say_json(detail)
     elif on_terminal():
         from runner.cli.job_tables import print_job

@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "cancel": "runner.cli.job_control:cancel",
     "kill": "runner.cli.job_control:kill",
     "restart": "runner.cli.job_control:restart",
+    "set": "runner.cli.set_limits:set_limits",
     "apply": "runner.cli.apply:apply",
     "diff": "runner.cli.diff:diff",
     "rollback": "runner.cli.apply:rollback",

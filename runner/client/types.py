@@ -138,6 +138,7 @@ class JobDetail(JobSummary):
     image: str | None
     network: NotRequired[NetworkResponse]  # absent in the answers of older daemons
     settings: dict[str, Any]
+    next_start: NotRequired[list[str]]  # what the next attempt has otherwise than the one that runs
     epochs: NotRequired[EpochsResponse | None]  # absent in the answers of older daemons
     trace: NotRequired[TraceResponse | None]
     disk: NotRequired[DiskResponse | None]

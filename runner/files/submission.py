@@ -41,6 +41,7 @@ class Submission:
     instead: Mapping[str, Any] = field(
         default_factory=dict
     )  # values of options by the names of OPTIONS; None is not given
+    file_only: bool = False  # the code is not looked at: a change keeps that of its job
 
     @property
     def options(self) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from runner.core.job.attempt import (
     ProgramStart,
     Start,
 )
+from runner.core.policy.adjustments import Overrides
 from runner.core.policy.history import History
 from runner.core.policy.model import Verb
 
@@ -141,6 +142,7 @@ class RevisionApplied:
     saved: int | None = None  # newest valid checkpoint of that one
     other_image: bool = False
     promise: ExpectedSpeedup | None = None
+    turned: Overrides = field(default_factory=Overrides)  # adjustments of the policy that stay in force
     kind: Literal["revision_applied"] = "revision_applied"
 
 

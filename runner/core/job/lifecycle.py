@@ -378,7 +378,7 @@ def apply_revision(job: Job, event: RevisionApplied) -> tuple[Job, bool]:
         time_limit=event.time_limit,
         attempts_max=event.attempts_max,
         history=event.history,
-        turned=Overrides(),
+        turned=event.turned,
         promise=event.promise,
         stale=job.stale or event.other_image,
     )

@@ -19,7 +19,8 @@ from runner.base.errors import Refused, UsageError
 from runner.base.waiting import is_wanted
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.describe import describe_start
-from runner.core.job.states import Running, Stopping
+from runner.core.job.states import Allocated, Running, Stopping
+from runner.core.policy.change_class import change_rows
 from runner.core.ports.store import EventRow, JobRow
 from runner.files.revision import parse_revision
 from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
@@ -43,6 +44,8 @@ from runner.server.api.threads import SharedThreadsRoute, run_check, run_control
 from runner.server.api.why import begins, reason
 from runner.services.context import Caller
 from runner.services.jobs import JobService
+from runner.services.rollout.diff import compare_revisions
+from runner.services.rollout.limits import AT_ONCE
 from runner.services.schedules.service import ScheduleService
 
 T = TypeVar("T")
@@ -138,10 +141,24 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
         "settings": views.settings(row.job.turned),
         "advice": service.queries.advice(row),
         "revision": json.loads(row.revision) if service.queries.has_permission(caller, row) else None,
+        "next_start": _next_start(service, row) if service.queries.has_permission(caller, row) else [],
         **reported(service, row, None if not attempts else attempts[-1][2]),
         "result": None if result is None else result.model_dump(mode="json"),
         "unreadable": service.store.unreadable(row.job.id),
     }
+
+
+def _next_start(service: JobService, row: JobRow) -> list[str]:
+    """Return what the next attempt of a job has otherwise than the one that runs."""
+    state = row.job.state
+    if not isinstance(state, Allocated) or state.attempt.revision == row.job.revision:
+        return []
+    begun = service.store.revision(row.job.id, state.attempt.revision)
+    if begun is None:
+        return []
+    found = compare_revisions(parse_revision(begun.whole), parse_revision(row.revision))
+    rows = sorted(row for row in change_rows(found) if row[0] not in AT_ONCE)
+    return [f"{name} {before} → {after}" for name, before, after, *_ in rows]
 
 
 @router.get("/version")

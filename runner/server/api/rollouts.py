@@ -1,11 +1,13 @@
 """HTTP for changes to a job: apply, canary, rollback, revisions."""
 
+from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import Field
 
+from runner.core.policy.change_class import change_rows
 from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api import diff
 from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64
@@ -13,6 +15,7 @@ from runner.server.api.threads import SharedThreadsRoute, run_in_share, run_roll
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
+from runner.services.rollout.limits import NewLimits, SetLimits
 from runner.services.rollout.service import RolloutRequest, RolloutService
 from runner.services.rollout.verify import RolloutVerifier
 
@@ -29,13 +32,38 @@ class ApplyBody(Body):
     canary: str | None = Field(None, max_length=20, description="Id of a canary that has been measured.")
     steps: int = Field(0, ge=0, le=1_000_000, description="Steps of a canary that is to begin.")
     at_next_start: bool = Field(default=False, description="Stop nothing: the next start uses the change.")
+    file_only: bool = Field(default=False, description="Keep the code that the job has.")
     expect: float | None = Field(None, gt=1, le=1000, description="Take it back if it is not so much faster.")
 
     def request(self) -> RolloutRequest:
         """Return the change that is requested."""
-        submission = Submission(self.path, decode_base64(self.text_b64), shown=self.shown)
+        submission = Submission(
+            self.path, decode_base64(self.text_b64), shown=self.shown, file_only=self.file_only
+        )
         return RolloutRequest(
             self.job, submission, self.approve, self.canary, self.steps, self.at_next_start, self.expect
+        )
+
+
+class LimitsBody(Body):
+    priority: int | None = Field(None, ge=0, le=100)
+    cpus: float | None = Field(None, ge=0.1, le=1024)
+    memory: int | None = Field(None, ge=1, le=LARGEST)
+    time_limit_s: float | None = Field(None, ge=0, le=366 * 86400, description="0: none.")
+    priority_class: str | None = Field(None, max_length=200)
+    not_before: str | None = Field(None, max_length=100)
+
+    def limits(self) -> NewLimits:
+        """Return the limits that are to be set."""
+        seconds = self.time_limit_s
+        return NewLimits(
+            priority=self.priority,
+            cpus=self.cpus,
+            memory=self.memory,
+            time_limit=timedelta(seconds=seconds) if seconds else None,
+            no_time_limit=seconds == 0,
+            priority_class=self.priority_class,
+            not_before=self.not_before,
         )
 
 
@@ -72,6 +100,24 @@ async def rollback(reference: str, body: RollbackBody, rollouts: RolloutsDep, ca
     """Roll a job back to an earlier revision."""
     to, number, follows = await run_rollout(rollouts.rollback, caller, reference, body.revision)
     return JSONResponse({"to": to, "revision": number, "follows": follows})
+
+
+@router.post("/jobs/{reference}/limits")
+async def set_limits(reference: str, body: LimitsBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
+    """Set other limits of a job; what runs goes on."""
+    limits = SetLimits(rollouts.service)
+    row, found, later = await run_rollout(limits.set, caller, reference, body.limits())
+    told = [
+        {
+            "field": name,
+            "before": before,
+            "after": after,
+            "at_next_start": name in later,
+        }
+        for name, before, after, *_ in change_rows(found)
+    ]
+    job = {"id": row.job.id, "name": row.name, "state": row.job.state.kind}
+    return JSONResponse({"job": job, "changes": told, "revision": row.job.revision})
 
 
 @router.get("/jobs/{reference}/revisions")

@@ -222,7 +222,8 @@ class RolloutService:
         before = parse_revision(row.revision)
         if before.uid != after.uid:
             raise Refused(f"job {row.job.id}: belongs to {row.owner.name}; only they may change what it is")
-        after = after.model_copy(update={"sweep": before.sweep})
+        kept = {"code": before.code, "own": before.own} if request.submission.file_only else {}
+        after = after.model_copy(update={"sweep": before.sweep, **kept})
         predecessors.refuse_cycle(row.job.id, after, self.service.store)
         owner = self.service.submission.owner(caller).name
         predecessors.refuse_hopeless(request.submission, [after], owner, self.service.store)

@@ -249,7 +249,7 @@ class _JobResolver:
             Refused: the submitter's snapshots are too large together.
         """
         directory = made.code_directory()
-        if directory is None or self.refused:
+        if directory is None or self.refused or self.submission.file_only:
             return None
         if directory not in self._code_taken:
             try:

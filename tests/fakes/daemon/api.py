@@ -65,6 +65,7 @@ class FakeApi:
     def __init__(self, socket_path: Path) -> None:
         self.socket_path = socket_path
         self.jobs: dict[str, Json] = {}
+        self.limits: list[Json] = []
         self.logs: dict[tuple[str, int], bytes] = {}
         self.builds: dict[str, bytes] = {}
         self.cuts: dict[tuple[str, int], tuple[int, int]] = {}
@@ -246,6 +247,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 kept = self.api.decisions.get(self.api.find(ref)["id"], [])
                 found = [r for r in kept if attempt in {None, str(r["attempt"])}]
                 self._json({"decisions": found, "unreadable": self.api.unreadable})
+            case "POST", ["jobs", ref, "limits"]:
+                self._json({"job": self.api.find(ref), "changes": self.api.limits, "revision": 2})
             case "POST", ["jobs", ref, "signal" | "restart" | "hold" | "release" as verb]:
                 self.api.take_turn(verb)
                 begins = {"begins": f"from {body['from']}"} if verb == "restart" else {}

@@ -116,6 +116,8 @@ def test_new_code_is_applied_and_an_edited_job_file_beside_it_is_no_new_code(dae
         text.replace('"name": ', '"allow": ["changed_training"], "name": ')
     )
     changed = ("apply", str(daemon.root / "applied.yaml"), "--job", job_id)
+    alone = daemon.answer(*changed, "--file-only", "--dry-run", "--json")
+    assert [each["field"] for each in alone["changes"]] == ["allow"]
     assert "there is no checkpoint to resume from" in daemon.runner(*changed, code=3)
     assert "workload.code" in daemon.runner(*changed, "--at-next-start")
     daemon.runner("kill", job_id, "--signal", "KILL")

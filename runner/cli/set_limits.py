@@ -1,0 +1,92 @@
+"""``runner set``: other limits for jobs, without their files and their code being read again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from runner.cli.choice import for_each
+from runner.cli.console import complain, say, say_json
+from runner.cli.parameters import (
+    as_json,
+    check_text,
+    perhaps_a_sweep,
+    perhaps_jobs,
+    seconds,
+    time_ahead,
+)
+from runner.client.client import find_or_start
+
+NO_LIMIT: Final = "none"
+
+
+def _size(ctx: click.Context, param: click.Parameter, given: str | None) -> int | None:
+    """Return a size in bytes."""
+    from runner.base.units import parse_size
+
+    if given is None:
+        return None
+    try:
+        return parse_size(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+def _limit(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
+    """Return a duration in seconds; 0 for none."""
+    return 0.0 if given == NO_LIMIT else seconds(ctx, param, given)
+
+
+@click.command("set")
+@perhaps_jobs
+@perhaps_a_sweep
+@click.option("-p", "--priority", type=click.IntRange(0, 100), metavar="N", help="Priority, 0 to 100.")
+@click.option("--class", "priority_class", callback=check_text, metavar="NAME", help="The priority class.")
+@click.option(
+    "-t",
+    "--time",
+    "time_limit_s",
+    callback=_limit,
+    metavar="TIME",
+    help="Time limit, such as 2h30m; none: no limit.",
+)
+@click.option("--cpus", type=click.FloatRange(0.1, 1024), metavar="N", help="CPUs.")
+@click.option("--memory", callback=_size, metavar="SIZE", help="Memory, such as 8GiB.")
+@click.option(
+    "--not-before",
+    callback=time_ahead,
+    metavar="TIME",
+    help="Earliest start: 22:00 (the next one here), +2h, or 2030-01-31T18:00:00+01:00.",
+)
+@as_json
+def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401  the options
+    """Set the priority, the class, the start or the limits of jobs; their files and code stay as they are.
+
+    A job that waits has them at once. One that runs goes on: its time limit and its priority change at
+    once, the others with its next start. "runner apply" changes anything else.
+    """
+    body = {name: value for name, value in given.items() if value is not None}
+    if not body:
+        raise click.UsageError(
+            "nothing is set; give --priority, --class, --time, --cpus, --memory or --not-before"
+        )
+    client = find_or_start(complain)
+
+    def tell(answer: dict[str, Any]) -> None:
+        if as_json:
+            say_json(answer)
+            return
+        parts = [
+            f"{each['field']} {each['before']} → {each['after']}"
+            + (" at its next start" if each["at_next_start"] else "")
+            for each in answer["changes"]
+        ]
+        say(f"{answer['job']['name']}: {'; '.join(parts) or 'nothing differs'}")
+
+    def can_be_set(job: Any) -> bool:  # noqa: ANN401  a summary
+        return bool(job["state"] != "finished")
+
+    for_each(
+        client, jobs, sweep, lambda ref: client.act(ref, "limits", body), tell=tell, of_matrix=can_be_set
+    )

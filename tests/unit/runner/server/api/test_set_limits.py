@@ -1,0 +1,104 @@
+"""``runner set`` over a real daemon and store: what waits and what runs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.policy.adjustments import Overrides
+from runner.files.revision import parse_revision
+from tests.unit.runner.server.api.test_jobs import ME, error
+from tests.unit.runner.server.api.test_rollouts import Place
+
+JOB = "workload: {kind: program, command: [./train], code: code}\nresources: {cpus: 1, memory: 1GiB}\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Place]:
+    (tmp_path / "code").mkdir()
+    site = Place(tmp_path)
+    yield site
+    site.service.daemon.stop()
+
+
+def asked(site: Place, **limits: object) -> dict[str, Any]:
+    answer: dict[str, Any] = site.ask("POST", "/jobs/1/limits", limits).json()
+    assert "error" not in answer, answer
+    return answer
+
+
+def test_a_job_that_waits_has_other_limits_and_the_same_code(site: Place) -> None:
+    site.submit(JOB + "queue: {not_before: 2099-01-01T00:00:00Z}\n")
+    site.until("queued")
+    before = parse_revision(site.service.queries.find("1").revision)
+    (site.directory / "code").rmdir()  # neither the file nor the code is looked at again
+    answer = asked(
+        site, priority=90, memory=2 * 1024**3, time_limit_s=7200, not_before="2098-01-01T00:00:00Z"
+    )
+    told = {
+        each["field"]: (each["before"], each["after"], each["at_next_start"]) for each in answer["changes"]
+    }
+    assert told["resources.memory"] == ("1GiB", "2GiB", False)
+    assert told["priority"] == ("50", "90", False)
+    assert told["resources.time_limit"][:2] == ("-", "2h")
+    row = site.service.queries.find("1")
+    after = parse_revision(row.revision)
+    assert (row.priority, row.job.time_limit is not None, row.job.state.kind) == (90, True, "queued")
+    assert (after.code, after.lock, after.job.workload) == (before.code, before.lock, before.job.workload)
+    assert asked(site, time_limit_s=0)["changes"][0]["after"] == "-"
+    assert asked(site, priority=90)["changes"] == []
+    assert site.service.queries.find("1").job.revision == 3
+
+
+def test_a_job_that_runs_goes_on_with_its_adjustments_and_has_the_rest_at_its_next_start(site: Place) -> None:
+    site.submit(JOB)
+    site.until("running")
+    row = site.service.queries.current("1")
+    answer = asked(site, priority=7, memory=2 * 1024**3, time_limit_s=3600, priority_class="idle")
+    later = {each["field"]: each["at_next_start"] for each in answer["changes"]}
+    assert later == {
+        "priority": False,
+        "resources.memory": True,
+        "resources.time_limit": False,
+        "queue.priority_class": True,
+    }
+    now = site.service.queries.current("1")
+    assert (now.job.attempts, now.job.state.kind, now.priority) == (1, "running", 7)
+    assert getattr(now.job.state, "deadline", None) is not None
+    assert now.job.turned == row.job.turned == Overrides()
+    assert site.job()["next_start"] == [
+        "queue.priority_class normal → idle",
+        "resources.memory 1GiB → 2GiB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "fact"),
+    [
+        ({"memory": 1}, 422, "memory: must be from 64MiB"),
+        ({"memory": 2**45}, 403, "resources.memory: asks for 32TiB"),
+        ({"cpus": 1000}, 403, "resources.cpus: asks for 1000"),
+        ({"priority_class": "nobodys"}, 403, "nobodys"),
+        ({"not_before": "tomorrow"}, 422, "not_before: must be a time"),
+    ],
+)
+def test_what_a_submission_would_be_refused_for_changes_nothing(
+    site: Place, limits: dict[str, Any], status: int, fact: str
+) -> None:
+    site.submit(JOB + "queue: {not_before: 2099-01-01T00:00:00Z}\n")
+    site.until("queued")
+    found = error(site.ask("POST", "/jobs/1/limits", limits))
+    assert (found[0], fact in found[2]) == (status, True), found
+    assert site.service.queries.find("1").job.revision == 1
+    assert error(site.ask("POST", "/jobs/1/limits", {"priority": 1}, uid=ME + 1))[0] == 403
+
+
+def test_the_file_alone_is_applied_and_the_code_stays(site: Place) -> None:
+    site.submit(JOB + "queue: {not_before: 2099-01-01T00:00:00Z}\n")
+    site.until("queued")
+    before = parse_revision(site.service.queries.find("1").revision)
+    text = JOB + "labels: {a: b}\nqueue: {not_before: 2099-01-01T00:00:00Z}\n"
+    assert [each["field"] for each in site.apply(text, file_only=True, job="1")["changes"]] == ["labels.a"]
+    after = parse_revision(site.service.queries.find("1").revision)
+    assert (after.job.labels, after.code) == ({"a": "b"}, before.code)

@@ -24,6 +24,16 @@ class HostProcesses:
     engine_problem: str | None
     """Why no engine was taken; None: the settings ask for processes."""
 
+    closed: str | None = None
+    """The directory with the interpreter that the users of root's daemon cannot enter; None: none."""
+
+    def packages_problem(self) -> str | None:
+        """Return why a job could not use its packages, whose environment is one of that interpreter."""
+        if self.closed is None:
+            return None
+        fact = f"the job would not find them: {self.python} has them, and {self.closed} is closed to you"
+        return f"{fact}; the operator installs the runner with a Python outside of it (runner doctor)"
+
     def warnings(self) -> tuple[str, ...]:
         """Return that jobs run without containers, unless the settings say so themselves."""
         if self.engine_problem is None:

@@ -153,6 +153,7 @@ class HostFacts:
     inotify_watches: int | None = None
     inotify_instances: int | None = None
     clock_synchronized: bool | None = None
+    closed_python: str = ""  # the directory with the daemon's interpreter that users cannot enter
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +428,14 @@ def _host(host: HostFacts) -> Iterator[Finding]:
             Verdict.PROBLEM,
             f"{host.disk_path} is on a file system of type {host.remote_type}",
             "set RUNNER_STATE_DIR to a directory on a local disk; executor: slurm alone may have it there",
+        )
+    if host.closed_python:
+        yield Finding(
+            "interpreter",
+            Verdict.PROBLEM,
+            f"lies below {host.closed_python}, which the users of this daemon cannot enter:"
+            " jobs that are plain processes cannot have packages",
+            "install the runner with a Python outside of it, such as that of the distribution, in /opt",
         )
     if host.cgroup is None:
         yield Finding(

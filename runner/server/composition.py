@@ -37,6 +37,7 @@ from runner.base import privileges
 from runner.base.broadcast import ChangeBroadcast
 from runner.base.fair_executor import FairExecutor
 from runner.base.keyed_executor import KeyedExecutor
+from runner.base.reach import closed_interpreter
 from runner.control.context import Capacity, Context, SiteConfig
 from runner.control.controller import Controller
 from runner.core.devices.state import CleanupRules
@@ -222,7 +223,11 @@ def _pins_mounts(settings: Settings, executor: Executor) -> bool:
 def _host_processes(executor: Executor, engine_problem: str | None) -> HostProcesses | None:
     if executor.in_container:
         return None
-    return HostProcesses(sys.executable, lambda name: find_spec(name) is not None, engine_problem)
+    closed = closed_interpreter() if privileges.acts_for_root() else None
+    if closed is not None:
+        log.error("packages.refused", interpreter=sys.executable, closed=str(closed), advice="runner doctor")
+    has_module = lambda name: find_spec(name) is not None  # noqa: E731  (of this process)
+    return HostProcesses(sys.executable, has_module, engine_problem, None if closed is None else str(closed))
 
 
 def _batch_check(settings: Settings, executor: Executor) -> BatchCheck | None:

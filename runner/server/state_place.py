@@ -5,11 +5,9 @@ from pathlib import Path
 
 from runner.base.errors import UsageError
 from runner.base.file_systems import remote_type
+from runner.base.reach import closed_to_users
 from runner.client.autostart import local_place
 from runner.files.settings.model import Settings
-
-CLOSED_TO_OTHERS = 0o011
-"""Neither the group nor others may pass a directory without one of these bits."""
 
 
 def check_state_place(directory: Path, settings: Settings) -> None:
@@ -32,20 +30,8 @@ def check_state_place(directory: Path, settings: Settings) -> None:
             " and which containers may not be able to read; choose a directory on a local disk"
             f" (RUNNER_STATE_DIR), such as {local}"
         )
-    if settings.serves_all_users and (closed := _closed(directory)) is not None:
+    if settings.serves_all_users and (closed := closed_to_users(directory)) is not None:
         raise UsageError(
             f"{directory}: {closed} is closed to the users whose jobs run here; choose another state"
             f" directory (RUNNER_STATE_DIR), such as /var/lib/runner, or open it: chmod o+x {closed}"
         )
-
-
-def _closed(directory: Path) -> Path | None:
-    """Return the directory on the way that its owner alone may pass, or None."""
-    for each in (directory, *directory.parents):
-        try:
-            mode = each.stat().st_mode
-        except OSError:  # it is made later
-            continue
-        if not mode & CLOSED_TO_OTHERS:
-            return each
-    return None

@@ -34,6 +34,7 @@ from runner.files.job.image import is_reference
 from runner.files.job.model import JobFile, resolve_profile
 from runner.files.job.paths import PathCheck
 from runner.files.job.track import find_tracking_problems
+from runner.files.package_lock import locked_versions
 from runner.files.revision import (
     ArrayMembership,
     CodeReference,
@@ -280,6 +281,9 @@ class _JobResolver:
             resolver.package_locks, resolver.users, self.who, self._base, allowed, made.code_directory()
         )
         found = packages.resolve(job, made.accelerator, image, self.known_locks, trackers)
+        processes = resolver.host_processes
+        if processes and locked_versions(found.lock) and (problem := processes.packages_problem()):
+            raise FileError(job.origin.path, [job.origin.problem(("image", "requirements"), problem)])
         return {"lock": found.lock, "lock_request": found.digest, "own": found.own}
 
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:

@@ -276,7 +276,7 @@ def test_requirements_outside_of_the_code_are_sent(laptop: Laptop, project: Path
     text = (project / "job.yaml").read_text().replace("code: .", "code: src")
     (project / "wanting.yaml").write_text(f"{text}image: {{requirements: lists/mine.txt}}\n")
     said = laptop.run("submit", "wanting.yaml", cwd=project, code=2)
-    assert "lists/more.txt:2: -e .: a directory is not built" in said
+    assert "lists/more.txt:2: -e .: lists: has no pyproject.toml" in said
 
 
 def test_what_the_server_has_does_not_travel_again(laptop: Laptop, project: Path) -> None:

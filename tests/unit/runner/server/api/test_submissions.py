@@ -232,6 +232,14 @@ def test_a_built_in_workload_is_told_that_its_user_cannot_read_the_interpreter(
     assert "which cannot read /root/venv/bin/python; the operator installs" in warning
 
 
+def test_packages_that_a_job_would_not_find_are_refused() -> None:
+    processes = HostProcesses("/root/venv/bin/python", lambda _: True, None, "/root")
+    told = processes.packages_problem()
+    assert told is not None
+    assert "/root is closed to you; the operator installs the runner with a Python outside of it" in told
+    assert HostProcesses("/usr/bin/python3", lambda _: True, None).packages_problem() is None
+
+
 # --- matrices
 
 

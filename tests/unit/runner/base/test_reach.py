@@ -1,0 +1,31 @@
+"""Whether other users reach a file."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.base.reach import closed_interpreter, closed_to_users
+
+
+def test_a_directory_on_the_way_that_is_closed_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "python/bin").mkdir(parents=True)
+    home.chmod(0o700)
+    assert closed_to_users(home / "python/bin/python3") in {home, *tmp_path.parents, tmp_path}
+    assert closed_to_users(Path("/usr/bin")) is None
+
+
+def test_the_interpreter_behind_the_links_of_an_environment_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "root"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/python3.11").touch()
+    (home / "bin/python3.11").chmod(0o755)
+    home.chmod(0o700)
+    (tmp_path / "python").symlink_to(home / "bin/python3.11")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert closed_interpreter() == home
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")
+    assert closed_interpreter() is None

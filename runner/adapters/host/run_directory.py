@@ -31,6 +31,7 @@ from jobs.contract import (
     TraceSummary,
     checkpoint_name,
     dump,
+    open_directory,
     read_limited,
 )
 from runner.adapters.host import log_quota, terminal
@@ -644,10 +645,14 @@ class HostRunDirectory:
             raise Unavailable(f"{path}: {error.strerror}") from error
 
 
+_SYNCED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
 def _sync(*places: Path) -> None:
     """Write files and directories to the disk: a power cut takes the newest entries of others."""
     for place in places:
-        descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open_directory(place.parent) as parent:
+            descriptor = os.open(place.name, _SYNCED, dir_fd=parent)
         try:
             os.fsync(descriptor)
         finally:

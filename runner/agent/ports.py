@@ -11,6 +11,7 @@ from socket import socket
 from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from jobs.contract import AttemptSpec, Effective, Result, RunPaths, Status, TraceSummary
+from runner.core.accounting.curve_set import NewNumbers
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
     ProgramFiles,
@@ -114,6 +115,12 @@ class RunDirectory(Protocol):
 
     def trace(self, paths: RunPaths) -> TraceSummary | None:
         """Return the table of the trace that an attempt has recorded, or None if there is none."""
+
+    def read_numbers(self, paths: RunPaths, offset: int, pieces: int) -> NewNumbers | None:
+        """Return the numbers that an attempt has written beyond an offset, None if there are none.
+
+        So many pieces are read at most.  May raise Unavailable.
+        """
 
     def rates(self, paths: RunPaths) -> tuple[float, ...]:
         """Return the rates that an attempt has measured, in items per second, the latest last."""

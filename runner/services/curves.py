@@ -6,8 +6,7 @@ writes no such file has the numbers that its log tells, sampled, and once more w
 devices is sampled, too.
 """
 
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
@@ -18,7 +17,8 @@ import structlog
 from jobs.contract import Status
 from runner.base.errors import RunnerError, Unavailable
 from runner.base.threads import PeriodicThread
-from runner.core.accounting.curve import Curve, curve_of
+from runner.core.accounting.curve import Curve
+from runner.core.accounting.curve_set import CurveSet, parse_curves
 from runner.core.job.states import Running
 from runner.core.notification import ReportedCurve
 from runner.core.ports.store import JobRow
@@ -32,25 +32,17 @@ SAMPLE_S: Final = 5.0
 WRITE_S: Final = 60.0
 """Between two writes; a killed daemon loses so much of what is sampled, and nothing of what jobs wrote."""
 
-MOST_CURVES: Final = 64
-"""Names of one job of which curves are kept: the first ones."""
-
-MOST_NAME: Final = 100
-"""Characters of a name."""
-
-LATEST_S: Final = 253402300800.0
-"""Unix time of the end of the year 9999: later times are no dates."""
-
-MOST_STEPS: Final = 2**63
-
-PIECE_BYTES: Final = 1024**2
-"""How much of a file is read at once."""
+READ_AT_ONCE: Final = 1
+"""Pieces of a file in one question: its answer comes in a moment."""
 
 MOST_PIECES: Final = 16
 """Pieces that one look reads at most; the next look goes on there."""
 
 SAMPLED_PIECES: Final = 4
 """The same of all running jobs of one owner together, when nobody has asked for their curves."""
+
+LEFT_OUT_S: Final = 60.0
+"""For how long the jobs of an owner are not sampled whose files were not read in time."""
 
 HISTORY_S: Final = 86400.0
 """For how long the use of devices is kept."""
@@ -86,81 +78,6 @@ class KeptCurves(Protocol):
 
 
 @dataclass(slots=True)
-class CurveSet:
-    """The curves of one job, or of all devices."""
-
-    curves: dict[str, Curve] = field(default_factory=dict)
-    lineage: int = 0
-    attempt: int = 0
-    """The attempt whose file was read last."""
-    offset: int = 0
-    """Bytes of its file that have been read."""
-    has_file: bool = False
-    """Whether the attempt has written numbers itself."""
-    ended: int = 0
-    """The newest attempt that had ended when it was looked at."""
-
-    def add(self, name: str, at: float, step: int | None, value: float) -> None:
-        """Add a value of a name."""
-        name = name[:MOST_NAME]
-        if name not in self.curves:
-            if len(self.curves) >= MOST_CURVES:
-                return
-            self.curves[name] = Curve()
-        self.curves[name].add(at, step, value)
-
-    def json(self) -> dict[str, Any]:
-        """Return what is kept of it."""
-        return {
-            "lineage": self.lineage,
-            "attempt": self.attempt,
-            "offset": self.offset,
-            "has_file": self.has_file,
-            "ended": self.ended,
-            "curves": {
-                name: {"values_per_point": curve.values_per_point, "points": curve.rows()}
-                for name, curve in self.curves.items()
-            },
-        }
-
-
-def parse_curves(kept: Any) -> CurveSet:  # noqa: ANN401  JSON
-    """Return kept curves; those that cannot be read begin anew."""
-    try:
-        curves = {
-            str(name): curve_of(int(each["values_per_point"]), each["points"])
-            for name, each in kept["curves"].items()
-        }
-        return CurveSet(
-            curves,
-            int(kept["lineage"]),
-            int(kept["attempt"]),
-            int(kept["offset"]),
-            bool(kept["has_file"]),
-            int(kept.get("ended", 0)),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return CurveSet()
-
-
-def parse_line(raw: bytes) -> tuple[float, int, Mapping[str, float]] | None:
-    """Return the time, the step and the numbers of a line of ``metrics.jsonl``; None if it is not valid."""
-    try:
-        said = json.loads(raw)
-        at, step = float(said.pop("time")), int(said.pop("step"))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None
-    if not (0 <= at < LATEST_S and 0 <= step < MOST_STEPS):
-        return None
-    numbers = {str(name): float(value) for name, value in said.items() if _is_number(value)}
-    return at, step, numbers
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-@dataclass(slots=True)
 class CurveService:
     """Keeps the curves of all jobs of a daemon.
 
@@ -176,6 +93,7 @@ class CurveService:
     _rounds: int = 0
     _lock: Lock = field(default_factory=Lock)  # of the devices
     _owners: dict[int, Lock] = field(default_factory=dict)
+    _left_out: dict[int, float] = field(default_factory=dict)  # until when, by owner
 
     def thread(self) -> PeriodicThread:
         """Return the thread that looks at running jobs and devices; it is not started yet."""
@@ -223,17 +141,23 @@ class CurveService:
             self._sample_devices(now)
         for owner, rows in running.items():
             with self._unless_read(owner) as is_free:
-                for row in rows if is_free else ():
+                for row in rows:
+                    if not is_free or self.service.clock.monotonic() < self._left_out.get(owner, 0.0):
+                        break
                     self._sample(row, max(SAMPLED_PIECES // len(rows), 1), now)
         self._drop_ended({row.job.id for rows in running.values() for row in rows})
         self._write_sometimes()
 
     def _sample(self, row: JobRow, pieces: int, now: float) -> None:
-        with suppress(RunnerError, OSError):  # its directory may be going
+        try:
             curves = self._found(row)
             self._live[row.job.id] = row.owner.uid, curves
             self._read_reports(row, curves, pieces)
             self._sample_job(row, curves, now)
+        except Unavailable:  # files or workers of the owner do not answer: nobody waits for them again soon
+            self._left_out[row.owner.uid] = self.service.clock.monotonic() + LEFT_OUT_S
+        except (RunnerError, OSError):  # its directory may be going
+            return
 
     @contextmanager
     def _unless_read(self, owner: int) -> Iterator[bool]:
@@ -309,12 +233,12 @@ class CurveService:
                 break  # the rest of this file is read first, by the next look
             if number != curves.attempt:
                 curves.attempt, curves.offset, curves.has_file = number, 0, False
-            path = directory.paths(number, row.job.lineage).metrics
-            with suppress(OSError), directory.open(path) as file:
-                for piece in _pieces(file, curves, pieces):
-                    is_new, pieces = True, pieces - 1
-                    for line in piece.splitlines():
-                        _add_line(curves, line)
+            paths = directory.paths(number, row.job.lineage)
+            while pieces and (new := directory.read_numbers(paths, curves.offset, READ_AT_ONCE)) is not None:
+                if new.offset <= curves.offset:
+                    break  # a line that is not whole yet
+                is_new, pieces = True, pieces - READ_AT_ONCE
+                curves.take(new)
         return is_new
 
     def _read_end(self, row: JobRow, curves: CurveSet) -> bool:
@@ -390,28 +314,3 @@ def _sampled(status: Status, *, alone: bool) -> Iterator[tuple[str, float]]:
     if status.items_per_s is not None:
         yield "items_per_s", status.items_per_s
     yield from status.metrics.items()
-
-
-def _pieces(file: Any, curves: CurveSet, most: int) -> Iterator[bytes]:  # noqa: ANN401  an open file
-    """Yield what a file has beyond the offset, in pieces of whole lines."""
-    file.seek(curves.offset)
-    for _ in range(most):
-        piece = file.read(PIECE_BYTES)
-        end = piece.rfind(b"\n") + 1
-        if end == 0:
-            if len(piece) < PIECE_BYTES:
-                return  # a line that is not whole yet
-            end = len(piece)  # one that is longer than any line that counts
-        curves.offset += end
-        yield piece[:end]
-        file.seek(curves.offset)
-
-
-def _add_line(curves: CurveSet, raw: bytes) -> None:
-    said = parse_line(raw)
-    if said is None:
-        return
-    at, step, numbers = said
-    curves.has_file = True
-    for name, value in numbers.items():
-        curves.add(name, at, step, value)

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 from runner.adapters.host.checkpoints import WITHIN_S, Finding, LineageLook
 from runner.adapters.host.program_checkpoints import HOME, ProgramLineage, Seen
-from runner.adapters.host.user_checkpoints import OwnCheckpoints, UserCheckpoints
+from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
 from runner.adapters.host.workers import WorkerEnded
 from runner.base.errors import RunnerError, Unavailable, UsageError
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
@@ -49,9 +49,7 @@ def _unknown(error: Exception) -> SavedCheckpoints:
 class WorkOf(Protocol):
     """Access to what works with the rights of an owner."""
 
-    def checkpoints(
-        self, owner: Owner, check: Callable[[], None], within_s: float | None = None
-    ) -> UserCheckpoints:
+    def outputs(self, owner: Owner, check: Callable[[], None], within_s: float | None = None) -> UserOutputs:
         """Return it; ``within_s`` is for what takes so long, and what ``check`` raises ends the wait."""
 
     def open_as_owner(self, owner: Owner, path: Path) -> int:
@@ -61,11 +59,9 @@ class WorkOf(Protocol):
 class WorkHere:
     """Satisfies ``WorkOf`` with the rights of this process, where they are the owner's."""
 
-    def checkpoints(
-        self, owner: Owner, check: Callable[[], None], within_s: float | None = None
-    ) -> UserCheckpoints:
+    def outputs(self, owner: Owner, check: Callable[[], None], within_s: float | None = None) -> UserOutputs:
         del owner, within_s
-        return OwnCheckpoints(check)
+        return OwnOutputs(check)
 
     def open_as_owner(self, owner: Owner, path: Path) -> int:
         del owner
@@ -91,10 +87,10 @@ class CheckpointVerifier:
         if self._leaving.is_set():
             raise Unavailable("the daemon leaves; the next one verifies the checkpoints")
 
-    def of(self, owner: Owner, how: Verification = Verification.CONTENT) -> UserCheckpoints:
+    def of(self, owner: Owner, how: Verification = Verification.CONTENT) -> UserOutputs:
         """Return what looks at the checkpoints of an owner so thoroughly."""
         within_s = self.within_s if how is not Verification.KNOWN else None
-        return self.work.checkpoints(owner, self.check, within_s)
+        return self.work.outputs(owner, self.check, within_s)
 
     def saved(
         self, place: Path, lineage: int, owner: Owner, how: Verification, also: int | None = None
@@ -108,9 +104,7 @@ class CheckpointVerifier:
         """
         with self._lock:
             known = self._known.get(place, {})
-        work = self.work.checkpoints(
-            owner, self.check, self.within_s if how is Verification.CONTENT else None
-        )
+        work = self.work.outputs(owner, self.check, self.within_s if how is Verification.CONTENT else None)
         look = LineageLook(how, also, self.within_s, known)
         try:
             found = twice(lambda: work.look_at_lineage(lineage, look))

@@ -43,6 +43,7 @@ from runner.adapters.host.program_files import DIRECTORY, directory_at
 from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
 from runner.base.errors import Refused, Unavailable
+from runner.core.accounting.curve_set import NewNumbers
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
     ProgramFiles,
@@ -469,6 +470,21 @@ class HostRunDirectory:
         """Return the table of the trace that an attempt has recorded."""
         return self._report(paths.trace_summary, TraceSummary)
 
+    def read_numbers(self, paths: RunPaths, offset: int, pieces: int) -> NewNumbers | None:
+        """Return the numbers that an attempt has written beyond an offset, None if there are none.
+
+        Raises:
+            Unavailable: there is no answer.
+        """
+        try:
+            with self._files.open_file(paths.metrics) as file:
+                if os.fstat(file.fileno()).st_size <= offset:
+                    return None
+                work = self._verifier.of(self.owner, Verification.KNOWN)
+                return work.read_numbers(file.fileno(), offset, pieces)
+        except OSError:
+            return None
+
     def rates(self, paths: RunPaths) -> tuple[float, ...]:
         """Return the rates that an attempt has measured, in items per second, the latest last."""
         return tuple(_rates(self.tail(paths.metrics, METRICS_TAIL_BYTES)))
@@ -564,7 +580,7 @@ class HostRunDirectory:
             self._files.open_directory(paths.lineage_dir) as lineage,
             self._files.open_directory(target) as draft,
         ):
-            work = self._verifier.work.checkpoints(self.owner, check, self._verifier.within_s)
+            work = self._verifier.work.outputs(self.owner, check, self._verifier.within_s)
             work.copy_checkpoint(lineage, draft, checkpoint_name(step))
 
     def tail(self, path: Path, limit: int) -> bytes:

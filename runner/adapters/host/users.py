@@ -20,8 +20,8 @@ from runner.adapters.host.accounts import SubordinateIds, has_account
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.walk import LAST, WalkLimits
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
-from runner.adapters.host.user_checkpoints import OwnCheckpoints, UserCheckpoints
 from runner.adapters.host.user_files import OwnFiles, UserFiles
+from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
 from runner.adapters.host.workers import OneWorker, Spawner, WorkerEnded, Workers
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import Position, one_line
@@ -263,7 +263,7 @@ class HostUsers:
             OSError: the directory is not there.
             Unavailable: the process that reads it has ended.
         """
-        with self._open_directory(directory) as place:
+        with open_directory(directory) as place:  # which is no user's
             worker = self._workers.one(_as_user(owner), LONG_CPU_S, ANSWER_S)
             near = self._begin(worker, "user.archive", directory=place, name=name)
         return ArchiveStream(worker, *near, one_line(name))
@@ -289,22 +289,20 @@ class HostUsers:
         kept: tuple[str, ...] = answer()
         return kept
 
-    def checkpoints(
-        self, owner: Owner, check: Callable[[], None], within_s: float | None = None
-    ) -> UserCheckpoints:
+    def outputs(self, owner: Owner, check: Callable[[], None], within_s: float | None = None) -> UserOutputs:
         """Return what looks at the checkpoints of an owner, with their rights.
 
         ``within_s`` is for what takes so long, and ``check`` ends the wait by what it raises.
         """
         who = _as_user(owner)
         if not self._needs_other_rights(who):
-            return OwnCheckpoints(check)
+            return OwnOutputs(check)
         exchange = (
             partial(self._workers.exchange, who, TEXT_S)
             if within_s is None
             else partial(self._workers.exchange_alone, who, LONG_CPU_S, within_s + ANSWER_S, check)
         )
-        work: UserCheckpoints = _calls().proxy("user", exchange)
+        work: UserOutputs = _calls().proxy("user", exchange)
         return work
 
     def open_spawner(self) -> int:

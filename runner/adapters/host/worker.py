@@ -25,8 +25,8 @@ from images.errors import BuildFailed
 from images.packages.answer import FoundPackage, read_answer
 from jobs.contract import CheckpointInvalid, profiles_dir
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
-from runner.adapters.host.user_checkpoints import OwnCheckpoints, UserCheckpoints
 from runner.adapters.host.user_files import OwnFiles, UserFiles
+from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
 from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
@@ -63,7 +63,7 @@ NICENESS: Final = 5
 DESCRIPTORS: Final = 64
 
 
-class UserWork(UserFiles, UserCheckpoints, Protocol):
+class UserWork(UserFiles, UserOutputs, Protocol):
     """Operations of a worker for its user."""
 
     def read_jobs(
@@ -110,7 +110,7 @@ CALLS: Final = Calls(
 )
 
 
-class OwnWork(OwnFiles, OwnCheckpoints):
+class OwnWork(OwnFiles, OwnOutputs):
     """Satisfies ``UserWork`` with the rights of this process."""
 
     def read_jobs(
@@ -198,6 +198,10 @@ schedule: {cron: '0 3 * * *', timezone: Europe/Berlin}
 policy: default
 matrix: {values: {seed: [1, 2]}}
 """
+_UTF: Final = (f"utf-{bits}{order}" for bits in (16, 32) for order in ("", "-le", "-be"))
+_ENCODINGS: Final = ("unicode_escape", "idna", "utf-8-sig", *_UTF)
+"""Of texts, and of JSON, which tells its own by how it begins."""
+
 _WRONG: Final = b"workload: {kind: progam}\nseed: -1\n"
 
 
@@ -216,7 +220,7 @@ def warm_up() -> None:
     for text in (b"", b"\xff"):
         with suppress(UnicodeDecodeError):
             text.decode("utf-8-sig")
-    for name in ("unicode_escape", "idna", "utf-16"):
+    for name in _ENCODINGS:
         codecs.lookup(name)
     find_mistake(RequirementLine("tqdm>=4; python_version > '3'", 1))
     find_mistake(RequirementLine("tqdm 4", 1))

@@ -14,6 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 MOST_POINTS: Final = 1024
 """Points of a curve at most; a curve that is full has half of them afterwards."""
 
+MOST_VALUES: Final = 2**40
+"""Values of a point at most."""
+
 Row: TypeAlias = tuple[float, int | None, float, float, float, int]
 """A point as it is kept in a file: time, step, mean, least, largest, number of values."""
 
@@ -61,6 +64,22 @@ class Curve:
         self.points.append(new)
         if len(self.points) > MOST_POINTS:
             self._halve()
+
+    def add_points(self, rows: Sequence[Row]) -> None:
+        """Add points that stand for values which came later; one with no finite number is left out."""
+        for at, step, mean, low, high, values in rows[:MOST_POINTS]:
+            if values <= 1:
+                self.add(at, step, mean)
+                continue
+            if not all(map(math.isfinite, (at, mean, low, high))):
+                continue
+            if step is not None:
+                self._forget_from(step)
+            while self.values_per_point < min(values, MOST_VALUES):
+                self._halve()
+            self.points.append(Point(at, step, mean, low, high, values))
+            if len(self.points) > MOST_POINTS:
+                self._halve()
 
     def forget_before(self, at: float) -> None:
         """Remove the points that are older than a time."""

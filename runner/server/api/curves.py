@@ -7,11 +7,12 @@ from fastapi.responses import JSONResponse
 
 from runner.base.threads import PeriodicThread
 from runner.core.accounting.curve import Row
+from runner.core.accounting.curve_set import CurveSet
 from runner.server.api.deps import CallerDep, ServiceDep
 from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.services.accounts import AccountService
 from runner.services.context import Caller
-from runner.services.curves import CurveService, CurveSet
+from runner.services.curves import CurveService
 from runner.services.jobs import JobService
 
 router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)

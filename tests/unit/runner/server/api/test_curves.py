@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
 
+from runner.adapters.host import user_outputs
 from runner.adapters.host.curve_files import CurveFiles
+from runner.adapters.host.user_outputs import OwnOutputs
+from runner.core.accounting.curve_set import NewNumbers
 from runner.core.notification import ReportedCurve
 from runner.server.api import curves
 from runner.services import curves as module
@@ -184,15 +186,19 @@ class Busy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.ends = Event(), Event()
-        self.pieces, self.is_first = module._pieces, True
-        monkeypatch.setattr(module, "_pieces", self)
+        self.read, self.is_first = OwnOutputs.read_numbers, True
 
-    def __call__(self, file: BytesIO, kept: module.CurveSet, most: int) -> Iterator[bytes]:
+        def read(outputs: OwnOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
+            return self._read(outputs, file, offset, pieces)
+
+        monkeypatch.setattr(OwnOutputs, "read_numbers", read)
+
+    def _read(self, outputs: OwnOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
         if self.is_first:
             self.is_first = False
             self.began.set()
             assert self.ends.wait(patience(30))
-        return self.pieces(file, kept, most)
+        return self.read(outputs, file, offset, pieces)
 
 
 def test_nobody_waits_for_the_numbers_of_another(place: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +231,7 @@ def test_a_look_at_running_jobs_reads_a_part_and_the_next_goes_on(
 ) -> None:
     place.submit(JOB)
     place.until("running")
-    monkeypatch.setattr(module, "PIECE_BYTES", 200)
+    monkeypatch.setattr(user_outputs, "PIECE_BYTES", 200)
     place.writes(*range(100))
     place.curves.sample()
     read = place.curves._live["1"][1].offset

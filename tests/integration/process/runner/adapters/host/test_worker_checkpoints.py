@@ -219,3 +219,27 @@ def test_a_worker_that_is_killed_in_the_middle_is_one_line(
         assert found.unverified == ("checkpoints: the process that reads it as nobody has ended",)
         assert not found.complete
     assert directory.saved(paths).steps == (1,)
+
+
+@pytest.mark.parametrize("name", ["fifo", "link", "directory", "sparse"])
+def test_hostile_numbers_are_no_numbers(directory: HostRunDirectory, name: str) -> None:
+    paths = directory.paths(1, 1)
+    paths.attempt_dir.mkdir(parents=True)
+    paths.metrics.touch()
+    given(paths.attempt_dir)
+    HOSTILE[name](paths.attempt_dir)
+    found = directory.read_numbers(paths, 0, 1)
+    assert found is None or found.curves == {}
+
+
+def test_numbers_of_a_user_come_back_as_points(directory: HostRunDirectory) -> None:
+    paths = directory.paths(1, 1)
+    paths.attempt_dir.mkdir(parents=True)
+    paths.metrics.write_text("".join(f'{{"time": {n}, "step": {n}, "loss": 1}}\n' for n in range(3000)))
+    given(paths.attempt_dir)
+    found = directory.read_numbers(paths, 0, 1)
+    assert found is not None
+    assert found.offset == paths.metrics.stat().st_size
+    assert sum(row[5] for row in found.curves["loss"]) == 3000
+    assert len(found.curves["loss"]) <= 1024
+    assert directory.read_numbers(paths, found.offset, 1) is None

@@ -667,7 +667,7 @@ READ_HERE: Final = {
         "room_to_save",
         "weights",
     ),  # by a worker of the owner
-    *("program_saved", "choose_program_checkpoint"),  # the same
+    *("program_saved", "choose_program_checkpoint", "read_numbers"),  # the same
 }
 """Methods of a run directory that need no right of their own in a daemon that has given up root."""
 

@@ -1,8 +1,8 @@
-"""Calls of a worker about the checkpoints of its user, with the rights of the process that it runs in."""
+"""Calls of a worker about what jobs of its user have written, with the rights of its process."""
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -13,7 +13,11 @@ from runner.adapters.host.checkpoints import LineageLook, LineageReader, LookedA
 from runner.adapters.host.program_checkpoints import ProgramLineage, ProgramPlaces, ProgramReader, Seen
 from runner.adapters.rpc.calls import Descriptor
 from runner.base.errors import Unavailable
+from runner.core.accounting.curve_set import CurveSet, NewNumbers
 from runner.core.ports.checkpoints import ProgramCheckpoint, RoomToSave, SavedCheckpoints, Verification
+
+PIECE_BYTES: Final = 1024**2
+"""Bytes of a file of numbers that are read at once."""
 
 MOST_FILES: Final = 1000
 """Files of a checkpoint whose sizes are added up."""
@@ -22,14 +26,17 @@ SECTOR_BYTES: Final = 512
 """The unit of ``st_blocks``, whatever the file system's is."""
 
 
-class UserCheckpoints(Protocol):
-    """Checkpoints of a user, in directories that the daemon has opened."""
+class UserOutputs(Protocol):
+    """Outputs of a user's jobs, in files and directories that the daemon has opened."""
 
     def look_at_lineage(self, lineage: Descriptor, look: LineageLook) -> LookedAt:
         """Return the checkpoints of a lineage; may raise Unavailable."""
 
     def copy_checkpoint(self, lineage: Descriptor, target: Descriptor, name: str) -> None:
         """Copy a checkpoint into a directory; may raise CheckpointInvalid, OSError, Unavailable."""
+
+    def read_numbers(self, file: Descriptor, offset: int, pieces: int) -> NewNumbers:
+        """Return what a file of numbers has beyond an offset, in so many pieces; may raise OSError."""
 
     def room_to_save(self, lineage: Descriptor) -> RoomToSave:
         """Return what is left for a checkpoint, and what the newest one takes; may raise OSError."""
@@ -62,8 +69,8 @@ def go_on() -> None:
     """Let work go on."""
 
 
-class OwnCheckpoints:
-    """Satisfies ``UserCheckpoints``; ``check`` is called now and then, and raises what ends the work."""
+class OwnOutputs:
+    """Satisfies ``UserOutputs``; ``check`` is called now and then, and raises what ends the work."""
 
     def __init__(self, check: Callable[[], None] = go_on) -> None:
         self._check = check
@@ -74,6 +81,13 @@ class OwnCheckpoints:
     def copy_checkpoint(self, lineage: int, target: int, name: str) -> None:
         with opened_checkpoint(lineage, name) as source:
             copy_checkpoint(source, Path(f"/proc/self/fd/{target}") / name, self._check)
+
+    def read_numbers(self, file: int, offset: int, pieces: int) -> NewNumbers:
+        found = CurveSet(offset=offset)
+        for piece in _pieces(file, found, pieces):
+            for line in piece.splitlines():
+                found.add_line(line)
+        return found.numbers()
 
     def room_to_save(self, lineage: int) -> RoomToSave:
         file_system = os.fstatvfs(lineage)
@@ -107,6 +121,19 @@ class OwnCheckpoints:
                 raise Unavailable(f"checkpoints: not copied within {asked.within_s:g} s")
 
         return ProgramReader(ProgramPlaces(base, kept, lineage), asked, check)
+
+
+def _pieces(file: int, read: CurveSet, most: int) -> Iterator[bytes]:
+    """Yield what a file has beyond the offset, in pieces of whole lines."""
+    for _ in range(most):
+        piece = os.pread(file, PIECE_BYTES, read.offset)
+        end = piece.rfind(b"\n") + 1
+        if end == 0:
+            if len(piece) < PIECE_BYTES:
+                return  # a line that is not whole yet
+            end = len(piece)  # one that is longer than any line that counts
+        read.offset += end
+        yield piece[:end]
 
 
 def _size_of(parent: int, name: str) -> int:

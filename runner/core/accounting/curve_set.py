@@ -1,0 +1,132 @@
+"""The curves of one job or of all devices, and the lines of numbers that they are made of."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from runner.core.accounting.curve import Curve, Row, curve_of
+
+MOST_CURVES: Final = 64
+"""Names of one job of which curves are kept: the first ones."""
+
+MOST_NAME: Final = 100
+"""Characters of a name."""
+
+LATEST_S: Final = 253402300800.0
+"""Unix time of the end of the year 9999: later times are no dates."""
+
+MOST_STEPS: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class NewNumbers:
+    """Numbers that a file has gained since the last look, in a bounded number of points."""
+
+    offset: int
+    """Bytes of the file that have been read by now."""
+    has_any: bool
+    curves: Mapping[str, tuple[Row, ...]]
+
+
+@dataclass(slots=True)
+class CurveSet:
+    """The curves of one job, or of all devices."""
+
+    curves: dict[str, Curve] = field(default_factory=dict)
+    lineage: int = 0
+    attempt: int = 0
+    """The attempt whose file was read last."""
+    offset: int = 0
+    """Bytes of its file that have been read."""
+    has_file: bool = False
+    """Whether the attempt has written numbers itself."""
+    ended: int = 0
+    """The newest attempt that had ended when it was looked at."""
+
+    def add(self, name: str, at: float, step: int | None, value: float) -> None:
+        """Add a value of a name."""
+        curve = self._of(name[:MOST_NAME])
+        if curve is not None:
+            curve.add(at, step, value)
+
+    def add_line(self, raw: bytes) -> None:
+        """Add the numbers of a line of ``metrics.jsonl``; one that is not valid is left out."""
+        said = parse_line(raw)
+        if said is None:
+            return
+        at, step, numbers = said
+        self.has_file = True
+        for name, value in numbers.items():
+            self.add(name, at, step, value)
+
+    def take(self, new: NewNumbers) -> None:
+        """Add what a file has gained."""
+        self.offset, self.has_file = new.offset, self.has_file or new.has_any
+        for name, rows in new.curves.items():
+            curve = self._of(name[:MOST_NAME])
+            if curve is not None:
+                curve.add_points(rows)
+
+    def numbers(self) -> NewNumbers:
+        """Return all of it as what another set takes."""
+        return NewNumbers(
+            self.offset, self.has_file, {name: tuple(each.rows()) for name, each in self.curves.items()}
+        )
+
+    def _of(self, name: str) -> Curve | None:
+        if name not in self.curves:
+            if len(self.curves) >= MOST_CURVES:
+                return None
+            self.curves[name] = Curve()
+        return self.curves[name]
+
+    def json(self) -> dict[str, Any]:
+        """Return what is kept of it."""
+        return {
+            "lineage": self.lineage,
+            "attempt": self.attempt,
+            "offset": self.offset,
+            "has_file": self.has_file,
+            "ended": self.ended,
+            "curves": {
+                name: {"values_per_point": curve.values_per_point, "points": curve.rows()}
+                for name, curve in self.curves.items()
+            },
+        }
+
+
+def parse_curves(kept: Any) -> CurveSet:  # noqa: ANN401  JSON
+    """Return kept curves; those that cannot be read begin anew."""
+    try:
+        curves = {
+            str(name): curve_of(int(each["values_per_point"]), each["points"])
+            for name, each in kept["curves"].items()
+        }
+        return CurveSet(
+            curves,
+            int(kept["lineage"]),
+            int(kept["attempt"]),
+            int(kept["offset"]),
+            bool(kept["has_file"]),
+            int(kept.get("ended", 0)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return CurveSet()
+
+
+def parse_line(raw: bytes) -> tuple[float, int, Mapping[str, float]] | None:
+    """Return the time, the step and the numbers of a line of ``metrics.jsonl``; None if it is not valid."""
+    try:
+        said = json.loads(raw.decode())
+        at, step = float(said.pop("time")), int(said.pop("step"))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+    if not (0 <= at < LATEST_S and 0 <= step < MOST_STEPS):
+        return None
+    numbers = {str(name): float(value) for name, value in said.items() if _is_number(value)}
+    return at, step, numbers
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -1,0 +1,98 @@
+"""Lines of ``metrics.jsonl`` and kept curves, as a job or a damaged disk may leave them."""
+
+import json
+
+import pytest
+
+from runner.core.accounting.curve import MOST_POINTS, Curve
+from runner.core.accounting.curve_set import MOST_CURVES, CurveSet, NewNumbers, parse_curves, parse_line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"[]",
+        b"7",
+        b'{"step": 1}',
+        b'{"time": 1, "step": -1}',
+        b'{"time": "NaN", "step": 1}',
+        b'{"time": 1, "step": 1' + b"[" * 100_000,
+        b"\xff",
+        b'{"time": 1e999, "step": 1}',
+        b'{"time": 1e300, "step": 1}',
+        b'{"time": -1, "step": 1}',
+        b'{"time": 1, "step": 1' + b"0" * 400 + b"}",
+    ],
+)
+def test_a_line_that_is_not_valid_is_left_out(line: bytes) -> None:
+    assert parse_line(line) is None
+
+
+def test_a_line_gives_its_numbers_alone() -> None:
+    line = json.dumps(
+        {"time": 5, "step": 3, "loss": 0.5, "name": "x", "done": True, "items": 4, "huge": 10**400}
+    )
+    assert parse_line(line.encode()) == (5.0, 3, {"loss": 0.5, "items": 4.0})
+
+
+def test_no_more_names_are_kept_than_the_limit() -> None:
+    curves = CurveSet()
+    for number in range(MOST_CURVES + 10):
+        curves.add(f"name {number}" + "x" * 1000, 1.0, 1, 1.0)
+    assert len(curves.curves) == MOST_CURVES
+    assert max(map(len, curves.curves)) == 100
+
+
+def test_lines_are_added_and_kept() -> None:
+    curves = CurveSet()
+    for step in range(3):
+        curves.add_line(b'{"time": %d, "step": %d, "loss": 1}' % (step, step))
+    curves.add_line(b"[]")
+    assert [point.step for point in curves.curves["loss"].points] == [0, 1, 2]
+    assert curves.has_file
+    assert parse_curves(json.loads(json.dumps(curves.json()))) == curves
+
+
+def test_what_a_file_has_gained_is_taken_as_if_it_had_been_read_here() -> None:
+    whole, taken = CurveSet(), CurveSet()
+    for first in range(0, 100, 10):
+        part = CurveSet(offset=first)
+        for step in range(first, first + 10):
+            for each in (whole, part):
+                each.add_line(b'{"time": %d, "step": %d, "loss": %d}' % (step, step, step % 7))
+        taken.take(part.numbers())
+    assert taken.curves == whole.curves
+    assert taken.has_file
+
+
+def test_more_than_fits_is_taken_in_points_that_stand_for_several_values() -> None:
+    taken, most = CurveSet(), 0
+    for first in range(0, 20_000, 5000):
+        part = CurveSet()
+        for step in range(first, first + 5000):
+            part.add("loss", float(step), step, float(step))
+            part.add("use", float(step), None, 1.0)
+        taken.take(part.numbers())
+    for curve in taken.curves.values():
+        assert sum(point.values for point in curve.points) == 20_000
+        most = max(most, len(curve.points))
+    assert most <= MOST_POINTS
+    assert (taken.curves["loss"].points[0].low, taken.curves["loss"].points[-1].high) == (0.0, 19_999.0)
+
+
+def test_what_is_taken_is_bounded_and_finite() -> None:
+    curves = CurveSet()
+    many = {f"n{n}": ((1.0, 1, 1.0, 1.0, 1.0, 1),) for n in range(MOST_CURVES + 9)}
+    curves.take(NewNumbers(1, has_any=False, curves=many))
+    assert len(curves.curves) == MOST_CURVES
+    curve = Curve()
+    curve.add_points(((1.0, None, float("nan"), 1.0, 1.0, 2), (1.0, 1, float("inf"), 1.0, 1.0, 1)))
+    assert curve.points == []
+    curve.add_points(((1.0, None, 1.0, 1.0, 1.0, 1),) * (MOST_POINTS + 9))
+    assert sum(point.values for point in curve.points) == MOST_POINTS
+
+
+@pytest.mark.parametrize("kept", [None, 7, {}, {"curves": []}, {"curves": {"loss": {"points": [[1]]}}}])
+def test_kept_curves_that_cannot_be_read_begin_anew(kept: object) -> None:
+    assert parse_curves(kept) == CurveSet()

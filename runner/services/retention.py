@@ -5,13 +5,14 @@ has ended a moment ago, whatever the limits.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 import structlog
 
+from runner.base.errors import Refused
 from runner.base.threads import PeriodicThread
 from runner.base.units import format_duration, format_size
 from runner.core.job.states import Finished
@@ -19,6 +20,7 @@ from runner.core.ports.disk_use import MeasuredDirectories
 from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
 from runner.files.settings.retention import RetentionSettings
+from runner.services.context import Caller
 from runner.services.jobs import JobService
 
 log = structlog.get_logger()
@@ -122,10 +124,43 @@ class RetentionService:
         """
         self.directories.sweep()
         removals = self.pending()
+        self.remove(removals)
+        return removals
+
+    def own(self, caller: Caller, references: Sequence[str], older: timedelta) -> list[Removal]:
+        """Return what a user may remove: the directories of named jobs, or of all their own that have ended.
+
+        Raises:
+            NotFound: there is no such job.
+            Refused: a named job belongs to another user, has not ended, or is needed.
+        """
+        service, needed, now = self.service, self._needed(), self.service.clock.now()
+        there = frozenset(self.directories.ids())
+        if not references:
+            name, uid = service.user(caller).name, caller.uid
+            found = [run for job_id in there - needed if (run := self._ended(job_id, self.directories.size))]
+            mine = [run for run in found if run.owner == name and self._submitter(run.job_id) == uid]
+            old = [run for run in mine if now - run.ended >= older]
+            return [Removal(run, "you asked for it") for run in sorted(old, key=lambda run: run.ended)]
+        rows = [service.queries.readable(caller, reference) for reference in references]
+        for row in rows:
+            if not _has_ended(row):
+                raise Refused(f"job {row.job.id}: has not ended; runner cancel ends it; nothing was removed")
+            if row.job.id in needed:
+                raise Refused(f"job {row.job.id}: another job begins with its weights; nothing was removed")
+        ids = dict.fromkeys(row.job.id for row in rows if row.job.id in there)
+        runs = [run for job_id in ids if (run := self._ended(job_id, self.directories.size))]
+        return [Removal(run, "you asked for it") for run in runs]
+
+    def remove(self, removals: Iterable[Removal]) -> None:
+        """Remove directories; may raise Unavailable, and those before are gone then."""
         for each in removals:
             self.directories.remove(each.run.job_id)
             log.info("run_directory.removed", job_id=each.run.job_id, owner=each.run.owner, why=each.why)
-        return removals
+
+    def _submitter(self, job_id: str) -> int | None:
+        row = self.service.store.find(job_id)
+        return None if row is None else parse_revision(row.revision).uid
 
     def _needed(self) -> frozenset[str]:
         """Return the jobs with whose weights others begin that have not ended."""

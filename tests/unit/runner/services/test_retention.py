@@ -1,5 +1,6 @@
 """Run directories that the limits do not allow to stay."""
 
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.files.settings.model import Settings
 from runner.files.settings.retention import RetentionSettings
+from runner.server.api.retention import attach
 from runner.services import retention
 from runner.services.retention import EndedRun, RetentionService, choose
-from tests.unit.runner.server.api.test_jobs import Site, wait_until
+from tests.unit.runner.server.api.test_jobs import ME, Site, wait_until
 
 NOW = datetime(2030, 1, 10, tzinfo=UTC)
 
@@ -106,3 +108,48 @@ def test_a_job_keeps_its_weights_until_those_that_begin_with_them_have_ended(
         site.ask("POST", f"/jobs/{job_id}/cancel", {})
         site.until("finished", job_id)
     assert base in [removal.run.job_id for removal in service.pending()]
+
+
+# --- one's own
+
+
+def pruned(site: Site, uid: int = ME, **body: object) -> tuple[int, list[str]]:
+    answer = site.ask("POST", "/prune", body, uid)
+    found = answer.json()
+    return answer.status_code, [each["job"] for each in found.get("removed", ())]
+
+
+@pytest.fixture
+def pruning(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    def removed(directories: HostRunDirectories, job_id: str) -> None:
+        shutil.rmtree(directories.jobs / job_id)
+
+    monkeypatch.setattr(HostRunDirectories, "remove", removed)  # else by another program
+    attach(site.app, RetentionService(site.service, HostRunDirectories(site.directory / "jobs")))
+    for name in ("one", "two"):
+        job_id = submitted(site, BASE, name)
+        site.until("running", job_id)
+        site.ask("POST", f"/jobs/{job_id}/cancel", {})
+        site.until("finished", job_id)
+    return site
+
+
+def test_users_remove_the_files_of_their_own_ended_jobs(pruning: Site) -> None:
+    runs = submitted(pruning, BASE, "runs")
+    pruning.until("running", runs)
+    wait_until(lambda: pruned(pruning, mine=True, dry_run=True) == (200, ["1", "2"]) or None)
+    assert pruned(pruning, mine=True, older_s=9999) == (200, [])
+    assert pruned(pruning, jobs=["two"]) == (200, ["2"])
+    assert pruned(pruning, mine=True) == (200, ["1"])
+    assert sorted(path.name for path in (pruning.directory / "jobs").iterdir()) == [runs]
+    assert pruning.job("one")["outcome"] == "cancelled"
+
+
+def test_nobody_removes_what_is_not_theirs_or_still_runs(pruning: Site) -> None:
+    runs = submitted(pruning, BASE, "runs")
+    pruning.until("running", runs)
+    assert pruned(pruning, jobs=[runs])[0] == 403
+    assert pruned(pruning, uid=ME + 1, jobs=["1"])[0] == 403
+    assert pruned(pruning, uid=ME + 1, mine=True) == (200, [])
+    assert pruned(pruning, uid=ME + 1)[0] == 403
+    assert (pruning.directory / "jobs" / "1").exists()

@@ -34,7 +34,8 @@ COUNTS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
 MEANINGS: Final = MappingProxyType(
     {
         "built": "it is a part of the runner, and the named test fails without it",
-        "measured": "the named figure was measured here; the file holds every single measurement",
+        "measured": "the named figure was measured here, with equal threads and every switch in force in"
+        " which the arms differ; the file holds every single measurement",
         "answered": "it is not a part of the runner, and the note says why",
     }
 )
@@ -129,7 +130,7 @@ def problems(item: Item, root: Path = ROOT) -> Iterator[str]:
     for place in item.where:
         yield from _place_problem(place, root)
     for test in item.test:
-        yield from _test_problem(test, root)
+        yield from problems_of_test(test, root)
     if item.test and all(test.startswith(DEVICE_TESTS) for test in item.test):
         yield f"all of its tests are skipped without a device: {', '.join(item.test)}"
     named = _FILE.findall(item.figure)
@@ -139,6 +140,10 @@ def problems(item: Item, root: Path = ROOT) -> Iterator[str]:
     yield from (f"there is no file {file}" for file in missing)
     if named and not missing:
         yield from _figure_problem(item.figure, named, root)
+    for text in () if missing else (item.figure, item.note):
+        for file in _FILE.findall(text):
+            if file.endswith(".json"):
+                yield from (f"{file}: {fact}" for fact in unequal_arms(text, root / file))
 
 
 def _figure_problem(figure: str, named: Iterable[str], root: Path) -> Iterator[str]:
@@ -148,6 +153,35 @@ def _figure_problem(figure: str, named: Iterable[str], root: Path) -> Iterator[s
         value, digits = float(number.replace(",", "")), len(number.partition(".")[2])
         if not any(abs(found - value) <= 0.5000001 * 10**-digits for found in measured):
             yield f"{number} of figure {figure!r} was not measured"
+
+
+def unequal_arms(figure: str, path: Path) -> Iterator[str]:
+    """Yield why the arms of a measurement that a figure quotes cannot be compared with each other.
+
+    They have other numbers of threads, or one of them did not run with the switches in which they differ.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    arms = content.get("arms", []) if isinstance(content, dict) else []
+    quoted = [arm for arm in arms if "effective" in arm and f"{arm['items_per_s']:,.0f} (" in figure]
+    if len({arm["effective"]["threads"] for arm in quoted}) > 1:
+        told = ", ".join(f"{arm['name']} {arm['effective']['threads']}" for arm in quoted)
+        yield f"arms with other numbers of threads are compared: {told}"
+    switches = [arm["effective"]["switches"] for arm in quoted]
+    names = set[str]().union(*switches)
+    for name in sorted(names):
+        asked = {found.get(name, {}).get("requested") for found in switches}
+        if len(asked) < 2:
+            continue
+        for arm, found in zip(quoted, switches, strict=True):
+            if name in found and not _as_requested(found[name]):
+                got, wanted = found[name]["applied"], found[name]["requested"]
+                yield f"{arm['name']}: {name} was {got} and not {wanted}, in which the arms should differ"
+
+
+def _as_requested(switch: Mapping[str, str | None]) -> bool:
+    """Return whether a switch was in force, or came to a value as it was left to."""
+    applied, requested = switch.get("applied"), switch.get("requested")
+    return applied in {None, requested} or requested in {"auto", "null"}
 
 
 @cache
@@ -184,7 +218,8 @@ def _place_problem(place: str, root: Path) -> Iterator[str]:
         yield f"{file} has no heading #{anchor}"
 
 
-def _test_problem(test: str, root: Path) -> Iterator[str]:
+def problems_of_test(test: str, root: Path = ROOT) -> Iterator[str]:
+    """Yield why a test is not there."""
     file, separator, name = test.partition("::")
     path = root / file
     if not separator or not name.startswith("test"):

@@ -8,9 +8,10 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
-from jobs.contract import SWITCHES, Profile
+from jobs.contract import SWITCHES, AttemptSpec, Profile
 from runner.files.profiles.conflicts import find_switch_conflicts, find_unused_switches
 from runner.files.profiles.load import ProfileSetting
 from scripts.gpu_report.context import CannotMeasureHere, Context, against_target
@@ -88,14 +89,21 @@ def _workload(context: Context, kind: str, until: float) -> Iterator[Finding]:
     profiles = arms_of(context, kind)
     specs = {name: context.spec(plan, profile) for name, profile in profiles.items()}
     ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())
-    with started(specs, context.folder(f"fast-{kind}"), ready_until) as arms:
+    rows = rows_of(specs, context.folder(f"fast-{kind}"), ready_until, until)
+    yield _promise(context, kind, rows)
+    yield measured(f"{kind}, arm by arm", _summary(kind, rows), rows=rows)
+
+
+def rows_of(
+    specs: Mapping[str, AttemptSpec], folder: Path, ready_until: float, until: float
+) -> list[dict[str, Any]]:
+    """Return the measurements of arms that run in turns, those of the first being the base."""
+    with started(specs, folder, ready_until) as arms:
         there = working(arms)
         for arm in there:
             _guarded(arm, until, _equal)
         _rounds([arm for arm in there if not arm.failure], until)
-        rows = [_row(arm, there[0]) for arm in arms]
-    yield _promise(context, kind, rows)
-    yield measured(f"{kind}, arm by arm", _summary(kind, rows), rows=rows)
+        return [_row(arm, there[0]) for arm in arms]
 
 
 def arms_of(context: Context, kind: str) -> dict[str, Profile]:

@@ -19,6 +19,7 @@ from scripts.gpu_report.context import CannotMeasureHere, Context, PartFunction
 from scripts.gpu_report.report import REHEARSED, Finding, not_run
 
 ORDER: Final = (
+    "sources",
     "exact",
     "near_limit",
     "fast",
@@ -32,6 +33,7 @@ ORDER: Final = (
 """The parts, most valuable first."""
 
 LIMITS_S: Final[Mapping[str, float]] = {
+    "sources": 360,
     "exact": 240,
     "near_limit": 420,
     "fast": 570,

@@ -1,0 +1,150 @@
+"""The headlines of the five source documents, before and after, at the sizes of their models.
+
+The arms of a source run in turns on one device with equal threads, and each first trains the same steps from
+the same weights.  Data are made up.  A row says what fell back; an arm in which a switch that should differ
+did not is not compared.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jobs.contract import Profile
+from scripts.gpu_report.context import CannotMeasureHere, Context
+from scripts.gpu_report.data import plan_of
+from scripts.gpu_report.fast import EQUAL_STEPS, START_SHARE, rows_of
+from scripts.gpu_report.report import Finding, measured, not_run
+
+TITLE: Final = "the headlines of the five sources"
+
+THREADS: Final = 4
+"""Of every arm: loader processes take no thread from the training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A promise: the plan, and the arms as a profile and its changes, the state before first."""
+
+    kind: str
+    plan: Mapping[str, Any]
+    arms: Mapping[str, tuple[str, Mapping[str, Any]]]
+    tiny: Mapping[str, Any]
+
+
+HEADLINES: Final[Mapping[str, Headline]] = {
+    "MobilePoser, joints, 8,192 windows a step": Headline(
+        "imu_stream",
+        {
+            "data": "synthetic-imu", "module": "joints", "synthetic_sequences": 400, "window": 125,
+            "batch_size": 8192, "hidden": 256, "layers": 2, "bidirectional": True, "eval_batches": 1,
+        },
+        {
+            "before: 64 x 128": ("mobileposer-before", {}),
+            "8 x 1,024": ("mobileposer-after", {"micro_batch": 1024}),
+            "after: 16 x 512": ("mobileposer-after", {}),
+        },
+        {"window": 20, "synthetic_sequences": 12, "batch_size": 16, "hidden": 8, "layers": 1},
+    ),
+    "gogooku3, a panel of 16 x 256 stocks a step": Headline(
+        "graph_forecast",
+        {
+            "data": "synthetic-panel", "synthetic_assets": 512, "synthetic_days": 500, "window": 20,
+            "panel": {
+                "features": ["returns_1d", "signal_*", "noise_*"], "target": "target_{horizon}d",
+                "nodes": 256, "split": "2021-08-02", "embargo": 20,
+            },
+            "horizons": (1, 5, 10, 20), "neighbours": 10, "loss": "quantile", "variable_selection": True,
+            "hidden": 256, "heads": 4, "layers": 2, "batch_size": 16, "eval_batches": 8,
+        },
+        {
+            "before": ("gogooku3-before", {}),
+            "after": ("gogooku3-after", {}),
+            "after, no cache": ("gogooku3-after", {"graph_cache": "off"}),
+            "after, no bf16": ("gogooku3-after", {"precision": "tf32"}),
+            "after, not compiled": ("gogooku3-after", {"compile": "off"}),
+        },
+        {"synthetic_assets": 16, "hidden": 8, "heads": 2, "layers": 1, "batch_size": 2, "eval_batches": 1,
+         "panel": {"features": ["returns_1d", "signal_*"], "target": "target_{horizon}d", "nodes": 8,
+                   "split": "2021-08-02", "embargo": 20}},
+    ),
+    "gogo2, annotations, 46.5 M parameters": Headline(
+        "resident_transformer",
+        {
+            "data": "synthetic-annotations", "synthetic_annotations": 400, "batch_size": 16, "pool": 10,
+            "annotations": {"frames": ["1s", "1m", "1h", "1d"], "candles": 600, "order_book": 100,
+                            "technical": 40, "position": 5},
+            "layers": 12, "heads": 16, "width": 560, "eval_batches": 1,
+        },
+        {
+            "before: host": ("gogo2-before", {}),
+            "pinned": ("gogo2-after", {"placement": "pinned"}),
+            "after: device": ("gogo2-after", {}),
+        },
+        {"synthetic_annotations": 24, "batch_size": 2, "layers": 1, "heads": 2, "width": 16, "pool": 2,
+         "annotations": {"frames": ["1s", "1m"], "candles": 20}},
+    ),
+    "LMOL, pairs": Headline(
+        "pair_classifier",
+        {
+            "form": "sequence", "batch_size": 32, "length": 96, "layers": 12, "heads": 12, "width": 768,
+            "eval_batches": 1,
+        },
+        {"before": ("lmol-before", {}), "after": ("lmol-after", {})},
+        {"batch_size": 4, "length": 32, "layers": 1, "heads": 2, "width": 16},
+    ),
+    "AGI2, 12 layers of 768, 1,024 bytes": Headline(
+        "causal_lm",
+        {"batch_size": 12, "context": 1024, "layers": 12, "heads": 12, "width": 768, "eval_batches": 1},
+        {
+            "before: fp32, mask rebuilt": ("agi2-before", {}),
+            "after: fp16, mask kept": ("agi2-after", {}),
+            "bf16, fused, compiled": (
+                "agi2-after", {"precision": "bf16", "attention": "fused", "compile": "default"},
+            ),
+        },
+        {"include": ("a*.py",), "batch_size": 2, "context": 16, "layers": 1, "heads": 2, "width": 16},
+    ),
+}  # fmt: skip
+
+
+def run(context: Context) -> Iterator[Finding]:
+    """Yield a table and a headline for each source."""
+    for number, (name, headline) in enumerate(HEADLINES.items()):
+        share_s = context.left_s / (len(HEADLINES) - number)
+        try:
+            yield _source(context, name, headline, time.monotonic() + share_s)
+        except CannotMeasureHere as error:
+            yield not_run(name, str(error))
+
+
+def _source(context: Context, name: str, headline: Headline, until: float) -> Finding:
+    fields = context.sized(headline.plan, {**headline.plan, **headline.tiny})
+    plan = {**plan_of(headline.kind, context), **fields, "steps": 10**6, "eval_every": None}
+    plan |= {"log_every": EQUAL_STEPS, "warmup_steps": 4}
+    if plan.get("form") == "sequence":
+        del plan["group"]  # of the other form
+    profiles = {arm: _profile(context, *asked) for arm, asked in headline.arms.items()}
+    specs = {arm: context.spec(plan, profile) for arm, profile in profiles.items()}
+    ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())
+    folder = context.folder(f"sources-{headline.kind}")
+    rows = rows_of(specs, folder, ready_until, until)
+    return measured(name, _summary(rows), rows=rows)
+
+
+def _profile(context: Context, name: str, changes: Mapping[str, Any]) -> Profile:
+    """Return the profile of an arm; a rehearsal compiles the smallest model, too."""
+    profile = context.profile(name, **{**changes, "threads": THREADS})
+    compiled = changes.get("compile", "off")
+    return profile.model_copy(update={"compile": compiled}) if compiled != "off" else profile
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    """Return the headline: the rate of each arm against the state before, with what was not as asked."""
+    told = []
+    for row in rows if not rows[0]["failure"] else ():  # without the state before there is no ratio
+        if row["x baseline"] is not None:
+            fell_back = f" (fell back: {row['fell back']})" if row["fell back"] else ""
+            told.append(f"{row['arm']} {row['x baseline']:.2f} x{fell_back}")
+    failed = [f"{row['arm']} failed: {row['failure']}" for row in rows if row["failure"]]
+    return "; ".join([*told, *failed]) or "no arm was ready in time"

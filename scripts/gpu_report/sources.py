@@ -133,9 +133,14 @@ def _source(context: Context, name: str, headline: Headline, until: float) -> Fi
 
 
 def _profile(context: Context, name: str, changes: Mapping[str, Any]) -> Profile:
-    """Return the profile of an arm; a rehearsal compiles the smallest model, too."""
+    """Return the profile of an arm; a rehearsal compiles the smallest model, too.
+
+    A CPU has no LSTM in fp16, so a rehearsal trains in fp32 in its place.
+    """
     profile = context.profile(name, **{**changes, "threads": THREADS})
     compiled = changes.get("compile", "off")
+    if context.rehearsal and profile.precision == "fp16":
+        profile = profile.model_copy(update={"precision": "fp32"})
     return profile.model_copy(update={"compile": compiled}) if compiled != "off" else profile
 
 

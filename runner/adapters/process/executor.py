@@ -55,11 +55,14 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 """A Python program that becomes its arguments, as the parent of all processes below it whose parent dies."""
 
-LOAD_ENVIRONMENT: Final = 'variables=$(cat <&4) || exit 125; eval "$variables"; exec 4<&-; exec "$@"'
+LOAD_ENVIRONMENT: Final = (
+    "variables=$(cat <&4); s=$?; [ $s -le 128 ] || exit $s; [ $s -eq 0 ] || exit 125; "
+    'eval "$variables"; exec 4<&-; exec "$@"'
+)
 """A shell script that sets variables, read from descriptor 4, and is replaced by its arguments.
 
 It runs with the rights of the job's owner.  Arguments and not the environment are what everybody on the host
-may read of a process, so no variable is an argument.
+may read of a process, so no variable is an argument.  Its status is that of a signal that ends ``cat``.
 """
 
 _RESET: Final = signals.valid_signals() - {signals.SIGKILL, signals.SIGSTOP}

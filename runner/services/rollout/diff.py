@@ -40,6 +40,11 @@ def compare_revisions(before: Revision, after: Revision, *, same_code: bool = Fa
             replace(known, values={**known.values, **path})
             for known, path in zip((here, there), paths, strict=True)
         )
+    if before.image and after.image:
+        here, there = (
+            replace(known, values={**known.values, "image.digest": side.image})
+            for known, side in ((here, before), (there, after))
+        )
     if _digest(before) == _digest(after):  # however the names of its files are spelt
         there = replace(there, values={**there.values, "policy": _policy(before)})
     return classify_change(here, there)

@@ -6,7 +6,6 @@ file; the texts of those that differ are in the answer, within limits, and the c
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +91,7 @@ class JobDiff:
         submission = file or self._own_file(caller, before)
         if submission is None:
             return Side(f"{before.code_directory()} (now)", self._with_present_code(caller, before))
-        after = self.service.submission.resolve(caller, submission, partial(_known_lock, row))
+        after = self.service.submission.resolve(caller, submission, lambda _: parse_revision(row.revision))
         changes: dict[str, object] = {"sweep": before.sweep}
         if file is None:
             changes["job"] = after.job.model_copy(update={"name": before.job.name})
@@ -143,12 +142,6 @@ class JobDiff:
             return None if b"\0" in content else content.decode()
         except UnicodeDecodeError:
             return None
-
-
-def _known_lock(row: JobRow, _name: str) -> tuple[str | None, str | None]:
-    """Return the lock of a job: the same packages are not resolved again."""
-    before = parse_revision(row.revision)
-    return before.lock_request, before.lock
 
 
 def _described(entry: CodeEntry | None) -> dict[str, Any] | None:

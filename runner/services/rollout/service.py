@@ -213,7 +213,7 @@ class RolloutService:
 
     def _load_revisions(self, caller: Caller, request: RolloutRequest) -> tuple[JobRow, Revision, Revision]:
         """Return the job, its present revision, and the revision of the request."""
-        known = partial(self._known_lock, caller, request.reference)
+        known = partial(self._known, caller, request.reference)
         after = self.service.submission.resolve(caller, request.submission, known)
         if after.job.schedule is not None:
             fact = "belongs to no change of one job; leave it out here, or make it with runner submit"
@@ -231,13 +231,12 @@ class RolloutService:
             after = after.model_copy(update={"job": after.job.model_copy(update={"name": before.job.name})})
         return row, before, after
 
-    def _known_lock(self, caller: Caller, reference: str | None, name: str) -> tuple[str | None, str | None]:
-        """Return the lock of the job that is changed, behind the digest of what it resolves."""
+    def _known(self, caller: Caller, reference: str | None, name: str) -> Revision | None:
+        """Return the present revision of the job that is changed."""
         try:
-            before = parse_revision(self.service.queries.readable(caller, reference or name).revision)
+            return parse_revision(self.service.queries.readable(caller, reference or name).revision)
         except RunnerError:
-            return None, None  # which is told where the job is needed
-        return before.lock_request, before.lock
+            return None  # which is told where the job is needed
 
     def _make_event(self, evaluation: Evaluation, by: str, expect: float | None) -> RevisionApplied:
         verb = Verb.KEEP if evaluation.outcome == "store" else Verb(evaluation.outcome)
@@ -301,7 +300,7 @@ def _find_revision(job: Job, known: Sequence[RevisionRow], number: int | None) -
 
 
 def _other_image(before: Revision, after: Revision) -> bool:
-    here, there = ((each.accelerator, each.job.image, each.lock) for each in (before, after))
+    here, there = ((each.accelerator, each.job.image, each.image, each.lock) for each in (before, after))
     return here != there
 
 

@@ -20,7 +20,7 @@ from runner.files.own_project import READ, OwnProject
 from runner.files.package_lock import locked_hashes, locked_python
 from runner.files.required import Collected, MissingFile, PlacedLine
 from runner.files.requirements import RequirementLine, admits_python
-from runner.files.revision import path_below
+from runner.files.revision import Revision, path_below
 
 MAX_REASON: Final = 10_000
 """Characters of a reason that are searched for what it blames."""
@@ -28,13 +28,13 @@ MAX_REASON: Final = 10_000
 ADDED: Final = frozenset({"system", "python"})
 """Fields that older requests lack: empty, they change no digest."""
 
-KnownLocks: TypeAlias = Callable[[str], tuple[str | None, str | None]]
-"""Returns the lock that a job of some name has, behind the digest of what it resolves."""
+KnownRevisions: TypeAlias = Callable[[str], Revision | None]
+"""Returns the present revision of a job by its name, whose packages and image a change keeps."""
 
 
-def no_locks(_name: str) -> tuple[str | None, str | None]:
-    """Return that no lock is known."""
-    return None, None
+def none_known(_name: str) -> Revision | None:
+    """Return that a job is new."""
+    return None
 
 
 class RequirementsError(FileError):
@@ -81,7 +81,7 @@ class PackageResolver:
         job: JobFile,
         accelerator: Accelerator,
         reference: str | None,
-        known: KnownLocks,
+        known: Revision | None,
         trackers: Sequence[str] = (),
     ) -> ResolvedPackages:
         """Return the packages of a job.
@@ -90,7 +90,7 @@ class PackageResolver:
             job: The job, which asks for packages.
             accelerator: What it runs on.
             reference: The image that gets the packages; None: that of the accelerator.
-            known: The lock that a job of this name has.
+            known: The present revision of the job, whose lock it keeps if it asks for the same.
             trackers: The trackers whose packages it needs as well.
 
         Raises:
@@ -118,9 +118,9 @@ class PackageResolver:
             job.image.python,
             tuple(sorted(self.offered.items())) if job.image.python is not None else (),
         )
-        digest, (known_digest, known_lock) = _digest(request), known(job.name)
-        if known_lock is not None and digest == known_digest:
-            return ResolvedPackages(known_lock, digest, own)
+        digest = _digest(request)
+        if known is not None and known.lock is not None and digest == known.lock_request:
+            return ResolvedPackages(known.lock, digest, own)
         try:
             lock = self.locks.find(request, self.who)
         except Unresolvable as error:

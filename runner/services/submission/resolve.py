@@ -53,7 +53,7 @@ from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.dockerfile import check_dockerfile_is_kept
 from runner.services.submission.initial_weights import resolve_initial_weights
-from runner.services.submission.packages import KnownLocks, PackageResolver, no_locks
+from runner.services.submission.packages import KnownRevisions, PackageResolver, none_known
 from runner.services.submission.slurm import find_slurm_problems
 
 CODE_FIELD: Final = ("workload", "code")
@@ -82,7 +82,7 @@ class RevisionResolver:
     images: Images | None = None
 
     def resolve(
-        self, who: User, owner: Owner, submission: Submission, known_locks: KnownLocks = no_locks
+        self, who: User, owner: Owner, submission: Submission, known: KnownRevisions = none_known
     ) -> Resolution:
         """Return the revisions of a submission; the id of a matrix is not known yet.
 
@@ -96,7 +96,7 @@ class RevisionResolver:
         jobs = tuple(written.jobs(Path(submission.shown or submission.place), find))
         snapshot = self.daemon.exclusive.read(self.daemon.admission_snapshot)
         gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(jobs))
-        resolver = _JobResolver(self, who, owner, submission, gate, written, known_locks)
+        resolver = _JobResolver(self, who, owner, submission, gate, written, known)
         found: list[Revision] = []
         problems: list[Problem] = []
         details: dict[str, None] = {}
@@ -147,7 +147,7 @@ class _JobResolver:
     submission: Submission
     gate: Admission
     written: WrittenJobs
-    known_locks: KnownLocks
+    known: KnownRevisions
     refused: dict[str, None] = field(default_factory=dict)
     _team: str = field(init=False)
     _base: Path = field(init=False)  # of relative paths
@@ -280,7 +280,7 @@ class _JobResolver:
         packages = PackageResolver(
             resolver.package_locks, resolver.users, self.who, self._base, allowed, made.code_directory()
         )
-        found = packages.resolve(job, made.accelerator, image, self.known_locks, trackers)
+        found = packages.resolve(job, made.accelerator, image, self.known(job.name), trackers)
         processes = resolver.host_processes
         if processes and locked_versions(found.lock) and (problem := processes.packages_problem()):
             raise FileError(job.origin.path, [job.origin.problem(("image", "requirements"), problem)])
@@ -387,6 +387,9 @@ class _JobResolver:
         reference = None if offered == "auto" else self.resolver.settings.image_reference(offered)
         if images is None or reference is None or self.resolver.host_processes:
             return None, ()
+        known = self.known(job.name)
+        if known is not None and known.image and known.job.image == job.image and job.image.pull != "always":
+            return known.image, ()  # a change of something else keeps it
         pull = job.image.pull if reference == offered else "never"
         key = (reference, pull)
         if key not in self._images:

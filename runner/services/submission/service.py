@@ -29,7 +29,7 @@ from runner.services.context import Caller, ServiceContext
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.device_requests import plan_with_devices
-from runner.services.submission.packages import KnownLocks, no_locks
+from runner.services.submission.packages import KnownRevisions, none_known
 from runner.services.submission.resolve import Resolution, RevisionResolver
 
 AWAITS_ENGINE: Final = (
@@ -94,37 +94,35 @@ class SubmissionService:
             found.append(JobDraft(revision, text, revision.policy_in_force().ceilings.attempts))
         return tuple(found)
 
-    def resolve(self, caller: Caller, submission: Submission, known_locks: KnownLocks = no_locks) -> Revision:
+    def resolve(self, caller: Caller, submission: Submission, known: KnownRevisions = none_known) -> Revision:
         """Return the revision of a job file with one job.
 
-        ``known_locks`` returns the lock of a job by its name, with the digest of what it resolves: a change
-        that asks for the same packages keeps them, whatever the index says now.
+        ``known`` returns the present revision of a job by its name: a change that asks for the same packages
+        and image keeps them, whatever the index and the registry say now.
 
         Raises:
             FileError: the file is wrong, or has a matrix.
         """
-        first, *others = self._resolve_patiently(caller, submission, known_locks).revisions
+        first, *others = self._resolve_patiently(caller, submission, known).revisions
         if first.sweep is not None:
             fact = f"stands for {len(others) + 1} jobs; write the values of one of them into the file"
             origin = first.job.origin
             raise FileError(origin.path, [origin.problem(("matrix",), fact)])
         return first
 
-    def _resolve_patiently(
-        self, caller: Caller, submission: Submission, known_locks: KnownLocks
-    ) -> Resolution:
+    def _resolve_patiently(self, caller: Caller, submission: Submission, known: KnownRevisions) -> Resolution:
         """Return the revisions of a job file, also if its packages have to be resolved first."""
         locks = self.context.package_locks
         while True:
             try:
-                return self.resolve_all(caller, submission, known_locks)
+                return self.resolve_all(caller, submission, known)
             except PackagesPending as error:
                 if locks is None:
                     raise
                 locks.wait(error.pending)
 
     def resolve_all(
-        self, caller: Caller, submission: Submission, known_locks: KnownLocks = no_locks
+        self, caller: Caller, submission: Submission, known: KnownRevisions = none_known
     ) -> Resolution:
         """Return the revisions of a job file: one, or one for each job of its matrix."""
         context, user = self.context, self.context.user(caller)
@@ -140,7 +138,7 @@ class SubmissionService:
             context.batch_check,
             context.images,
         )
-        return resolver.resolve(user, self._owner_of(user), submission, known_locks)
+        return resolver.resolve(user, self._owner_of(user), submission, known)
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
         """Return the result that a submission would have: the resolved job, its spec, the engine arguments.

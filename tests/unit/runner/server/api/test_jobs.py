@@ -60,7 +60,7 @@ class Site:
     def __post_init__(self) -> None:
         self.store = store = SqliteStore(self.directory / "store.db")
         clock, broadcast = SystemClock(), ChangeBroadcast()
-        images = FakeImages()
+        self.images = images = FakeImages()
         images.offered |= dict.fromkeys(("site/ours:1", "lab/own:1", REFERENCE), "sha256:ours")
         packages = self.packages
         config = attempt_config(self.directory / "jobs", images, clock, store.instance, packages)

@@ -324,6 +324,27 @@ def test_a_change_that_asks_for_the_same_keeps_the_lock_whatever_the_index_says(
         site.service.daemon.stop()
 
 
+def test_a_change_of_something_else_keeps_the_image_that_the_name_had(tmp_path: Path) -> None:
+    site = Place(tmp_path)
+
+    def image() -> str | None:
+        row = site.service.store.get("1")
+        assert row is not None
+        return parse_revision(row.revision).image
+
+    try:
+        site.submit(f"name: job\n{JOB}image: ours\n")
+        site.until("running")
+        site.images.offered["site/ours:1"] = "sha256:moved"
+        changes = applied(site, "ours\npriority: 60")["changes"]
+        assert ([each["field"] for each in changes], image()) == (["priority"], "sha256:ours")
+        changes = applied(site, "{base: ours, requirements: [tqdm]}\npriority: 60")["changes"]
+        [digest] = [(each["before"], each["after"]) for each in changes if each["field"] == "image.digest"]
+        assert digest == ("sha256:ours", "sha256:moved")
+    finally:
+        site.service.daemon.stop()
+
+
 HASH = "0" * 64
 """Of every wheel of the fake."""
 

@@ -92,6 +92,8 @@ def steps(progress: ProgressResponse | None) -> str:
 def progress_share(job: Mapping[str, Any] | JobSummary) -> str:
     """Return the step that a job has reached: the reported one, else the saved one."""
     saved, progress = job.get("saved_step"), job.get("progress")
+    if not progress and (version := job.get("saved_version")) is not None:
+        return f"version {version}"
     return steps(progress) if progress or saved is None else str(saved)
 
 

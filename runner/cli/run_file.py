@@ -63,7 +63,7 @@ LAUNCHERS: Final = frozenset(
 
 _PLAIN: Final = re.compile(r"-{0,2}[A-Za-z_./][A-Za-z0-9_./+-]*|[0-9]+(?:[kKmMgGtT](?:i?B)?|[smhd])")
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"})
-_SCRIPT: Final = re.compile(r"([^/]+)\.(?:py|sh|bash|pl|rb|jl|R|lua|js)")
+_SCRIPT: Final = re.compile(r"([^/]+)\.(?:py|ipynb|sh|bash|pl|rb|jl|R|lua|js)")
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _PROBLEM: Final = re.compile(
     r"(?:(?::\d+:\d+)?: )([a-z_]+(?:[.\[](?:\"[^\"]*\"|[A-Za-z0-9_./\[\]-])*)?): (.*)", re.DOTALL

@@ -40,6 +40,7 @@ class JobSummary(TypedDict):
     progress: ProgressResponse | None
     last_progress: NotRequired[ProgressResponse | None]  # only where it is asked for
     saved_step: NotRequired[int | None]  # of the newest checkpoint; an older daemon omits it
+    saved_version: NotRequired[int]  # of a checkpoint that is written over and over, and has no step
     labels: dict[str, str]
 
 

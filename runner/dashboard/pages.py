@@ -146,9 +146,10 @@ def describe_code(code: Values | None) -> str | None:
 
 def verbs(found: Values) -> tuple[tuple[str, str], ...]:
     """Return the changes that make sense for a job as it is, each with its words."""
-    again = "Restart" if found["saved_step"] is None else "Restart from the checkpoint"
+    has_saved = found["saved_step"] is not None or "saved_version" in found
+    again = "Restart from the checkpoint" if has_saved else "Restart"
     match found["state"]:
-        case "finished" if found["saved_step"] is None:
+        case "finished" if not has_saved:
             return (("restart", again),)
         case "finished":
             return (("restart", again), ("restart-scratch", "Restart from scratch"))

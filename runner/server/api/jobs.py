@@ -129,10 +129,14 @@ def _with_last(service: JobService, row: JobRow) -> views.Json:
 
 def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
     attempts = service.queries.attempts(row)
+    has_versions = bool(attempts) and views.is_overwritten(row)
     newest, result, *_ = attempts[-1] if attempts else (None, None, None)
     return {
         **_summary(service, row),
-        "attempts": [views.attempt(*known) for known in attempts],
+        "attempts": [
+            {**views.attempt(*known), **({"checkpoint_step": None} if has_versions else {})}
+            for known in attempts
+        ],
         "lineage": row.job.lineage,
         "lineages": row.job.lineages,
         "run_dir": str(service.attempt_service.directory(row).root),

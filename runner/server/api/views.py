@@ -11,6 +11,7 @@ from runner.core.job.states import Allocated, Finished, Held, Preparing, Queued,
 from runner.core.policy.adjustments import Overrides
 from runner.core.ports.network import NetworkState
 from runner.core.ports.store import AttemptRow, EventRow, JobRow
+from runner.files.revision import parse_revision
 
 Json: TypeAlias = dict[str, Any]
 
@@ -33,15 +34,26 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "gpus": list(_devices(row.job)),
         "host": row.job.state.attempt.host if isinstance(row.job.state, Allocated) else None,
         "progress": None if progress is None else progress.model_dump(mode="json"),
-        "saved_step": _saved_step(row, progress),
+        **_saved(row, progress),
         "labels": dict(row.labels),
     }
 
 
-def _saved_step(row: JobRow, progress: Status | None) -> int | None:
-    """Return the step of the newest checkpoint: as a running attempt reports it, else as it was verified."""
+def _saved(row: JobRow, progress: Status | None) -> Json:
+    """Return the step of the newest checkpoint: as a running attempt reports it, else as it was verified.
+
+    A file that is written over and over has no step: what is known of it is which version it is.
+    """
     told = None if progress is None else progress.checkpoint_step
-    return row.job.saved if told is None else max(told, row.job.saved or 0)
+    if told is None and row.job.saved is not None and is_overwritten(row):
+        return {"saved_step": None, "saved_version": row.job.saved}
+    return {"saved_step": row.job.saved if told is None else max(told, row.job.saved or 0)}
+
+
+def is_overwritten(row: JobRow) -> bool:
+    """Return whether the checkpoint of a program is one file, whose name tells no step."""
+    files = parse_revision(row.revision).job.checkpoint.files
+    return files is not None and not set(files) & set("*?[{")
 
 
 def network(access: str, state: NetworkState) -> Json:

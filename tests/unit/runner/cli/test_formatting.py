@@ -169,6 +169,10 @@ def test_what_others_wrote_cannot_move_the_cursor() -> None:
     assert harmless("bad \udcff") == r"bad \udcff"
 
 
+def test_a_version_is_not_called_a_step() -> None:
+    assert dict(render.facts(job(progress=None, saved_step=None, saved_version=3)))["step"] == "version 3"
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [

@@ -10,6 +10,7 @@ from runner.files.job.load import parse_job
 @pytest.mark.parametrize(
     ("command", "name"),
     [
+        (["papermill", "train.ipynb", "done.ipynb", "-p", "lr", "0.1"], "train"),
         (["python", "train.py", "--lr", "3"], "train"),
         (["/usr/bin/python3.11", "-u", "src/my train.py"], "my-train"),
         (["python", "-m", "pkg.finetune"], "finetune"),

@@ -91,3 +91,6 @@ def test_an_unnumbered_checkpoint_is_no_step(site: Site) -> None:
     save(site, "last.pt", b"whole")
     site.end(137)
     assert "from /job/home/out/last.pt (version 1)" in told(site, "attempt 2 started")
+    shown = site.job()
+    assert (shown["saved_step"], shown["saved_version"]) == (None, 1)
+    assert shown["attempts"][0]["checkpoint_step"] is None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from inspect import iscoroutinefunction
 from threading import Event
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from anyio import CapacityLimiter
@@ -32,46 +32,36 @@ from runner.server.api.peer import GONE, peer_of
 
 T = TypeVar("T")
 
+Pool: TypeAlias = Literal["general", "checks", "rollouts", "controls"]
+
+GENERAL: Final = "general"
+"""The pool of anyio, in which FastAPI runs functions as well."""
+
 SHARE: Final = 2
-"""Threads of one person at a time in the general pool, which has 40."""
+"""Threads of one person at a time in each pool."""
 
-CHECKS: Final = 2
-"""Threads that check what one person wrote."""
-
-ALL_CHECKS: Final = 32
-"""Threads that check what anybody wrote; most of them wait for a worker."""
-
-ROLLOUTS: Final = 2
-"""Threads of one person that evaluate changes, which may wait for a verification of checkpoints."""
-
-ALL_ROLLOUTS: Final = 16
-"""Threads that evaluate changes."""
-
-CONTROLS: Final = 2
-"""Threads of one person for requests that control jobs."""
-
-ALL_CONTROLS: Final = 16
-"""Threads for requests that control jobs."""
+POOLS: Final[dict[Pool, int]] = {GENERAL: 40, "checks": 32, "rollouts": 16, "controls": 16}
+"""The threads of each pool.  A check of a text mostly waits for a worker, and an evaluation of a change may
+wait for a verification of checkpoints."""
 
 
 @dataclass(slots=True)
 class _Share:
     """The threads of one person."""
 
-    threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SHARE))
-    checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CHECKS))
-    rollouts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ROLLOUTS))
-    controls: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONTROLS))
+    pools: dict[Pool, asyncio.Semaphore] = field(
+        default_factory=lambda: {name: asyncio.Semaphore(SHARE) for name in POOLS}
+    )
     requests: int = 0
 
 
 @dataclass(slots=True)
 class _Pools:
-    """The threads beside the general pool, and the shares of the people who have requests."""
+    """The threads of all, and the shares of the people who have requests."""
 
-    checks: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(ALL_CHECKS))
-    rollouts: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(ALL_ROLLOUTS))
-    controls: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(ALL_CONTROLS))
+    limits: dict[Pool, CapacityLimiter] = field(
+        default_factory=lambda: {name: CapacityLimiter(POOLS[name]) for name in POOLS if name != GENERAL}
+    )
     shares: dict[int, _Share] = field(default_factory=dict)  # by the uid of the person
 
 
@@ -117,51 +107,41 @@ def _is_wanted(request: Request) -> bool:
     return not request.app.state.service.broadcast.leaving and not (gone is not None and gone.is_set())
 
 
-async def run_in_share(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what blocking work returns; it runs on a thread of the general pool.
+async def _run(pool: Pool, work: Callable[[], T]) -> T:
+    """Return what blocking work returns, on a thread of a pool.
 
     Raises:
         Unavailable: the client had gone when it was the turn of the work.
     """
-    async with _share_of(_person.get()) as share, share.threads:
-        return await run_sync(partial(_do_unless_gone, work, *args, **named))
+    async with _share_of(_person.get()) as share, share.pools[pool]:
+        return await run_sync(partial(_do_unless_gone, work), limiter=_pools_here().limits.get(pool))
+
+
+async def run_in_share(work: Callable[..., T], *args: object, **named: object) -> T:
+    """Return what blocking work returns; as the next ones, it may raise ``Unavailable``."""
+    return await _run(GENERAL, partial(work, *args, **named))
 
 
 async def run_check(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what the check of something that a caller wrote returns.
-
-    Raises:
-        Unavailable: the client had gone when it was the turn of the work.
-    """
-    async with _share_of(_person.get()) as share, share.checks:
-        return await run_sync(partial(_do_unless_gone, work, *args, **named), limiter=_pools_here().checks)
+    """Return what the check of something that a caller wrote returns."""
+    return await _run("checks", partial(work, *args, **named))
 
 
 async def run_rollout(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what the evaluation of a change returns, which may wait for a verification of checkpoints.
-
-    Raises:
-        Unavailable: the client had gone when it was the turn of the work.
-    """
-    async with _share_of(_person.get()) as share, share.rollouts:
-        return await run_sync(partial(_do_unless_gone, work, *args, **named), limiter=_pools_here().rollouts)
+    """Return what the evaluation of a change returns."""
+    return await _run("rollouts", partial(work, *args, **named))
 
 
 async def run_control(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what short work for a request that controls jobs returns, on a thread that is kept for that.
-
-    Raises:
-        Unavailable: the client had gone when it was the turn of the work.
-    """
-    async with _share_of(_person.get()) as share, share.controls:
-        return await run_sync(partial(_do_unless_gone, work, *args, **named), limiter=_pools_here().controls)
+    """Return what short work for a request that controls jobs returns."""
+    return await _run("controls", partial(work, *args, **named))
 
 
-def _do_unless_gone(work: Callable[..., T], *args: object, **named: object) -> T:
+def _do_unless_gone(work: Callable[[], T]) -> T:
     gone = _gone.get()
     if gone is not None and gone.is_set():
         raise Unavailable(NOBODY_WAITS)
-    return work(*args, **named)
+    return work()
 
 
 @contextmanager
@@ -188,7 +168,7 @@ class SharedThreadsRoute(APIRoute):
             is_wanted.set(partial(_is_wanted, request))
             if waits:
                 return await handler(request)
-            async with _share_of(person) as share, share.threads:
+            async with _share_of(person) as share, share.pools[GENERAL]:
                 return await handler(request)
 
         return handle

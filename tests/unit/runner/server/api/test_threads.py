@@ -12,11 +12,7 @@ from runner.base.errors import Unavailable
 from runner.server.api import threads
 from runner.server.api.peer import GONE
 from runner.server.api.threads import (
-    ALL_CHECKS,
-    ALL_ROLLOUTS,
-    CHECKS,
-    CONTROLS,
-    ROLLOUTS,
+    POOLS,
     SHARE,
     SharedThreadsRoute,
     run_check,
@@ -91,17 +87,8 @@ async def many(app: FastAPI, path: str, uid: int, count: int) -> list[asyncio.Ta
     return tasks
 
 
-@pytest.mark.parametrize(
-    ("path", "most"),
-    [
-        ("/check", CHECKS),
-        ("/work", SHARE),
-        ("/blocking", SHARE),
-        ("/rollout", ROLLOUTS),
-        ("/slow-control", CONTROLS),
-    ],
-)
-def test_a_person_with_a_hundred_slow_requests_keeps_nobody_else_waiting(path: str, most: int) -> None:
+@pytest.mark.parametrize("path", ["/check", "/work", "/blocking", "/rollout", "/slow-control"])
+def test_a_person_with_a_hundred_slow_requests_keeps_nobody_else_waiting(path: str) -> None:
     work = Work()
     app = application(work)
 
@@ -109,12 +96,12 @@ def test_a_person_with_a_hundred_slow_requests_keeps_nobody_else_waiting(path: s
         slow = await many(app, path, 1001, 100)
         [others] = await many(app, "/quick", 1002, 1)
         assert await asyncio.wait_for(others, patience()) == 200
-        assert work.most <= most
+        assert work.most <= SHARE
         work.go_on.set()
         assert set(await asyncio.gather(*slow)) == {200}
 
     asyncio.run(scene())
-    assert 0 < work.most <= most  # on a busy machine the last thread may begin after the others
+    assert 0 < work.most <= SHARE  # on a busy machine the last thread may begin after the others
 
 
 def test_a_list_gets_past_the_checks_of_the_same_person() -> None:
@@ -149,7 +136,7 @@ def test_however_many_people_send_slow_requests_another_may_list_and_cancel(path
     app = application(work)
 
     async def scene() -> None:
-        people = range(1001, 1001 + max(40 // SHARE, ALL_ROLLOUTS // ROLLOUTS, ALL_CHECKS // CHECKS) + 2)
+        people = range(1001, 1001 + max(POOLS.values()) // SHARE + 2)
         slow = [task for uid in people for task in await many(app, path, uid, 10)]
         [other] = await many(app, "/control", 2000, 1)
         [own] = await many(app, "/control", 1001, 1)
@@ -174,7 +161,7 @@ def test_work_whose_client_has_gone_is_not_begun() -> None:
         await app({**scope, GONE: gone}, receive, send)
 
     async def scene() -> None:
-        slow = await many(app, "/check", 1001, CHECKS)
+        slow = await many(app, "/check", 1001, SHARE)
         [waits] = await many(with_connection, "/mine", 1001, 1)  # type: ignore[arg-type]  # an application, too
         gone.set()
         work.go_on.set()

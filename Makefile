@@ -20,7 +20,7 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -39,6 +39,7 @@ help:
 	@echo "make unit          the unit tests"
 	@echo "make soak          what is drawn at random, with new seeds for MINUTES=60"
 	@echo "make docs          the documentation as a site, in build/docs"
+	@echo "make release-check  sdist, wheel, lowest versions, Debian package: each built and used"
 	@echo "make graph         the imports between the packages, drawn into docs/images/import-graph.svg"
 	@echo "make bench         this runner beside its alternatives, as ratios"
 
@@ -166,6 +167,10 @@ docs-reference: venv
 # The picture of the imports between runner's packages, in docs/explanation/architecture.md.
 graph: venv
 	$(BIN)/python scripts/import_graph.py
+
+# Needs an index of packages: sdist, wheel, the lowest versions and a Debian package, each built and used.
+release-check: venv
+	scripts/release-check
 
 # What has changed since the last version, by kind.
 release-notes:

@@ -84,15 +84,6 @@ def format_size(size: int) -> str:
     return f"{number}{unit}"
 
 
-def readable_size(size: float) -> str:
-    """Return a size as a person reads it, rounded, in a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
 def format_duration(duration: timedelta) -> str:
     """Return a duration as a user would write it; ``parse_duration`` parses it."""
     left, text = duration // _MS, ""

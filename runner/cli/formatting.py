@@ -9,6 +9,8 @@ from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from runner.base.readable import readable_duration, readable_size
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -53,24 +55,12 @@ def exit_code(job: JobSummary) -> int:
     return HELD_CODE if job["state"] == "held" else OUTCOME_CODES[job["outcome"] or "failed"]
 
 
-def duration(seconds: float) -> str:
-    """Return a duration as text with at most two units: ``42s``, ``3m07s``, ``2h05m``, ``3d04h``."""
-    whole = max(round(seconds), 0)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
-
-
 def unix(iso: str) -> float:
     return datetime.fromisoformat(iso).timestamp()
 
 
 def age(iso: str | None, now: float) -> str:
-    return duration(now - unix(iso)) if iso else "-"
+    return readable_duration(now - unix(iso)) if iso else "-"
 
 
 def count(number: float) -> str:
@@ -107,7 +97,7 @@ def progress_line(progress: ProgressResponse, eta_s: float | None) -> str:
     if (loss := progress.get("loss")) is not None:
         parts.append(f"loss {loss:.4f}")
     if eta_s is not None:
-        parts.append(f"eta {duration(eta_s)}")
+        parts.append(f"eta {readable_duration(eta_s)}")
     return "  ".join(parts)
 
 
@@ -278,7 +268,7 @@ def used_text(job: JobDetail) -> str:
 
 
 def _short(seconds: float) -> str:
-    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+    return f"{seconds:.1f}s" if seconds < 10 else readable_duration(seconds)
 
 
 _NOT_REPORTED: Final = ("seconds_", "baseline_")
@@ -347,7 +337,7 @@ def code_text(job: JobDetail) -> str:
     kept = revision.get("code")
     if kept is None:
         return f"{place}, as it is when an attempt starts; nothing promises that it stays the same"
-    size = f"{kept['files']} files, {kept['bytes']} bytes"
+    size = f"{kept['files']} files, {readable_size(kept['bytes'])}"
     told = f"{place}, as submitted: snapshot {kept['snapshot'][:12]}, {size}"
     left = [each["path"] for each in kept.get("left_out", ())]
     more = ", ..." if len(left) > MOST_LEFT_OUT else ""
@@ -441,7 +431,7 @@ def attempt_cells(attempt: AttemptResponse) -> tuple[object, ...]:
         attempt["number"],
         attempt["lineage"],
         attempt["placed_at"],
-        duration(unix(end) - unix(begin)) if begin and end else None,
+        readable_duration(unix(end) - unix(begin)) if begin and end else None,
         attempt["exit_code"],
         attempt["cause"] or ("running" if not end else None),
         attempt["resumed_from"],

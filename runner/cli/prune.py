@@ -2,7 +2,7 @@
 
 import click
 
-from runner.base.units import readable_size
+from runner.base.readable import readable_size
 from runner.cli.console import complain, say, say_json, say_row
 from runner.cli.parameters import as_json, perhaps_jobs, seconds
 from runner.client.client import find_running

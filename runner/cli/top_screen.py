@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from runner.base.readable import readable_duration
 from runner.cli import formatting
 from runner.cli.console import harmless
 from runner.cli.table import BOLD, PLAIN, STATE_COLOURS, Cell, Style, Table, format_line, format_table
@@ -162,7 +163,7 @@ def _job(job: Json, now: float, etas: Mapping[str, float], names: Mapping[str, s
         Cell("-" if job.get("memory") is None else f"{job['memory']:.0%}", right=True),
         Cell(_disk(job.get("disk")), right=True),
         Cell(formatting.age(job.get("started_at") or job["since"], now), right=True),
-        Cell(formatting.duration(etas[job["id"]]) if job["id"] in etas else "-", right=True),
+        Cell(readable_duration(etas[job["id"]]) if job["id"] in etas else "-", right=True),
         _place(job, names),
     )
 
@@ -186,7 +187,7 @@ def _state(job: Json, progress: Json, now: float) -> tuple[str, str]:
     """Return the state of a job: its phase if that is not training, and whether it is silent."""
     state, phase = str(job["state"]), progress.get("phase", "train")
     if state == "running" and progress and now - progress.get("time", now) >= QUIET_S:
-        return f"silent {formatting.duration(now - progress['time'])}", "33"
+        return f"silent {readable_duration(now - progress['time'])}", "33"
     if state == "running" and phase != "train":
         return _text(phase), "36"
     return state, STATE_COLOURS.get(state, "")
@@ -218,7 +219,7 @@ def _waiting(job: Json, now: float) -> tuple[Cell, ...]:
 
 
 def _until(at: str | None, now: float) -> str:
-    return "-" if at is None else f"in {formatting.duration(formatting.unix(at) - now)}"
+    return "-" if at is None else f"in {readable_duration(formatting.unix(at) - now)}"
 
 
 def _text(value: object) -> str:

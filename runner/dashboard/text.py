@@ -6,14 +6,12 @@ from typing import Any, Final
 
 from markupsafe import Markup, escape
 
-from runner.base.units import readable_size
+from runner.base.readable import readable_duration, readable_size
 
 LONGEST: Final = 2000
 """Characters of one value on a page."""
 
 KEPT: Final = frozenset("\n\t")
-
-UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def clean(value: object) -> str:
@@ -49,17 +47,8 @@ def parse_moment(text: str | None) -> datetime | None:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a length of time in its two largest units: ``2 h 10 min``."""
-    if seconds is None:
-        return "-"
-    left, parts = int(max(seconds, 0)), []
-    for size, unit in UNITS:
-        if left >= size:
-            parts.append(f"{left // size} {unit}")
-            left %= size
-        if len(parts) == 2:
-            break
-    return " ".join(parts) or "0 s"
+    """Return a length of time in its two largest units, as the commands do: ``2h10m``."""
+    return "-" if seconds is None else readable_duration(seconds)
 
 
 def ago(text: str | None, now: datetime) -> str:

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from runner.base.readable import readable_size
 from runner.base.textfile import one_line
-from runner.base.units import readable_size
 from runner.core.ports.code import LeftOut
 
 MOST_NAMED: Final = 3

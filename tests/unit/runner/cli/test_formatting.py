@@ -2,6 +2,7 @@ from typing import cast
 
 import pytest
 
+from runner.base.readable import readable_duration
 from runner.cli import formatting as render
 from runner.cli.console import harmless
 from runner.cli.formatting import RateEstimate
@@ -30,7 +31,7 @@ def attempt(**facts: object) -> AttemptResponse:
     ],
 )
 def test_a_duration_has_two_figures(seconds: float, text: str) -> None:
-    assert render.duration(seconds) == text
+    assert readable_duration(seconds) == text
 
 
 def test_an_age_counts_from_a_time_in_utc() -> None:

@@ -50,6 +50,9 @@ class UserTexts(Protocol):
     def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
         """Return what a shell script in the code of a job loses; nothing of a file that cannot be read."""
 
+    def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
+        """Return the links that lead out of a directory, by their paths below it, with what they say."""
+
 
 class SubmittingUsers(FileUsers, UserTexts, Protocol):
     """The users of this host, with what they have written."""

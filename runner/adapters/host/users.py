@@ -221,6 +221,14 @@ class HostUsers:
         with _told_about(path):
             self.work(who).check_dockerfile(base, path, offered)
 
+    def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
+        """Return the links that lead out of a directory; a worker of the user looks for them."""
+        try:
+            found: tuple[tuple[str, str], ...] = self.work(who).find_links_out(directory)
+        except (UsageError, Unavailable):  # not answered: nothing is refused for it
+            return ()
+        return found
+
     def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
         """Return what a shell script in the code of a job loses; a worker of its submitter's reads it."""
         try:

@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, TypeVar
 from images.errors import BuildFailed
 from images.packages.answer import FoundPackage, read_answer
 from jobs.contract import CheckpointInvalid, profiles_dir
+from runner.adapters.host.links import find_links_out
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
 from runner.adapters.host.user_files import OwnFiles, UserFiles
 from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
@@ -86,6 +87,9 @@ class UserWork(UserFiles, UserOutputs, Protocol):
     def check_script(self, base: Path, path: str) -> tuple[str, ...]:
         """Return what a shell script in the code of a job loses; nothing of a file that cannot be read."""
 
+    def find_links_out(self, directory: Path) -> tuple[tuple[str, str], ...]:
+        """Return the links that lead out of a directory, by their paths below it, with what they say."""
+
     def read_answer(self, directory: Descriptor) -> tuple[FoundPackage, ...]:
         """Return the packages that the resolver has found; may raise BuildFailed."""
 
@@ -141,6 +145,9 @@ class OwnWork(OwnFiles, OwnOutputs):
             return ()
         shown = one_line(path)
         return tuple(f"{shown}:{number}: {fact}" for number, fact in find_script_warnings(text))
+
+    def find_links_out(self, directory: Path) -> tuple[tuple[str, str], ...]:
+        return find_links_out(directory)
 
     def read_answer(self, directory: int) -> tuple[FoundPackage, ...]:
         return read_answer(directory)

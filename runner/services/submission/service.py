@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from runner.services.context import Caller, ServiceContext
 from runner.services.submission import dependencies
 from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.device_requests import plan_with_devices
+from runner.services.submission.mount_links import describe_links
 from runner.services.submission.packages import KnownRevisions, none_known
 from runner.services.submission.resolve import Resolution, RevisionResolver
 
@@ -184,7 +186,17 @@ class SubmissionService:
                 *processes.warnings(),
                 *self._interpreter_warnings(processes, revision),
             )
-        return (*written, *([AWAITS_ENGINE.format(problem)] if problem else ()))
+        return (
+            *written,
+            *self._link_warnings(revision),
+            *([AWAITS_ENGINE.format(problem)] if problem else ()),
+        )
+
+    def _link_warnings(self, revision: Revision) -> Iterator[str]:
+        """Yield what links in the mounts of a job lead to that is not in its container."""
+        who = User(revision.uid, revision.gid, revision.groups, revision.user)
+        find = partial(self.context.users.find_links_out, who)
+        return describe_links(revision.job, revision.base, find)
 
     def _interpreter_warnings(self, processes: HostProcesses, revision: Revision) -> tuple[str, ...]:
         """Return that the user of a job cannot start the daemon's interpreter, as one below /root."""

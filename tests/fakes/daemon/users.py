@@ -35,6 +35,10 @@ class DirectUsers(HostUsers):
         assert who.uid >= 0
         return OwnWork().check_script(base, path)
 
+    def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
+        assert who.uid >= 0
+        return OwnWork().find_links_out(directory)
+
     def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
         del who
         OwnWork().check_dockerfile(base, path, offered)

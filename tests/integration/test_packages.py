@@ -115,6 +115,30 @@ def test_scripts_of_packages_are_found(daemon: Service) -> None:
     assert daemon.log(job_id).strip() == "1.0"
 
 
+def test_a_project_of_the_users_own_is_found_beside_its_packages_and_what_the_image_has(
+    daemon: Service,
+) -> None:
+    code = daemon.root / "own"
+    (code / "src/mine").mkdir(parents=True)
+    (code / "lib").mkdir()
+    (code / "lib/more.py").touch()
+    project = '[project]\nname = "mine"\nversion = "1.4"\ndependencies = ["bar"]\n'
+    (code / "pyproject.toml").write_text(f'{project}[project.scripts]\nmine-train = "mine:main"\n')
+    show = "import bar, jobs, more, os; print('mine has', bar.VERSION, __file__, os.getcwd())"
+    (code / "src/mine/__init__.py").write_text(f"def main():\n    {show}\n")
+    file = daemon.file(
+        "own",
+        workload={"kind": "program", "command": ["bash", "-c", "cd /tmp; mine-train"], "code": str(code)},
+        image={"requirements": ["-e own"]},
+        environment={"PYTHONPATH": "/code/lib"},
+        resources={"cpus": 1, "memory": "1GiB"},
+        retry={"max_attempts": 1},
+    )
+    job_id = daemon.submit(file)
+    assert daemon.ends(job_id)["outcome"] == "succeeded", daemon.log(job_id)
+    assert "mine has 1.0 /code/src/mine/__init__.py /tmp" in daemon.log(job_id)
+
+
 def test_jobs_with_the_same_packages_share_an_image(daemon: Service) -> None:
     ids = [
         daemon.submit(job(daemon, f"same{number}", {"requirements": wanted}, "true"))

@@ -18,10 +18,14 @@ import yaml
 
 from runner.adapters.host.code_snapshot.git import GitSilentError, ask_state, find_repository
 from runner.adapters.host.code_snapshot.ignore import ENVIRONMENT_MARK, IgnoreRules, Repository
+from runner.adapters.host.code_snapshot.left_out import LeftOutEntries, find_left_out
 from runner.base.errors import Unavailable, UsageError
 from runner.base.units import format_size
+from runner.cli.console import complain
 from runner.client.autostart import remote_host
 from runner.client.remote import run_there
+from runner.core.ports.code import LeftOut
+from runner.files.left_out import describe_unsent
 from runner.files.requirements import decode, parse_lines
 
 if TYPE_CHECKING:
@@ -56,6 +60,8 @@ def send_files(path: str, text: bytes) -> str:
     tree.directories.add(_key(own.parent))  # paths of the job file begin there, also with ..
     for each in _wanted(own, text):
         tree.add(each)
+    for line in describe_unsent([LeftOut(*row) for row in tree.left_out]):
+        complain(f"warning: {line}")
     return f"{_send(host, tree)}{own}"
 
 
@@ -131,6 +137,8 @@ class Tree:
         self.sources: dict[str, Path] = {}
         self.git: dict[str, Any] | None = None
         """Where in git the code is; empty: git does not say; None: in no repository."""
+        self.left_out: list[list[Any]] = []
+        """What git ignores, as the listing of a snapshot has it."""
 
     def add(self, path: Path) -> None:
         """Add a file, or all of a directory that is not ignored."""
@@ -138,7 +146,9 @@ class Tree:
         if path.is_dir():
             with _standing_in(path):
                 place = find_repository()
-                self._walk(path, "", IgnoreRules("", Repository(place)))
+                rows: list[list[Any]] = []
+                self._walk(path, "", IgnoreRules("", Repository(place)), rows)
+                self.left_out += find_left_out(rows)
                 self.git = None if place is None else _ask_git()
         else:
             self._add_file(path)
@@ -171,25 +181,28 @@ class Tree:
         }
         return json.dumps(said).encode() + b"\n"
 
-    def _walk(self, root: Path, inside: str, rules: IgnoreRules) -> None:
+    def _walk(self, root: Path, inside: str, rules: IgnoreRules, rows: list[list[Any]]) -> None:
         with os.scandir(inside or ".") as found:
             entries = sorted(found, key=lambda each: each.name)
         if inside and any(entry.name == ENVIRONMENT_MARK for entry in entries):
             return
         self.directories.add(_key(root / inside))
+        left = LeftOutEntries()
         for entry in entries:
             path = f"{inside}/{entry.name}" if inside else entry.name
             is_directory = entry.is_dir(follow_symlinks=False)
-            if rules.is_ignored(path, is_directory=is_directory):
-                continue
-            if is_directory:
-                self._walk(root, path, rules.below(path))
+            if (whose := rules.ignored_by(path, is_directory=is_directory)) is not None:
+                if whose == "git":
+                    left.add_ignored(entry, path)
+            elif is_directory:
+                self._walk(root, path, rules.below(path), rows)
             elif entry.is_symlink():
                 self.links[_key(root / path)] = os.readlink(path)  # noqa: PTH115
             elif entry.is_file(follow_symlinks=False):
                 self._add_file(root / path)
             else:
-                raise UsageError(f"{root / path}: is no file, link or directory; list it in .runnerignore")
+                complain(f"warning: {root / path}: is no file, link or directory, and is not sent")
+        rows.append([inside, left.rows()])
 
     def _add_file(self, path: Path) -> None:
         known, size = hashlib.sha256(), 0

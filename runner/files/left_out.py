@@ -33,6 +33,16 @@ def describe(left_out: Sequence[LeftOut], directory: Path | None) -> tuple[str, 
     return tuple(lines)
 
 
+def describe_unsent(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
+    """Return what of the code is not sent to another machine, where data would have to be, too."""
+    if not left_out:
+        return ()
+    named = ", ".join(_sized(each) for each in left_out[:MOST_NAMED])
+    rest = f", and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
+    step = "copy them to the server and mount them, or name them in .runnerignore, such as !/"
+    return (f"workload.code: git ignores {named}{rest}, and they are not sent; {step}{left_out[0].path}",)
+
+
 def find_missed(left_out: Iterable[LeftOut], directory: Path | None, path: str) -> str | None:
     """Return why a path is not in the code of a job, and what to do; None if nothing says so.
 

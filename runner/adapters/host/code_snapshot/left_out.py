@@ -94,10 +94,13 @@ def _measure(directory: str, most: int) -> tuple[int, int, int]:
     """
     seen, files, size, pending = 0, 0, 0, [directory]
     while pending and seen < most:
-        with suppress(OSError), os.scandir(pending.pop()) as entries:
+        place = pending.pop()
+        if os.path.lexists(f"{place}/{ENVIRONMENT_MARK}"):
+            continue
+        with suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 seen += 1
-                if entry.name == ENVIRONMENT_MARK or seen > most:
+                if seen > most:
                     break
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.ports.code import LeftOut
-from runner.files.left_out import describe, find_missed
+from runner.files.left_out import describe, describe_unsent, find_missed
 
 CODE = Path("/home/ada/project")
 DATA = LeftOut("data", "directory", 12, 3 * 1024**3)
@@ -53,6 +53,14 @@ def test_ignored_data_are_one_line_and_each_link_is_one() -> None:
 def test_a_missing_path_finds_what_was_left_out(path: str, found: LeftOut | None) -> None:
     told = find_missed([LINK, DATA, ARRAYS], CODE, path)
     assert told == (None if found is None else describe([found], CODE)[0].replace(" them;", " it;"))
+
+
+def test_what_is_not_sent_to_a_server_is_named_without_a_mount_of_this_machine() -> None:
+    [told] = describe_unsent([DATA, ARRAYS])
+    named = "data (12 files, 3.0 GiB), sets/*.npy (5 files, 2.0 KiB)"
+    step = "copy them to the server and mount them, or name them in .runnerignore, such as !/data"
+    assert told == f"workload.code: git ignores {named}, and they are not sent; {step}"
+    assert describe_unsent([]) == ()
 
 
 def test_what_was_not_measured_to_the_end_is_more() -> None:

@@ -66,10 +66,13 @@ def test_too_much_is_refused_with_the_largest_files(project: Path) -> None:
         tree.check()
 
 
-def test_what_cannot_be_sent_is_named(project: Path) -> None:
+def test_what_cannot_be_sent_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(project / "src/pipe")
-    with pytest.raises(UsageError, match=r"pipe: is no file, link or directory; list it in .runnerignore"):
-        Tree().add(project / "src")
+    (project / "src/secret.env").write_bytes(bytes(300))
+    tree = Tree()
+    tree.add(project / "src")
+    assert f"{project}/src/pipe: is no file, link or directory, and is not sent" in capsys.readouterr().err
+    assert ["secret.env", "file", 1, 300] in [row[:4] for row in tree.left_out]
     with pytest.raises(UsageError, match=r"workload.code: gone: there is no such directory"):
         list(upload._wanted(project / "job.yaml", JOB.replace(b"src", b"gone")))
 

@@ -13,7 +13,7 @@ from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Problem, one_line
 from runner.base.yaml import PathPart
 from runner.files.conda import describe_conda
-from runner.files.own_project import OwnProject, ReadProject, read_project
+from runner.files.own_project import READ, OwnProject, ReadProject, read_project
 from runner.files.requirements import (
     MAX_LINES,
     RequirementLine,
@@ -122,10 +122,12 @@ class RequirementReader:
             self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
         elif line.local is not None and not constrains and not line.swallows:
             path, extras = line.local
-            try:
-                self._add_project(directory / path, extras, collected)
-            except ValueError as error:
-                collected.mistakes.append(Mistake(placed, str(error)))
+            places = [
+                self.base / path,
+                directory / path,
+            ]  # pip looks where it is started, which may be either
+            place = next((each for each in places if self._is_project(each)), places[-1])
+            self._add_local(placed, place, extras, collected)
         elif (fact := find_mistake(line)) is not None:
             collected.mistakes.append(Mistake(placed, fact))
         else:
@@ -137,6 +139,18 @@ class RequirementReader:
         except MissingFile as error:
             fact = error.fact if placed.path is None else f"{one_line(str(self._shown(path)))}: {error.fact}"
             collected.mistakes.append(Mistake(placed, fact))
+
+    def _is_project(self, directory: Path) -> bool:
+        return any(self._text_of_project(directory / name) is not None for name in READ)
+
+    def _add_local(
+        self, placed: PlacedLine, directory: Path, extras: Iterable[str], collected: Collected
+    ) -> None:
+        """Add a project of the user's own, or why it cannot be had."""
+        try:
+            self._add_project(directory, extras, collected)
+        except ValueError as error:
+            collected.mistakes.append(Mistake(placed, str(error)))
 
     def _add_project(
         self, directory: Path, extras: Iterable[str], collected: Collected, *, asked: bool = True
@@ -188,8 +202,7 @@ class RequirementReader:
             elif place is None or line.is_of_image:
                 self._add(placed, directory, collected, constrains=False)
             elif isinstance(place, Mapping) and isinstance(path := place.get("path"), str):
-                local = PlacedLine(RequirementLine(f"./{path}", line.number), placed.path)
-                self._add(local, directory, collected, constrains=False)
+                self._add_local(placed, directory / path, line.extras, collected)
             else:
                 step = "the operator chooses where packages come from; name a version of the index"
                 collected.mistakes.append(Mistake(placed, f"tool.uv.sources has a place for it; {step}"))

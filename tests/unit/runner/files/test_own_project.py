@@ -144,6 +144,17 @@ def test_what_only_a_build_knows_is_refused(files: dict[str, str], fact: str) ->
     assert fact in mistake(files)
 
 
+def test_a_directory_is_looked_for_where_pip_is_started_and_beside_the_file() -> None:
+    files = {
+        "pyproject.toml": NAMED,
+        "lists/dev.txt": "-e .\n",
+        "a/b.txt": "./c\n",
+        "a/c/setup.py": "setup(name='c')",
+    }
+    assert [each.name for each in collected(files, "lists/dev.txt").own] == ["mine"]
+    assert [each.name for each in collected(files, "a/b.txt").own] == ["c"]
+
+
 def test_extras_of_the_project_are_taken_and_unknown_ones_refused() -> None:
     text = NAMED + '[project.optional-dependencies]\ndev = ["pytest", "mine[docs]"]\ndocs = ["sphinx"]\n'
     assert lines(collected({"pyproject.toml": text}, (".[dev]",))) == ["pytest", "sphinx"]

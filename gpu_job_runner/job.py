@@ -68,7 +68,7 @@ class Job(Generic[T_co]):
 
     @property
     def done(self) -> bool:
-        """Whether the job has ended or is held."""
+        """True if the job has ended or is held."""
         return self.detail()["state"] in ENDED
 
     def detail(self) -> JobDetail:

@@ -32,7 +32,7 @@ PAIRS: Final = ("environment", "secrets", "labels")
 
 
 class Options(TypedDict, total=False):
-    """What a command or a function asks for, as the options of ``runner run`` say it."""
+    """Requests of a command or a function, as the options of ``runner run`` say them."""
 
     name: str
     gpus: int

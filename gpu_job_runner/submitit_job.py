@@ -19,7 +19,7 @@ SAVED, FINAL = 75, 93
 
 
 class RunnerJobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc]  # Any to mypy where submitit is absent
-    """What a task knows of its job, from the variables of the contract and of a gang."""
+    """Knowledge of a task about its job, from the variables of the contract and of a gang."""
 
     _env = {  # noqa: RUF012  as in the class above
         "job_id": "RUNNER_JOB_ID",

@@ -1,4 +1,4 @@
-"""What one user notices of four others who load the daemon on purpose, beside the quiet daemon.
+"""Effect of four users who load the daemon on purpose on another one, beside the quiet daemon.
 
 One floods it with requests, one lets it check the worst texts that its limits allow, one streams through
 sixteen sessions, and one has thousands of waiting jobs and looks at all of them.  The daemon is root's, for

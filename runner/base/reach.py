@@ -1,4 +1,4 @@
-"""Whether other users reach a file: a directory above it may be closed to all but its owner."""
+"""Reach of a file by other users: a directory above it may be closed to all but its owner."""
 
 import sys
 from pathlib import Path

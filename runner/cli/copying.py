@@ -21,7 +21,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class LeftOut(Exception):
+class MemberLeftOut(Exception):
     """A member has no place in the copy; the text is the reason."""
 
 
@@ -45,19 +45,19 @@ class Copy:
         """Write a member of an archive that is read as a stream.
 
         Raises:
-            LeftOut: it would lead out of the copy, or is neither a file, a directory nor a link.
+            MemberLeftOut: it would lead out of the copy, or is neither a file, a directory nor a link.
             OSError: the file system refuses it.
         """
         below = [part for part in member.name.split("/") if part not in {"", "."}]
         if ".." in below or "\0" in member.name:
-            raise LeftOut("leads out of the copy")
+            raise MemberLeftOut("leads out of the copy")
         path = [self.name, *below] if self.name else below
         with ExitStack() as opened:
             if member.isdir():
                 self._open(path, opened)
                 return
             if not path:
-                raise LeftOut("is no directory")
+                raise MemberLeftOut("is no directory")
             directory = self._open(path[:-1], opened)
             if member.issym():
                 _check_target(member.linkname, len(below) - 1)
@@ -66,7 +66,7 @@ class Copy:
             elif member.isreg():
                 _write(archive, member, path[-1], directory)
             else:
-                raise LeftOut("is neither a file, a directory nor a link")
+                raise MemberLeftOut("is neither a file, a directory nor a link")
 
     def _open(self, path: list[str], opened: ExitStack) -> int:
         """Return a descriptor of a directory of the copy, which is made if it is not there."""
@@ -78,7 +78,7 @@ class Copy:
                 directory = os.open(part, _DIRECTORY, dir_fd=directory)
             except OSError as error:
                 if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-                    raise LeftOut("a link or a file is where its directory would be") from error
+                    raise MemberLeftOut("a link or a file is where its directory would be") from error
                 raise
             opened.callback(os.close, directory)
         return directory
@@ -93,7 +93,7 @@ def _check_target(target: str, depth: int) -> None:
     parts = [part for part in target.split("/") if part not in {"", "."}]
     climbs = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
     if target.startswith("/") or ".." in parts[climbs:] or climbs > depth:
-        raise LeftOut("a link that leads out of the copy")
+        raise MemberLeftOut("a link that leads out of the copy")
 
 
 def _remove(name: str, directory: int) -> None:
@@ -105,7 +105,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, directo
     """Write a regular file in place of one that is there, with the safe part of its mode."""
     source = archive.extractfile(member)
     if source is None:
-        raise LeftOut("has no content")
+        raise MemberLeftOut("has no content")
     _remove(name, directory)
     executable = 0o111 if member.mode & 0o100 else 0
     mode = (member.mode & 0o644) | (member.mode & executable) | 0o600

@@ -12,7 +12,7 @@ import click
 from runner.base.errors import Unavailable, UsageError
 from runner.base.textfile import one_line
 from runner.cli.console import complain, harmless
-from runner.cli.copying import Copy, LeftOut
+from runner.cli.copying import Copy, MemberLeftOut
 from runner.cli.parameters import check_ref
 from runner.client.client import find_or_start
 from runner.client.http import query_string, quote_path
@@ -81,7 +81,7 @@ def _extract(body: StreamedBody, copy: Copy) -> None:
             for member in archive:
                 try:
                     copy.add(archive, member)
-                except LeftOut as error:
+                except MemberLeftOut as error:
                     name = member.name.removeprefix(TOP).lstrip("/") or copy.name
                     complain(f"{one_line(name)}: left out: {error}")
     except tarfile.ReadError as error:

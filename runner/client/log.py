@@ -47,7 +47,7 @@ class LogReader:
 
     @property
     def wait_s(self) -> float:
-        """How long the next request may wait for something new."""
+        """Time that the next request may wait for something new."""
         return 0.0 if self._has_all else WAIT_S
 
     def read(self, wait_s: float = 0.0) -> LogChunk:

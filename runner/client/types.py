@@ -120,7 +120,7 @@ class TimeResponse(TypedDict):
 
 
 class AccountResponse(TypedDict):
-    """Where the time of a job went, and what it used of what it asked for."""
+    """Time of a job by what it went to, and its use of what it asked for."""
 
     job: str
     asked: dict[str, float]

@@ -31,7 +31,7 @@ def is_paused(state: State) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SweepTerms:
-    """What candidates are compared by, and when."""
+    """Terms by which candidates are compared, and the times of it."""
 
     metric: str
     maximize: bool = False
@@ -55,8 +55,8 @@ class Candidate:
     device_h: float = 0.0
 
 
-class Verb(StrEnum):
-    """What becomes of a candidate."""
+class CandidateVerb(StrEnum):
+    """Next step of a candidate."""
 
     PROMOTE = "promote"
     STAY = "stay"  # paused
@@ -65,9 +65,9 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a candidate, and why."""
+    """Next step of a candidate, and its reason."""
 
-    verb: Verb
+    verb: CandidateVerb
     job_id: str
     reason: str
     step: int | None = None
@@ -87,9 +87,13 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
         kept = max(1, len(members) // terms.eta)
         for place, each in enumerate(ranked, start=1):
             if each.paused and each.reached == index + 1:
-                verb = Verb.PROMOTE if place <= kept else Verb.STAY
+                verb = CandidateVerb.PROMOTE if place <= kept else CandidateVerb.STAY
                 fact = f"{terms.metric} {_number(each.values[index])} is {place} of {len(ranked)}"
-                end = "goes on" if verb is Verb.PROMOTE else f"stays paused, {min(kept, len(ranked))} go on"
+                end = (
+                    "goes on"
+                    if verb is CandidateVerb.PROMOTE
+                    else f"stays paused, {min(kept, len(ranked))} go on"
+                )
                 decisions.append(Decision(verb, each.job_id, f"step {step}: {fact}; {end}", step))
         members = ranked[:kept]
     if all(each.outcome is not None for each in members):
@@ -117,7 +121,7 @@ def _exhausted(terms: SweepTerms, candidates: Sequence[Candidate]) -> str | None
 
 
 def _end(candidates: Sequence[Candidate], why: str) -> tuple[Decision, ...]:
-    return tuple(Decision(Verb.END, each.job_id, why) for each in candidates if each.outcome is None)
+    return tuple(Decision(CandidateVerb.END, each.job_id, why) for each in candidates if each.outcome is None)
 
 
 def _cost(terms: SweepTerms, value: float | None) -> float:

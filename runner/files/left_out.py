@@ -1,4 +1,4 @@
-"""What lies in a code directory and not in its snapshot, in words for a submitter, and where it is missed."""
+"""Words for a submitter about what his snapshot of code lacks, and where it is missed."""
 
 import os
 import shlex

@@ -56,7 +56,7 @@ def describe_own(project: OwnProject) -> str:
 
 @dataclass(slots=True)
 class ReadProject:
-    """What the files of a project say."""
+    """Contents of the files of a project."""
 
     name: str = ""
     version: str = ""

@@ -79,7 +79,7 @@ class RequirementLine:
 
     @property
     def is_of_image(self) -> bool:
-        """Whether it is a package of torch's family, which comes from where that of the image does."""
+        """Return True for a package of torch's family, which comes from where that of the image does."""
         return self.name in TORCH_FAMILY
 
     @property

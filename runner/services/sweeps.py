@@ -17,7 +17,16 @@ from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, RestartRequested
 from runner.core.job.states import Finished, Held, Stopping, StopReason
 from runner.core.ports.store import JobRow
-from runner.core.sweep import DECIDED, Candidate, Decision, SweepTerms, Verb, decide, is_paused, winner
+from runner.core.sweep import (
+    DECIDED,
+    Candidate,
+    CandidateVerb,
+    Decision,
+    SweepTerms,
+    decide,
+    is_paused,
+    winner,
+)
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound
 from runner.services.curves import CurveService
@@ -65,8 +74,8 @@ class SweepService:
             for each in decide(terms, [self.candidate(terms, row) for row in rows]):
                 if each.reason not in self.service.store.noted(each.job_id, DECIDED):
                     self.service.store.note(each.job_id, self.service.clock.now(), DECIDED, each.reason)
-                ended = ended or each.verb is Verb.END
-                if each.verb is Verb.PROMOTE:
+                ended = ended or each.verb is CandidateVerb.END
+                if each.verb is CandidateVerb.PROMOTE:
                     self._promote(each)
             if ended:
                 self._end(rows)

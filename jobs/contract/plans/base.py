@@ -48,7 +48,7 @@ class ForeignNames(Spec):
 
 
 class InitMap(ForeignNames):
-    """How the weights of a file become those of the model."""
+    """Mapping from the weights of a file to those of the model."""
 
     partial: bool = Field(
         default=False, description="Load what fits and keep the rest random, instead of an error."

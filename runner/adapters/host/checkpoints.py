@@ -55,7 +55,7 @@ class NotVerified(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class VerificationResult:
     """Result of a verification."""
 
     invalid: str | None = None
@@ -81,7 +81,7 @@ class LineageLook:
     how: Verification
     also: int | None
     within_s: float
-    known: Mapping[str, Finding]  # by fingerprint, as the last look has found them
+    known: Mapping[str, VerificationResult]  # by fingerprint, as the last look has found them
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class LookedAt:
     """Result of a look at a lineage."""
 
     saved: SavedCheckpoints
-    known: Mapping[str, Finding]
+    known: Mapping[str, VerificationResult]
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class LineageReader:
     look: LineageLook
     check: Callable[[], None]
     _deadline: float = field(init=False)
-    _found: dict[str, Finding] = field(default_factory=dict)
+    _found: dict[str, VerificationResult] = field(default_factory=dict)
     _manifests_bytes: int = 0
 
     def __post_init__(self) -> None:
@@ -165,15 +165,15 @@ class LineageReader:
             found.raise_if_bad()
             return manifest, changed, True
 
-    def _verify(self, fd: int, manifest: Manifest, files: Mapping[str, os.stat_result]) -> Finding:
+    def _verify(self, fd: int, manifest: Manifest, files: Mapping[str, os.stat_result]) -> VerificationResult:
         try:
             self._check_time()
             self._verify_content(fd, manifest, files)
         except CheckpointInvalid as problem:
-            return Finding(invalid=str(problem))
+            return VerificationResult(invalid=str(problem))
         except NotVerified as problem:
-            return Finding(unverified=str(problem))
-        return Finding()
+            return VerificationResult(unverified=str(problem))
+        return VerificationResult()
 
     def _check_time(self) -> None:
         self.check()

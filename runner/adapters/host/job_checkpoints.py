@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Final, Protocol, TypeVar
 
-from runner.adapters.host.checkpoints import WITHIN_S, Finding, LineageLook
+from runner.adapters.host.checkpoints import WITHIN_S, LineageLook, VerificationResult
 from runner.adapters.host.program_checkpoints import HOME, ProgramLineage, Seen
 from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
 from runner.adapters.host.workers import WorkerEnded
@@ -75,7 +75,7 @@ class CheckpointVerifier:
     within_s: float = WITHIN_S
     work: WorkOf = field(default_factory=WorkHere)
     _leaving: Event = field(default_factory=Event)
-    _known: "OrderedDict[Path, Mapping[str, Finding]]" = field(default_factory=OrderedDict)
+    _known: "OrderedDict[Path, Mapping[str, VerificationResult]]" = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker does with the files of its user, with the rights of the process that it runs in."""
+"""Work of a worker with the files of its user, with the rights of the process that it runs in."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a program misses that lies in the directory of its code: ignored data, a module off its path."""
+"""Files in the directory of its code that a program misses: ignored data, a module off its path."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What attempts have read from disks and written, and their memory and processors, as the kernel counts."""
+"""Disk traffic, memory and processors of attempts, as the kernel counts them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -46,7 +46,7 @@ def _rising(rungs: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Range(contract.Spec):
-    """What a parameter is drawn from: exactly one of these."""
+    """Source of the values of a parameter: exactly one of these."""
 
     uniform: Bounds | None = Field(None, description="[least, most]: a number between them.")
     log_uniform: Annotated[Bounds, AfterValidator(_positive)] | None = Field(

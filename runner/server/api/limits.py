@@ -1,4 +1,4 @@
-"""How much of the daemon one person may take a second: requests, and bytes of sessions.
+"""Limits of the daemon's work for one person in a second: requests, and bytes of sessions.
 
 What is over waits.  A request that would wait for long is refused with 429 and the time after which to ask
 again, before anything is done for it.  The daemon's own user has no limit: it could stop the daemon as well.
@@ -32,7 +32,7 @@ def is_limited(uid: int) -> bool:
 
 
 class Pace:
-    """What each person may take a second on average."""
+    """Requests and bytes that each person may take a second on average."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

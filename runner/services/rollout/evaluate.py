@@ -336,7 +336,7 @@ class RolloutEvaluator:
 
     @property
     def _is_beside(self) -> bool:
-        """Whether there is a canary that ran beside the job."""
+        """Return True if there is a canary that ran beside the job."""
         return self.trial is not None and self.trial.parked is None
 
     def _pair(self, measured: TrialMeasurement | None, written: Sequence[MetricsLine], now: datetime) -> Pair:

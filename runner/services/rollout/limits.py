@@ -33,7 +33,7 @@ AT_ONCE: Final = frozenset({"priority", "resources.time_limit"})
 
 @dataclass(frozen=True, slots=True)
 class NewLimits:
-    """What is to be set; None: it stays."""
+    """Limits to set; None: it stays."""
 
     priority: int | None = None
     cpus: float | None = None

@@ -167,7 +167,7 @@ class IgnoreRules:
 
     @property
     def _start(self) -> int:
-        """How many letters of a path precede what the patterns of this directory are about."""
+        """Number of letters of a path before what the patterns of this directory are about."""
         return len(_by_bytes(self._directory)) + 1 if self._directory else 0
 
     def _outside(self) -> Iterator[_Patterns]:

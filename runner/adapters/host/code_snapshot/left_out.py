@@ -1,4 +1,4 @@
-"""What a snapshot of code leaves out, for its owner to know: ignored data, links that lead out of the code.
+"""Entries that a snapshot of code leaves out, for its owner: ignored data, links out of the code.
 
 In a listing, a directory has a row for each: [name, kind, files, bytes, target].  Files of one suffix are one
 row.  Directories are measured at each look, as data are often downloaded after the first one.
@@ -33,7 +33,7 @@ REMADE: Final = (
 
 
 class LeftOutEntries:
-    """What is left out of one directory."""
+    """Entries of one directory that are left out."""
 
     def __init__(self) -> None:
         self._rows: list[list[Any]] = []

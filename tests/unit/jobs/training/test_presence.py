@@ -1,4 +1,4 @@
-"""What each switch does to a training, where its own subject has no test of it: one thing that can be seen.
+"""Visible effect of each switch on a training, where its own subject has no test of it.
 
 ``python -m scripts.mutate_switches`` makes each switch a no-op, and these tests fail then.  A test that a
 switch changes no bits would stay green.

@@ -1,4 +1,4 @@
-"""Whether other users reach a file."""
+"""Reach of a file by other users."""
 
 import sys
 from pathlib import Path

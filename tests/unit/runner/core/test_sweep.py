@@ -4,7 +4,16 @@ from typing import Any
 import pytest
 
 from runner.core.job.states import Held
-from runner.core.sweep import Candidate, Decision, SweepTerms, Verb, decide, is_paused, paused_text, winner
+from runner.core.sweep import (
+    Candidate,
+    CandidateVerb,
+    Decision,
+    SweepTerms,
+    decide,
+    is_paused,
+    paused_text,
+    winner,
+)
 
 TERMS = SweepTerms("loss", rungs=(10, 30), eta=3)
 
@@ -15,7 +24,7 @@ def at_rung(number: int, *values: float | None, **facts: Any) -> Candidate:
     return Candidate(str(number), number, **known)
 
 
-def said(decisions: tuple[Decision, ...]) -> dict[str, Verb]:
+def said(decisions: tuple[Decision, ...]) -> dict[str, CandidateVerb]:
     return {each.job_id: each.verb for each in decisions}
 
 
@@ -24,13 +33,14 @@ def test_nothing_is_decided_before_all_have_reached_a_rung() -> None:
     assert decide(TERMS, [*there, Candidate("6", 6)]) == ()
     failed = Candidate("6", 6, outcome="failed")
     assert said(decide(TERMS, [*there, failed])) == {
-        "1": Verb.PROMOTE, "2": Verb.PROMOTE, "3": Verb.STAY, "4": Verb.STAY, "5": Verb.STAY
-    }  # fmt: skip
+        **dict.fromkeys("12", CandidateVerb.PROMOTE),
+        **dict.fromkeys("345", CandidateVerb.STAY),
+    }
 
 
 def test_a_decision_tells_value_place_and_how_many_go_on() -> None:
     first, second, third = decide(TERMS, [at_rung(1, 0.5), at_rung(2, None), at_rung(3, 0.25)])
-    assert first == Decision(Verb.PROMOTE, "3", "step 10: loss 0.25 is 1 of 3; goes on", 10)
+    assert first == Decision(CandidateVerb.PROMOTE, "3", "step 10: loss 0.25 is 1 of 3; goes on", 10)
     assert second.reason == "step 10: loss 0.5 is 2 of 3; stays paused, 1 go on"
     assert third.reason == "step 10: loss (not reported) is 3 of 3; stays paused, 1 go on"
 
@@ -38,7 +48,9 @@ def test_a_decision_tells_value_place_and_how_many_go_on() -> None:
 def test_the_order_of_arrival_and_of_equal_values_changes_nothing() -> None:
     candidates = [at_rung(number, 1.0) for number in range(1, 7)]
     assert said(decide(TERMS, candidates)) == said(decide(TERMS, candidates[::-1]))
-    assert {job for job, verb in said(decide(TERMS, candidates)).items() if verb is Verb.PROMOTE} == {
+    assert {
+        job for job, verb in said(decide(TERMS, candidates)).items() if verb is CandidateVerb.PROMOTE
+    } == {
         "1",
         "2",
     }
@@ -47,19 +59,23 @@ def test_the_order_of_arrival_and_of_equal_values_changes_nothing() -> None:
 def test_a_rung_that_is_decided_is_decided_again_in_the_same_way() -> None:
     """As a daemon does that was killed between two promotions."""
     half = [at_rung(1, 0.1, paused=False), at_rung(2, 0.2), *(at_rung(n, 1.0) for n in range(3, 7))]
-    assert said(decide(TERMS, half))["2"] is Verb.PROMOTE
+    assert said(decide(TERMS, half))["2"] is CandidateVerb.PROMOTE
     later = [at_rung(1, 0.1, 0.1), at_rung(2, 0.2, 0.3), *(at_rung(n, 1.0) for n in range(3, 7))]
     found = said(decide(TERMS, later))
-    assert (found["1"], found["2"], found["3"]) == (Verb.PROMOTE, Verb.STAY, Verb.STAY)
+    assert (found["1"], found["2"], found["3"]) == (
+        CandidateVerb.PROMOTE,
+        CandidateVerb.STAY,
+        CandidateVerb.STAY,
+    )
 
 
 def test_the_next_best_takes_the_place_of_one_that_fails_and_of_none_that_was_cancelled() -> None:
     rest = [at_rung(2, 0.2), at_rung(3, 0.3)]
     failed = at_rung(1, 0.1, paused=False, outcome="failed")
-    assert said(decide(TERMS, [failed, *rest])) == {"2": Verb.PROMOTE, "3": Verb.STAY}
+    assert said(decide(TERMS, [failed, *rest])) == {"2": CandidateVerb.PROMOTE, "3": CandidateVerb.STAY}
     cancelled = at_rung(1, 0.1, paused=False, outcome="cancelled")
     assert said(decide(SweepTerms("loss", rungs=(10,), eta=3), [cancelled, *rest])) == {
-        "2": Verb.END, "3": Verb.END
+        "2": CandidateVerb.END, "3": CandidateVerb.END
     }  # fmt: skip
 
 
@@ -83,7 +99,7 @@ def test_a_sweep_ends_when_the_last_ones_have_and_names_the_best(maximize: bool)
 def test_a_sweep_without_success_says_so_and_one_without_rungs_lets_all_run() -> None:
     failed = [Candidate(str(n), n, outcome="failed") for n in (1, 2)]
     [end] = decide(TERMS, [*failed, at_rung(3, 1.0, 1.0, outcome=None)])[-1:]
-    assert end.verb is Verb.PROMOTE
+    assert end.verb is CandidateVerb.PROMOTE
     assert decide(SweepTerms("loss"), [Candidate("1", 1), Candidate("2", 2)]) == ()
     assert decide(TERMS, [*failed]) == ()
 
@@ -92,7 +108,7 @@ def test_limits_end_a_sweep() -> None:
     failed = [Candidate(str(n), n, outcome="failed") for n in (1, 2)]
     left = Candidate("3", 3, device_h=2.0)
     [end] = decide(SweepTerms("loss", max_failures=2), [*failed, left])
-    assert end == Decision(Verb.END, "3", "sweep.max_failures: 2 candidates have failed")
+    assert end == Decision(CandidateVerb.END, "3", "sweep.max_failures: 2 candidates have failed")
     assert decide(SweepTerms("loss", max_failures=3, budget_h=2.5), [*failed, left]) == ()
     [end] = decide(SweepTerms("loss", budget_h=2.0), [*failed, left])
     assert end.reason == "2 h are used, the budget is 2 h"

@@ -1,4 +1,4 @@
-"""What lies in a code directory and not in its snapshot, in words."""
+"""Words about what a snapshot of code lacks."""
 
 from pathlib import Path
 

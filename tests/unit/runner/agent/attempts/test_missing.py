@@ -1,4 +1,4 @@
-"""What a program misses that lies in the directory of its code."""
+"""Files in the directory of its code that a program misses."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What one person may take a second."""
+"""Limits of one person in a second."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a request for resources is told that exceeds this machine."""
+"""Messages about a request for resources that exceeds this machine."""
 
 from pathlib import Path
 

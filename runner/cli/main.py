@@ -81,7 +81,7 @@ GROUPS: Final = {
     "Jobs": ("run", "submit", "list", "show", "why", "top", "dash", "logs", "metrics", "plot", "events",
              "wait", "cancel", "kill", "restart", "hold", "release"),
     "In a job": ("shell", "exec", "attach", "forward", "cp"),
-    "Changes": ("diff", "apply", "rollback", "revisions"),
+    "Changes": ("diff", "set", "apply", "rollback", "revisions"),
     "Files": ("init", "validate", "lock", "schema", "schedule", "sweep", "policy", "profiles"),
     "Machine": ("gpus", "doctor", "usage", "images", "data"),
     "Measurements": ("bench", "simulate"),

@@ -55,7 +55,7 @@ _SAME: Final = {
     "runner hold JOB": ("pause", "suspend", "freeze"),
     "runner release JOB": ("resume", "unpause", "continue", "unhold"),
     "runner restart JOB": ("requeue", "retry", "rerun", "resubmit", "again"),
-    "runner apply FILE": ("update", "edit", "change", "patch", "modify", "set"),
+    "runner apply FILE": ("update", "edit", "change", "patch", "modify"),
     "runner rollback JOB": ("undo", "revert"),
     "runner wait JOB": ("await", "join"),
     "runner kill --signal SIG JOB": ("signal", "send"),

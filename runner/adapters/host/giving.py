@@ -20,7 +20,6 @@ class Gift:
 
     giver: int
     owner: Owner
-    keep_modes: bool
 
 
 def give_tree(directory: int, gift: Gift, depth: int = 0) -> None:
@@ -42,7 +41,7 @@ def give_tree(directory: int, gift: Gift, depth: int = 0) -> None:
     for name in os.listdir(directory):
         _give(directory, name, gift, depth)
     os.fchown(directory, gift.owner.uid, gift.owner.gid)
-    os.fchmod(directory, found.st_mode & 0o777 if gift.keep_modes else 0o700)
+    os.fchmod(directory, found.st_mode & 0o777)
 
 
 def _give(directory: int, name: str, gift: Gift, depth: int) -> None:
@@ -60,7 +59,7 @@ def _give(directory: int, name: str, gift: Gift, depth: int) -> None:
             give_tree(entry, gift, depth + 1)
         elif stat.S_ISREG(mode):
             os.fchown(entry, uid, gid)
-            os.fchmod(entry, mode & 0o777 if gift.keep_modes else 0o600)
+            os.fchmod(entry, mode & 0o777)
         else:
             raise Refused("what is given to a job is neither a file nor a directory")
     finally:

@@ -564,7 +564,7 @@ class HostRunDirectory:
             (parent / str(lineage)).mkdir(mode=0o700)
         kept = os.open(parent / str(lineage), DIRECTORY)
         if os.geteuid() == 0 and os.fstat(kept).st_uid != self.owner.uid:  # new, or of an older runner
-            give_tree(kept, Gift(0, self.owner, keep_modes=True))
+            give_tree(kept, Gift(0, self.owner))
         return kept
 
     def copy_checkpoint(

@@ -30,9 +30,6 @@ class UserFiles(Protocol):
     def open_path(self, path: HostPath, kind: PathKind) -> Descriptor:
         """Open a path for reading; may raise PathRefusedError."""
 
-    def open_beneath(self, directory: Descriptor, name: str) -> Descriptor:
-        """Open what lies below a directory for reading; may raise PathRefusedError."""
-
     def send_code(
         self,
         path: HostPath,
@@ -59,9 +56,6 @@ class OwnFiles:
             return opened.reopen()
         finally:
             opened.close()
-
-    def open_beneath(self, directory: int, name: str) -> int:
-        return open_beneath(directory, name)
 
     def send_code(
         self,

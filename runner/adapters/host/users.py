@@ -143,20 +143,6 @@ class HostUsers:
         """Return a descriptor of a directory, opened with the rights of an owner; see ``open_as_user``."""
         return self.open_as_user(_as_user(owner), path, "directory")
 
-    def open_beneath_as_user(self, who: User, directory: int, name: str) -> int:
-        """Return a descriptor of a file or directory below an open directory, opened for reading as a user.
-
-        No link is followed on the way.  The caller closes the descriptor.
-
-        Raises:
-            UsageError: it is not there, or the user may not read it.
-            Unavailable: the file system does not answer.
-        """
-        try:
-            return self._files(who).open_beneath(directory, name)
-        except PathRefusedError as error:
-            raise UsageError(str(error)) from error
-
     def read_as_user(self, who: User, path: Path) -> bytes:
         """Return the content of a small file, read with the rights of a user.
 

@@ -36,7 +36,7 @@ class RootRunDirectory(HostRunDirectory):
         return super().begin_work(lineage, writer, afresh=afresh)
 
     def publish_work(self, lineage: int, snapshot: str) -> None:
-        self._give_away(self.work_draft(lineage), keep_modes=True)
+        self._give_away(self.work_draft(lineage))
         super().publish_work(lineage, snapshot)
 
     def move(self, name: str) -> None:
@@ -49,10 +49,10 @@ class RootRunDirectory(HostRunDirectory):
             raise Refused("only a run directory without a job is removed at once")
         super().remove()
 
-    def _give_away(self, draft: Path, *, keep_modes: bool) -> None:
+    def _give_away(self, draft: Path) -> None:
         descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            give_tree(descriptor, Gift(self._daemon_uid, self.owner, keep_modes))
+            give_tree(descriptor, Gift(self._daemon_uid, self.owner))
         finally:
             os.close(descriptor)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -15,12 +16,12 @@ import pytest
 
 from runner.adapters.host import users as module
 from runner.adapters.host import workers
-from runner.adapters.host.paths import MAX_SECRET_BYTES
+from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, open_beneath
 from runner.adapters.host.users import HostUsers
 from runner.adapters.host.worker import CALLS
 from runner.adapters.rpc.frames import Disconnected, receive, send
 from runner.base.errors import Unavailable, UsageError
-from runner.core.ports.users import PathKind, User
+from runner.core.ports.users import Owner, PathKind, User
 
 ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can look as somebody else")
@@ -277,33 +278,30 @@ def lineage(open_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-@pytest.mark.parametrize(
-    "who", [pytest.param(ME, id="me"), pytest.param(NOBODY, id="nobody", marks=needs_root)]
-)
-def test_files_below_an_open_directory_are_opened_as_its_owner(lineage: int, who: User) -> None:
-    with os.fdopen(USERS.open_beneath_as_user(who, lineage, "step/state.pt")) as file:
+def test_files_below_an_open_directory_are_opened(lineage: int) -> None:
+    with os.fdopen(open_beneath(lineage, "step/state.pt")) as file:
         assert file.read() == "weights"
-    step = USERS.open_beneath_as_user(who, lineage, "step")
+    step = open_beneath(lineage, "step")
     assert "state.pt" in os.listdir(step)  # noqa: PTH208  a descriptor is no path
     os.close(step)
 
 
 @pytest.mark.parametrize(
-    "who", [pytest.param(ME, id="me"), pytest.param(NOBODY, id="nobody", marks=needs_root)]
-)
-@pytest.mark.parametrize(
     "name",
     ["../secret", "away/secret", "step/link", "away", "pipe", "", ".", "step/../step", "/etc/passwd", "a\0"],
 )
-def test_nothing_leads_out_of_an_open_directory(lineage: int, who: User, name: str) -> None:
-    with pytest.raises(UsageError):
-        USERS.open_beneath_as_user(who, lineage, name)
+def test_nothing_leads_out_of_an_open_directory(lineage: int, name: str) -> None:
+    with pytest.raises(PathRefusedError):
+        open_beneath(lineage, name)
 
 
 @needs_root
-def test_a_hard_link_to_a_file_of_another_user_stays_shut(lineage: int) -> None:
-    with pytest.raises(UsageError, match="you do not have permission"):
-        USERS.open_beneath_as_user(NOBODY, lineage, "step/hard")
+@pytest.mark.usefixtures("lineage")
+def test_a_hard_link_to_a_file_of_another_user_stays_shut(open_path: Path) -> None:
+    archive = USERS.archive_as_owner(Owner(65534, 65534, "nobody"), open_path, "lineage/step/hard")
+    with closing(archive), archive.stream.makefile("rb") as stream:
+        assert stream.read() == b""
+        assert "you do not have permission" in str(archive.problem())
 
 
 # --- Attacks: ids that a change of rights passes over

@@ -51,7 +51,7 @@ def run(context: Context) -> Iterator[Finding]:
         server.reaches("free")
         place = server.root / "hanging"
         place.mkdir()
-        shutil.copy(source_root() / "jobs" / "attach.py", place)
+        shutil.copy(source_root() / "gpu_job_runner" / "attach.py", place)
         (place / "main.py").write_text(PROGRAM)
         command = [server.python, str(place / "main.py"), context.accelerator]
         job = server.submit(

@@ -36,7 +36,7 @@ def program(daemon: Service, name: str, code: str, **fields: Any) -> Path:
     """Write the job file of a Python program that speaks to the runner through ``attach``."""
     directory = daemon.root / f"code-{name}"
     directory.mkdir()
-    shutil.copy(ROOT / "jobs" / "attach.py", directory)
+    shutil.copy(ROOT / "gpu_job_runner" / "attach.py", directory)
     (directory / "main.py").write_text(textwrap.dedent(code))
     known = {
         "workload": {"kind": "program", "command": ["python3", "main.py"], "code": str(directory)},

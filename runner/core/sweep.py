@@ -15,6 +15,8 @@ from runner.core.job.states import Held, State
 
 PAUSED: Final = "paused at step "
 
+OVER: Final = "the sweep is over: "
+
 DECIDED: Final = "sweep_decided"
 """Kind of the event of a decision about a candidate."""
 
@@ -99,7 +101,7 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
     if all(each.outcome is not None for each in members):
         best = winner(terms, members)
         named = "no candidate has succeeded" if best is None else f"candidate {best.number} is the best"
-        return (*decisions, *_end(candidates, f"the sweep is over: {named}"))
+        return (*decisions, *_end(candidates, f"{OVER}{named}"))
     return tuple(decisions)
 
 

@@ -12,6 +12,7 @@ from runner.core.job.events import CancelRequested, Event, HoldRequested, Releas
 from runner.core.job.states import Allocated, Finished, Stopping
 from runner.core.ports.checkpoints import Verification
 from runner.core.ports.store import JobRow
+from runner.core.sweep import is_paused
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound, ServiceContext
 from runner.services.queries import JobQueries
@@ -87,7 +88,11 @@ class JobControlService:
         """
         row = self.queries.readable(caller, reference)
         self._check_begin(row)
-        return self._apply(row, ReleaseRequested(self.context.clock.now(), self.context.user(caller).name))
+        now, name = self.context.clock.now(), self.context.user(caller).name
+        if is_paused(row.job.state):  # it would pause there again, unless it is told to go on from there
+            step = row.job.saved
+            return self._apply(row, RestartRequested(now, name, Start(StartFrom.STEP, step), None, step))
+        return self._apply(row, ReleaseRequested(now, name))
 
     def restart(self, caller: Caller, reference: str, start: Start, lineage: int | None = None) -> JobRow:
         """Start another attempt of a job, in its present lineage or in another of its lineages.

@@ -17,16 +17,7 @@ from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, RestartRequested
 from runner.core.job.states import Finished, Held, Stopping, StopReason
 from runner.core.ports.store import JobRow
-from runner.core.sweep import (
-    DECIDED,
-    Candidate,
-    CandidateVerb,
-    Decision,
-    SweepTerms,
-    decide,
-    is_paused,
-    winner,
-)
+from runner.core.sweep import DECIDED, OVER, Candidate, CandidateVerb, SweepTerms, decide, is_paused, winner
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound
 from runner.services.curves import CurveService
@@ -69,16 +60,19 @@ class SweepService:
     def _decide(self, first: str, terms: SweepTerms) -> bool:
         """Decide about the candidates of a sweep, and return whether that could be done."""
         try:
-            rows = self._rows(first)
-            ended = False
-            for each in decide(terms, [self.candidate(terms, row) for row in rows]):
-                if each.reason not in self.service.store.noted(each.job_id, DECIDED):
+            rows = {row.job.id: row for row in self._rows(first)}
+            ended = []
+            for each in decide(terms, [self.candidate(terms, row) for row in rows.values()]):
+                noted = self.service.store.noted(each.job_id, DECIDED)
+                if each.verb is not CandidateVerb.PROMOTE and any(line.startswith(OVER) for line in noted):
+                    self._promote(each.job_id, rows[each.job_id].job.saved)  # somebody has restarted it
+                    continue
+                if each.reason not in noted:
                     self.service.store.note(each.job_id, self.service.clock.now(), DECIDED, each.reason)
-                ended = ended or each.verb is CandidateVerb.END
                 if each.verb is CandidateVerb.PROMOTE:
-                    self._promote(each)
-            if ended:
-                self._end(rows)
+                    self._promote(each.job_id, each.step)
+                ended += [each.job_id] if each.verb is CandidateVerb.END else []
+            self._end(ended)
         except RunnerError as error:
             log.info("sweep.not_decided", sweep=first, problem=str(error))
             return False
@@ -90,27 +84,29 @@ class SweepService:
         found = None if row is None else parse_revision(row.revision).sweep
         return () if found is None else store.following(first, found.count)
 
-    def _promote(self, decision: Decision) -> None:
+    def _promote(self, job_id: str, step: int | None) -> None:
         """Let a candidate go on from its rung; one that no longer waits there is left alone."""
 
         def promote() -> None:
-            row = self.service.queries.current(decision.job_id)
+            row = self.service.queries.current(job_id)
             if is_paused(row.job.state):
-                start = Start(StartFrom.STEP, decision.step)
-                event = RestartRequested(self.service.clock.now(), NAME, start, None, decision.step)
+                event = RestartRequested(
+                    self.service.clock.now(), NAME, Start(StartFrom.STEP, step), None, step
+                )
                 self.service.daemon.apply_event(row, event)
 
         self.service.daemon.run_exclusively(promote)
 
-    def _end(self, rows: Sequence[JobRow]) -> None:
+    def _end(self, ids: Sequence[str]) -> None:
         """Cancel the candidates that have not ended, all at once."""
 
         def end() -> None:
-            current = [self.service.queries.current(row.job.id) for row in rows]
+            current = [self.service.queries.current(job_id) for job_id in ids]
             left = [row for row in current if not isinstance(row.job.state, Finished)]
             self.service.daemon.apply_event_to_all(left, CancelRequested(self.service.clock.now(), NAME))
 
-        self.service.daemon.run_exclusively(end)
+        if ids:
+            self.service.daemon.run_exclusively(end)
 
     def candidate(self, terms: SweepTerms, row: JobRow, *, all_of_it: bool = False) -> Candidate:
         """Return a candidate as it is now, its hours if they are needed; may raise Unavailable."""

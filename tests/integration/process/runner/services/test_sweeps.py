@@ -116,7 +116,7 @@ def test_a_sweep_whose_daemon_is_killed_at_each_decision_has_the_same_winner_wit
     assert daemon.ends(daemon.submit(winner))["outcome"] == "succeeded"
 
 
-def test_a_sweep_that_is_stopped_by_hand_goes_on_when_it_is_resumed(daemon: Service) -> None:
+def test_people_stop_and_resume_a_sweep_and_restart_what_it_has_ended(daemon: Service) -> None:
     submit(daemon, "halted")
     daemon.runner("sweep", "stop", "halted")
     until(
@@ -125,4 +125,8 @@ def test_a_sweep_that_is_stopped_by_hand_goes_on_when_it_is_resumed(daemon: Serv
     )
     daemon.runner("sweep", "resume", "halted")
     until(lambda: over(daemon, "halted"), "the sweep is over", more=lambda: str(shown(daemon, "halted")))
-    assert shown(daemon, "halted")["best"] is not None
+    best = shown(daemon, "halted")["best"]
+    assert best is not None
+    ended = next(each for each in shown(daemon, "halted")["candidates"] if each["state"] == "cancelled")
+    daemon.runner("restart", ended["job"])  # it pauses at each rung, and is let go on
+    until(lambda: daemon.job(ended["job"])["outcome"] == "succeeded", "it goes on", more=daemon.log_tail)

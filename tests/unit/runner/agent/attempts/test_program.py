@@ -96,7 +96,9 @@ def test_a_program_that_shares_a_device_finds_its_part() -> None:
 
 def test_attach_understands_every_word() -> None:
     plan = Program(command=("x",), steps=900)
-    saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
+    saving = CheckpointPlan(
+        every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100, pauses=(9,)
+    )
     full = spec(workload=plan, checkpoint=saving, resume_step=40, seed=8, revision=6)
     heard = told(variables(full, plan, RunPaths(Path("/job"), 2, 3)), Told(Path("elsewhere")))
     assert heard == Told(
@@ -119,7 +121,9 @@ def test_attach_understands_every_word() -> None:
 
 def test_the_contract_names_every_variable_of_a_program() -> None:
     plan = Program(command=("x",), steps=900)
-    saving = CheckpointPlan(every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100)
+    saving = CheckpointPlan(
+        every_steps=5, every_s=2.5, mean_between_s=7.5, keep=4, milestone_every=100, pauses=(9,)
+    )
     full = spec(
         workload=plan, checkpoint=saving, resume_step=40, device_bytes=1, track=Tracking(tensorboard=True)
     )

@@ -16,7 +16,7 @@ from slipcover import FileMatcher, ImportManager, Slipcover
 
 ROOT: Final = Path(__file__).parent.parent
 FOLDER: Final = ROOT / ".coverage"
-SOURCES: Final = ("runner", "jobs", "images")
+SOURCES: Final = ("gpu_job_runner", "runner", "jobs", "images")
 
 PAUSE: Final = 2.0
 """Seconds between two rounds in which what has been seen is no longer watched."""

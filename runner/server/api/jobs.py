@@ -116,7 +116,9 @@ def _remaining_s(deadline: float) -> float:
 
 
 def _summary(service: JobService, row: JobRow) -> views.Json:
-    return views.summary(row, service.daemon.why(row.job.id), service.queries.progress(row))
+    has_versions = row.job.saved is not None and views.is_overwritten(row)
+    why, progress = service.daemon.why(row.job.id), service.queries.progress(row)
+    return views.summary(row, why, progress, has_versions=has_versions)
 
 
 def _with_last(service: JobService, row: JobRow) -> views.Json:

@@ -16,8 +16,11 @@ from runner.files.revision import parse_revision
 Json: TypeAlias = dict[str, Any]
 
 
-def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
-    """Return one job as a list shows it; ``waiting`` is its pending reason."""
+def summary(row: JobRow, waiting: str, progress: Status | None, *, has_versions: bool = False) -> Json:
+    """Return one job as a list shows it; ``waiting`` is its pending reason.
+
+    ``has_versions``: its checkpoint is written over and over, and has no step.
+    """
     state = row.job.state
     return {
         "id": row.job.id,
@@ -34,18 +37,18 @@ def summary(row: JobRow, waiting: str, progress: Status | None) -> Json:
         "gpus": list(_devices(row.job)),
         "host": row.job.state.attempt.host if isinstance(row.job.state, Allocated) else None,
         "progress": None if progress is None else progress.model_dump(mode="json"),
-        **_saved(row, progress),
+        **_saved(row, progress, has_versions=has_versions),
         "labels": dict(row.labels),
     }
 
 
-def _saved(row: JobRow, progress: Status | None) -> Json:
+def _saved(row: JobRow, progress: Status | None, *, has_versions: bool) -> Json:
     """Return the step of the newest checkpoint: as a running attempt reports it, else as it was verified.
 
     A file that is written over and over has no step: what is known of it is which version it is.
     """
     told = None if progress is None else progress.checkpoint_step
-    if told is None and row.job.saved is not None and is_overwritten(row):
+    if told is None and row.job.saved is not None and has_versions:
         return {"saved_step": None, "saved_version": row.job.saved}
     return {"saved_step": row.job.saved if told is None else max(told, row.job.saved or 0)}
 

@@ -119,7 +119,7 @@ def profile_arguments(applied: "Applied | None" = None) -> dict[str, Any]:
     profile = applied.profile
     if not profile:
         return {}
-    loader = applied.loader()
+    loader, compiled = applied.loader(), profile["compile"]
     names = ("activation_checkpointing", "compile", "optimizer")
     applied.given({name: profile[name] for name in names})
     return {
@@ -127,7 +127,7 @@ def profile_arguments(applied: "Applied | None" = None) -> dict[str, Any]:
         "fp16": applied.precision == "fp16",
         "gradient_checkpointing": profile["activation_checkpointing"],
         "optim": "adamw_torch_fused" if profile["optimizer"] == "fused" else "adamw_torch",
-        **({} if profile["compile"] == "off" else {"torch_compile_mode": profile["compile"]}),
+        **({} if compiled == "off" else {"torch_compile": True, "torch_compile_mode": compiled}),
         **{f"dataloader_{name}": value for name, value in loader.items()},
     }
 

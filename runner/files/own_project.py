@@ -101,6 +101,8 @@ def read_project(read: ReadFile) -> ReadProject:
             found.compiled = found.compiled or "setup.py has extension modules"
         if dynamic:
             dynamic -= _read_setup_py(found, text, dynamic)
+    if not found.is_declared and texts["setup.cfg"] is None and texts["setup.py"] is None:
+        raise ValueError("pyproject.toml: has no table [project], which names a project and its dependencies")
     if found.is_declared and dynamic:
         step = "list them in [project], or in a file that tool.setuptools.dynamic names"
         raise ValueError(f"pyproject.toml: {min(dynamic)} are known only to its build (dynamic); {step}")

@@ -156,7 +156,7 @@ def test_a_reason_that_names_no_requirement_is_told_at_the_field(site: Site) -> 
             "six\n--index-url https://x\n",
             "requirements.txt:2: --index-url https://x: the operator chooses",
         ),
-        ("-e .\n", "requirements.txt:1: -e .: a directory is not built"),
+        ("-e .\n", "requirements.txt:1: -e .: .: has no pyproject.toml"),
         ("six\n-r gone.txt\n", "requirements.txt:2: -r gone.txt: gone.txt: does not exist"),
         (
             "git+https://x/y\n",
@@ -171,7 +171,7 @@ def test_a_reason_that_names_no_requirement_is_told_at_the_field(site: Site) -> 
             "requirements.txt:1: ./y.whl: packages come from the operator's",
         ),
         ("six seven\n", "requirements.txt:1: six seven: is not a requirement such as tqdm>=4: "),
-        ("\xff\xfe", "requirements.txt: is not UTF-8 text"),
+        ("\xff", "requirements.txt: is not UTF-8 text"),
     ],
 )
 def test_files_with_what_a_job_may_not_say_are_refused(site: Site, content: str, line: str) -> None:
@@ -387,8 +387,8 @@ def test_dependencies_of_a_project_are_its_requirements_in_the_versions_of_its_l
 @pytest.mark.parametrize(
     ("name", "text", "fact"),
     [
-        ("pyproject.toml", "[tool]\n", "pyproject.toml: has no list project.dependencies"),
-        ("pyproject.toml", "= 1", "pyproject.toml: Invalid statement"),
+        ("pyproject.toml", "[tool]\n", "pyproject.toml: .: pyproject.toml: has no table [project]"),
+        ("pyproject.toml", "= 1", "pyproject.toml: .: pyproject.toml: Invalid statement"),
         ("pylock.toml", "a = 1", "pylock.toml: is not a lock: it has no packages"),
         ("pylock.toml", "[[packages]]\nversion = '1'", "pylock.toml: is not a lock: a package has no name"),
         ("pylock.toml", "requires-python = 'x'", "pylock.toml: Invalid specifier"),

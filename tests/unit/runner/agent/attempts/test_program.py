@@ -116,6 +116,7 @@ def test_attach_understands_every_word() -> None:
         mean_between_s=7.5,
         keep=4,
         milestone_every=100,
+        pauses=(9,),
     )
 
 

@@ -300,14 +300,13 @@ def _paused_at(context: Context, row: JobRow, state: Allocated, findings: ExitFi
 
 def _time_limit_reason(job: Job, state: Stopping) -> str:
     """Return why a preempted job does not start again: another attempt would have no time at all."""
-    return (
-        f"time limit of {format_span(job.time_limit or timedelta())} reached when it {_request_reason(state)}"
-    )
+    limit = format_span(job.time_limit or timedelta())
+    return f"time limit of {limit} reached when it was {_request_reason(state)}"
 
 
 def _request_reason(state: Stopping) -> str:
     if state.reason is StopReason.PREEMPTION:
-        return f"was preempted for job {state.by}"
+        return f"preempted for job {state.by}"
     return f"{'held' if state.reason is StopReason.HOLD else state.reason}, as asked"
 
 

@@ -246,8 +246,9 @@ def _hand_build_context(directory: Path) -> Path:
     lock = directory / "images" / "locks" / "cpu.txt"
     lock.parent.mkdir(parents=True)
     lock.write_text("torch==1\nnumpy==1\npyarrow==1\npydantic==1\n")
-    (directory / "jobs").mkdir()
-    (directory / "jobs" / "__init__.py").write_text("")
+    for package in ("jobs", "gpu_job_runner"):
+        (directory / package).mkdir()
+        (directory / package / "__init__.py").write_text("")
     return directory / "wheelhouse"
 
 

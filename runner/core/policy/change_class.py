@@ -194,6 +194,7 @@ FIELDS: Final[Mapping[str, FieldRule]] = {
     "devices.memory": _LIMIT,
     "devices.linked": _LIMIT,
     "matrix": _LIMIT,  # of a job that is one of a matrix there is none left
+    "sweep": _LIMIT,  # nor of a candidate of a sweep
     "schedule": _LIMIT,
     "schedule.*": _LIMIT,
     "checkpoint.*": _SAVING,

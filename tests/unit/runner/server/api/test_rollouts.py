@@ -124,10 +124,12 @@ class Place(Site):
         return wait_until(look)
 
     def measured(self, text: str, per_s: float) -> str:
-        """Return the id of a canary of the running job that has shown a rate."""
+        """Return the id of a canary of the running job that has shown a rate, in a time in which that one
+        has taken steps, too: one a second.
+        """
         began = self.canary(text)
         self.until("running", began["canary"])
-        self.writes(per_s, job_id=began["canary"], first=40)
+        self.writes(per_s, max(60, round(12 * per_s)), job_id=began["canary"], first=40)
         return str(self.trial(began["canary"])["canary"])
 
 
@@ -308,7 +310,7 @@ def test_a_canary_is_a_job_of_its_own_that_is_taken_away_when_it_has_been_measur
     assert (copy / "state.pt").read_bytes() == b"state"
     spec = json.loads((site.attempt_dir("2") / "spec.json").read_text())
     assert (spec["profile"]["graph_cache"], spec["workload"]["log_every"]) == ("memory", 1)
-    site.writes(10.0, job_id="2", first=40)
+    site.writes(10.0, 120, job_id="2", first=40)
     assert site.trial("2")["rate"]["mean"] == pytest.approx(10.0)
     assert site.job("2")["outcome"] == "cancelled"
     assert site.job()["state"] == "running"
@@ -462,7 +464,7 @@ def test_a_job_makes_room_for_its_canary_and_goes_on_afterwards(site: Place) -> 
     assert began["parked"] is True
     site.until("running", "2")
     assert site.job()["state"] == "held"
-    site.writes(10.0, job_id="2", first=40)
+    site.writes(10.0, 120, job_id="2", first=40)
     site.trial("2")
     answer = site.apply(cached, canary="2")
     assert answer["outcome"] == "resume"

@@ -22,6 +22,12 @@ def every_job(_job: JobSummary) -> bool:
     return True
 
 
+def check_choice(refs: Sequence[str], sweep: str | None) -> None:
+    """Raise click.UsageError unless either jobs or a matrix are given; no daemon is started to say so."""
+    if bool(refs) == bool(sweep):
+        raise click.UsageError("give JOBs or --sweep, one of them")
+
+
 def chosen_jobs(
     client: Client,
     refs: Sequence[str],
@@ -32,11 +38,8 @@ def chosen_jobs(
 
     Raises:
         ErrorResponse: one of them is unknown.
-        click.UsageError: neither jobs nor a matrix are given, or both.
         UsageError: none of the jobs of a matrix is meant.
     """
-    if bool(refs) == bool(sweep):
-        raise click.UsageError("give JOBs or --sweep, one of them")
     found = _of_matrix(client, sweep, of_matrix) if sweep else _named(client, refs, of_matrix)
     return list({job["id"]: job for job in found}.values())
 
@@ -73,8 +76,6 @@ def for_each(  # noqa: PLR0913  the choice of jobs, and the request
     of_matrix: Callable[[JobSummary], bool] = every_job,
 ) -> None:
     """Ask for the same of several jobs, continuing after errors; exit with the first code that is not 0."""
-    if bool(refs) == bool(sweep):
-        raise click.UsageError("give JOBs or --sweep, one of them")
     codes, left = [], list(refs or [job["id"] for job in _of_matrix(client, str(sweep), of_matrix)])
     while left:
         ref = left.pop(0)

@@ -7,7 +7,7 @@ import click
 
 from runner.base.errors import RunnerError, Unavailable
 from runner.cli import formatting
-from runner.cli.choice import chosen_jobs, for_each
+from runner.cli.choice import check_choice, chosen_jobs, for_each
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.client.client import find_or_start
@@ -140,6 +140,7 @@ def restart(  # noqa: PLR0913  one per option
     --failed restarts only those that have failed: of a matrix by --sweep or its name.
     """
     place = {} if lineage is None else {"lineage": lineage}
+    check_choice(jobs, sweep)
     client = find_or_start(complain)
     refs, whole = jobs, sweep
     if failed:
@@ -167,6 +168,7 @@ def hold(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
 
     Every JOB is tried. Of a matrix those are held that have not ended.
     """
+    check_choice(jobs, sweep)
     client = find_or_start(complain)
 
     def tell(answer: dict[str, Any]) -> None:
@@ -189,6 +191,7 @@ def release(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     from zero again; settings that adjustments changed stay changed. "runner restart" starts from another
     checkpoint; "runner policy explain" tells why the job was held.
     """
+    check_choice(jobs, sweep)
     client = find_or_start(complain)
 
     def tell(answer: dict[str, Any]) -> None:

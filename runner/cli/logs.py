@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
-from runner.cli.choice import chosen_jobs
+from runner.cli.choice import check_choice, chosen_jobs
 from runner.cli.console import complain, leave_with_reader
 from runner.cli.job_output import JsonOutput, LineOutput, RawOutput
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, time_ago
@@ -85,6 +85,7 @@ def logs(  # noqa: PLR0913  one per option
         raise click.UsageError("--since goes with --rank 0 alone: the other logs have no times")
     if raw and as_json:
         raise click.UsageError("--raw goes without --json, which holds text and not bytes")
+    check_choice(jobs, sweep)
     client = find_or_start(complain)
     found = chosen_jobs(client, jobs, sweep)
     if raw and len(found) > 1:

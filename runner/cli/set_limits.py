@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from runner.cli.choice import for_each
+from runner.cli.choice import check_choice, for_each
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import (
     as_json,
@@ -71,6 +71,7 @@ def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **giv
         raise click.UsageError(
             "nothing is set; give --priority, --class, --time, --cpus, --memory or --not-before"
         )
+    check_choice(jobs, sweep)
     client = find_or_start(complain)
 
     def tell(answer: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.cli import formatting
-from runner.cli.choice import chosen_jobs
+from runner.cli.choice import check_choice, chosen_jobs
 from runner.cli.console import complain, say, say_json
 from runner.cli.failure import complain_of_failure
 from runner.cli.parameters import as_json, perhaps_a_sweep, perhaps_jobs, seconds
@@ -39,6 +39,7 @@ def wait(jobs: tuple[str, ...], *, sweep: str | None, timeout: float | None, as_
     one that is not 0. The command also waits for a job that cannot start at present, and prints the reason
     to standard error.
     """
+    check_choice(jobs, sweep)
     client = find_or_start(complain)
     deadline = None if timeout is None else time.monotonic() + timeout
     patient = client.following(deadline)

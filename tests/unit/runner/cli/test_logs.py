@@ -1,4 +1,5 @@
 import json
+from typing import NoReturn
 
 import pytest
 
@@ -279,5 +280,11 @@ def test_the_logs_of_a_matrix_are_asked_for_by_its_name(api: FakeApi, invoke: In
         ("logs", "--raw", "--json", "a"),
     ],
 )
-def test_wrong_arguments_exit_2(invoke: Invoke, args: tuple[str, ...]) -> None:
+def test_wrong_arguments_exit_2_and_start_no_daemon(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
+) -> None:
+    def none(_tell: object) -> NoReturn:
+        raise AssertionError("a daemon was looked for")
+
+    monkeypatch.setattr("runner.cli.logs.find_or_start", none)
     assert invoke(*args).exit_code == 2

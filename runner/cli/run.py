@@ -146,7 +146,12 @@ line_options: Final = (
         help="A file with Python packages.  [default: requirements.txt, pylock.toml or pyproject.toml]",
     ),
     click.option("--no-requirements", is_flag=True, help="Take no notice of requirements.txt and the like."),
-    click.option("--image", callback=check_text, metavar="NAME", help="An image that the operator offers."),
+    click.option(
+        "--image",
+        callback=check_text,
+        metavar="NAME",
+        help="Any image on your own daemon; on a shared one, one that its operator offers.",
+    ),
     click.option(
         "--mount",
         "mounts",
@@ -297,7 +302,7 @@ def _has_project(path: str) -> bool:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, metavar="COMMAND...", type=click.UNPROCESSED)
 @with_line_options
-@click.option("--detach", is_flag=True, help="Print id and name, and do not follow the job.")
+@click.option("-d", "--detach", is_flag=True, help="Print id and name, and do not follow the job.")
 @click.option(
     "--dry-run", is_flag=True, help="Print what would run; --json has the engine arguments. Submit nothing."
 )

@@ -14,12 +14,12 @@ import contextlib
 import json
 import os
 import platform
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -255,31 +255,21 @@ class Applied:
 
 
 class AttentionKernels(TorchFunctionMode):
-    """Notes which kernel each call of ``scaled_dot_product_attention`` has come to; math has none."""
+    """Notes which kernel each differentiable call of ``scaled_dot_product_attention`` has come to.
+
+    Autograd names it, at no cost; a mode that sees the operations themselves would load the compiler.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        if func is not functional.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
-        with _Kernels() as seen:
-            result = func(*args, **(kwargs or {}))
-        self.names.append(seen.name or MATH)
+        result = func(*args, **(kwargs or {}))
+        if func is functional.scaled_dot_product_attention and result.grad_fn is not None:
+            fused = re.fullmatch("(ScaledDotProduct.*)Backward[0-9]+", result.grad_fn.name())
+            self.names.append(re.sub("(?<!^)(?=[A-Z])", "_", fused[1]).lower() if fused else MATH)
         return result
-
-
-class _Kernels(TorchDispatchMode):
-    """Notes the fused kernel among the operations of one call."""
-
-    name = ""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
-        name = str(func.overloadpacket.__name__)
-        if "scaled_dot_product" in name:
-            self.name = name.strip("_")
-        return func(*args, **(kwargs or {}))
 
 
 def causal_attention_kernel(heads: int, time: int, size: int, device: torch.device) -> str:

@@ -91,7 +91,7 @@ def test_what_another_part_of_the_script_sets_is_seen(
 def test_the_first_forward_pass_shows_precision_and_attention(tmp_path: Path) -> None:
     found = applied(tmp_path, precision="bf16")
     assert switch(tmp_path, "precision").verified is None
-    q = torch.ones(1, 2, 4, 8)
+    q = torch.ones(1, 2, 4, 8, requires_grad=True)
     with found.forward():
         assert (q @ q.mT).dtype == torch.bfloat16
         functional.scaled_dot_product_attention(q, q, q)
@@ -103,7 +103,7 @@ def test_the_first_forward_pass_shows_precision_and_attention(tmp_path: Path) ->
 
 def test_attention_that_falls_back_to_math_is_told(tmp_path: Path) -> None:
     found = applied(tmp_path)
-    q = torch.ones(1, 2, 4, 8)
+    q = torch.ones(1, 2, 4, 8, requires_grad=True)
     with found.forward(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         functional.scaled_dot_product_attention(q, q, q)
     attention = switch(tmp_path, "attention")

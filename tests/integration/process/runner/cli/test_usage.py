@@ -44,6 +44,6 @@ def test_where_jobs_have_given_way_the_table_says_what_it_cost_and_spared(
     bob_use = a_use("bob", preferred=3, spared_wait_s=6 * H)
     api.answers["usage"] = an_answer(ada_use, bob_use, total=total)
     head, ada, bob, *_ = seen("usage").splitlines()
-    assert head.split()[-6:] == ["GAVE", "WAY", "COST", "PREFERRED", "SPARED", "WAIT"]
+    assert head.split()[-5:] == ["PREEMPTED", "COST", "PREFERRED", "SPARED", "WAIT"]
     assert ada.split()[-4:] == ["3", "0.25", "0", "0.0"]
     assert bob.split()[-4:] == ["0", "0.00", "3", "6.0"]

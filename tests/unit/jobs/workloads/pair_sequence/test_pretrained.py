@@ -5,11 +5,14 @@ import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import peft
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import nn
 
+from jobs.checkpoint.exported import export
 from jobs.contract import Profile
 from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.training.failures import InvalidSpec
@@ -50,6 +53,54 @@ def make(
     profile = Switches(Profile.model_validate(switches))
     asked = PairClassifier.model_validate({**known, **(plan or {})})
     return PairReader(asked, BuildContext(3, profile)), profile
+
+
+def model_of(workload: PairReader) -> nn.Module:
+    assert isinstance(workload.model, PretrainedReader)
+    return workload.model.model.eval()
+
+
+@torch.no_grad()
+def logits(model: nn.Module) -> torch.Tensor:
+    found: torch.Tensor = model(torch.arange(8)[None]).logits
+    return found
+
+
+# --- What other code opens
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers
+def test_peft_opens_an_exported_adapter_and_computes_the_same(
+    molecules: Path, llama: Path, tmp_path: Path
+) -> None:
+    plan = {**LORA, "export": {"format": "peft"}}
+    workload, _ = make(molecules, llama, plan)
+    train(workload, 5, 1e-2)
+    assert workload.plan.export is not None
+    export(workload.plan.export, workload, workload.model.state_dict(), tmp_path)
+    base = transformers.AutoModelForCausalLM.from_pretrained(str(llama)).eval()
+    untrained = logits(base)
+    his = peft.PeftModel.from_pretrained(base, str(tmp_path / "export")).eval()
+    assert logits(his).allclose(logits(model_of(workload)), atol=1e-5)
+    assert not logits(his).allclose(untrained, atol=1e-5)
+
+
+def test_transformers_opens_an_exported_model_and_computes_the_same(
+    molecules: Path, llama: Path, tmp_path: Path
+) -> None:
+    workload, _ = make(molecules, llama, {"export": {"format": "huggingface"}})
+    train(workload, 5, 1e-2)
+    assert workload.plan.export is not None
+    export(workload.plan.export, workload, workload.model.state_dict(), tmp_path)
+    his = transformers.AutoModelForCausalLM.from_pretrained(str(tmp_path / "export")).eval()
+    assert logits(his).allclose(logits(model_of(workload)), atol=1e-5)
+
+
+def test_an_export_fits_what_is_trained(molecules: Path, llama: Path) -> None:
+    with pytest.raises(ValueError, match="format: this model is written as"):
+        make(molecules, llama, {"export": {"format": "peft"}})
+    with pytest.raises(ValueError, match="an adapter of peft has no place for them"):
+        make(molecules, llama, {**LORA, "trained": ["*lm_head*"], "export": {"format": "peft"}})
 
 
 # --- What is trained

@@ -156,10 +156,11 @@ class Case:
 
 
 def told_well(case: Case) -> bool:
-    """Return whether no other alternative was clearly faster, and each ended within its bounds."""
-    bounds = {choice: case.bounds(choice) for choice in case.real}
-    within = all(b is not None and b[0] <= case.real[choice].share <= b[1] for choice, b in bounds.items())
-    return case.shares[case.chosen] <= case.shares[case.fastest] * (1 + REGRET) and within
+    """Return whether no other alternative was clearly faster than the verdict.
+
+    Whether each ended within its bounds is printed, and decides nothing: the load may change meanwhile.
+    """
+    return case.shares[case.chosen] <= case.shares[case.fastest] * (1 + REGRET)
 
 
 def report(case: Case, *, saved: bool) -> None:
@@ -182,6 +183,8 @@ def _line(case: Case, choice: str) -> str:
     told_s = f"expected {expected_s:5.1f} s, {bounds[0]:.2f} to {bounds[1]:.2f} of going on"
     if outcome is None:
         return told_s
+    if not bounds[0] <= outcome.share <= bounds[1]:
+        marks += "   outside of what was predicted"
     return f"{told_s}; took {outcome.took_s:.1f} s, {outcome.share:.2f} of its twin's way   {marks}"
 
 

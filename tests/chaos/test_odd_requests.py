@@ -72,14 +72,13 @@ def test_paths_with_spaces_quotes_and_newlines_reach_the_job_whole(
         assert "\n" not in event["text"]
 
 
-def test_an_image_that_is_offered_and_is_not_there_fails_the_job_in_words(counter: str) -> None:
+def test_an_image_that_is_offered_and_is_not_there_is_refused_in_words(counter: str) -> None:
     offered = {"counter": counter, "gone": "runner-test:no-such-image"}
     with service(executor="docker", allowed_images=offered) as daemon:
         daemon.start()
-        retry = {"max_attempts": 2, "backoff": "0s"}
-        job_id = daemon.submit(daemon.counting("imageless", 3, image="gone", retry=retry), end="failed")
-        assert "image runner-test:no-such-image: is not in the engine" in daemon.ends(job_id)["why"]
-        assert len(daemon.events(job_id)) < 12
+        said = daemon.runner("submit", str(daemon.counting("imageless", 3, image="gone")), code=2)
+        assert "image.name: image runner-test:no-such-image: is not in the engine" in said
+        assert daemon.client.jobs() == []
         daemon.assert_whole()
 
 

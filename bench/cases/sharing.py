@@ -10,6 +10,7 @@ others must be equal to them.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -27,6 +28,9 @@ from bench.support.arrivals import STEPS, End, Training, day, play, slowdowns
 from bench.support.daemon import BenchDaemon, running_daemon
 from bench.support.result import Aim, CannotMeasure, Line, NotMeasured, Result, Series
 from bench.support.scratch import Scratch
+from runner.adapters.process.reach import closed_directory
+from runner.core.ports.users import Owner
+from runner.files.settings.model import RunAs
 
 BENCH: Final = "sharing"
 ORDERS: Final = ("fair", "attained")
@@ -126,8 +130,9 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     alone_s = _alone(scratch, trainings)
     label = f"{len(trainings)} trainings on {DEVICES}"
     try:
+        _check_python()
         fair, attained = (_played(scratch, "process", order, trainings, DEVICES) for order in ORDERS)
-    except CannotMeasure as problem:  # the user of the jobs may not enter the directory of Python
+    except CannotMeasure as problem:
         yield NotMeasured(BENCH, label, str(problem))
     else:
         days = Days(trainings, alone_s, attained, fair)
@@ -135,6 +140,14 @@ def measure(scratch: Scratch) -> Iterator[Line]:
         yield days.weights_line(label)
         yield from _beside_slurm(scratch, label, days)
     yield from _contained(scratch, day(scratch.effort.sharing_contained, CONTAINED_DEVICES, share), alone_s)
+
+
+def _check_python() -> None:
+    """Raise CannotMeasure if the user of the jobs may not enter the directory of Python: they would wait."""
+    user = RunAs()
+    closed = closed_directory(Path(sys.executable), Owner(user.uid, user.gid, "jobs"))
+    if os.geteuid() == 0 and closed is not None:
+        raise CannotMeasure(f"uid {user.uid}, as which jobs of root run, may not enter {closed}")
 
 
 def _beside_slurm(scratch: Scratch, label: str, days: Days) -> Iterator[Line]:

@@ -349,7 +349,7 @@ class Attempt:
         return found, why_not
 
     def wants_save(self) -> bool:
-        """Return whether a checkpoint is due after the step that has just ended."""
+        """Return True if a checkpoint is due after the step that has just ended."""
         if self._heeds and (self._save or self.reports.known.get("checkpoint_step") is not None):
             self.reports.known["saves_when_asked"] = True
         steps, seconds = self.told.save_every_steps, self._save_every_s
@@ -539,7 +539,7 @@ class Ranks:
         self._warned = False
 
     def are_connected(self) -> bool:
-        """Return whether the processes can agree; say so once if there are several and they cannot."""
+        """Return True if the processes can agree; say so once if there are several and they cannot."""
         if self.world_size == 1:
             return False
         torch = sys.modules.get("torch")

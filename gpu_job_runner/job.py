@@ -177,7 +177,7 @@ class Job(Generic[T_co]):
         return self._connection.read(self.id, path)
 
     def is_mine(self) -> bool:
-        """Return whether the job is the caller's own."""
+        """Return True if the job is the caller's own."""
         newest = self._connection.get("/v1/jobs", {"mine": 1, "limit": 1, "cursor": int(self.id) + 1})
         return [each["id"] for each in newest["jobs"]] == [self.id]
 
@@ -234,7 +234,7 @@ def state_word(job: JobSummary) -> str:
 
 
 def is_call(detail: JobDetail) -> bool:
-    """Return whether a job calls a function of ``run`` or ``map``."""
+    """Return True if a job calls a function of ``run`` or ``map``."""
     file = (detail["revision"] or {}).get("job") or {}
     command = (file.get("workload") or {}).get("command") or ()
     return CALL in command[3:4]

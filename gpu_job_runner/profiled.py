@@ -283,7 +283,7 @@ def causal_attention_kernel(heads: int, time: int, size: int, device: torch.devi
 
 
 def has_expandable_segments() -> bool | None:
-    """Return whether the device's allocator has expandable segments, as it says itself; None: it does not."""
+    """Return True if the device's allocator has expandable segments, as it says itself; None: it does not."""
     snapshot = getattr(torch.cuda.memory, "_snapshot", None)
     settings = snapshot().get("allocator_settings", {}) if snapshot is not None else {}
     found = settings.get("expandable_segments")

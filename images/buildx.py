@@ -27,7 +27,7 @@ _PASSED_VARIABLES: Final = (
 
 
 def is_available() -> bool:
-    """Return whether the command and its plugin are installed and can be started."""
+    """Return True if the command and its plugin are installed and can be started."""
     if shutil.which("docker") is None:
         return False
     try:

@@ -397,7 +397,7 @@ def _sweep_steps(api: docker.APIClient) -> None:
 
 
 def _is_gone(pid: str) -> bool:
-    """Return whether a process of this host has ended."""
+    """Return True if a process of this host has ended."""
     return pid.isdecimal() and not Path("/proc", pid).exists()
 
 

@@ -37,7 +37,7 @@ class ImageRow:
 
     @property
     def current(self) -> bool:
-        """Return whether new jobs get this image."""
+        """Return True if new jobs get this image."""
         return any(tag.endswith(":current") and _is_our_tag(tag) for tag in self.tags)
 
 
@@ -106,7 +106,7 @@ def _remove(engine: Engine, cache_dir: Path, row: ImageRow) -> bool:
 
 
 def _is_our_tag(tag: str) -> bool:
-    """Return whether the runner gives such a tag; an operator's tag keeps an image."""
+    """Return True if the runner gives such a tag; an operator's tag keeps an image."""
     name, _, version = tag.rpartition(":")
     ours = {repository(kind, accelerator) for kind in get_args(Kind) for accelerator in ACCELERATORS}
     return name in ours and (version == "current" or version.startswith("h-"))

@@ -156,7 +156,7 @@ class Case:
 
 
 def told_well(case: Case) -> bool:
-    """Return whether no other alternative was clearly faster than the verdict.
+    """Return True if no other alternative was clearly faster than the verdict.
 
     Whether each ended within its bounds is printed, and decides nothing: the load may change meanwhile.
     """

@@ -101,7 +101,7 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def half_way(found: dict[str, Any]) -> bool:
-    """Return whether a job has a checkpoint and has done half of its steps."""
+    """Return True if a job has a checkpoint and has done half of its steps."""
     if found["state"] in {"finished", "held"}:
         sys.exit(f"demo: the job ended before its node could be lost: {found['why']}")
     progress = found.get("progress") or {}

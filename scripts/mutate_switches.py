@@ -135,7 +135,7 @@ def pytest_configure() -> None:
 
 
 def survives(switch: str, test: str) -> bool:
-    """Return whether a test is green although its switch is a no-op.
+    """Return True if a test is green although its switch is a no-op.
 
     Raises:
         SystemExit: The test cannot be run, so it tells nothing.

@@ -147,7 +147,7 @@ def engine_url() -> str:
 
 
 def engine_answers(url: str) -> bool:
-    """Return whether an engine can be reached; a plain socket is asked first, for the SDK leaks one."""
+    """Return True if an engine can be reached; a plain socket is asked first, for the SDK leaks one."""
     if url.startswith("unix://") and not _listens(url.removeprefix("unix://")):
         return False
     with closing(docker.DockerClient(url, version="auto")) as client:
@@ -188,7 +188,7 @@ def slurm_conf() -> str:
 
 
 def _slurm_answers(path: str) -> bool:
-    """Return whether a cluster answers, once no test that breaks it is running."""
+    """Return True if a cluster answers, once no test that breaks it is running."""
     if shutil.which("sinfo") is None or not os.access(Path(path).parent, os.W_OK):
         return False
     look = ["sinfo", "--noheader", "--format=%D"]

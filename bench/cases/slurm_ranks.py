@@ -114,7 +114,7 @@ def _torchrun(scratch: Scratch, corpus: Path) -> Callable[[], float]:
             before = len(_steps(log))
 
             def trains() -> bool:
-                """Return whether a step comes again that was there before: it was resumed."""
+                """Return True if a step comes again that was there before: it was resumed."""
                 after = _steps(log)[before:]
                 return any("resumed" in line for line in _text(log).splitlines()) and bool(after[1:])
 

@@ -74,7 +74,7 @@ def make_repository(code: Path, files: int) -> Path:
 
 
 def _is_old(code: Path) -> bool:
-    """Return whether the repository was last changed so long ago that its times prove something."""
+    """Return True if the repository was last changed so long ago that its times prove something."""
     return time.time() - (code / ".git" / "index").stat().st_mtime > 2
 
 

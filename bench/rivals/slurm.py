@@ -206,7 +206,7 @@ def _await_file(path: Path) -> None:
 
 
 def controller_answers(environment: dict[str, str]) -> bool:
-    """Return whether slurmctld of the cluster that the environment selects answers.
+    """Return True if slurmctld of the cluster that the environment selects answers.
 
     Raises:
         CannotMeasure: Slurm is not installed.

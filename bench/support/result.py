@@ -75,7 +75,7 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """Return whether the aim was met; None when there is none."""
+        """Return True if the aim was met; None when there is none."""
         if self.aim is None:
             return None
         spread = self.ratio

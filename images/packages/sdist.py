@@ -258,7 +258,7 @@ def download(source: Source, target: Path, indexes: Indexes, token: Cancellation
 
 
 def _is_offered(url: str, indexes: Indexes) -> bool:
-    """Return whether a local file lies in a folder of the operator's: this process may read others, too."""
+    """Return True if a local file lies in a folder of the operator's: this process may read others, too."""
     path = Path(os.path.normpath(url2pathname(urlsplit(url).path)))
     folders = (url2pathname(urlsplit(each).path) if "://" in each else each for each in indexes.find_links)
     return url.startswith("file:///") and any(path.is_relative_to(each) for each in folders)

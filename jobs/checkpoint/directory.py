@@ -238,7 +238,7 @@ def _lock(descriptor: int, directory: Path, requests: StopRequests, wait_s: floa
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Return whether the lock is held now; a file system without locks has only the owner."""
+    """Return True if the lock is held now; a file system without locks has only the owner."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -151,7 +151,7 @@ class Checkpoints:
         return ResumePoint(manifest, state, newer=(*newer, *([final] if final.exists() else [])))
 
     def has_best(self) -> bool:
-        """Return whether the weights of a best evaluation exist."""
+        """Return True if the weights of a best evaluation exist."""
         return bool(lineage.bests(self._directory))
 
     # --- Saving
@@ -162,7 +162,7 @@ class Checkpoints:
         return self._save_schedule.stall_s
 
     def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after this step."""
+        """Return True if a checkpoint is due after this step."""
         counts = (self._plan.every_steps, self._plan.milestone_every)
         if any(count is not None and step % count == 0 for count in counts):
             return True
@@ -279,7 +279,7 @@ class Checkpoints:
         return snapshot.step
 
     def _is_there(self, snapshot: Snapshot) -> bool:
-        """Return whether the step was published before, with a warning if its bits differ."""
+        """Return True if the step was published before, with a warning if its bits differ."""
         path = self._directory / snapshot.name
         if not path.exists():
             return False

@@ -58,6 +58,6 @@ def differences(saved: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, 
 
 
 def same_training(saved: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Return whether two trainings end with the same model, apart from rounding."""
+    """Return True if two trainings end with the same model, apart from rounding."""
     names = (*_MUST_AGREE, SCHEDULE, SEED)
     return all(saved.get(name) == now.get(name) for name in names)

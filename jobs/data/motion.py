@@ -228,7 +228,7 @@ def _motion(path: Path, contents: Contents, number: int) -> Motion:
 
 
 def _feet(contact: Tensor) -> Tensor:
-    """Return whether each foot stands; of four columns the first two are the left heel and toes."""
+    """Return True if each foot stands; of four columns the first two are the left heel and toes."""
     return contact if contact.shape[1] == 2 else contact.unflatten(1, (2, 2)).amax(dim=2)
 
 

@@ -78,7 +78,7 @@ class Reading:
             raise InvalidSpec(f"{where}: {fact}; raise length")
 
     def tests_on(self, place: int) -> bool:
-        """Return whether the text at a place in the order of digests is held out."""
+        """Return True if the text at a place in the order of digests is held out."""
         return self.folds is not None and place % self.folds == self.fold
 
 

@@ -181,7 +181,7 @@ def _matching(directory: Path, include: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _is_inside(path: Path, root: Path) -> bool:
-    """Return whether a path is a regular file inside this directory, directly or through a link."""
+    """Return True if a path is a regular file inside this directory, directly or through a link."""
     try:
         regular = stat.S_ISREG(path.stat().st_mode)  # reading a pipe would block for ever
     except OSError as error:

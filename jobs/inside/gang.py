@@ -202,7 +202,7 @@ class Gang:
         return 0 if first is None else self.report(first.rank, first.code)
 
     def goes_on(self) -> bool:
-        """Return whether an end is still to come."""
+        """Return True if an end is still to come."""
         return bool(self.running)
 
     def heed(self, wait_s: float) -> None:

@@ -220,7 +220,7 @@ other device error, and differ from those only in their text.
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether a device, a library on it or the CPU's allocator ran out of memory."""
+    """Return True if a device, a library on it or the CPU's allocator ran out of memory."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)

@@ -101,7 +101,7 @@ class ReplicasDiffer(Failure):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error or one of its causes reports a full disk or quota."""
+    """Return True if an error or one of its causes reports a full disk or quota."""
     return any(isinstance(each, OSError) and each.errno in _FULL for each in chain(error))
 
 

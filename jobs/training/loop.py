@@ -186,7 +186,7 @@ def _fit(training: Training, paths: RunPaths, reporter: Reporter, requests: Stop
 
 
 def _may_try(training: Training) -> bool:
-    """Return whether a step that does not fit can be given up.
+    """Return True if a step that does not fit can be given up.
 
     With ``reduction: fast`` or ``sharded``, the other processes are then in the middle of a sum.
     """
@@ -256,7 +256,7 @@ def _say_what_fits(training: Training, checkpoints: Checkpoints, reporter: Repor
 
 
 def _is_finished(training: Training, checkpoints: Checkpoints, reporter: Reporter) -> bool:
-    """Return whether an earlier attempt already published the model, so that no work is left."""
+    """Return True if an earlier attempt already published the model, so that no work is left."""
     steps, progress = training.plan.steps, reporter.progress
     if training.spec.resume_step is not None or not training.ranks.leads:
         return False

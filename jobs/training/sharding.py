@@ -21,7 +21,7 @@ from jobs.training.reduction import Accumulate, Loss, own_shards, peers_named, s
 
 
 def is_sharded(ranks: Ranks) -> bool:
-    """Return whether every process holds a part; a process alone holds the whole model."""
+    """Return True if every process holds a part; a process alone holds the whole model."""
     return ranks.parallel.sharded and ranks.world > 1
 
 
@@ -79,7 +79,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def is_part(tensor: object) -> bool:
-    """Return whether a tensor is the part of this process."""
+    """Return True if a tensor is the part of this process."""
     return hasattr(tensor, "full_tensor")
 
 

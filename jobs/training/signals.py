@@ -20,7 +20,7 @@ class StopRequests:
     """Save after the next step and continue."""
 
     def take_save(self) -> bool:
-        """Return whether a save was requested, and clear the request."""
+        """Return True if a save was requested, and clear the request."""
         if not self.save:
             return False
         self.save = False

@@ -307,7 +307,7 @@ class Training:
         self.switches.chosen("micro_batch", rows, f"{rows} of {size} rows take {peak} of {capacity} MiB")
 
     def _fits(self, batch: Batch, rows: int, room: Room) -> bool:
-        """Return whether a step with a micro-batch of so many rows leaves a part of the memory free."""
+        """Return True if a step with a micro-batch of so many rows leaves a part of the memory free."""
         self.micro_batch = rows
         room.begin()
         seed_all(self.spec.seed, 0)

@@ -91,7 +91,7 @@ class FactCollector:
                     yield Node(shown, _group(path), os.access(path, os.R_OK | os.W_OK), by_group)
 
     def _clock(self) -> bool | None:
-        """Return whether a time service says that it keeps the clock; None: none is known here."""
+        """Return True if a time service says that it keeps the clock; None: none is known here."""
         if (self.root / "run/systemd/timesync/synchronized").exists():
             return True
         if (self.root / "run/chrony").exists():

@@ -108,7 +108,7 @@ class Agent(Protocol):
         """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
 
     def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
-        """Return whether a process still writes to the lineage of an attempt."""
+        """Return True if a process still writes to the lineage of an attempt."""
 
     def release_launch(self, row: JobRow) -> None:
         """Release what is held for a launch only; the next try acquires it again."""
@@ -126,7 +126,7 @@ class Agent(Protocol):
         """Write a copy of a decision beside its attempt."""
 
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
-        """Return whether the copy exists, or the directory for it does not exist any more."""
+        """Return True if the copy exists, or the directory for it does not exist any more."""
 
     def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
         """Return why an attempt that saves when it is asked could not do so now; empty: it probably could."""

@@ -66,7 +66,7 @@ class RunDirectory(Protocol):
         """
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
-        """Return whether a process holds the lock of a lineage."""
+        """Return True if a process holds the lock of a lineage."""
 
     def move(self, name: str) -> None:
         """Give the directory another name, that of its job; nothing happens if it was never made."""
@@ -183,7 +183,7 @@ class RunDirectory(Protocol):
         """Write a text beside an attempt, where the job cannot change it; may raise Unavailable."""
 
     def has_kept(self, attempt: int, name: str) -> bool:
-        """Return whether such a text exists, or the directory for it does not exist."""
+        """Return True if such a text exists, or the directory for it does not exist."""
 
 
 class BatchCheck(Protocol):

@@ -31,7 +31,7 @@ class UserTexts(Protocol):
         """Return where a value of a job stands in the file; ``number`` counts those of a matrix, from 0."""
 
     def has_schedule(self, who: User, text: bytes) -> bool:
-        """Return whether a job file has a schedule, valid or not."""
+        """Return True if a job file has a schedule, valid or not."""
 
     def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> Collected:
         """Return the requirements of a job; ``base`` is the directory of the job file.

@@ -38,7 +38,7 @@ class KeyedExecutor:
             self._submit(key)
 
     def busy(self, key: str) -> bool:
-        """Return whether a key has work that is not done."""
+        """Return True if a key has work that is not done."""
         with self._lock:
             return key in self._queues
 

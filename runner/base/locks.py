@@ -45,7 +45,7 @@ def try_lock(descriptor: int, path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether another process holds the lock on a file; one that cannot be opened counts as free."""
+    """Return True if another process holds the lock on a file; one that cannot be opened counts as free."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -6,7 +6,7 @@ _given_up = False
 
 
 def acts_for_root() -> bool:
-    """Return whether what this process decides is done with root's rights."""
+    """Return True if what this process decides is done with root's rights."""
     return _given_up or os.geteuid() == 0
 
 

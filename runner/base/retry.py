@@ -53,7 +53,7 @@ class RetryTable:
         return delay_s(times)
 
     def is_waiting(self, key: str, now: float) -> bool:
-        """Return whether it is too early for a retry."""
+        """Return True if it is too early for a retry."""
         known = self._known.get(key, RetryState())
         return known.again_at is not None and now < known.again_at
 
@@ -72,7 +72,7 @@ class RetryTable:
         return True
 
     def record_success(self, key: str, now: float) -> bool:
-        """Return whether no retry is left; other work of the same job may still have to wait for one."""
+        """Return True if no retry is left; other work of the same job may still have to wait for one."""
         known = self._known.pop(key, RetryState())
         if known.again_at is None or known.again_at <= now:
             return True

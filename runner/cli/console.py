@@ -101,7 +101,7 @@ def on_terminal() -> bool:
 
 
 def takes_escapes() -> bool:
-    """Return whether standard output is a terminal that supports escape sequences."""
+    """Return True if standard output is a terminal that supports escape sequences."""
     return on_terminal() and os.environ.get("TERM", "") not in {"", "dumb", "unknown"}
 
 

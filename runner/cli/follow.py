@@ -186,7 +186,7 @@ def follow_to_the_end(client: Client, ref: str, *, as_json: bool = False) -> int
 
 
 def is_program(job: JobDetail) -> bool:
-    """Return whether a job is a program of the user's own, whose output tells more than its reports."""
+    """Return True if a job is a program of the user's own, whose output tells more than its reports."""
     workload = ((job["revision"] or {}).get("job") or {}).get("workload") or {}
     return bool(workload.get("kind") == "program")
 

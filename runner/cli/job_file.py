@@ -169,7 +169,7 @@ def _told(file: str, line: str) -> dict[str, Any]:
 
 
 def _leaves_open(job: JobFile) -> bool:
-    """Return whether a job refers to something that only the daemon can resolve."""
+    """Return True if a job refers to something that only the daemon can resolve."""
     return bool({"queue", "devices", "schedule"} & job.model_fields_set) or (
         getattr(job.workload, "data", "stdlib") not in {"stdlib", "synthetic"}
     )

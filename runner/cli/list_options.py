@@ -113,7 +113,7 @@ def with_labels(
 
 
 def reaches_further(since_s: float | None) -> bool:
-    """Return whether a time lies before what a list shows by default."""
+    """Return True if a time lies before what a list shows by default."""
     return since_s is not None and since_s < time.time() - DAY_S
 
 

@@ -195,7 +195,7 @@ def _tell_empty(client: Client, ref: str, number: int | None) -> None:
 
 
 def _waits(piece: LogChunk, asked: int | None) -> bool:
-    """Return whether no output can come until the first or the next attempt begins."""
+    """Return True if no output can come until the first or the next attempt begins."""
     if piece.attempt is None:
         return True
     done = piece.attempt_ended and not piece.body and piece.next_attempt is None

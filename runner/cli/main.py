@@ -204,7 +204,7 @@ def _path(error: click.UsageError, ctx: click.Context) -> str:
 
 
 def _belongs_below(option: str, ctx: click.Context) -> bool:
-    """Return whether an option that a group lacks belongs to one of its commands."""
+    """Return True if an option that a group lacks belongs to one of its commands."""
     group = ctx.command
     if not isinstance(group, click.Group):
         return False
@@ -213,7 +213,7 @@ def _belongs_below(option: str, ctx: click.Context) -> bool:
 
 
 def _stands_somewhere() -> bool:
-    """Return whether the current directory exists."""
+    """Return True if the current directory exists."""
     try:
         os.getcwd()  # noqa: PTH109  pathlib takes 5 ms to import
     except FileNotFoundError:

@@ -55,7 +55,7 @@ def _connection() -> socket:
 
 
 def _is_plain_ref(job: str) -> bool:
-    """Return whether a reference to a job needs no explanation of what is wrong with it."""
+    """Return True if a reference to a job needs no explanation of what is wrong with it."""
     return (
         job.isascii()
         and job.isprintable()

@@ -191,7 +191,7 @@ def _only(found: Sequence[PurePosixPath], *, same_place: bool = False) -> str | 
 
 
 def _is_started(path: Path) -> bool:
-    """Return whether a source has what runs when it is started as a script."""
+    """Return True if a source has what runs when it is started as a script."""
     try:
         return path.stat().st_size <= MAX_SOURCE_BYTES and "__main__" in path.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -300,7 +300,7 @@ def _note_call(call: ast.Call, found: Findings) -> None:
 
 
 def _is_pattern(path: str) -> bool:
-    """Return whether a path can be written into ``checkpoint.files`` as it is."""
+    """Return True if a path can be written into ``checkpoint.files`` as it is."""
     parts = path.removeprefix("./").rstrip("/").split("/")
     usual = all(part not in {"", ".", ".."} for part in parts)
     return usual and not set(path) & set('"\\$~*?[]{}') and path.isprintable() and len(path) < 200

@@ -289,7 +289,7 @@ def find_requirements(code: str) -> str | None:
 
 
 def _has_project(path: str) -> bool:
-    """Return whether a ``pyproject.toml`` is that of a project, and not only of tools."""
+    """Return True if a ``pyproject.toml`` is that of a project, and not only of tools."""
     import tomllib
 
     try:

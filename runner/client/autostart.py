@@ -292,7 +292,7 @@ def _write(descriptor: int, text: str) -> None:
 
 
 def is_locked(directory: str) -> bool:
-    """Return whether a daemon holds the state directory; a refused connection can have other causes."""
+    """Return True if a daemon holds the state directory; a refused connection can have other causes."""
     from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
 
     from runner.base import locks  # noqa: PLC0415
@@ -317,7 +317,7 @@ def wait_for_exit(directory: str, pid: int, pause: Callable[[float], object] | N
 
 
 def was_stopped(directory: str) -> bool:
-    """Return whether the last daemon of a state directory was asked to stop, and did not just die."""
+    """Return True if the last daemon of a state directory was asked to stop, and did not just die."""
     return _last_holder(directory)[1:] == ["leaving"]
 
 
@@ -359,7 +359,7 @@ def _await_answer(endpoint: Endpoint, child: "Popen[bytes]", deadline: float, te
 
 
 def answers(path: str) -> bool:
-    """Return whether a process accepts connections at ``path``."""
+    """Return True if a process accepts connections at ``path``."""
     try:
         connect(path).close()
     except NoDaemon:

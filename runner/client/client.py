@@ -400,7 +400,7 @@ class Client:
             pause_s = min(2 * pause_s, longest_s)
 
     def was_stopped(self) -> bool:
-        """Return whether the daemon is gone because somebody has stopped it."""
+        """Return True if the daemon is gone because somebody has stopped it."""
         directory = self.endpoint.state_dir
         return directory is not None and not answers(self.endpoint.socket) and was_stopped(directory)
 

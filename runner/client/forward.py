@@ -56,7 +56,7 @@ def listen(port: int) -> socket.socket:
 
 
 def is_of_user(peer: tuple[str, int], local: tuple[str, int], uid: int, table: str) -> bool:
-    """Return whether the process at the other end of a connection of the loopback is one of a user.
+    """Return True if the process at the other end of a connection of the loopback is one of a user.
 
     ``table`` is the text of ``/proc/net/tcp``.  A connection that its process has closed already belongs to
     nobody: the kernel shows it as root's.

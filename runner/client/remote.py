@@ -192,7 +192,7 @@ def _locked(path: str) -> Iterator[None]:
 
 
 def _answers(host: RemoteHost, path: str) -> bool:
-    """Return whether a daemon answers behind a socket.
+    """Return True if a daemon answers behind a socket.
 
     Raises:
         Unavailable: it does, and speaks another version.

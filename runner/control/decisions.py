@@ -259,7 +259,7 @@ _ENDS_WHEN_ASKED: Final = frozenset(
 
 
 def _has_let_grace_pass(context: Context, row: JobRow, state: Stopping, findings: ExitFindings) -> bool:
-    """Return whether a job that saves when it is asked had to be killed when it was to be preempted."""
+    """Return True if a job that saves when it is asked had to be killed when it was to be preempted."""
     asked = state.killed and state.reason is StopReason.PREEMPTION
     return asked and (findings.saves_when_asked or context.attempt_service.terms(row).saves_when_asked)
 

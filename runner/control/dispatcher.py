@@ -49,7 +49,7 @@ def _end(state: State, gone: Gone, findings: ExitFindings, context: Context) -> 
 
 
 def ended_unasked(tracked: TrackedJob, message: Examined) -> bool:
-    """Return whether an attempt ended before it was told to stop, by both clocks: one of them may be set."""
+    """Return True if an attempt ended before it was told to stop, by both clocks: one of them may be set."""
     state = tracked.row.job.state
     if not isinstance(state, Stopping) or state.started is None or state.killed or message.monotonic is None:
         return False
@@ -116,7 +116,7 @@ class CommandDispatcher:
         self.context.verification_queue.put(f"uid {row.owner.uid}", tracked_work)
 
     def is_examining(self, tracked: TrackedJob) -> bool:
-        """Return whether the attempt of a job has ended, and is being examined."""
+        """Return True if the attempt of a job has ended, and is being examined."""
         state = tracked.row.job.state
         return isinstance(state, Allocated) and tracked.examined >= state.attempt.number
 

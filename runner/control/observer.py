@@ -258,7 +258,7 @@ class Observer:
                 log.warning("executor.unknown_attempt_alive", job_id=key.job_id, attempt=key.attempt)
 
     def _has_ended(self, key: Key) -> bool:
-        """Return whether the store knows an attempt, and that it has ended.
+        """Return True if the store knows an attempt, and that it has ended.
 
         A store that was restored from a backup may be older than an attempt that rightly runs.
         """

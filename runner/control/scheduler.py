@@ -79,7 +79,7 @@ class Explanation:
             return found
 
     def is_outdated(self) -> bool:
-        """Return whether the reasons of a newer plan should be worked out: not while these are."""
+        """Return True if the reasons of a newer plan should be worked out: not while these are."""
         is_old = self.took_s < CHEAP_S or time.monotonic() - self._since_s > REASONS_SHARE * self.took_s
         return is_old and not self._lock.locked()
 

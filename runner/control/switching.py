@@ -68,7 +68,7 @@ class SwitchingCosts:
             self.unsaving.add(job.id)
 
     def saves(self, job_id: str, attempt: int, *, by_terms: bool) -> bool:
-        """Return whether an attempt saves when asked, by its terms or its report, unless it has not."""
+        """Return True if an attempt saves when asked, by its terms or its report, unless it has not."""
         return (by_terms or self.saving.get(job_id) == attempt) and job_id not in self.unsaving
 
     def spent_s(self, job_id: str, preempted: int, restart_s: float) -> float:
@@ -88,6 +88,6 @@ class SwitchingCosts:
 
 
 def _was_charged(decision: Mapping[str, Any]) -> bool:
-    """Return whether an attempt was charged for its preemption: that is so only if it had to be killed."""
+    """Return True if an attempt was charged for its preemption: that is so only if it had to be killed."""
     facts, verdict = decision.get("facts", {}), decision.get("verdict", {})
     return facts.get("killed_by") == "preemption" and bool(verdict.get("charged"))

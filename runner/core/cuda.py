@@ -59,7 +59,7 @@ def parse_version(text: str) -> Version:
 
 
 def driver_fits(driver: str, cuda: Pair) -> bool:
-    """Return whether a driver is new enough for a version of CUDA; what is not known fits."""
+    """Return True if a driver is new enough for a version of CUDA; what is not known fits."""
     least = LEAST_DRIVERS.get(cuda[0])
     return least is None or parse_version(driver) >= least
 

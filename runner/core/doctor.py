@@ -231,7 +231,7 @@ def examine(machine: Machine) -> tuple[Finding, ...]:
 
 
 def has_gpus(machine: Machine) -> bool:
-    """Return whether the machine has a GPU, with or without a driver."""
+    """Return True if the machine has a GPU, with or without a driver."""
     return bool(machine.nvidia.on_bus or machine.nvidia.gpus or machine.amd.on_bus or machine.amd.gpus)
 
 

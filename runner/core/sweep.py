@@ -27,7 +27,7 @@ def paused_text(step: int) -> str:
 
 
 def is_paused(state: State) -> bool:
-    """Return whether a candidate waits at a rung; one that a person holds does not."""
+    """Return True if a candidate waits at a rung; one that a person holds does not."""
     return isinstance(state, Held) and state.why.startswith(PAUSED)
 
 

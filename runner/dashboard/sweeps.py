@@ -44,7 +44,7 @@ def sweep(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], _now: 
 
 
 def usual_best(metric: str) -> str:
-    """Return whether the least or the largest of a result is the best one, by its name."""
+    """Return True if the least or the largest of a result is the best one, by its name."""
     return "largest" if LARGEST.search(metric) else "least"
 
 

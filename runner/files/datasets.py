@@ -195,5 +195,5 @@ def content_digest(state_dir: Path, name: str) -> str | None:
 
 
 def is_prepared(state_dir: Path, name: str) -> bool:
-    """Return whether a data set is prepared; ``prepare`` verifies its content."""
+    """Return True if a data set is prepared; ``prepare`` verifies its content."""
     return (dataset_dir(state_dir, name) / MANIFEST).is_file()

@@ -111,7 +111,7 @@ def refuse_number(value: object) -> object:
 
 
 def is_number(value: str) -> bool:
-    """Return whether a name could be the id of a job."""
+    """Return True if a name could be the id of a job."""
     return _NUMBER.fullmatch(value) is not None
 
 
@@ -157,7 +157,7 @@ def check_variable_name(value: str) -> str:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable is a secret: by its value, or by the last words of its name.
+    """Return True if a variable is a secret: by its value, or by the last words of its name.
 
     ``EOS_TOKEN``, a number in ``NUM_TOKEN`` and the path of a file with a secret are none.
     """
@@ -227,7 +227,7 @@ def check_policy(value: str) -> str:
 
 
 def is_policy_path(value: str) -> bool:
-    """Return whether the text is a path and not the name of a shipped policy."""
+    """Return True if the text is a path and not the name of a shipped policy."""
     return "/" in value or value.endswith((".yaml", ".yml")) or value.startswith(("~", "$"))
 
 

@@ -261,7 +261,7 @@ def check_specifier(text: str) -> None:
 
 
 def admits_python(wanted: str, python: str) -> bool:
-    """Return whether a specifier admits any release of a Python such as 3.11."""
+    """Return True if a specifier admits any release of a Python such as 3.11."""
     specifier = SpecifierSet(wanted)
     return any(specifier.contains(f"{python}.{patch}") for patch in range(100))
 
@@ -279,7 +279,7 @@ def load_toml(text: str) -> dict[str, Any]:
 
 
 def _is_local(package: dict[str, Any]) -> bool:
-    """Return whether ``uv.lock`` says that a package is the project itself, or a directory beside it."""
+    """Return True if ``uv.lock`` says that a package is the project itself, or a directory beside it."""
     source = package.get("source")
     return isinstance(source, dict) and not source.keys().isdisjoint({"virtual", "editable", "directory"})
 

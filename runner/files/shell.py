@@ -88,14 +88,14 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _has_pipe(line: str) -> bool:
-    """Return whether a line has a pipe whose failure would count."""
+    """Return True if a line has a pipe whose failure would count."""
     while (shorter := _SUBSTITUTION.sub("", line)) != line:
         line = shorter
     return bool(_PIPE.search(line)) and not _CONDITION.match(line) and not _CASE.match(line)
 
 
 def _starts_trainer(line: str) -> bool:
-    """Return whether a line starts a program whose failure ends nothing."""
+    """Return True if a line starts a program whose failure ends nothing."""
     if "||" in line or line.endswith("&") or _CONDITION.match(line):
         return False
     words = [word for word in line.split() if not _ASSIGNMENT.fullmatch(word)]

@@ -138,7 +138,7 @@ _OF_CONTENT: Final = frozenset({"below", "missing", "too_long", "too_short"})
 
 
 def _is_of_the_value(error: _Error, kind: str) -> bool:
-    """Return whether an error is about a value itself and not about what a list or a mapping contains."""
+    """Return True if an error is about a value itself and not about what a list or a mapping contains."""
     if kind == "value_error":  # of a field with one value, or of a whole section
         field = _type_of(error)
         return not _is_model(field) and get_origin(field) not in (tuple, dict)

@@ -105,7 +105,7 @@ def server_of(
 
 
 def catch_stop_signals(deadline: StopDeadline) -> Callable[[], bool]:
-    """Return whether SIGTERM or SIGINT has arrived since this call, as a function.
+    """Return True if SIGTERM or SIGINT has arrived since this call, as a function.
 
     It counts while the daemon starts; the server has its own handlers, and raises its signals again here.
     """

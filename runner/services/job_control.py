@@ -186,6 +186,6 @@ class JobControlService:
 
 
 def _is_ending(row: JobRow) -> bool:
-    """Return whether a job has ended, or was cancelled before and is about to end."""
+    """Return True if a job has ended, or was cancelled before and is about to end."""
     state = row.job.state
     return isinstance(state, Finished) or (isinstance(state, Stopping) and state.reason == "cancelled")

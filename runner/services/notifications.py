@@ -99,7 +99,7 @@ class Sender:
         return len(notifications) == BATCH
 
     def matches(self, notification: Notification) -> bool:
-        """Return whether a notification matches the rule."""
+        """Return True if a notification matches the rule."""
         whose = self.rule.who == "all" or notification.owner in self.rule.who
         return whose and not notification.topics.isdisjoint(self.rule.on)
 

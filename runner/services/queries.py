@@ -83,7 +83,7 @@ class JobQueries:
         return row
 
     def is_hidden(self, caller: Caller, row: JobRow) -> bool:
-        """Return whether a caller may not see the name of a job and what it does."""
+        """Return True if a caller may not see the name of a job and what it does."""
         return self.context.settings.private_jobs and not self.has_permission(caller, row)
 
     def unrecorded(self, caller: Caller) -> tuple[str, ...]:
@@ -160,11 +160,11 @@ class JobQueries:
 
     @staticmethod
     def sees_all(caller: Caller) -> bool:
-        """Return whether a caller is root or the daemon's own user."""
+        """Return True if a caller is root or the daemon's own user."""
         return caller.uid in {0, os.geteuid()}
 
     def has_permission(self, caller: Caller, row: JobRow) -> bool:
-        """Return whether a caller may read and steer a job: its owner, root, and the daemon's own user.
+        """Return True if a caller may read and steer a job: its owner, root, and the daemon's own user.
 
         A uid is given again when an account is gone, so the name counts, too.
         """
@@ -236,5 +236,5 @@ class JobQueries:
 
     @staticmethod
     def is_settled(row: JobRow) -> bool:
-        """Return whether a job has ended or is held: its state does not change by itself any more."""
+        """Return True if a job has ended or is held: its state does not change by itself any more."""
         return isinstance(row.job.state, Finished | Held)

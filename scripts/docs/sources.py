@@ -179,7 +179,7 @@ def unequal_arms(figure: str, path: Path) -> Iterator[str]:
 
 
 def _as_requested(switch: Mapping[str, str | None]) -> bool:
-    """Return whether a switch was in force, or came to a value as it was left to."""
+    """Return True if a switch was in force, or came to a value as it was left to."""
     applied, requested = switch.get("applied"), switch.get("requested")
     return applied in {None, requested} or requested in {"auto", "null"}
 

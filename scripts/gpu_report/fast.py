@@ -204,7 +204,7 @@ def _work(arm: Arm, base: Arm) -> str:
 
 
 def _promise(context: Context, kind: str, rows: list[dict[str, Any]]) -> Finding:
-    """Return whether the best CUDA profile reaches the promised speed-up."""
+    """Return True if the best CUDA profile reaches the promised speed-up."""
     of, aim = PROMISES[kind]
     key = "evaluation x" if of == "evaluation" else "x baseline"
     named = {row["arm"]: row for row in rows if row["arm"] in {MAIN, *OTHERS} and row[key] is not None}

@@ -42,7 +42,7 @@ def test_killed_with_their_daemon_at_random_steps_jobs_end_with_the_bits_of_an_u
 
 
 def reached(daemon: Service, job_id: str, step: int) -> bool:
-    """Return whether what runs now has come to a step: a new daemon may not know yet that all is dead."""
+    """Return True if what runs now has come to a step: a new daemon may not know yet that all is dead."""
     return newest_step(daemon, job_id) >= step and daemon.alive(job_id)
 
 

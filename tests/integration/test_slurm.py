@@ -234,7 +234,7 @@ def test_a_stranger_cannot_touch_an_attempt(site: Site, words: tuple[str, ...]) 
 
 
 def is_quiet(log: Path) -> bool:
-    """Return whether nothing is written for two seconds."""
+    """Return True if nothing is written for two seconds."""
     return time.time() - log.stat().st_mtime > 2
 
 

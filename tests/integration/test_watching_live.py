@@ -64,7 +64,7 @@ def verdicts(daemon: Service, job_id: str) -> list[tuple[str, str, str]]:
 
 
 def trains_between_two_saves(daemon: Service, job_id: str) -> bool:
-    """Return whether a training that saves every 100 steps has saved and will not do so at once."""
+    """Return True if a training that saves every 100 steps has saved and will not do so at once."""
     try:
         status = Status.model_validate_json(daemon.paths(job_id).status.read_bytes())
     except FileNotFoundError:

@@ -36,7 +36,7 @@ def limits(call: ast.Call) -> Iterator[ast.expr]:
 
 
 def is_fixed(limit: ast.expr) -> bool:
-    """Return whether a limit is a number of seconds; less than one is a pause."""
+    """Return True if a limit is a number of seconds; less than one is a pause."""
     return isinstance(limit, ast.Constant) and isinstance(limit.value, int | float) and limit.value >= 1
 
 

@@ -44,7 +44,7 @@ def serving(directory: Path, port: int) -> Iterator[None]:
 
 
 def is_up(port: int) -> bool:
-    """Return whether the server answers."""
+    """Return True if the server answers."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=patience()) as answer:
             return bool(answer.status == 200)

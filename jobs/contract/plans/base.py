@@ -16,7 +16,7 @@ STDLIB: Final = "stdlib"
 
 
 def _is_none(value: object) -> bool:
-    """Return whether a field is left out of the JSON, so that signatures and earlier images stay the same."""
+    """Return True if a field is left out of the JSON, so that signatures and earlier images stay the same."""
     return value is None
 
 

@@ -338,7 +338,7 @@ class DockerExecutor:
         return str(created["Id"])
 
     def _lacks_runtime(self, name: str | None) -> bool:
-        """Return whether the engine lacks a runtime; the shims of containerd (a.b.c) it need not list."""
+        """Return True if the engine lacks a runtime; the shims of containerd (a.b.c) it need not list."""
         client = self._connection.client()
         return bool(name) and "." not in str(name) and str(name) not in ask_engine(client).runtimes
 
@@ -369,7 +369,7 @@ class DockerExecutor:
             raise HostFault(why) from error
 
     def _is_refusal(self, container: str, error: APIError) -> bool:
-        """Return whether an engine has tried to start a container, and could not.
+        """Return True if an engine has tried to start a container, and could not.
 
         An engine answers 500 both for that and for its own trouble.  It records the former in the container.
         Docker does so for a fault of the host, too, such as a driver that cannot give devices to containers.

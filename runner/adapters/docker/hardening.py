@@ -216,7 +216,7 @@ def key_of(entry: Json) -> Key | None:
 
 
 def _has_run_directory(entry: Json, job_id: str) -> bool:
-    """Return whether the run directory of a job is mounted at its place in a listed container."""
+    """Return True if the run directory of a job is mounted at its place in a listed container."""
     return any(
         mount["Destination"] == str(JOB_DIR) and Path(mount.get("Source") or "").name == job_id
         for mount in entry.get("Mounts") or ()
@@ -394,7 +394,7 @@ def _differences_by_image(requested: Json, inspected: Json) -> Iterator[str]:
 
 
 def _is_equivalent(requested: object, inspected: object) -> bool:
-    """Return whether two JSON values mean the same; engines omit empty values or replace them by null."""
+    """Return True if two JSON values mean the same; engines omit empty values or replace them by null."""
     if not requested or not inspected:
         return not requested and not inspected
     if isinstance(requested, dict) and isinstance(inspected, dict):

@@ -37,7 +37,7 @@ class KnownImage:
     job_ids: set[str]
 
     def is_fresh_for(self, job_id: str) -> bool:
-        """Return whether a job may have the image unseen; one that asks again has found it gone."""
+        """Return True if a job may have the image unseen; one that asks again has found it gone."""
         fresh = monotonic() - self.checked_s <= CACHE_S and job_id not in self.job_ids
         self.job_ids.add(job_id)
         return fresh
@@ -97,7 +97,7 @@ class DockerPackages:
         raise Unresolvable(f"image.python: {fact}", "")
 
     def _fits(self, image: str, request: PackageRequest) -> bool:
-        """Return whether an image is not made for another accelerator."""
+        """Return True if an image is not made for another accelerator."""
         made_for = self._store.labels(image).get("runner.accelerator", request.accelerator)
         return made_for == request.accelerator
 

@@ -74,7 +74,7 @@ def _uid(name: str) -> int | None:
 
 
 def has_account(uid: int) -> bool:
-    """Return whether the user database of this host knows a uid."""
+    """Return True if the user database of this host knows a uid."""
     try:
         pwd.getpwuid(uid)
     except (KeyError, OverflowError):

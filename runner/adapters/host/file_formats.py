@@ -69,7 +69,7 @@ def find_damage(fd: int, name: str) -> str | None:
 
 
 def shows_its_end(fd: int, name: str) -> bool:
-    """Return whether the format of an open file tells when writing was broken off."""
+    """Return True if the format of an open file tells when writing was broken off."""
     try:
         return name.endswith((".safetensors", ".json", *_PICKLES)) or os.pread(fd, 4, 0) == _ZIP
     except OSError:

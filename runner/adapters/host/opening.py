@@ -84,12 +84,12 @@ class RunFileOpener:
 
 
 def is_run_name(name: str) -> bool:
-    """Return whether a directory of this name is that of a job or a canary."""
+    """Return True if a directory of this name is that of a job or a canary."""
     return re.fullmatch(RUN_NAME, name) is not None
 
 
 def is_openat2_there() -> bool:
-    """Return whether the kernel can keep a path below a directory (Linux 5.6)."""
+    """Return True if the kernel can keep a path below a directory (Linux 5.6)."""
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.close(_open_below(root, ".", os.O_PATH | os.O_CLOEXEC))

@@ -161,7 +161,7 @@ def _open_without_magic_links(path: Path) -> int:
 
 
 def _leads_through_magic_link(path: Path) -> bool:
-    """Return whether a path that openat2 refused as a loop is one for the ordinary open, too."""
+    """Return True if a path that openat2 refused as a loop is one for the ordinary open, too."""
     try:
         os.close(os.open(path, os.O_PATH | os.O_CLOEXEC))
     except OSError:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def has_handler(pid: int, signal: int) -> bool:
-    """Return whether a process has a handler of a signal; False if it is gone."""
+    """Return True if a process has a handler of a signal; False if it is gone."""
     try:
         found = re.search(r"^SigCgt:\t([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
@@ -14,7 +14,7 @@ def has_handler(pid: int, signal: int) -> bool:
 
 
 def is_childless(pid: int) -> bool:
-    """Return whether a process is there and has no children; False where the kernel does not say."""
+    """Return True if a process is there and has no children; False where the kernel does not say."""
     try:
         return not Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except OSError:

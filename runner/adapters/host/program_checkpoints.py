@@ -159,7 +159,7 @@ class Seen:
     first_s: dict[str, float] = field(default_factory=dict)  # by digest: when a look has first found it
 
     def is_settled(self, match: MatchedPath) -> bool:
-        """Return whether a checkpoint was left alone for a while, whatever the clock was set to meanwhile."""
+        """Return True if a checkpoint was left alone for a while, whatever the clock was set to meanwhile."""
         seconds = SETTLED_DIRECTORY_S if match.is_directory else SETTLED_S
         if len(self.first_s) > 10 * REMEMBERED:
             self.first_s.clear()
@@ -341,7 +341,7 @@ class _Stream:
         return whole, torn
 
     def _may_count(self, match: MatchedPath, older: Sequence[MatchedPath]) -> bool:
-        """Return whether a new checkpoint of a running program is complete, as far as can be told."""
+        """Return True if a new checkpoint of a running program is complete, as far as can be told."""
         if self._seen.is_settled(match):
             return True
         names = [each[0] for each in match.files]
@@ -547,7 +547,7 @@ class _Stream:
         return torn
 
     def _needs_copy(self, newest: MatchedPath, older: Sequence[MatchedPath]) -> bool:
-        """Return whether the program writes over a path, and nothing else is as new as its version before."""
+        """Return True if the program writes over a path, and nothing else is as new as its version before."""
         if any(each.files == newest.files for each in self.versions()):
             return False
         path = str(newest.path)

@@ -336,7 +336,7 @@ class HostRunDirectory:
         draft.rename(note)
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
-        """Return whether a process holds the lock of a lineage: an attempt that has not died."""
+        """Return True if a process holds the lock of a lineage: an attempt that has not died."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             with self._files.open_directory(paths.lineage_dir) as lineage:
@@ -418,7 +418,7 @@ class HostRunDirectory:
                         draft.unlink(missing_ok=True)
 
     def has_kept(self, attempt: int, name: str) -> bool:
-        """Return whether ``keep`` has written a text, or the directory for it was removed."""
+        """Return True if ``keep`` has written a text, or the directory for it was removed."""
         parent = self.root / "attempts"
         return (parent / f"{attempt}.{name}").exists() or not parent.exists()
 

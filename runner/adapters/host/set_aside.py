@@ -89,7 +89,7 @@ class SetAside:
 
 
 def is_of(match: MatchedPath, owner: Owner) -> bool:
-    """Return whether all files belong to an owner; a daemon without rights reads only what it may."""
+    """Return True if all files belong to an owner; a daemon without rights reads only what it may."""
     return os.geteuid() != 0 or match.owners <= {owner.uid}
 
 

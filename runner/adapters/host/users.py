@@ -181,7 +181,7 @@ class HostUsers:
         return found
 
     def has_schedule(self, who: User, text: bytes) -> bool:
-        """Return whether a job file has a schedule, valid or not."""
+        """Return True if a job file has a schedule, valid or not."""
         return bool(self.work(who).has_schedule(text))
 
     def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> "Collected":
@@ -362,7 +362,7 @@ class HostUsers:
             return self._spawner
 
     def _needs_other_rights(self, who: User) -> bool:
-        """Return whether a user has other rights than this process."""
+        """Return True if a user has other rights than this process."""
         if self._connect is not None or self.instead_of_root is not None:
             return True
         return os.geteuid() == 0 and who.uid != 0

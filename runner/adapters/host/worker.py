@@ -76,7 +76,7 @@ class UserWork(UserFiles, UserOutputs, Protocol):
         """Return where a value of a job stands in the file; ``number`` counts those of a matrix, from 0."""
 
     def has_schedule(self, text: bytes) -> bool:
-        """Return whether a job file has a schedule, valid or not."""
+        """Return True if a job file has a schedule, valid or not."""
 
     def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
         """Return the requirements of a job; may raise WrittenWrongly, MissingFile."""

@@ -60,7 +60,7 @@ class Spawner:
         return cls(requests, process)
 
     def is_running(self) -> bool:
-        """Return whether the process has not ended."""
+        """Return True if the process has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def give(self) -> int:

@@ -43,7 +43,7 @@ class ProcessRecord:
     path: Path
 
     def claimed(self) -> bool:
-        """Return whether a shim has claimed this attempt; no other shim can claim it."""
+        """Return True if a shim has claimed this attempt; no other shim can claim it."""
         return (self.path / "shim").exists()
 
     @property
@@ -115,7 +115,7 @@ class ProcessRecord:
         return ""
 
     def _created_in_this_boot(self) -> bool:
-        """Return whether the record was made since the boot: an older one was damaged by a power cut."""
+        """Return True if the record was made since the boot: an older one was damaged by a power cut."""
         try:
             return self._read_key()["boot"] == boot_id()
         except (OSError, ValueError, KeyError):

@@ -30,7 +30,7 @@ class ErrorKinds:
     more: Mapping[type[Exception], Arguments] = field(default_factory=dict)
 
     def expects(self, error: BaseException) -> bool:
-        """Return whether an error is an answer, and not a mistake in the work."""
+        """Return True if an error is an answer, and not a mistake in the work."""
         return isinstance(error, (OSError, *ALWAYS, *self.more))
 
     def pack(self, error: BaseException) -> bytes:

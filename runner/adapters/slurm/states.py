@@ -212,7 +212,7 @@ def left_alone(key: Key, seen: SlurmEvidence) -> Gone | None:
 
 
 def may_have_failed_to_start(row: Row, seen: SlurmEvidence) -> bool:
-    """Return whether Slurm itself may have cancelled a job: it had a node, and its script never ran.
+    """Return True if Slurm itself may have cancelled a job: it had a node, and its script never ran.
 
     A node that cannot start a job that must not be requeued cancels it, and is drained by slurmctld.
     """
@@ -240,7 +240,7 @@ def failed_start(key: Key, row: Row, why: str) -> Gone:
 
 
 def was_cancelled_by_person(known: Row | None) -> bool:
-    """Return whether Slurm's accounting names a person who has cancelled a job, and not Slurm or nobody."""
+    """Return True if Slurm's accounting names a person who has cancelled a job, and not Slurm or nobody."""
     found = None if known is None else _CANCELLER.fullmatch(known.reason)
     return found is not None and int(found[1]) >= FIRST_PERSON
 

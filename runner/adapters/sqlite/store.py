@@ -343,7 +343,7 @@ class SqliteStore:
         return None if known is None else str(known)
 
     def has_run_in(self, other_than: str) -> bool:
-        """Return whether an attempt of this store had another image than this."""
+        """Return True if an attempt of this store had another image than this."""
         return self._value("other_image", image=other_than) is not None
 
     def known(self, ids: Iterable[str]) -> frozenset[str]:

@@ -166,7 +166,7 @@ def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> str
 
 
 def _saves_when_asked(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> bool:
-    """Return whether an attempt saves when it is asked to stop; a program of the user's own reports that."""
+    """Return True if an attempt saves when it is asked to stop; a program of the user's own reports that."""
     if not run.spec.checkpoint.on_stop:
         return False
     return not run.is_program or (reports.status is not None and reports.status.saves_when_asked is True)
@@ -251,13 +251,13 @@ def _node(reports: attempt_facts.AttemptReports, attempt: Attempt) -> str:
 
 
 def _has_overrides(attempt: Attempt) -> bool:
-    """Return whether policy adjustments have overridden more than the choice of devices and nodes."""
+    """Return True if policy adjustments have overridden more than the choice of devices and nodes."""
     turned = attempt.turned
     return turned != Overrides(avoid=turned.avoid, nodes=turned.nodes)
 
 
 def _was_stop_requested(state: State, gone: Gone) -> bool:
-    """Return whether an attempt was asked to stop before it ended."""
+    """Return True if an attempt was asked to stop before it ended."""
     return isinstance(state, Stopping) and (gone.at is None or gone.at >= state.since)
 
 
@@ -284,7 +284,7 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
 
 
 def _reports_rows(reports: attempt_facts.AttemptReports) -> bool:
-    """Return whether a program has asked for the rows of a forward pass, and so takes another number."""
+    """Return True if a program has asked for the rows of a forward pass, and so takes another number."""
     return reports.effective is not None and reports.effective.micro_batch is not None
 
 

@@ -83,7 +83,7 @@ def _class(evidence: Evidence) -> str:
 
 
 def _out_of_device_memory(evidence: Evidence) -> bool | None:
-    """Return whether a device had no memory left; None if that is unknown."""
+    """Return True if a device had no memory left; None if that is unknown."""
     said = {evidence.result_cause, *(("device_out_of_memory",) if evidence.exit_code == 98 else ())}
     if "device_out_of_memory" in said:
         return True

@@ -189,7 +189,7 @@ class LaunchPreparer:
 
     @staticmethod
     def _begins_afresh(revision: Revision, attempt: Attempt, directory: RunDirectory) -> bool | None:
-        """Return whether a further attempt of a program begins with the submitted code.
+        """Return True if a further attempt of a program begins with the submitted code.
 
         It goes on in the files of the attempt before if it has a checkpoint, or if its job file says so.
         None: there are no such files, or a checkpoint tells where it begins.
@@ -426,13 +426,13 @@ def _time_left(row: JobRow, limit: timedelta | None) -> timedelta | None:
 
 
 def _starts_gang(spec: AttemptSpec) -> bool:
-    """Return whether the launcher of several processes starts an attempt."""
+    """Return True if the launcher of several processes starts an attempt."""
     plan = spec.workload
     return plan.launcher == "gang" if isinstance(plan, Program) else spec.parallel.processes > 1
 
 
 def _is_outbound(revision: Revision, network: OutboundNetwork) -> bool:
-    """Return whether a job may reach the outside; older revisions do where the operator names a network."""
+    """Return True if a job may reach the outside; older revisions do where the operator names a network."""
     return network.is_for_all if revision.network is None else revision.network == "outbound"
 
 

@@ -64,7 +64,7 @@ def apply_program(
 
 
 def needs_own_path(revision: Revision) -> bool:
-    """Return whether the program of a job has a path of Python of its own."""
+    """Return True if the program of a job has a path of Python of its own."""
     return bool(revision.own) or PATH in revision.job.environment
 
 

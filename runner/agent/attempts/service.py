@@ -171,7 +171,7 @@ class AttemptService:
         return self.directory(row).highest_numbers()
 
     def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
-        """Return whether a process still writes to the lineage of an attempt."""
+        """Return True if a process still writes to the lineage of an attempt."""
         return self.directory(row).is_lineage_locked(self.paths(row, attempt.number, attempt.lineage))
 
     def release_launch(self, row: JobRow) -> None:
@@ -235,7 +235,7 @@ class AttemptService:
         self.directory(row).remove_drafts()
 
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
-        """Return whether the copy of a decision exists, or the run directory was removed."""
+        """Return True if the copy of a decision exists, or the run directory was removed."""
         return self.directory(row).has_kept(decision.attempt, f"{decision.moment}.json")
 
     def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:

@@ -240,7 +240,7 @@ _Known = tuple[_History | None, tuple[Xid, ...] | None]
 
 
 def _lost(known: Iterable[_Known]) -> bool | None:
-    """Return whether a device is lost; None if none is known to be lost, and not all are known."""
+    """Return True if a device is lost; None if none is known to be lost, and not all are known."""
     each = [
         True if any(xid.code == LOST for xid in codes or ()) else history.last.lost if history else None
         for history, codes in known

@@ -107,12 +107,12 @@ def _explain_rank(evidence: Evidence) -> tuple[str, str]:
 
 
 def _program_speaks(evidence: Evidence) -> bool:
-    """Return whether an attempt that its engine has ended has another cause, of which its program tells."""
+    """Return True if an attempt that its engine has ended has another cause, of which its program tells."""
     return is_complete(evidence) or (evidence.exit_code in BY_CODE and evidence.exit_code != 75)
 
 
 def _speaks(code: int | None) -> bool:
-    """Return whether an exit code has another cause than a kill for memory."""
+    """Return True if an exit code has another cause than a kill for memory."""
     return code is not None and (code in BY_CODE or code - 128 in SENT_SIGNALS)
 
 
@@ -153,7 +153,7 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
 
 
 def _may_be_told(evidence: Evidence) -> bool:
-    """Return whether the log tells the cause of an end: nobody sent a signal or gave a cause.
+    """Return True if the log tells the cause of an end: nobody sent a signal or gave a cause.
 
     A program that reports a cause of its own knows it; a full shared memory it cannot know.
     """
@@ -186,7 +186,7 @@ def _starved(evidence: Evidence) -> str:
 
 
 def is_complete(evidence: Evidence) -> bool:
-    """Return whether the attempt has completed its work."""
+    """Return True if the attempt has completed its work."""
     alone = not evidence.writes_result and not evidence.stop_requested
     return evidence.exit_code == 0 and (alone or evidence.result_cause == ExitCause.COMPLETED)
 

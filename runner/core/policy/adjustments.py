@@ -38,7 +38,7 @@ NO_SETTING: Final = "a plain program has no knob for it"
 
 
 def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
-    """Return whether a setting can be adjusted; one whose value is unknown can be tried.
+    """Return True if a setting can be adjusted; one whose value is unknown can be tried.
 
     A setting that is halved cannot be tried on a program without such settings.
     """
@@ -72,7 +72,7 @@ def describe_change(adjustment: Adjustment, facts: Facts) -> str:
 
 
 def keeps_settings(adjustment: Adjustment) -> bool:
-    """Return whether an adjustment keeps the effective spec: only another device is chosen."""
+    """Return True if an adjustment keeps the effective spec: only another device is chosen."""
     return adjustment.knob is Setting.DEVICE
 
 

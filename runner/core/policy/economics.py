@@ -243,7 +243,7 @@ def price_s(case: ChangeCosts, rate: Rate, choice: Choice) -> float | None:
 
 
 def misses_expectation(promised: float, delivered: float) -> bool:
-    """Return whether a change brought less than half of its expected gain, so that it is reverted.
+    """Return True if a change brought less than half of its expected gain, so that it is reverted.
 
     One that was expected to bring no gain misses nothing.
     """

@@ -65,7 +65,7 @@ def derive_facts(
 
 
 def pays(economics: Economics, verb: Verb, facts: Facts) -> bool | None:
-    """Return whether a change is worth its interruption; None if nobody knows its gain.
+    """Return True if a change is worth its interruption; None if nobody knows its gain.
 
     A tenth of twelve hours is worth it, and a seventh of a minute is: a saving counts by its share of what
     is left, or by its length.

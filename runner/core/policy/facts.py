@@ -69,7 +69,7 @@ class Fact:
     derived: bool = False
 
     def allows(self, value: object) -> bool:
-        """Return whether a value is possible for this fact, or for an entry of a list fact."""
+        """Return True if a value is possible for this fact, or for an entry of a list fact."""
         match self.kind:
             case FactKind.TRUTH:
                 return isinstance(value, bool)
@@ -83,7 +83,7 @@ class Fact:
                 return isinstance(value, _NUMBERS) and self._in_range(value)
 
     def has_word(self, word: str) -> bool:
-        """Return whether a word is a possible value; ``watch/...`` stands for any rule of ``on_watch``."""
+        """Return True if a word is a possible value; ``watch/...`` stands for any rule of ``on_watch``."""
         return word in self.values or ("watch/..." in self.values and word.startswith("watch/"))
 
     def _in_range(self, value: float) -> bool:

@@ -62,7 +62,7 @@ def apply_ceilings(
 
 
 def exceeds_restart_rate(ceilings: Ceilings, after: History, situation: Situation, delay: timedelta) -> bool:
-    """Return whether another start after ``delay`` would exceed the restart rate."""
+    """Return True if another start after ``delay`` would exceed the restart rate."""
     opens = situation.now + delay - ceilings.storm.within
     return sum(start > opens for start in after.starts) >= ceilings.storm.attempts
 

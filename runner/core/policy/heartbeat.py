@@ -145,7 +145,7 @@ class Heartbeat:
     def is_over_limit(
         self, floor_s: float = FLOOR_S, phases: Mapping[str, float | None] = NO_LIMITS
     ) -> bool | None:
-        """Return whether the silence is longer than the limit; None without a limit."""
+        """Return True if the silence is longer than the limit; None without a limit."""
         limit = self.limit_s(floor_s, phases)
         return None if limit is None else self.age_s > limit
 

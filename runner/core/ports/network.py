@@ -28,7 +28,7 @@ class OutboundNetwork(Protocol):
 
     @property
     def is_for_all(self) -> bool:
-        """Return whether jobs that were submitted before they could name a network are in it."""
+        """Return True if jobs that were submitted before they could name a network are in it."""
 
     def state(self) -> NetworkState:
         """Return what the last examination has found; does not block."""

@@ -133,11 +133,11 @@ class _Planner:
         return Plan(starts, tuple(self.preemptions), reservations, pending_reasons)
 
     def _passes_over(self, name: QueueName) -> bool:
-        """Return whether no job of an owner's queue can start, nor displace another."""
+        """Return True if no job of an owner's queue can start, nor displace another."""
         return self._is_done() and not self.displacements.may_help(name)
 
     def _is_done(self) -> bool:
-        """Return whether no other job can start, so that the rest of the queue is not looked at."""
+        """Return True if no other job can start, so that the rest of the queue is not looked at."""
         return self.head_reserved and not self.open_classes
 
     def _count_down(self, job: PendingJob) -> None:
@@ -215,7 +215,7 @@ class _Planner:
             self.held_back[limit.label] = max(limit.amount, self.held_back.get(limit.label, 0))
 
     def _waits_for_quota(self, limits: Sequence[Limit], request_class: RequestClass) -> bool:
-        """Return whether only a quota keeps a job: it fits a host, and no limit is below its request."""
+        """Return True if only a quota keeps a job: it fits a host, and no limit is below its request."""
         request_class.never_placeable = (
             request_class.never_placeable or self.placements.find_earliest(request_class, Span(0.0)) is None
         )
@@ -276,7 +276,7 @@ class _Planner:
         self.reservations.append(Reservation(job.job_id, host.host.name, devices, placement.at_s))
 
     def _may_displace(self, job: PendingJob) -> bool:
-        """Return whether some running job that may be preempted has a higher standing than a pending one."""
+        """Return True if some running job that may be preempted has a higher standing than a pending one."""
         return bool(self.displacements.by_host) and self.displacements.highest > self.eligible.standing(job)
 
     def _unknown_end_before(self, placement: Placement) -> str:
@@ -351,7 +351,7 @@ class _Planner:
 
 
 def _is_too_long(duration_s: float, too_long_s: float | None) -> bool:
-    """Return whether a duration is at least as long as one that is known not to fit."""
+    """Return True if a duration is at least as long as one that is known not to fit."""
     return too_long_s is not None and duration_s >= too_long_s
 
 

@@ -293,7 +293,7 @@ class Calendar:
         return self._find_limits(job) if limited or job.array is not None else iter(())
 
     def _is_limited(self, owner: str, group: str, priority_class: str) -> bool:
-        """Return whether an owner has any quota of devices or jobs in a class."""
+        """Return True if an owner has any quota of devices or jobs in a class."""
         quotas = self.snapshot.config.quotas
         found = [quotas.for_user(owner), self._class_quota(priority_class), quotas.for_group(group)]
         return any(each.jobs is not None or each.devices is not None for each in found)

@@ -99,7 +99,7 @@ class Displacements:
         )
 
     def may_help(self, name: QueueName, standing: float = -inf) -> bool:
-        """Return whether a running job may be preempted for any job of an owner's queue."""
+        """Return True if a running job may be preempted for any job of an owner's queue."""
         priority_class, _, _ = name
         rank = self.calendar.snapshot.config.priority_class(priority_class).rank
         return bool(self._possible(None, (standing, rank)))
@@ -208,7 +208,7 @@ class Displacements:
     def _frees_enough(
         self, request_class: RequestClass, possible: list[Displaceable], host_number: int
     ) -> bool:
-        """Return whether the devices of these jobs and those that are free are as many as are wanted."""
+        """Return True if the devices of these jobs and those that are free are as many as are wanted."""
         free = len(request_class.pool.open.get(host_number, ()))
         return free + sum(len(each.job.devices) for each in possible) >= request_class.request.gpus
 

@@ -80,7 +80,7 @@ class FairShare:
         self.charges += 1
 
     def has_had_share(self, user: str, group: str, level: float) -> bool:
-        """Return whether jobs of an owner, in a service level and those below it, have had a whole share.
+        """Return True if jobs of an owner, in a service level and those below it, have had a whole share.
 
         Such jobs go after those of others, and displace none of them.
         """

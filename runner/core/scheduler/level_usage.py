@@ -51,7 +51,7 @@ class LevelUsage:
     _holdings: dict[str, Holding] = field(default_factory=dict)  # by job
 
     def has(self, job_id: str) -> bool:
-        """Return whether a job is counted now."""
+        """Return True if a job is counted now."""
         return job_id in self._holdings
 
     def begin(self, job_id: str, holding: Holding) -> None:

@@ -321,13 +321,13 @@ class PendingReasons(Mapping[str, PendingReason]):
         return f"{free} free, not together" if apart else f"{free} free"
 
     def _affects(self, window: Maintenance, request_class: RequestClass) -> bool:
-        """Return whether a maintenance window covers a host or a device that a request class can use."""
+        """Return True if a maintenance window covers a host or a device that a request class can use."""
         if any(window.covers_host(host.host.name) for host in self._usable_hosts(request_class)):
             return True
         return any(slot.device.uuid in window.devices for slot in self.placements.usable_slots(request_class))
 
     def _leaves_enough(self, window: Maintenance, request_class: RequestClass) -> bool:
-        """Return whether some host that is otherwise empty has enough devices during a window."""
+        """Return True if some host that is otherwise empty has enough devices during a window."""
         for host in self._usable_hosts(request_class):
             if window.covers_host(host.host.name):
                 continue

@@ -225,7 +225,7 @@ class Placements:
             at_s = bound_s
 
     def enough_together(self, request_class: RequestClass) -> bool:
-        """Return whether enough devices are free on one host, linked where the request says so."""
+        """Return True if enough devices are free on one host, linked where the request says so."""
         return any(
             select_devices(request_class.request, self.calendar.hosts[number], free)
             for number, free in request_class.pool.open.items()
@@ -236,7 +236,7 @@ class Placements:
         return (slot for slots in request_class.pool.slots.values() for slot in slots)
 
     def could_ever_run(self, request_class: RequestClass) -> bool:
-        """Return whether a request fits on some host that is empty and entirely in service."""
+        """Return True if a request fits on some host that is empty and entirely in service."""
         if request_class.possible is None:
             slots = request_class.pool.slots
             request_class.possible = any(
@@ -327,7 +327,7 @@ def _usable(request: ResourceRequest, slots: Iterable[DeviceSlot]) -> list[Devic
 
 
 def matches_request(request: ResourceRequest, device: SchedulableDevice) -> bool:
-    """Return whether a device is of the kind that a request asks for, free or not."""
+    """Return True if a device is of the kind that a request asks for, free or not."""
     size = device.shareable_bytes if device.kind is DeviceKind.SHARED else device.memory_bytes
     model = device.model.casefold()
     return (

@@ -180,7 +180,7 @@ def _positions(
 
 
 def _can_never_start(request_class: RequestClass, placements: Placements, limits: Iterable[Limit]) -> bool:
-    """Return whether a job is in nobody's way, because it does not fit any host or exceeds a limit."""
+    """Return True if a job is in nobody's way, because it does not fit any host or exceeds a limit."""
     exceeds_limit = any(limit.maximum < limit.amount for limit in limits)
     return not placements.could_ever_run(request_class) or exceeds_limit
 
@@ -251,7 +251,7 @@ class UnboundedJobs:
         return frozenset(limit.label for limit in self.placements.calendar.limits(job))
 
     def _is_in_the_way(self, each: UnboundedJob, request_class: RequestClass) -> bool:
-        """Return whether a job holds usable devices, or leaves too few CPUs or too little memory."""
+        """Return True if a job holds usable devices, or leaves too few CPUs or too little memory."""
         if each.devices & self._usable_devices(request_class):
             return True
         now_s = self.snapshot.now_s
@@ -276,7 +276,7 @@ def _first_ending(unbounded: Iterable[UnboundedJob], at_s: float, job: PendingJo
 
 
 def _is_short(host: HostCalendar, request_class: RequestClass, begins_s: float, ends_s: float) -> bool:
-    """Return whether a host has too few CPUs or too little memory at some time."""
+    """Return True if a host has too few CPUs or too little memory at some time."""
     cpus = host.millicpus.min_free(begins_s, ends_s)
     memory_bytes = host.memory.min_free(begins_s, ends_s)
     return cpus < request_class.millicpus or memory_bytes < request_class.request.memory_bytes

@@ -232,7 +232,7 @@ class Maintenance:
     devices: frozenset[str] = frozenset()
 
     def covers_host(self, host: str) -> bool:
-        """Return whether the window covers a whole host."""
+        """Return True if the window covers a whole host."""
         return host in self.hosts or not (self.hosts or self.devices)
 
 

@@ -32,12 +32,12 @@ _PYTHON: Final = re.compile(r"3\.[0-9]{1,2}")
 
 
 def is_reference(value: str) -> bool:
-    """Return whether the name of an image is that of an engine or a registry, not one of the operator."""
+    """Return True if the name of an image is that of an engine or a registry, not one of the operator."""
     return any(mark in value for mark in "/:@")
 
 
 def is_offered(reference: str, offered: Iterable[str]) -> bool:
-    """Return whether the reference of an image is one of an operator's, or fits one of their patterns."""
+    """Return True if the reference of an image is one of an operator's, or fits one of their patterns."""
     return any(fnmatchcase(reference, each) for each in offered)
 
 

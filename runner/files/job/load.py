@@ -86,7 +86,7 @@ def parse_jobs(
 
 
 def has_schedule(text: bytes) -> bool:
-    """Return whether a YAML text has a schedule, valid or not; the rest of it is not checked."""
+    """Return True if a YAML text has a schedule, valid or not; the rest of it is not checked."""
     tree, _ = yaml.compose(text)
     node = tree.entries.get("schedule") if isinstance(tree, yaml.MappingNode) else None
     return node is not None and not (isinstance(node, yaml.ScalarNode) and node.value is None)

@@ -227,7 +227,7 @@ def put_values(
 
 
 def _is_label(field: str, text: str) -> bool:
-    """Return whether a value becomes a label with the name of its field."""
+    """Return True if a value becomes a label with the name of its field."""
     try:
         check_label_key(field)
         check_label_value(text)

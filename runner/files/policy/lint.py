@@ -40,7 +40,7 @@ def find_unreachable_rules(rules: Sequence[Rule]) -> Iterator[tuple[Rule, Rule]]
 
 
 def _keeps(rule: Rule) -> bool:
-    """Return whether a rule decides whenever it matches: it neither only advises nor passes on."""
+    """Return True if a rule decides whenever it matches: it neither only advises nor passes on."""
     return not rule.only_advises and rule.spent is not OnExhausted.NEXT
 
 

@@ -77,7 +77,7 @@ class PolicySource:
         return tuple(sorted(filter(NAME.fullmatch, list_yaml_stems(self.directory))))
 
     def has(self, name: str) -> bool:
-        """Return whether there is a policy of this name."""
+        """Return True if there is a policy of this name."""
         found = f"{self.directory}/{name}.yaml"
         return NAME.fullmatch(name) is not None and os.path.exists(found)  # noqa: PTH110  at each submission
 

@@ -95,7 +95,7 @@ def profile_names(profiles: Path) -> tuple[str, ...]:
 
 
 def is_profile(name: str, profiles: Path) -> bool:
-    """Return whether a profile of this name is in a directory."""
+    """Return True if a profile of this name is in a directory."""
     return _is_name(name) and os.path.exists(_place(name, profiles))  # noqa: PTH110  asked at each submission
 
 

@@ -110,13 +110,13 @@ class NetworkSettings(BaseModel):
         return self.class_defaults.get(priority_class) or self.default or ("none" if shared else "outbound")
 
     def admits_everybody(self, priority_class: str, *, shared: bool) -> bool:
-        """Return whether every user may have ``outbound`` in a class."""
+        """Return True if every user may have ``outbound`` in a class."""
         if self.outbound is None:
             return self.default_for(priority_class, shared=shared) == "outbound"
         return priority_class in self.outbound.classes
 
     def may_be_used(self, *, shared: bool) -> bool:
-        """Return whether somebody besides root may have ``outbound``."""
+        """Return True if somebody besides root may have ``outbound``."""
         return (
             self.outbound is not None
             or not shared

@@ -67,7 +67,7 @@ class AdmittedUids:
         self._until: dict[int, float] = {}
 
     def knows(self, uid: int) -> bool:
-        """Return whether a uid was found to have an account less than a minute ago."""
+        """Return True if a uid was found to have an account less than a minute ago."""
         return self._until.get(uid, 0.0) > time.monotonic()
 
     def admit(self, uid: int) -> None:

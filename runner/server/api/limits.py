@@ -27,7 +27,7 @@ MOST_KNOWN: Final = 4096
 
 
 def is_limited(uid: int) -> bool:
-    """Return whether a user has limits: all but the daemon's own."""
+    """Return True if a user has limits: all but the daemon's own."""
     return uid != os.geteuid()
 
 

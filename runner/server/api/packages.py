@@ -29,7 +29,7 @@ async def with_packages(service: JobService, wait_s: float, work: Callable[..., 
 
 
 async def _done(service: JobService, pending: PendingLock, wait_s: float) -> bool:
-    """Return whether a resolution is done, after some seconds at most."""
+    """Return True if a resolution is done, after some seconds at most."""
     locks, loop, done = service.package_locks, asyncio.get_running_loop(), asyncio.Event()
     if locks is None:
         return False

@@ -102,7 +102,7 @@ async def _share_of(person: int) -> AsyncIterator[_Share]:
 
 
 def _is_wanted(request: Request) -> bool:
-    """Return whether the client of a request is still there, and the daemon does not leave."""
+    """Return True if the client of a request is still there, and the daemon does not leave."""
     gone = request.scope.get(GONE)
     return not request.app.state.service.broadcast.leaving and not (gone is not None and gone.is_set())
 

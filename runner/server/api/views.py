@@ -54,7 +54,7 @@ def _saved(row: JobRow, progress: Status | None, *, has_versions: bool) -> Json:
 
 
 def is_overwritten(row: JobRow) -> bool:
-    """Return whether the checkpoint of a program is one file, whose name tells no step."""
+    """Return True if the checkpoint of a program is one file, whose name tells no step."""
     files = parse_revision(row.revision).job.checkpoint.files
     return files is not None and not set(files) & set("*?[{")
 

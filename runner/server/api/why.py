@@ -119,7 +119,7 @@ def begins(row: JobRow) -> str:
 
 
 def _turn(daemon: Controller, row: JobRow, now_s: float) -> str:
-    """Return whether a job that runs is preempted for others, where this queue and its order decide that."""
+    """Return True if a job that runs is preempted for others, where this queue and its order decide that."""
     running, state = daemon.scheduler.jobs.running.get(row.job.id), row.job.state
     if running is None or not isinstance(state, Running) or state.attempt.host is not None:
         return ""

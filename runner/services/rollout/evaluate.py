@@ -208,7 +208,7 @@ class RolloutEvaluator:
         return ", ".join(ways)
 
     def _would_pay(self, facts: Facts) -> bool:
-        """Return whether some arithmetic would make the policy stop what runs."""
+        """Return True if some arithmetic would make the policy stop what runs."""
         policy = self.service.attempt_service.policy(self.row).policy
         known = {**facts, "diff.class": str(self.found.kind)}
         return any(pays(policy.economics, verb, known) for verb in STARTS)

@@ -84,7 +84,7 @@ class TrialMeasurer:
         return next((each.launched_at for each in attempts if each.launched_at), trial.began)
 
     def _has_advanced(self, trial: Trial) -> bool:
-        """Return whether a canary has done its steps or ended; its progress is noted."""
+        """Return True if a canary has done its steps or ended; its progress is noted."""
         lines = self._metrics(trial.job_id)
         if not lines:
             return isinstance(self.state_of(trial.job_id), Finished | Held)
@@ -96,7 +96,7 @@ class TrialMeasurer:
         return has_ended or (enough and self._is_comparable(trial, lines))
 
     def _is_comparable(self, trial: Trial, lines: Sequence[MetricsLine]) -> bool:
-        """Return whether the parent has taken steps beside its canary, or is not waited for any longer."""
+        """Return True if the parent has taken steps beside its canary, or is not waited for any longer."""
         if trial.parked is not None or trial.done >= trial.steps * LONGEST:
             return True
         parent = self.service.queries.find(trial.parent)

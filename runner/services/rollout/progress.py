@@ -75,7 +75,7 @@ class StepTimes:
                 self.of(row, attempt.number, attempt.lineage)
 
     def has_reported(self, row: JobRow) -> bool:
-        """Return whether an attempt of a job has told a step."""
+        """Return True if an attempt of a job has told a step."""
         lineage = row.job.lineage
         for number in range(max(row.job.attempts, 1), 0, -1):
             status = self.service.queries.last_progress(row, number, lineage)
@@ -96,7 +96,7 @@ class Saving(NamedTuple):
 
 
 def saves_when_asked(service: JobService, row: JobRow, revision: Revision) -> Saving:
-    """Return whether a job saves when it is asked to stop: by its terms, by its report, or as it was seen.
+    """Return True if a job saves when it is asked to stop: by its terms, by its report, or as it was seen.
 
     A program that says nothing and has never been asked is taken not to save.
     """

@@ -192,7 +192,7 @@ class RolloutService:
         return compare_revisions(before, after, same_code=has_same_code(self.service.code, before, after))
 
     def _runs_revision(self, job: Job, known: Sequence[RevisionRow], wanted: Revision) -> bool:
-        """Return whether the running attempt was started with what the wanted revision says."""
+        """Return True if the running attempt was started with what the wanted revision says."""
         begun = job.state.attempt.revision if isinstance(job.state, Allocated) else job.revision
         texts = [each.text for each in known if each.number == begun]
         return any(self._compare(parse_revision(text), wanted).kind is ChangeClass.A for text in texts)

@@ -157,7 +157,7 @@ def span_of(lines: Sequence[MetricsLine]) -> Span:
 
 
 def _counts(stretch: _Interval, within: Span, without: Span) -> bool:
-    """Return whether a stretch lies within a time, and outside of another one."""
+    """Return True if a stretch lies within a time, and outside of another one."""
     apart = stretch.until <= without[0] or stretch.since >= without[1]
     return within[0] <= stretch.since and stretch.until <= within[1] and apart
 

@@ -94,5 +94,5 @@ def canary_revision(revision: Revision, parent: Job, steps: int = MIN_STEPS) -> 
 
 
 def is_canary(row: JobRow) -> bool:
-    """Return whether a job is a canary."""
+    """Return True if a job is a canary."""
     return LABEL in row.labels

@@ -48,7 +48,7 @@ class ScheduleService:
         return cls(service, service.schedules, trigger)
 
     def has_schedule(self, caller: Caller, submission: Submission) -> bool:
-        """Return whether a job file has a schedule; what is wrong with it is found when it is resolved."""
+        """Return True if a job file has a schedule; what is wrong with it is found when it is resolved."""
         return self.service.users.has_schedule(self.service.user(caller), submission.text)
 
     def draft(self, caller: Caller, submission: Submission) -> ScheduleRow:

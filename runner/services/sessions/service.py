@@ -143,7 +143,7 @@ class SessionService:
         return self._place(session)[1]
 
     def is_alive(self, session: Session) -> bool:
-        """Return whether the attempt of a session still runs, as the executor sees it."""
+        """Return True if the attempt of a session still runs, as the executor sees it."""
         executor = self.context.daemon.context.executor
         return any(seen.key == session.key and isinstance(seen, Alive) for seen in executor.observe())
 

@@ -89,7 +89,7 @@ def read(path: Path) -> tuple[Arrival, ...]:
 
 
 def _foreign(row: Mapping[str, Any]) -> bool:
-    """Return whether a line is of something else: what it has is unknown, and what it needs is missing."""
+    """Return True if a line is of something else: what it has is unknown, and what it needs is missing."""
     return not REQUIRED.issubset(row) and not row.keys() <= FIELDS.keys()
 
 

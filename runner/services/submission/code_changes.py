@@ -44,7 +44,7 @@ def code_changes(before: Mapping[str, CodeEntry], after: Mapping[str, CodeEntry]
 
 
 def has_same_code(snapshots: CodeSnapshots | None, before: Revision, after: Revision) -> bool:
-    """Return whether two revisions have snapshots of the same code, their job files apart."""
+    """Return True if two revisions have snapshots of the same code, their job files apart."""
     if before.code is None or after.code is None:
         return False
     if before.code.snapshot == after.code.snapshot:
@@ -59,7 +59,7 @@ def has_same_code(snapshots: CodeSnapshots | None, before: Revision, after: Revi
 
 
 def _is_job_file(snapshots: CodeSnapshots, uid: int, change: CodeChange) -> bool:
-    """Return whether what differs is another job file beside the first, before and after."""
+    """Return True if what differs is another job file beside the first, before and after."""
     if "/" in change.path or not change.path.endswith((".yaml", ".yml")):
         return False
     there = [entry for entry in (change.before, change.after) if entry is not None]

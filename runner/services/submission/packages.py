@@ -291,7 +291,7 @@ def _word(text: str) -> str:
 
 
 def _is_named(line: RequirementLine, reason: str) -> bool:
-    """Return whether a reason has a requirement with its version, written as the resolver writes it."""
+    """Return True if a reason has a requirement with its version, written as the resolver writes it."""
     text = "".join(line.requirement.partition(";")[0].split())
     return text in reason and (
         re.search(rf"(?<![\w-]){re.escape(text)}(?![\w,=<>~!-]|\.\w)", reason) is not None

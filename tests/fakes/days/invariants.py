@@ -213,7 +213,7 @@ def _kept_s(job: PendingJob, snapshot: Snapshot) -> float:
 
 
 def _hopeless(job: PendingJob, caps: Iterable[Limit], places: Placements) -> bool:
-    """Return whether a job waits for what it can never have, or for what is out of service."""
+    """Return True if a job waits for what it can never have, or for what is out of service."""
     gone = places.find_earliest(places.request_class(job.request), Span(0.0)) is None
     return gone or any(each.maximum < each.amount for each in caps)
 

@@ -129,7 +129,7 @@ class Machine:
             part.replace(whole)
 
     def _holds(self, fate: Fate, now_s: float) -> bool:
-        """Return whether something goes on although its time is over: nobody has been seen to see it."""
+        """Return True if something goes on although its time is over: nobody has been seen to see it."""
         unseen = fate.shows != "" and fate.shows not in counted(self.place)
         return unseen and now_s < fate.ends_s + HOLD_S * SPEED
 

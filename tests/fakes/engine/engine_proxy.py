@@ -104,7 +104,7 @@ class EngineProxy:
         self._failing.clear()
 
     def fails(self, received: bytes) -> bool:
-        """Return whether a request is to be answered with 500."""
+        """Return True if a request is to be answered with 500."""
         head = received.partition(b"\r\n")[0]
         return any(fragment in head for fragment in tuple(self._failing))
 

@@ -108,7 +108,7 @@ def host_addresses() -> list[str]:
 
 
 def may_make_namespaces() -> bool:
-    """Return whether this user may make network namespaces."""
+    """Return True if this user may make network namespaces."""
     return os.geteuid() == 0
 
 

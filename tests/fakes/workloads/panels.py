@@ -31,7 +31,7 @@ def panel_rows(days: int = 160, horizons: tuple[int, ...] = (1, 5), stocks: int 
 
 
 def is_listed(day: int, stock: int, days: int) -> bool:
-    """Return whether a stock has a row on a day."""
+    """Return True if a stock has a row on a day."""
     return (
         (stock != 0 or day >= days // 3) and (stock != 1 or day < days // 2) and (stock != 2 or day % 7 != 3)
     )

@@ -75,7 +75,7 @@ class Repository:
         return [*places, (self._files[0], whole), *([] if users is None else [(users, whole)])]
 
     def has(self, path: str, *, is_directory: bool) -> bool:
-        """Return whether git has a file, or something in a directory, in its index."""
+        """Return True if git has a file, or something in a directory, in its index."""
         if self._place is None:
             return False
         if self._tracked is None:
@@ -123,7 +123,7 @@ class IgnoreRules:
         return IgnoreRules(directory, self._repository, self)
 
     def is_ignored(self, path: str, *, is_directory: bool) -> bool:
-        """Return whether an entry of this directory is left out."""
+        """Return True if an entry of this directory is left out."""
         return self.ignored_by(path, is_directory=is_directory) is not None
 
     def ignored_by(self, path: str, *, is_directory: bool) -> Literal["git", "runner"] | None:

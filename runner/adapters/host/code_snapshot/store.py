@@ -131,11 +131,11 @@ class CodeStore:
         return name
 
     def has(self, snapshot: str) -> bool:
-        """Return whether there is such a snapshot now."""
+        """Return True if there is such a snapshot now."""
         return (self._snapshots / f"{snapshot}.json").exists()
 
     def keep(self, snapshot: str) -> bool:
-        """Return whether there is such a snapshot, which then is not swept within the next hour."""
+        """Return True if there is such a snapshot, which then is not swept within the next hour."""
         return touched(self._snapshots / f"{snapshot}.json")
 
     def manifest(self, snapshot: str) -> Mapping[str, CodeEntry] | None:
@@ -189,7 +189,7 @@ class CodeStore:
 
 
 def touched(path: Path) -> bool:
-    """Return whether a file is there, and mark it as just used."""
+    """Return True if a file is there, and mark it as just used."""
     try:
         os.utime(path)
     except FileNotFoundError:

@@ -104,7 +104,7 @@ def _finish(change: dict[str, Any] | None, *, read_only: bool) -> list[str]:
 
 
 def _is_in_place(path: str) -> bool:
-    """Return whether all parents of a path are directories and no links."""
+    """Return True if all parents of a path are directories and no links."""
     parts = path.split("/")[:-1]
     parents = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
     return all((found := _there(parent)) is not None and stat.S_ISDIR(found.st_mode) for parent in parents)
@@ -118,7 +118,7 @@ def _there(path: str) -> os.stat_result | None:
 
 
 def _is(path: str, there: os.stat_result, entry: CodeEntry) -> bool:
-    """Return whether what is at a path is what an entry says; permissions do not count."""
+    """Return True if what is at a path is what an entry says; permissions do not count."""
     match entry.kind:
         case "directory":
             return stat.S_ISDIR(there.st_mode)

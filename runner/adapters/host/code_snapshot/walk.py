@@ -239,7 +239,7 @@ def _known_entries(walk: _Walk, path: str, before: list[Any]) -> list[Any] | Non
 
 
 def _has_same_rules(walk: _Walk, path: str) -> bool:
-    """Return whether the files of patterns in a directory are those of the last listing."""
+    """Return True if the files of patterns in a directory are those of the last listing."""
     before = walk.known.get(path)
     files = {each[0]: each[1] for each in before[2]} if before else {}
     prefix = f"{path}/" if path else ""
@@ -373,7 +373,7 @@ def _directory_key(found: os.stat_result) -> list[int]:
 
 
 def _is_fresh(walk: _Walk, key: list[int]) -> bool:
-    """Return whether something was changed so recently that the same times prove nothing later."""
+    """Return True if something was changed so recently that the same times prove nothing later."""
     return max(key[1], key[2]) >= walk.taken_ns - MARGIN_NS
 
 

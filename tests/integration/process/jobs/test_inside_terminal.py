@@ -31,7 +31,7 @@ def holding(directory: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]
 
 
 def has_ended(holder: subprocess.Popen[bytes]) -> bool:
-    """Return whether the program has ended, and its holder knows."""
+    """Return True if the program has ended, and its holder knows."""
     return not Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text()
 
 

@@ -61,5 +61,5 @@ def made_elsewhere(source: Source, steps: list[int]) -> list[Batch]:
 
 
 def same(one: Batch, other: Batch) -> bool:
-    """Return whether two batches are equal to the bit."""
+    """Return True if two batches are equal to the bit."""
     return one.keys() == other.keys() and all(one[name].equal(other[name]) for name in one)

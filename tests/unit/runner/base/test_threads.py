@@ -224,7 +224,7 @@ def test_a_future_gets_whatever_the_work_raises(error: BaseException) -> None:
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
-    """Return whether a handler is for any error."""
+    """Return True if a handler is for any error."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     return any(kind is None or ast.unparse(kind) in {"Exception", "BaseException"} for kind in kinds)
 

@@ -115,7 +115,7 @@ def sweep(daemon: Service, name: str, matrix: Mapping[str, Sequence[str]], order
 
 
 def has_numbers(daemon: Service, job: str) -> bool:
-    """Return whether a job has ended and its last loss is kept."""
+    """Return True if a job has ended and its last loss is kept."""
     points = daemon.client.get(f"/v1/jobs/{job}/curves")["curves"].get("loss", [])
     return daemon.client.job(job)["outcome"] == "succeeded" and bool(points) and points[-1][1] == 6
 

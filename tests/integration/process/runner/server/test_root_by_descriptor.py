@@ -94,7 +94,7 @@ def lines_of_root(trace: Path) -> Iterator[tuple[str, str]]:
 
 
 def below_a_user(path: str) -> bool:
-    """Return whether a directory above a path belongs to a user."""
+    """Return True if a directory above a path belongs to a user."""
     for parent in Path(path).parents:
         with suppress(OSError):
             if parent.lstat().st_uid in {BOB, ANN}:

@@ -17,7 +17,7 @@ OBJECTS = st.lists(st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3), 
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two JSON values are the same; Python takes 1 and true for equal."""
+    """Return True if two JSON values are the same; Python takes 1 and true for equal."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

@@ -149,7 +149,7 @@ class Job(Generic[T_co]):
         return self._connection.events(self.id, 0)[0]
 
     def why(self) -> str:
-        """Return why the job waits, or what it does."""
+        """Return the reason why the job waits, or what it does."""
         return str(self._connection.why(self.id)["why"])
 
     def cancel(self) -> None:

@@ -52,7 +52,7 @@ def may_fetch(*, may_install: bool) -> str:
 
 
 def _forbidden(*, may_install: bool) -> str:
-    """Return why installation is forbidden; empty if it is allowed."""
+    """Return the reason why installation is forbidden; empty if it is allowed."""
     reason = may_fetch(may_install=may_install)
     if reason:
         return reason

@@ -30,7 +30,7 @@ class StopCriterion:
         self._bad = 0
 
     def observe(self, found: Evaluation, step: int, ranks: Ranks) -> str | None:
-        """Return why training ends, None if it goes on."""
+        """Return the reason why training ends, None if it goes on."""
         name, sign = _watched("early_stopping", self._plan, found)
         value = _from_leader(ranks, found.metrics[name])
         is_better = self._best is None or sign * (value - self._best) > self._plan.min_delta

@@ -30,7 +30,7 @@ def cuda_of_host() -> tuple[int, int] | None:
 
 
 def host_problem(request: LaunchRequest) -> str | None:
-    """Return why the torch of this host cannot run an attempt on its devices, None if it can.
+    """Return the reason why the torch of this host cannot run an attempt on its devices, None if it can.
 
     Programs bring a Python of their own, of which nothing is known.
     """

@@ -46,7 +46,7 @@ class HostProcesses:
         return (f"{fact}; {remedy}",)
 
     def torch_problem(self, job: JobFile) -> str | None:
-        """Return why a built-in workload cannot run here; None if it can."""
+        """Return the reason why a built-in workload cannot run here; None if it can."""
         if isinstance(job.workload, Program) or self.has_module("torch"):
             return None
         return (

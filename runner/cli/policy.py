@@ -155,7 +155,7 @@ def _decided(job: str) -> tuple[Record, ...]:
 
 
 def _undecided(job: JobDetail) -> str:
-    """Return why a job has no decision yet; a decision is made when an attempt ends."""
+    """Return the reason why a job has no decision yet; a decision is made when an attempt ends."""
     if job["state"] != "finished":
         return "nothing has been decided yet; no attempt of it has ended"
     return f"ended without having run: {one_line(job['why'])}; there was nothing to decide; see runner events"

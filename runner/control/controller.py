@@ -117,7 +117,7 @@ class Controller:
         self.loop.dispatcher.put(row.job.id, partial(self.context.executor.signal, key, number))
 
     def executor_problem(self) -> str | None:
-        """Return why the executor did not answer when it was last observed; None if it did."""
+        """Return the reason why the executor did not answer when it was last observed; None if it did."""
         return self.loop.observer.problem
 
     def snapshot(self) -> Snapshot:

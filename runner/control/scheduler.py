@@ -293,7 +293,7 @@ class Scheduler:
 
 
 def _given_up(job: PendingJob, jobs: JobViews, now_s: float) -> str:
-    """Return why a job is cancelled that waits for another one; empty: it is not, or not yet."""
+    """Return the reason why a job is cancelled that waits for another one; empty: it is not, or not yet."""
     unmet = None if job.unmet_limit_s is None else find_unmet(job.dependencies, jobs.dependencies.ended)
     if unmet is None or job.unmet_limit_s is None or now_s < unmet.since_s + job.unmet_limit_s:
         return ""

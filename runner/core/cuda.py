@@ -65,7 +65,7 @@ def driver_fits(driver: str, cuda: Pair) -> bool:
 
 
 def driver_problem(driver: str, cuda: Pair) -> str | None:
-    """Return why a driver is too old for a version of CUDA and what to do, None if it is not."""
+    """Return the reason why a driver is too old for a version of CUDA and what to do, None if it is not."""
     if driver_fits(driver, cuda):
         return None
     fact = f"driver {driver} is too old: the image's torch needs CUDA {dotted(cuda)}"
@@ -82,7 +82,7 @@ def driver_advice(driver: str | None, cuda: Pair) -> str:
 
 
 def gpu_problem(gpu: Gpu, cuda: Pair) -> str | None:
-    """Return why the wheels for a version of CUDA have no code for a GPU, None if they have."""
+    """Return the reason why the wheels for a version of CUDA have no code for a GPU, None if they have."""
     if gpu.capability is None or _fits(gpu, cuda):
         return None
     oldest, newest = CAPABILITIES[cuda]

@@ -122,7 +122,7 @@ class EngineFacts:
 
     @property
     def unsupported(self) -> Finding | None:
-        """Return why no job can run in this engine; None: jobs can."""
+        """Return the reason why no job can run in this engine; None: jobs can."""
         if self.podman:
             fact = "Podman is not supported: it makes other containers than it is asked for"
         elif self.rootless:

@@ -22,7 +22,7 @@ DECIDED: Final = "sweep_decided"
 
 
 def paused_text(step: int) -> str:
-    """Return why a candidate is held at a rung."""
+    """Return the reason why a candidate is held at a rung."""
     return f"{PAUSED}{step}, until its sweep decides"
 
 

@@ -44,7 +44,7 @@ def describe_unsent(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
 
 
 def find_missed(left_out: Iterable[LeftOut], directory: Path | None, path: str) -> str | None:
-    """Return why a path is not in the code of a job, and what to do; None if nothing says so.
+    """Return the reason why a path is not in the code of a job, and what to do; None if nothing says so.
 
     The path is as a program names it: below its working directory, or absolute.
     """

@@ -198,7 +198,7 @@ def _option_mistake(line: RequirementLine) -> str:
 
 
 def _place_mistake(text: str) -> str:
-    """Return why a package is not taken from an address or a path."""
+    """Return the reason why a package is not taken from an address or a path."""
     what = (
         "a repository" if text.lower().startswith(("git+", "hg+", "svn+", "bzr+")) else "an address or path"
     )

@@ -123,7 +123,7 @@ def find_shell_warnings(command: Iterable[str]) -> Iterator[str]:
 
 
 def find_dropped_arguments(command: Iterable[str]) -> str | None:
-    """Return why words that are put behind a command reach no program, None if they do.
+    """Return the reason why words that are put behind a command reach no program, None if they do.
 
     Behind the text of ``sh -c`` the first word is ``$0``, and the text sees the others as ``"$@"`` alone.
     """

@@ -63,7 +63,7 @@ class Adapters(Protocol):
 
     @property
     def engine_refusal(self) -> str | None:
-        """Return why no job can run in the engine; None: jobs can, or it did not answer."""
+        """Return the reason why no job can run in the engine; None: jobs can, or it did not answer."""
 
     def users(self) -> HostUsers:
         """Return the accounts of the host and their files."""
@@ -280,7 +280,7 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
 
 
 def find_engine_refusal(settings: Settings) -> str | None:
-    """Return why no job can run in the engine; None: jobs can, or it does not answer now."""
+    """Return the reason why no job can run in the engine; None: jobs can, or it does not answer now."""
     if settings.executor not in {"auto", "docker"}:
         return None
     from runner.adapters.docker.engine import describe_engine  # noqa: PLC0415  loads the SDK

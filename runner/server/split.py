@@ -80,7 +80,7 @@ def _named_user(name: str) -> pwd.struct_passwd:
 
 
 def _problem(settings: Settings) -> str | None:
-    """Return why a daemon with these settings cannot be in two parts."""
+    """Return the reason why a daemon with these settings cannot be in two parts."""
     if settings.executor == "slurm":
         return "with executor: slurm, jobs are submitted as their users by the daemon itself"
     if not settings.pin_mounts and settings.executor != "process":

@@ -156,7 +156,7 @@ def _figure_problem(figure: str, named: Iterable[str], root: Path) -> Iterator[s
 
 
 def unequal_arms(figure: str, path: Path) -> Iterator[str]:
-    """Yield why the arms of a measurement that a figure quotes cannot be compared with each other.
+    """Yield the reasons why the arms of a measurement that a figure quotes cannot be compared with each other.
 
     They have other numbers of threads, or one of them did not run with the switches in which they differ.
     """
@@ -219,7 +219,7 @@ def _place_problem(place: str, root: Path) -> Iterator[str]:
 
 
 def problems_of_test(test: str, root: Path = ROOT) -> Iterator[str]:
-    """Yield why a test is not there."""
+    """Yield the reasons why a test is not there."""
     file, separator, name = test.partition("::")
     path = root / file
     if not separator or not name.startswith("test"):

@@ -101,7 +101,7 @@ class Job:
         return self.result()
 
     def trouble(self, code: int) -> str:
-        """Return why the latest attempt failed."""
+        """Return the reason why the latest attempt failed."""
         message = self.result().get("message") or self.last_line()
         return f"{self.root.name}: attempt {self.attempts} ended with exit code {code}: {message}"
 

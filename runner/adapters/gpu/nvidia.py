@@ -397,7 +397,7 @@ THROTTLE_REASONS: Final = {
 
 
 def _throttled(handle: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - an opaque pointer
-    """Return why the clocks of a device are throttled; idle clocks are not throttled."""
+    """Return the reason why the clocks of a device are throttled; idle clocks are not throttled."""
     bits = _query(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if bits is None:  # the name in older drivers
         bits = _query(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)

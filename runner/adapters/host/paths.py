@@ -87,7 +87,7 @@ class OpenPath:
 
 
 def check_path(path: Path, kind: PathKind) -> str | None:
-    """Return why the current user cannot use a path as ``kind``, or None."""
+    """Return the reason why the current user cannot use a path as ``kind``, or None."""
     try:
         open_path(path, kind).close()
     except PathRefusedError as error:
@@ -170,7 +170,7 @@ def _leads_through_magic_link(path: Path) -> bool:
 
 
 def _problem(opened: OpenPath, kind: PathKind) -> str | None:
-    """Return why a job may not have an open file as ``kind``; None if it may."""
+    """Return the reason why a job may not have an open file as ``kind``; None if it may."""
     real = Path(f"/proc/self/fd/{opened.descriptor}").readlink()
     return (
         _system_problem(opened, real)

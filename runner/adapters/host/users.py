@@ -116,7 +116,7 @@ class HostUsers:
         return f"uid {uid} has no account on this machine{whose}; ask the operator (unknown_uids)"
 
     def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
-        """Return why a user cannot use a path as ``kind``, or None.
+        """Return the reason why a user cannot use a path as ``kind``, or None.
 
         Raises:
             Unavailable: the file system does not answer.
@@ -399,7 +399,7 @@ class ArchiveStream:
         self.stream = stream
 
     def problem(self) -> str | None:
-        """Return why the archive is not complete, None if it is; ask when the stream has ended.
+        """Return the reason why the archive is not complete, None if it is; ask when the stream has ended.
 
         Raises:
             Unavailable: the process that writes it has ended early.

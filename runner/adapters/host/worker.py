@@ -164,7 +164,7 @@ def _as_values(work: Callable[[], T]) -> T:
 
 
 def path_problem(path: Path, kind: PathKind) -> str | None:
-    """Return why this process cannot use a path as ``kind``, or None."""
+    """Return the reason why this process cannot use a path as ``kind``, or None."""
     try:
         os.close(OwnFiles().open_path(path, kind))
     except PathRefusedError as error:

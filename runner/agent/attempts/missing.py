@@ -48,7 +48,7 @@ def _named(line: str) -> Iterator[str]:
 
 
 def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Path) -> str:
-    """Return why one of several paths is not in the code; empty if none was left out."""
+    """Return the reason why one of several paths is not in the code; empty if none was left out."""
     directory, left_out = revision.code_directory(), revision.code.left_out if revision.code else ()
     for path in paths:
         inner = os.path.relpath(path, work_dir) if path.startswith(f"{work_dir}/") else path

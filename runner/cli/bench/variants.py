@@ -161,7 +161,7 @@ def _held(profile: Mapping[str, Any]) -> dict[str, ProfileSetting]:
 
 
 def _unfit(switch: str, value: object, fast: Mapping[str, ProfileSetting], base: BenchmarkJob) -> str | None:
-    """Return why a switch cannot be changed by itself, or None if it can."""
+    """Return the reason why a switch cannot be changed by itself, or None if it can."""
     flipped = {**fast, switch: ProfileSetting(value, rank=JOB_FILE)}
     for clash in find_switch_conflicts(flipped, base.accelerator):
         return f"{clash.switch}: {clash.fact}"

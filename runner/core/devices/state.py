@@ -168,7 +168,7 @@ def format_processes(occupants: Iterable[ProcessOnDevice]) -> str:
 def _unclean(
     case: StatusInput, uncleaned_jobs: frozenset[str], returned_at: float | None, baseline_bytes: int | None
 ) -> str | None:
-    """Return why a released device is not proven clean; None: it is clean."""
+    """Return the reason why a released device is not proven clean; None: it is clean."""
     sample = case.fresh_sample
     if not case.watched:
         return None

@@ -152,7 +152,7 @@ def _newest(after: Job) -> str:
 
 
 def describe_refusal(job: Job, event: Event) -> str:
-    """Return why a job in its state does not accept an event, and which commands it accepts."""
+    """Return the reason why a job in its state does not accept an event, and which commands it accepts."""
     what = _WISHES.get(event.kind, f"take {event.kind.replace('_', ' ')}")
     match job.state:
         case Finished(outcome=outcome):

@@ -51,7 +51,7 @@ def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
 
 
 def describe_exhausted(adjustments: Iterable[Adjustment], facts: Facts) -> str:
-    """Return why none of the adjustments is possible."""
+    """Return the reason why none of the adjustments is possible."""
     turnable = facts.get("turnable") is not False
     knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or keeps_settings(each)]
     return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_SETTING

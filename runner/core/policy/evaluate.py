@@ -137,7 +137,7 @@ def _try(
 
 
 def _spent(rule: Rule, left: tuple[Adjustment, ...], history: History, situation: Situation) -> str:
-    """Return why a rule is exhausted; empty if it is not."""
+    """Return the reason why a rule is exhausted; empty if it is not."""
     if rule.adjust and not left:
         return remedies.describe_exhausted(rule.adjust, situation.facts)
     tried = history.times_tried(rule, failure_fingerprint(situation.facts), situation.effective)

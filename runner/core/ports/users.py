@@ -50,7 +50,7 @@ class Archive(Protocol):
         """Return the socket that the archive comes from."""
 
     def problem(self) -> str | None:
-        """Return why the archive is not complete, None if it is; ask when the stream has ended."""
+        """Return the reason why the archive is not complete, None if it is; ask when the stream has ended."""
 
     def close(self) -> None:
         """End the work on it."""
@@ -63,10 +63,10 @@ class Users(Protocol):
         """Return the user of a uid; the host's records outrank the gid of the connection."""
 
     def account_problem(self, uid: int) -> str | None:
-        """Return why nobody with a uid may use the daemon, or None."""
+        """Return the reason why nobody with a uid may use the daemon, or None."""
 
     def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
-        """Return why a user cannot use a path, or None."""
+        """Return the reason why a user cannot use a path, or None."""
 
     def read_as_user(self, who: User, path: Path) -> bytes:
         """Return the content of a small file, read with the rights of a user.

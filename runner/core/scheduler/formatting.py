@@ -128,7 +128,7 @@ def _conditions(request: ResourceRequest) -> Iterator[str]:
 
 
 def describe_out_of_service(devices: Iterable[SchedulableDevice]) -> Iterator[str]:
-    """Yield why devices are out of service: the first few by name, the others as a count."""
+    """Yield the reasons why devices are out of service: the first few by name, the others as a count."""
     closed = [device for device in devices if device.state not in {DeviceState.FREE, DeviceState.ALLOCATED}]
     for device in closed[:SHOWN]:
         if device.state is DeviceState.FOREIGN:

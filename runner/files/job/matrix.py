@@ -89,7 +89,7 @@ def find_matrix_problems(tree: MappingNode, matrix: Matrix) -> Iterator[Problem]
 
 
 def describe_variation(tree: MappingNode, name: str, varied: Collection[str]) -> str | None:
-    """Return why a field cannot be varied beside others, None if it can."""
+    """Return the reason why a field cannot be varied beside others, None if it can."""
     others = (other for other in varied if name.startswith(f"{other}.") and other not in SHORT_FORMS)
     if (other := next(others, None)) is not None:
         return f"is part of {quoted(other)}, which is varied too"

@@ -109,7 +109,7 @@ Trackers = Annotated[
 def find_tracking_problems(
     track: contract.Tracking, writable: tuple[str, ...], network: str, *, in_container: bool
 ) -> Iterator[FieldProblem]:
-    """Yield why a job cannot reach what it is to be tracked by.
+    """Yield the reasons why a job cannot reach what it is to be tracked by.
 
     ``writable`` are the directories of the job that its submitter has mounted to be written.
     """

@@ -95,7 +95,7 @@ def run_case(policy: Policy, case: Case) -> Iterator[str]:
 
 
 def _not_nearly(decision: PolicyDecision, name: str) -> Iterator[str]:
-    """Yield why a rule that should nearly have answered did answer, or could not."""
+    """Yield the reasons why a rule that should nearly have answered did answer, or could not."""
     weighed = {each.rule: each for each in decision.rule_results}
     if name not in weighed:
         yield f"there is no rule {quoted(name)}{did_you_mean(name, weighed)}"

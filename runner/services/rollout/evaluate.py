@@ -229,7 +229,7 @@ class RolloutEvaluator:
         return "store", f"{reason}; {rest} effect with the next start"
 
     def _excess_steps(self, worth: CostBenefit) -> str:
-        """Return why the job has done more steps than the change has; empty if it has not."""
+        """Return the reason why the job has done more steps than the change has; empty if it has not."""
         wanted, had, work = steps(self.after), steps(self.before), worth.case.work
         if wanted is None or wanted == had or self.found.kind in {ChangeClass.D, ChangeClass.E}:
             return ""

@@ -107,7 +107,7 @@ class TrialMeasurer:
         return measure_throughput(written, span_of(lines), least=FEW) is not None
 
     def _obsolete(self, trial: Trial) -> str:
-        """Return why a canary is not needed any more; empty while it is."""
+        """Return the reason why a canary is not needed any more; empty while it is."""
         state = self.state_of(trial.parent)
         if isinstance(state, Finished):
             return f"job {trial.parent} has ended meanwhile ({state.outcome}: {state.why})"

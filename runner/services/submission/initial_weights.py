@@ -34,7 +34,7 @@ def resolve_initial_weights(
 
 
 def _problem(named: JobWeights, rows: list[JobRow], after: set[str], owner: Owner) -> str | None:
-    """Return why a job cannot begin with the weights of the jobs of a name; None if it can."""
+    """Return the reason why a job cannot begin with the weights of the jobs of a name; None if it can."""
     if not rows:
         return f"there is no job {quoted(named.job)}: no such id, and none of yours has that name"
     if len(rows) > 1:

@@ -310,7 +310,7 @@ class _JobResolver:
         return (job.origin.problem(path, fact) for path, fact in found)
 
     def _tracking_problems(self, made: Revision) -> Iterator[Problem]:
-        """Yield why a job cannot write to its trackers."""
+        """Yield the reasons why a job cannot write to its trackers."""
         job, processes = made.job, self.resolver.host_processes
         if processes is not None and (fact := processes.tracking_problem(job)):
             yield job.origin.problem(("track",), fact)
@@ -341,7 +341,7 @@ class _JobResolver:
             yield made.job.origin.problem(("workload", "code"), f"{fact}; {step}")
 
     def _dockerfile_problems(self, made: Revision) -> Iterator[Problem]:
-        """Yield why a Dockerfile cannot be built, before anything is kept.
+        """Yield the reasons why a Dockerfile cannot be built, before anything is kept.
 
         Raises:
             FileError: at the lines of the Dockerfile that say what it may not.
@@ -413,7 +413,7 @@ def _pin(images: Images, reference: str, pull: PullPolicy) -> tuple[str | None, 
 
 
 def _not_offered(name: str, settings: Settings) -> str:
-    """Return why a job may not have an image, and what can be done."""
+    """Return the reason why a job may not have an image, and what can be done."""
     names = [each if "*" in each else name for name, each in sorted(settings.allowed_images.items())]
     there = f"there are auto, {', '.join(names)}" if names else "there is only auto"
     step = "; ask the operator (allowed_images)"
@@ -466,7 +466,7 @@ def class_refusal(settings: Settings, who: User, name: str) -> str | None:
 
 
 def system_refusal(settings: Settings, job: JobFile) -> str | None:
-    """Return why a job may not have its Debian packages, or None."""
+    """Return the reason why a job may not have its Debian packages, or None."""
     allowed = settings.allowed_system_packages
     names = [each.partition("=")[0] for each in job.image.system or ()]
     refused = [each for each in names if not any(fnmatchcase(each, pattern) for pattern in allowed)]
@@ -477,7 +477,7 @@ def system_refusal(settings: Settings, job: JobFile) -> str | None:
 
 
 def dockerfile_refusal(settings: Settings, job: JobFile) -> str | None:
-    """Return why a job may not be built from its Dockerfile, or None."""
+    """Return the reason why a job may not be built from its Dockerfile, or None."""
     if job.image.dockerfile is None or settings.allows_dockerfiles:
         return None
     fact = f"{_placed(job, 'image', 'dockerfile')}: not allowed here"
@@ -499,7 +499,7 @@ def network_access(settings: Settings, who: User, job: JobFile) -> NetworkAccess
 
 
 def network_refusal(settings: Settings, who: User, job: JobFile) -> str | None:
-    """Return why a user may not have the network that a job asks for, or None."""
+    """Return the reason why a user may not have the network that a job asks for, or None."""
     if job.network != "outbound" or _may_have_outbound(settings, who, job):
         return None
     rules = settings.network.outbound or OutboundUsers()

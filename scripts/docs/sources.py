@@ -156,7 +156,7 @@ def _figure_problem(figure: str, named: Iterable[str], root: Path) -> Iterator[s
 
 
 def unequal_arms(figure: str, path: Path) -> Iterator[str]:
-    """Yield the reasons why the arms of a measurement that a figure quotes cannot be compared with each other.
+    """Yield the reasons why the arms of a measurement that a figure quotes cannot be compared.
 
     They have other numbers of threads, or one of them did not run with the switches in which they differ.
     """

@@ -32,7 +32,7 @@ def export(wanted: Export, workload: object, weights: Mapping[str, Tensor], line
     """Write the model, and return what was written, in words.
 
     Raises:
-        InvalidSpec: The names of two tensors would be the same.
+        InvalidSpec: The names of two tensors would be the same, or the model has no such layout.
     """
     tmp, place = lineage / f".tmp-export-{secrets.token_hex(4)}", lineage / EXPORT
     tmp.mkdir()
@@ -42,6 +42,8 @@ def export(wanted: Export, workload: object, weights: Mapping[str, Tensor], line
             torch.save({wanted.entry: named} if wanted.entry else named, tmp / wanted.file)
         elif isinstance(workload, SavesPretrained):
             workload.save_pretrained(tmp, weights)
+        else:
+            raise InvalidSpec(f"workload.export.format: this model has no layout of {wanted.format}")
         for path in tmp.iterdir():
             sync(path)
         if place.exists():

@@ -46,6 +46,12 @@ def test_two_tensors_of_one_name_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_layout_that_the_model_has_not_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match="no layout of huggingface"):
+        export(Export(format="huggingface"), None, nn.Linear(1, 1).state_dict(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_transformers_computes_the_same_with_the_exported_language_model(job: JobDir) -> None:
     transformers = pytest.importorskip("transformers", exc_type=ImportError)

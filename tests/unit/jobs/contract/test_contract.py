@@ -27,6 +27,7 @@ from jobs.contract import (
 )
 from jobs.contract.plans.causal_lm import CausalLm
 from jobs.contract.plans.imu_stream import ImuStream
+from jobs.contract.plans.pair_classifier import PairClassifier
 
 
 def save(lineage: Path, step: int = 7, **changes: object) -> Path:
@@ -206,3 +207,14 @@ def test_a_plan_takes_packages_only_where_its_fields_ask_for_some() -> None:
     assert not ImuStream(kind="imu_stream", data="x").takes_packages
     assert not CausalLm(kind="causal_lm", data="x").takes_packages
     assert CausalLm(kind="causal_lm", data="x", tokenizer="tokens.json").takes_packages
+    own = {"kind": "pair_classifier", "data": "x", "form": "sequence"}
+    assert not PairClassifier.model_validate(own).takes_packages
+    assert PairClassifier.model_validate({**own, "pretrained": "model"}).takes_packages
+
+
+def test_only_a_pretrained_classifier_is_exported_in_a_layout_of_its_library() -> None:
+    own = {"kind": "pair_classifier", "data": "x", "form": "sequence"}
+    known = PairClassifier.exports
+    assert PairClassifier.model_validate(own).formats == known
+    assert PairClassifier.model_validate({**own, "pretrained": "model"}).formats == known | {"huggingface"}
+    assert PairClassifier.model_validate({**own, "pretrained": "m", "lora": {}}).formats == known | {"peft"}

@@ -9,8 +9,8 @@
 #
 # listeners   have a handler, and whatever is below them is their own business: a trainer whose loader processes must
 #             live while it saves; torchrun, which passes the signal on.
-# attended    shells with a handler that wait for a foreground command: a shell runs its handler only when that has
-#             ended.  With them goes such a command, as at a terminal.
+# attended    shells with a handler that wait for a foreground command, or have waited for one since the stop began: a
+#             shell runs its handler only when that has ended.  With them goes such a command, as at a terminal.
 # others      the rest, which the signal would only end: tee, whose end would break the output of a trainer that saves.
 #
 # The signal goes to the first of these lists that is not empty.  At a stop, a later list follows AFTERWARDS seconds
@@ -70,6 +70,10 @@ find_foreground() {
     done
 }
 
+has_waited() {
+    case $waited in *" $pid "*) return 0 ;; *) return 1 ;; esac
+}
+
 # Return whether process $1 has become a program; until then it has the handlers of the shell that forked it.
 has_begun() {
     line=
@@ -101,7 +105,11 @@ survey() {
             *" $pid "*) ;; # what a shell starts now, its handler starts
             *) ! is_shell || find_foreground "$number" ;;
             esac
-            if [ -n "$below" ]; then attended="$attended $pid"; else listeners="$listeners $pid"; fi
+            if [ -n "$below" ] || { is_shell && has_waited; }; then
+                attended="$attended $pid" waited="$waited$pid "
+            else
+                listeners="$listeners $pid"
+            fi
         else
             if [ -n "$mark" ]; then attended="$attended $pid"; else others="$others $pid"; fi
             if [ "$listening" = 0 ] && waits; then
@@ -124,7 +132,7 @@ tell() {
 }
 
 deliver() {
-    told=' '
+    told=' ' waited=' '
     until has_begun "$2"; do sleep 0.1; done
     if [ "$1" -gt 32 ]; then
         kill "-$1" "$2"
@@ -137,7 +145,7 @@ deliver() {
 
 # Begin a stop of process $1: tell whoever is to hear it first.  Nothing is started for this, which may fail.
 begin_stop() {
-    told=' ' heard=
+    told=' ' waited=' ' heard=
     go_on_stopping "$1"
 }
 

@@ -52,6 +52,11 @@ WRAPPED = {
     "session": ["sh", "-c", f"setsid {PROGRAM}; exit $?"],
     "clean-up": ["bash", "-c", f"trap 'echo cleaned up' EXIT; {PROGRAM}; exit $?"],
     "handler": ["bash", "-c", f"trap 'echo trapped' TERM; {PROGRAM}; exit $?"],
+    "late": [
+        "bash",
+        "-c",
+        f"trap 'echo trapped' TERM; {PROGRAM}; S=$?; for I in {{1..200000}}; do :; done; exit $S",
+    ],
     "forwarder": ["bash", "-c", f"trap 'kill $P' TERM; {PROGRAM} & P=$!; wait $P; wait $P"],
     "nested": ["sh", "-c", "bash home/train.sh; exit $?"],
 }

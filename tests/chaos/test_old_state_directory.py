@@ -1,6 +1,6 @@
 """A daemon opens a state directory that an earlier commit wrote, with a job that still runs.
 
-``tests/fixtures/state_directory`` and its like say what they contain and how they were made.
+``tests/fixtures/state_directory`` says what it contains and how it was made.
 """
 
 import json
@@ -24,27 +24,23 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="the daemon that wrote the state directory was root"),
 ]
 
-FIXTURES: Final = Path(__file__).parents[1] / "fixtures"
-DIRECTORIES: Final = ("state_directory", "state_directory_5dac0be")
+KEPT: Final = Path(__file__).parents[1] / "fixtures" / "state_directory"
+"""The directory that is restored."""
+
 FINISHED: Final = ("1", "2", "3", "4")
 UID: Final = 65532
 """Whom the jobs of root run as."""
 
 ENTRY: Final = 'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; exec "$@"'
-"""What the commits gave to the shell before the program."""
+"""What the commit gave to the shell before the program."""
 
 VARIABLES: Final = 'variables=$(cat <&4) || exit 125; eval "$variables"; exec 4<&-; exec "$@"'
-"""What the later commit gave to a shell before that, which reads the variables from a file."""
-
-KEPT: Path
-"""The directory that is restored."""
+"""What the commit gave to a shell before that, which reads the variables from a file."""
 
 
-@pytest.fixture(scope="module", params=DIRECTORIES)
-def daemon(request: pytest.FixtureRequest) -> Iterator[Service]:
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Service]:
     """A daemon on the restored directory, while the program of job 6 waits for a word of the test."""
-    global KEPT  # noqa: PLW0603  the fixture is the module's
-    KEPT = FIXTURES / request.param
     with service(executor="process", cpus=2, memory_bytes=4 * 1024**3) as made:
         restore(made)
         with subprocess.Popen(shim(made), close_fds=True, start_new_session=True) as running:
@@ -66,8 +62,7 @@ def restore(made: Service) -> None:
     (made.root / "code" / "main.sh").chmod(0o644)
     (made.state / "processes").chmod(0o700)
     record = next((made.state / "processes").iterdir())
-    if (record / "environment").exists():
-        (record / "environment").write_text(in_place((record / "environment").read_text(), made))
+    (record / "environment").write_text(in_place((record / "environment").read_text(), made))
     for number in range(1, 11):
         job = made.state / "jobs" / str(number)
         started = (job / "attempts" / "1").exists()
@@ -97,7 +92,7 @@ def in_place(text: str, made: Service) -> str:
 
 def shim(made: Service) -> list[str]:
     """Return the command by which the commit started job 6: the shim, then the program as its owner."""
-    paths, code = made.paths("6"), made.root / "code"
+    paths = made.paths("6")
     record = next((made.state / "processes").iterdir())
     as_owner = (
         *("/bin/sh", str(KEPT / "shim.sh"), str(record)),
@@ -105,9 +100,6 @@ def shim(made: Service) -> list[str]:
         *("env", "--ignore-environment", "--default-signal=INT,QUIT", f"PATH={os.environ['PATH']}"),
     )
     program = (str(paths.log), "/bin/sh", "main.sh", "wait")
-    if not (record / "environment").exists():
-        given = (f"HOME={paths.home}", "RUNNER_ATTEMPT=1")
-        return [*as_owner, *given, "/bin/sh", "-c", ENTRY, "runner", str(code), *program]
     work = made.state / "jobs" / "6" / "work" / "1"
     return [
         *("/bin/sh", "-c", 'exec 4<"$0"; exec "$@"', str(record / "environment"), *as_owner),

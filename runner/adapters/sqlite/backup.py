@@ -15,7 +15,7 @@ from typing import Final
 
 from runner.adapters.sqlite.integrity import check_integrity
 from runner.adapters.sqlite.session import SESSION_KEY, session_file
-from runner.adapters.sqlite.store import SQL, VERSION, file_version, log_files, refuse_newer
+from runner.adapters.sqlite.store import SQL, file_version, log_files, refuse_unknown
 from runner.base.durable import sync
 from runner.base.errors import Refused, Unavailable
 
@@ -116,8 +116,7 @@ def _check_store(path: Path, remedy: str) -> None:
         raise Refused(f"{path}: is empty; {remedy}")
     if version == 0:
         raise Refused(f"{path}: is a database, but not a job store; {remedy}")
-    if version > VERSION:
-        refuse_newer(path, version)
+    refuse_unknown(path, version)
 
 
 def _copy(source: Path, draft: Path) -> Path:

@@ -1,7 +1,8 @@
 -- Every statement that the store gives to SQLite, by name.  One with a row of VALUES may be given several rows.
 
 -- name: schema
--- Version 2.  A stored name is never reused; a newer version is refused and left untouched.
+-- Of version 5, the oldest that is converted; a new store goes through the versions after it, too.  A stored name is
+-- never reused.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE jobs (
     id           INTEGER PRIMARY KEY,
@@ -14,13 +15,14 @@ CREATE TABLE jobs (
     state        TEXT NOT NULL,
     ended_at     TEXT,
     job          TEXT NOT NULL,
-    revision     TEXT NOT NULL,
     labels       TEXT NOT NULL,
     token        TEXT UNIQUE
 ) STRICT;
 CREATE INDEX jobs_by_name ON jobs (name, id);
 CREATE INDEX jobs_unfinished ON jobs (state) WHERE state != 'finished';
 CREATE INDEX jobs_by_end ON jobs (ended_at);
+-- A list of one's own jobs must not look at everybody's.
+CREATE INDEX jobs_by_owner ON jobs (uid, id, ended_at);
 CREATE TABLE attempts (
     job_id          INTEGER NOT NULL REFERENCES jobs,
     number          INTEGER NOT NULL,
@@ -45,8 +47,6 @@ CREATE TABLE events (
     body   TEXT NOT NULL
 ) STRICT;
 CREATE INDEX events_by_job ON events (job_id, seq);
-
--- name: version_2
 -- Decisions of policies.
 CREATE TABLE decisions (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -57,6 +57,8 @@ CREATE TABLE decisions (
     body    TEXT NOT NULL
 ) STRICT;
 CREATE INDEX decisions_by_job ON decisions (job_id, attempt, seq);
+-- A text is kept once, however many jobs have it; edits lead from it to the revision (JSON).
+CREATE TABLE texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL) STRICT;
 -- Every revision of a job file; lineage is that of its last attempt, once another revision has replaced it.
 CREATE TABLE revisions (
     job_id  INTEGER NOT NULL REFERENCES jobs,
@@ -64,15 +66,15 @@ CREATE TABLE revisions (
     at      TEXT NOT NULL,
     by      TEXT NOT NULL,
     why     TEXT NOT NULL,
-    text    TEXT NOT NULL,
+    text_id INTEGER NOT NULL REFERENCES texts,
+    edits   TEXT NOT NULL,
     lineage INTEGER,
     PRIMARY KEY (job_id, number)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO revisions (job_id, number, at, by, why, text)
-SELECT id, 1, submitted_at, owner, 'submitted', revision FROM jobs;
-PRAGMA user_version = 2;
-
--- name: version_3
+CREATE VIEW whole_jobs AS
+SELECT jobs.*, newest.text_id AS text_id, newest.edits AS edits
+FROM jobs LEFT JOIN revisions AS newest ON newest.job_id = jobs.id
+    AND newest.number = (SELECT max(number) FROM revisions WHERE job_id = jobs.id);
 -- What each attempt held, and for how long: the basis of fair share and of usage reports.
 CREATE TABLE lendings (
     job_id    INTEGER NOT NULL REFERENCES jobs,
@@ -96,10 +98,6 @@ CREATE TABLE devices (
     by     TEXT NOT NULL,
     since  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
-PRAGMA user_version = 3;
-
--- name: version_3_utilisation
--- Stores of the first two layouts of version 3 lack this table.
 -- Utilisation of an attempt's devices: the device-seconds measured, and those of them that were busy.
 CREATE TABLE utilisation (
     job_id   INTEGER NOT NULL REFERENCES jobs,
@@ -108,9 +106,6 @@ CREATE TABLE utilisation (
     busy_s   REAL NOT NULL,
     PRIMARY KEY (job_id, attempt)
 ) STRICT, WITHOUT ROWID;
-
--- name: version_3_schedules
--- Stores of the first layout of version 3 have these two tables with fewer columns, and always empty.
 -- Schedules and their firings; all firings before looked_at are settled.
 CREATE TABLE schedules (
     id        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -138,44 +133,6 @@ CREATE TABLE occasions (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX occasions_by_job ON occasions (job_id);
 CREATE INDEX occasions_due ON occasions (state) WHERE state = 'due';
-
--- name: version_4
--- The text of a job file is kept in revisions alone: it was most of the row that each transition rewrites.
-ALTER TABLE jobs DROP COLUMN revision;
-CREATE VIEW whole_jobs AS
-SELECT jobs.*, (SELECT text FROM revisions WHERE job_id = jobs.id ORDER BY number DESC LIMIT 1) AS revision
-FROM jobs;
-PRAGMA user_version = 4;
-
--- name: version_5
--- A text is kept once, however many jobs have it; edits lead from it to the revision (JSON).
-DROP VIEW whole_jobs;
-CREATE TABLE texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text TEXT NOT NULL) STRICT;
-INSERT OR IGNORE INTO texts (digest, text) SELECT sha256(text), text FROM revisions ORDER BY job_id, number;
-CREATE TABLE revisions_5 (
-    job_id  INTEGER NOT NULL REFERENCES jobs,
-    number  INTEGER NOT NULL,
-    at      TEXT NOT NULL,
-    by      TEXT NOT NULL,
-    why     TEXT NOT NULL,
-    text_id INTEGER NOT NULL REFERENCES texts,
-    edits   TEXT NOT NULL,
-    lineage INTEGER,
-    PRIMARY KEY (job_id, number)
-) STRICT, WITHOUT ROWID;
-INSERT INTO revisions_5 (job_id, number, at, by, why, text_id, edits, lineage)
-SELECT job_id, number, at, by, why, texts.id, '[]', lineage
-FROM revisions JOIN texts ON texts.digest = sha256(revisions.text);
-DROP TABLE revisions;
-ALTER TABLE revisions_5 RENAME TO revisions;
-CREATE VIEW whole_jobs AS
-SELECT jobs.*, newest.text_id AS text_id, newest.edits AS edits
-FROM jobs LEFT JOIN revisions AS newest ON newest.job_id = jobs.id
-    AND newest.number = (SELECT max(number) FROM revisions WHERE job_id = jobs.id);
-PRAGMA user_version = 5;
-
--- name: version_5_starts
--- Stores of the first layouts of version 5 lack this table.
 -- How long attempts took from their launch to their first step, in seconds, where that was seen.
 CREATE TABLE starts (
     job_id  INTEGER NOT NULL REFERENCES jobs,
@@ -183,6 +140,7 @@ CREATE TABLE starts (
     start_s REAL NOT NULL,
     PRIMARY KEY (job_id, attempt)
 ) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 5;
 
 -- name: version_6
 -- What would grow with everything that ever finished is kept as sums.  Triggers count jobs by state.
@@ -230,23 +188,6 @@ LEFT JOIN starts ON starts.job_id = lendings.job_id AND starts.attempt = lending
 CREATE INDEX switch_requests ON events (at) WHERE kind = 'preempt_requested';
 CREATE INDEX attempts_by_end ON attempts (ended_at);
 PRAGMA user_version = 6;
-
--- name: indexes
--- Of version 5, made where they are missing: they hold nothing that the tables do not.  A list of one's own jobs
--- must not look at everybody's.
-CREATE INDEX IF NOT EXISTS jobs_by_owner ON jobs (uid, id, ended_at);
-
--- name: columns_of
-SELECT name FROM pragma_table_info(:table);
-
--- name: index_named
-SELECT name FROM sqlite_master WHERE type = 'index' AND name = :name;
-
--- name: all_jobs
-SELECT id, job FROM jobs;
-
--- name: rewrite_job
-UPDATE jobs SET job = :job WHERE id = :id;
 
 -- name: add_decision
 INSERT INTO decisions (job_id, attempt, moment, at, body) VALUES (:job_id, :attempt, :moment, :at, :body);

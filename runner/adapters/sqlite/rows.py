@@ -47,22 +47,6 @@ _events: Final = TypeAdapter(
 _labels: Final = TypeAdapter(dict[str, str])
 
 
-def migrate_version_1(text: str) -> str:
-    """Return the JSON of a job of store version 1 in the present form, with its used attempts and time."""
-    job = json.loads(text)
-    limits, ledger, ran = job.pop("limits", {}), job.pop("ledger", {}), job.pop("ran", "PT0S")
-    saved = ledger.get("last_step")
-    job["attempts_max"] = limits.get("max_attempts", 5)
-    job["saved"] = saved
-    job["history"] = {
-        "attempts": job.get("attempts", 0),
-        "charged": ledger.get("charged", 0),
-        "ran": ran,
-        "had_checkpoint": saved is not None,
-    }
-    return json.dumps(job)
-
-
 # --- writing
 
 

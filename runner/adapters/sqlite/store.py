@@ -2,10 +2,9 @@
 
 One thread at a time writes.  An event and the state that it leads to are written in one transaction, which is
 durable before the daemon acts on it.  Any thread reads.  A file of a newer version is refused before SQLite
-opens it; one of an older version is migrated.
+opens it, and so is one from before the first release; others are migrated.
 """
 
-import hashlib
 import json
 import re
 import secrets
@@ -17,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -33,7 +32,6 @@ from runner.adapters.sqlite.rows import (
     first_revision,
     job_row,
     json_object,
-    migrate_version_1,
     new_job_values,
     revision_row,
     revision_text,
@@ -83,13 +81,8 @@ def statements(text: str) -> dict[str, str]:
 
 SQL: Final = statements((Path(__file__).parent / "queries.sql").read_text())
 
-MIGRATIONS: Final = {
-    2: ("version_2",),
-    3: ("version_3", "version_3_utilisation", "version_3_schedules"),
-    4: ("version_4",),
-    5: ("version_5", "version_5_starts"),
-    6: ("version_6",),
-}
+OLDEST: Final = 5
+MIGRATIONS: Final = {6: "version_6"}
 """The statements that lead to each version from the one before it; a new store goes through all of them."""
 
 RESERVED_PAGES: Final = 512
@@ -120,7 +113,7 @@ def multi_row_statement(name: str, count: int) -> tuple[str, tuple[str, ...]]:
 
 def _migration(since: int) -> str:
     """Return the statements that lead from a version to the present one."""
-    return "".join(SQL[name] for number in range(since + 1, VERSION + 1) for name in MIGRATIONS[number])
+    return "".join(SQL[MIGRATIONS[number]] for number in range(since + 1, VERSION + 1))
 
 
 def file_version(path: Path) -> int | None:
@@ -144,12 +137,22 @@ def file_version(path: Path) -> int | None:
     return int(version)
 
 
-def refuse_newer(path: Path, version: int) -> NoReturn:
-    """Raise ``Refused`` for a store of a newer version."""
-    raise Refused(
-        f"{path}: written by a newer runner (store version {version}, known: {VERSION}); "
-        "install that version or choose another state directory"
-    )
+def refuse_unknown(path: Path, version: int) -> None:
+    """Check that a store has a version that can be read.
+
+    Raises:
+        Refused: it is newer than this program, or older than the first version that is converted.
+    """
+    if version > VERSION:
+        raise Refused(
+            f"{path}: written by a newer runner (store version {version}, known: {VERSION}); "
+            "install that version or choose another state directory"
+        )
+    if version < OLDEST:
+        raise Refused(
+            f"{path}: made by a development version before 0.1.0 (store version {version}, converted: "
+            f"{OLDEST} and later); let its jobs end with that version, then move {path.parent} away"
+        )
 
 
 def log_files(path: Path) -> tuple[Path, Path]:
@@ -189,8 +192,8 @@ class SqliteStore:
 
     def _open(self) -> None:
         version = file_version(self._path)
-        if version is not None and version > VERSION:
-            refuse_newer(self._path, version)
+        if version:
+            refuse_unknown(self._path, version)
         refuse_foreign_log(self._path, log_files(self._path)[0])
         with _translated(self._path):
             if version:
@@ -200,7 +203,6 @@ class SqliteStore:
                 return
             if version < VERSION:
                 self._migrate(version)
-            self._complete()
 
     def _check_integrity(self) -> None:
         """Check the file before anything is written to it; write damaged indexes again.
@@ -250,8 +252,7 @@ class SqliteStore:
     def _create(self) -> None:
         self._path.touch(mode=0o600)  # users must not read the job files of others
         with self.connections.writer() as connection:
-            connection.create_function("sha256", 1, _sha256, deterministic=True)
-            connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=1)}{SQL['indexes']}")
+            connection.executescript(f"BEGIN;{SQL['schema']}{_migration(since=OLDEST)}")
             connection.execute(SQL["set_meta"], {"key": "instance", "value": secrets.token_hex(4)})
             connection.commit()
             # The version must be in the file itself and not in its log: an older program reads it there.
@@ -260,35 +261,9 @@ class SqliteStore:
     def _migrate(self, version: int) -> None:
         """Migrate a store of an earlier version to the present one, completely or not at all."""
         with self.connections.writer() as connection:
-            connection.create_function("sha256", 1, _sha256, deterministic=True)
             with connection:  # it commits, and rolls back whatever is raised
                 connection.executescript(f"BEGIN IMMEDIATE;{_migration(since=version)}")
-                if version == 1:
-                    self._rewrite_jobs(connection)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def _complete(self) -> None:
-        """Add what versions 3 and 5 gained after the first stores with their numbers were written.
-
-        Such a store may have been migrated to a later version since, so its number does not tell.
-        """
-        missing = "" if self.rows("index_named", name="jobs_by_owner") else SQL["indexes"]
-        if not self.rows("columns_of", table="utilisation"):
-            missing += SQL["version_3_utilisation"]
-        if not self.rows("columns_of", table="starts"):
-            missing += SQL["version_5_starts"]
-        if "terms" not in {row["name"] for row in self.rows("columns_of", table="schedules")}:
-            missing += f"DROP TABLE occasions; DROP TABLE schedules; {SQL['version_3_schedules']}"
-        if missing:
-            with self.connections.writer() as connection, connection:
-                connection.executescript(f"BEGIN IMMEDIATE;{missing}")
-
-    @staticmethod
-    def _rewrite_jobs(connection: sqlite3.Connection) -> None:
-        """Rewrite the JSON of jobs of version 1."""
-        for row in connection.execute(SQL["all_jobs"]).fetchall():
-            job = migrate_version_1(row["job"])
-            connection.execute(SQL["rewrite_job"], {"id": row["id"], "job": job})
 
     def reserve(self) -> bool:
         """Reserve space for what must be recorded on a full disk; return whether the reserve exists.
@@ -700,8 +675,3 @@ def damaged(path: Path, problem: str) -> str:
         f"{path}: is damaged ({problem}); stop the daemon, and runner restore FILE puts a backup back: "
         "what was recorded since the backup was made is lost, run directories stay"
     )
-
-
-def _sha256(text: str) -> bytes:
-    """Return the digest of a text; the migration to version 5 asks for it in SQL."""
-    return hashlib.sha256(text.encode()).digest()

@@ -12,9 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.adapters.sqlite import rows as store_rows
 from runner.adapters.sqlite.accounting import SqliteAccounting
-from runner.adapters.sqlite.store import MIGRATIONS, MOST_ROWS, SQL, VERSION, SqliteStore, file_version
+from runner.adapters.sqlite.store import MOST_ROWS, OLDEST, SQL, VERSION, SqliteStore
 from runner.base.errors import Refused, Unavailable
 from runner.core.job.attempt import Allocation, AttemptEnd
 from runner.core.job.events import Event, Exited, ImageMissing, ImageReady, Launched, LaunchFailed, Placed
@@ -22,7 +21,6 @@ from runner.core.job.lifecycle import advance
 from runner.core.job.model import Job
 from runner.core.job.revision_text import RevisionText
 from runner.core.job.states import Preparing
-from runner.core.policy.history import History
 from runner.core.ports.store import DecisionRow, JobRow, RecordedTransition, UsageRecord
 from runner.core.ports.users import Owner
 from tests.fakes.daemon.decisions import AGAIN, DONE
@@ -305,62 +303,6 @@ def test_a_decision_is_written_with_the_event_that_follows_from_it(store: Sqlite
     assert store.decisions("2") == ()
 
 
-OLD_JOB = """{"id": "1", "state": {"since": "2030-01-01T00:00:00Z", "image": "img", "attempt": {"number": 2,
-"lineage": 1, "start": {"source": "checkpoint", "step": null}}, "allocation": {"devices": ["GPU-a"]},
-"deadline": null, "kind": "running"}, "limits": {"max_attempts": 7, "no_progress": 3, "backoff": "PT5S",
-"backoff_max": "PT5M"}, "grace": "PT30S", "time_limit": "PT1H", "ran": "PT10M", "attempts": 2, "lineage": 1,
-"next_start": {"source": "checkpoint", "step": null}, "ledger":
-{"charged": 1, "last_step": 40, "same_step": 1}}"""
-
-
-def test_a_store_of_version_1_is_brought_up_and_forgets_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    with closing(sqlite3.connect(path)) as old:
-        old.executescript(f"{SQL['schema']};PRAGMA user_version = 1;")
-        old.execute(SQL["set_meta"], {"key": "instance", "value": "i1"})
-        old.execute(
-            "INSERT INTO jobs VALUES (1, 'job', 1001, 1002, 'ann', '2030-01-01T00:00:00+00:00', 50,"
-            " 'running', NULL, ?, '{}', '{}', NULL)",
-            (OLD_JOB,),
-        )
-        old.commit()
-    store = SqliteStore(path)
-    assert file_version(path) == VERSION
-    (row,) = store.unfinished()
-    history = History(attempts=2, charged=1, ran=timedelta(minutes=10), had_checkpoint=True)
-    assert (row.job.history, row.job.saved, row.job.attempts_max) == (history, 40, 7)
-    assert row.job.state.kind == "running"
-    assert row.revision == "{}"
-    assert store.decisions("1") == ()
-    assert SqliteStore(path).unfinished() == (row,)
-
-
-def test_a_store_that_kept_job_files_twice_is_brought_up_with_the_newest_of_each(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    with closing(sqlite3.connect(path)) as old:
-        steps = "".join(SQL[name] for number in (2, 3) for name in MIGRATIONS[number])
-        old.executescript(f"{SQL['schema']}{steps}")
-        old.execute(SQL["set_meta"], {"key": "instance", "value": "i1"})
-        job = store_rows.job_values(Job("1", Preparing(NOW)))
-        old.execute(
-            "INSERT INTO jobs VALUES (1, 'job', 1001, 1002, 'ann', '2030-01-01T00:00:00+00:00', 50,"
-            " 'preparing', NULL, ?, '{\"file\": 2}', '{}', NULL)",
-            (job["job"],),
-        )
-        for number in (1, 2):
-            values = (1, number, "2030-01-01T00:00:00+00:00", "ann", "edited", f'{{"file": {number}}}')
-            old.execute(
-                "INSERT INTO revisions (job_id, number, at, by, why, text) VALUES (?, ?, ?, ?, ?, ?)", values
-            )
-        old.commit()
-    store = SqliteStore(path)
-    assert file_version(path) == VERSION
-    (row,) = store.unfinished()
-    assert row.revision == '{"file": 2}'
-    assert [each.text for each in store.revisions("1")] == ['{"file": 1}', '{"file": 2}']
-    assert (store.get("1"), store.find("job"), store.newest_of("ann", "job")) == (row, row, row)
-
-
 def test_an_event_and_its_state_are_written_together_or_not_at_all(store: SqliteStore) -> None:
     job = add(store)
     after, _ = advance(job, RUN[0])
@@ -423,18 +365,21 @@ def test_what_was_recorded_is_there_for_the_next_daemon(store: SqliteStore, tmp_
     assert [row.job.state.kind for row in again.unfinished()] == ["running"]
 
 
-def test_a_store_of_a_newer_version_is_refused_and_not_touched(store: SqliteStore, tmp_path: Path) -> None:
-    path = tmp_path / "newer.db"
-    with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
-    connection.close()
+@pytest.mark.parametrize(
+    ("version", "refusal"),
+    [(VERSION + 1, "written by a newer runner"), (OLDEST - 1, "made by a development version before 0.1.0")],
+)
+def test_a_store_of_an_unknown_version_is_refused_and_not_touched(
+    version: int, refusal: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    with pytest.raises(Refused, match="written by a newer runner"):
+    with pytest.raises(Refused, match=refusal):
         SqliteStore(path)
     assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.glob("newer*")) == ["newer.db"]
-    assert file_version(tmp_path / "store.db") == VERSION
-    assert store.instance
+    assert [p.name for p in tmp_path.glob("other*")] == ["other.db"]
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:

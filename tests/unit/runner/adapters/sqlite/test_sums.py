@@ -1,8 +1,6 @@
 """The sums are what the rows say, however often and in whatever parts they were added."""
 
 import random
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -128,14 +126,3 @@ def test_a_snapshot_sees_nothing_that_is_written_meanwhile(store: SqliteStore) -
         add_job(store)
         assert len(store.unfinished()) == 1
     assert len(store.unfinished()) == 2
-
-
-def test_an_earlier_store_gets_its_counts_at_the_migration(tmp_path: Path) -> None:
-    dump = Path(__file__).parents[4] / "fixtures" / "stores" / "version_4.sql"
-    with closing(sqlite3.connect(tmp_path / "store.db")) as file:
-        file.executescript(dump.read_text())
-    store = SqliteStore(tmp_path / "store.db")
-    assert store.count_states() == {"finished": 2, "queued": 1, "running": 1}
-    SqliteAccounting(store).sum_up(NOW + timedelta(days=36500))
-    with store.connections.reader() as reader:
-        assert reader.execute("SELECT count(*) FROM usage_hours").fetchone()[0] >= 1

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpu_job_runner.function import RemoteError, map, run  # noqa: A004  the word of Python for it
     from gpu_job_runner.job import Job, JobFailed, find, find_all
     from gpu_job_runner.submission import submit, submit_all
+    from gpu_job_runner.sweeps import Sweep, sweep
     from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Refused",
     "RemoteError",
     "RunnerError",
+    "Sweep",
     "Unavailable",
     "UsageError",
     "find",
@@ -32,12 +34,14 @@ __all__ = [
     "run",
     "submit",
     "submit_all",
+    "sweep",
 ]
 
 _HOMES = {
     "gpu_job_runner.function": ("RemoteError", "map", "run"),
     "gpu_job_runner.job": ("Job", "JobFailed", "find", "find_all"),
     "gpu_job_runner.submission": ("submit", "submit_all"),
+    "gpu_job_runner.sweeps": ("Sweep", "sweep"),
     "runner.base.errors": ("Refused", "RunnerError", "Unavailable", "UsageError"),
 }
 

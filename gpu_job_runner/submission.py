@@ -28,6 +28,9 @@ OF_A_FILE: Final = frozenset({"name", "priority", "priority_class", "after", "no
 MOST_BYTES: Final = 1024 * 1024
 """Of a job file."""
 
+SEVERAL: Final = {"matrix": "submit_all", "sweep": "sweep"}
+"""Sections that make several jobs, and the function that submits them."""
+
 PAIRS: Final = ("environment", "secrets", "labels")
 
 
@@ -110,7 +113,8 @@ def send(connection: Connection, spec: Spec) -> list[Job[Any]]:
 
 def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
     """Refuse a job file that makes a schedule, or several jobs if one is wanted, before it is submitted."""
-    if b"schedule" not in spec.text and (several or b"matrix" not in spec.text):
+    several_of = None if several else next((each for each in SEVERAL if each.encode() in spec.text), None)
+    if b"schedule" not in spec.text and several_of is None:
         return
     place = placed(spec.path, spec.text)
     plan = connection.submit(
@@ -118,8 +122,9 @@ def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
     )
     if "schedule" in plan:
         raise UsageError(f"{spec.shown}: schedule: has no job yet; make it with runner submit")
-    if not several and len(plan.get("jobs", ())) > 1:
-        raise UsageError(f"{spec.shown}: matrix: makes {len(plan['jobs'])} jobs; use submit_all")
+    if several_of and len(plan.get("jobs", ())) > 1:
+        fact = f"makes {len(plan['jobs'])} jobs; use {SEVERAL[several_of]}"
+        raise UsageError(f"{spec.shown}: {several_of}: {fact}")
 
 
 def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], options: Options) -> Spec:

@@ -92,6 +92,30 @@ def test_a_matrix_is_for_submit_all_alone(api: FakeApi, tmp_path: Path) -> None:
     assert len(runner.submit_all(file)) == 3
 
 
+def test_a_sweep_is_for_sweep_alone(api: FakeApi, tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text("sweep: {}\n")
+    api.matrix = 3
+    with pytest.raises(runner.UsageError, match="sweep: makes 3 jobs; use sweep"):
+        _ = runner.submit(file)
+    api.matrix = 3
+    swept = runner.sweep(file)
+    api.answers["sweeps"] = {"best": None, "candidates": candidates("succeeded", "paused", "queued")}
+    with pytest.raises(TimeoutError, match="1 of 3 candidates ended after 0 s"):
+        swept.wait(0)
+    api.answers["sweeps"] = {"best": None, "candidates": candidates("succeeded", "paused", "held")}
+    assert swept.wait().best is None  # the paused one waits for the other, and that for a person
+    api.answers["sweeps"] = {"best": "000002", "candidates": candidates("cancelled", "succeeded", "failed")}
+    assert swept.wait().best is swept.jobs[1]
+    file.write_text("name: t\n")
+    with pytest.raises(runner.UsageError, match="sweep: is missing"):
+        runner.sweep(file)
+
+
+def candidates(*states: str) -> list[dict[str, object]]:
+    return [{"job": f"{number:06}", "state": state} for number, state in enumerate(states, start=1)]
+
+
 def test_warnings_of_the_daemon_are_warnings(api: FakeApi, job_file: Path) -> None:
     api.warnings = ["data: 3 files"]
     with pytest.warns(UserWarning, match="data: 3 files"):

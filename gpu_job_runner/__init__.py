@@ -50,7 +50,7 @@ def __getattr__(name: str) -> object:
     """Return a name of ``__all__``, imported now."""
     for home, names in _HOMES.items():
         if name in names:
-            from importlib import import_module  # noqa: PLC0415  see above
+            from importlib import import_module
 
             _check_runner()
             return getattr(import_module(home), name)
@@ -59,8 +59,8 @@ def __getattr__(name: str) -> object:
 
 def _check_runner() -> None:
     """Raise ImportError if ``import runner`` would find nothing, or a package of the user's own."""
-    from importlib.util import find_spec  # noqa: PLC0415  see above
-    from pathlib import Path  # noqa: PLC0415
+    from importlib.util import find_spec
+    from pathlib import Path
 
     spec, ours = find_spec("runner"), Path(__file__).parents[1]
     if spec is None:

@@ -121,7 +121,7 @@ def attach(
     load: Act | None = None,
     *,
     every_process: bool = False,
-    **local: Any,  # noqa: ANN401
+    **local: Any,
 ) -> Attempt:
     """Return this attempt; ``local`` sets fields of ``Told`` for a run without a runner.
 
@@ -142,7 +142,7 @@ def attach(
     return _ATTEMPTS[said.checkpoint_dir]
 
 
-def attach_states(**states: Any) -> Attempt:  # noqa: ANN401
+def attach_states(**states: Any) -> Attempt:
     """Return this attempt, which saves and loads PyTorch objects, such as ``model=model``.
 
     Whatever has ``state_dict`` and ``load_state_dict`` can be passed: modules, optimisers, schedules.
@@ -158,12 +158,12 @@ def attach_states(**states: Any) -> Attempt:  # noqa: ANN401
             )
 
     def save(directory: Path) -> None:
-        import torch  # noqa: PLC0415  only this function needs it
+        import torch
 
         torch.save({name: value.state_dict() for name, value in states.items()}, directory / "state.pt")
 
     def load(directory: Path) -> None:
-        import torch  # noqa: PLC0415  only this function needs it
+        import torch
 
         saved = torch.load(directory / "state.pt", weights_only=True, map_location="cpu")
         for name, value in states.items():
@@ -475,11 +475,11 @@ class Attempt:
             self.stopping = True
 
 
-def _seed_numpy(numpy: Any, key: int) -> None:  # noqa: ANN401  (an optional module)
+def _seed_numpy(numpy: Any, key: int) -> None:
     numpy.random.seed(key % 2**32)
 
 
-def _seed_torch(torch: Any, key: int) -> None:  # noqa: ANN401
+def _seed_torch(torch: Any, key: int) -> None:
     torch.default_generator.manual_seed(key)
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(key)
@@ -494,7 +494,7 @@ class _SeedOnImport(importlib.abc.MetaPathFinder):
     def __init__(self, key: int) -> None:
         self._key = key
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ANN401, ARG002
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
         """Return the spec of the other finders, with a loader that also seeds the library after loading."""
         if name not in SEEDED or self not in sys.meta_path:
             return None
@@ -506,7 +506,7 @@ class _SeedOnImport(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_and_seed(module: Any) -> None:  # noqa: ANN401
+            def load_and_seed(module: Any) -> None:
                 load(module)
                 SEEDED[name](module, self._key)
 
@@ -771,7 +771,7 @@ def _replace(path: Path, content: dict[str, Any]) -> None:
         new.replace(path)
 
 
-def _trackers(said: Told) -> Any:  # noqa: ANN401  (of an optional module)
+def _trackers(said: Told) -> Any:
     """Return the trackers that the job file asks for, None if it asks for none."""
     wanted, job_dir = os.environ.get("RUNNER_TRACK"), os.environ.get("RUNNER_JOB_DIR")
     if not wanted or not job_dir or said.attempt_dir is None:

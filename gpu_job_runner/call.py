@@ -50,7 +50,7 @@ def load_library(sources: list[tuple[str, str, bool]]) -> None:
 
 def keep(outcome: tuple[bool, object]) -> None:
     """Write an outcome where the submitter finds it, whole or not at all."""
-    import cloudpickle  # noqa: PLC0415  was loaded from the words
+    import cloudpickle
 
     path = os.path.join(os.environ["RUNNER_ATTEMPT_DIR"], KEPT)
     with open(path + ".part", "wb") as file:

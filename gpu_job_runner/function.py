@@ -86,7 +86,7 @@ def map(  # noqa: A001  the word of Python for it
     return jobs
 
 
-def returned(job: Job[Any], detail: JobDetail) -> Any:  # noqa: ANN401  whatever the function returned
+def returned(job: Job[Any], detail: JobDetail) -> Any:
     """Return what the function of an ended job has returned.
 
     Raises:
@@ -120,7 +120,7 @@ def _spec(
         UsageError: cloudpickle is missing, or the call cannot be pickled.
     """
     try:
-        import cloudpickle  # noqa: PLC0415  an extra
+        import cloudpickle
     except ImportError as error:
         raise UsageError(MISSING) from error
     name = getattr(_unwrapped(function), "__name__", "call").strip("<>")

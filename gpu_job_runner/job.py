@@ -102,7 +102,7 @@ class Job(Generic[T_co]):
         self.wait(timeout_s)
         detail = self.detail()
         if is_call(detail):
-            from gpu_job_runner.function import returned  # noqa: PLC0415  that module imports this one
+            from gpu_job_runner.function import returned
 
             value: T_co = returned(self, detail)
             return value

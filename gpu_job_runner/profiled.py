@@ -73,7 +73,7 @@ class Applied:
                 self._seen = True
                 self._verify_forward(kernels.names)
 
-    def compile(self, model: Any) -> Any:  # noqa: ANN401
+    def compile(self, model: Any) -> Any:
         """Return the model, compiled if the profile has it."""
         mode = self.profile.get("compile", "off")
         if mode == "off":
@@ -219,7 +219,7 @@ class Applied:
 
     # --- reported
 
-    def _note(self, name: str, value: Any, *, verified: bool | None = None, note: str = "") -> None:  # noqa: ANN401
+    def _note(self, name: str, value: Any, *, verified: bool | None = None, note: str = "") -> None:
         found = {"applied": None if value is None else _word(value), "verified": verified, "note": note}
         self.switches[name].update(found)
 
@@ -264,7 +264,7 @@ class AttentionKernels(TorchFunctionMode):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func is functional.scaled_dot_product_attention and result.grad_fn is not None:
             fused = re.fullmatch("(ScaledDotProduct.*)Backward[0-9]+", result.grad_fn.name())
@@ -292,18 +292,18 @@ def has_expandable_segments() -> bool | None:
 
 def compiled_graphs() -> int:
     """Return how many graphs ``torch.compile`` has made in this process."""
-    from torch._dynamo.utils import counters  # noqa: PLC0415  slow to load, and only needed here
+    from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
 
 
 def skipped_cuda_graphs() -> int:
     """Return how many compiled graphs run without the CUDA graph that their mode asks for."""
-    from torch._dynamo.utils import counters  # noqa: PLC0415
+    from torch._dynamo.utils import counters
 
     return int(counters["inductor"]["cudagraph_skips"])
 
 
-def _word(value: Any) -> str:  # noqa: ANN401
+def _word(value: Any) -> str:
     """Return a value in the notation of YAML and JSON."""
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)

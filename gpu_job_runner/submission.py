@@ -135,9 +135,9 @@ def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], 
     """
     here = os.path.join(os.getcwd(), SHOWN)  # noqa: PTH109, PTH118  as the command line does
     if isinstance(what, str | os.PathLike):
-        from pathlib import Path  # noqa: PLC0415
+        from pathlib import Path
 
-        from runner.base.textfile import read_source  # noqa: PLC0415  others need no file
+        from runner.base.textfile import read_source
 
         return Spec(os.fspath(what), read_source(Path(what)), os.fspath(what), *_replaced(options))
     if isinstance(what, Mapping):

@@ -34,7 +34,7 @@ class RunnerJobEnvironment(job_environment.JobEnvironment):  # type: ignore[misc
     def name(cls) -> str:
         return "runner"
 
-    def _handle_signals(self, paths: Any, submitted: Any) -> None:  # noqa: ANN401  of submitit
+    def _handle_signals(self, paths: Any, submitted: Any) -> None:
         """Call ``checkpoint()`` when the runner asks the job to stop, and leave as one that goes on later."""
         handler = _SignalHandler(self, paths, submitted)
         signal.signal(signal.SIGTERM, handler.checkpoint_and_try_requeue)

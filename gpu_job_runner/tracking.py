@@ -144,7 +144,7 @@ class _TensorBoard:
     def close(self) -> None:
         self._records.close()
 
-    def _write(self, event: Any) -> None:  # noqa: ANN401  (a message of an optional library)
+    def _write(self, event: Any) -> None:
         self._records.write(event.SerializeToString())
 
 
@@ -153,7 +153,7 @@ class _Unbuffered:
 
     PREFIX = "unbuffered"
 
-    def open(self, path: str) -> Any:  # noqa: ANN401  (what open returns)
+    def open(self, path: str) -> Any:
         return Path(path.partition(":")[2]).open("wb", buffering=0)
 
     def directory_check(self, path: str) -> None:

@@ -104,7 +104,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 def _bytes(value: bytes | int) -> bytes:
     if isinstance(value, int):
-        raise ValueError("progress record: a number where a message belongs")  # noqa: TRY004 - a bad value
+        raise ValueError("progress record: a number where a message belongs")
     return value
 
 

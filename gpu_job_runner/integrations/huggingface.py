@@ -46,7 +46,7 @@ class Attached(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **rest: Any,  # noqa: ANN401
+        **rest: Any,
     ) -> None:
         """Report the total number of steps."""
         del args, control, rest
@@ -57,7 +57,7 @@ class Attached(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **rest: Any,  # noqa: ANN401
+        **rest: Any,
     ) -> None:
         """Seed the generators for this step."""
         del args, control, rest
@@ -68,7 +68,7 @@ class Attached(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **rest: Any,  # noqa: ANN401
+        **rest: Any,
     ) -> None:
         """Request a save when a checkpoint is due, and after the last step."""
         del args, rest
@@ -82,7 +82,7 @@ class Attached(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        **rest: Any,  # noqa: ANN401
+        **rest: Any,
     ) -> None:
         """Publish the trainer's checkpoint, and exit if a stop was requested."""
         del control, rest
@@ -102,7 +102,7 @@ class Attached(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
-        **rest: Any,  # noqa: ANN401
+        **rest: Any,
     ) -> None:
         """Report the logged numbers as metrics."""
         del args, control, rest

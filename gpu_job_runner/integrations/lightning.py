@@ -38,7 +38,7 @@ class Attached(pl.Callback):
         trainer: pl.Trainer,
         model: pl.LightningModule,
         train_dataloaders: DataLoader[Any],
-        val_dataloaders: Any = None,  # noqa: ANN401  whatever Lightning accepts
+        val_dataloaders: Any = None,
     ) -> None:
         """Train as ``trainer.fit`` does, from the newest valid checkpoint.
 
@@ -68,7 +68,7 @@ class Attached(pl.Callback):
         self.job.restore(found.append)
         return str(found[0] / FILE) if found else None
 
-    def loader(self, dataset: Dataset[Any], batch_size: int, **rest: Any) -> "Loader":  # noqa: ANN401
+    def loader(self, dataset: Dataset[Any], batch_size: int, **rest: Any) -> "Loader":
         """Return a shuffling DataLoader that resumes mid-epoch; ``rest`` is passed to ``DataLoader``.
 
         ``batch_size`` is that of one process.
@@ -95,7 +95,7 @@ class Attached(pl.Callback):
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
-        batch: Any,  # noqa: ANN401
+        batch: Any,
         batch_idx: int,
     ) -> None:
         """Seed the generators for this batch number."""
@@ -106,8 +106,8 @@ class Attached(pl.Callback):
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: Any,  # noqa: ANN401
+        outputs: Any,
+        batch: Any,
         batch_idx: int,
     ) -> None:
         """Report, save and stop, only between optimiser steps, because gradients are not saved."""
@@ -203,6 +203,6 @@ class _Rows(DistributedSampler[Any]):
             yield from rows[job.rank :: job.world_size]
 
 
-def _loss(outputs: Any) -> dict[str, float]:  # noqa: ANN401  (any value that training_step returns)
+def _loss(outputs: Any) -> dict[str, float]:
     loss = outputs.get("loss") if isinstance(outputs, dict) else None
     return {} if loss is None else {"loss": float(loss)}

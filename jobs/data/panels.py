@@ -86,7 +86,7 @@ class PanelFiles:
 
     def excerpt(self, first: int, count: int) -> Values:
         """Return the numbers of ``count`` days from day number ``first`` on, read from the files."""
-        from pyarrow import dataset  # noqa: PLC0415 - a large import that only panels need
+        from pyarrow import dataset
 
         values = self._empty(count)
         found = dataset.dataset([str(path) for path in self.files], format="parquet")
@@ -117,7 +117,7 @@ class PanelFiles:
         yield from ((name, values.targets_DNJ[:, :, j]) for j, name in enumerate(one.targets))
         yield one.returns, values.returns_DN
 
-    def _fill(self, values: Values, part: Any, first: int, path: str, row: int) -> None:  # noqa: ANN401
+    def _fill(self, values: Values, part: Any, first: int, path: str, row: int) -> None:
         """Write the rows of an Arrow table to their places; ``row`` rows of the file came before them."""
         known = np.array(self.dates, dtype="datetime64[D]")
         day_M = np.searchsorted(known, _days(part.column(self.columns.date), path, self.columns.date, row))
@@ -126,9 +126,9 @@ class PanelFiles:
         for name, column in self._numbers(values):
             column.numpy()[place_M] = _floats(part.column(name), name, path, row)
 
-    def _code_places(self, codes: Any) -> NDArray[np.int64]:  # noqa: ANN401
-        import pyarrow as pa  # noqa: PLC0415 - as above
-        from pyarrow import compute  # noqa: PLC0415
+    def _code_places(self, codes: Any) -> NDArray[np.int64]:
+        import pyarrow as pa
+        from pyarrow import compute
 
         found = compute.index_in(_texts(codes), value_set=pa.array(self.codes, pa.string()))
         places: NDArray[np.int64] = found.to_numpy().astype(np.int64)
@@ -187,7 +187,7 @@ def _where(files: Sequence[Path], starts: Sequence[int], row: int) -> str:
 # --- Columns
 
 
-def _resolve(path: Path, schema: Any, wanted: Columns) -> Columns:  # noqa: ANN401
+def _resolve(path: Path, schema: Any, wanted: Columns) -> Columns:
     """Return the columns with the names that the file has, and the features that the patterns select."""
     named = {name.lower(): name for name in schema.names}
     date, code = (
@@ -201,7 +201,7 @@ def _resolve(path: Path, schema: Any, wanted: Columns) -> Columns:  # noqa: ANN4
     return Columns(date, code, tuple(chosen), targets, returns, wanted.forbidden)
 
 
-def _fitting(path: Path, schema: Any, pattern: str, keys: set[str], forbidden: str) -> list[str]:  # noqa: ANN401
+def _fitting(path: Path, schema: Any, pattern: str, keys: set[str], forbidden: str) -> list[str]:
     """Return the column of a name, or the columns of numbers that fit a pattern."""
     fitting = [name for name in schema.names if fnmatchcase(name.lower(), pattern.lower())]
     later = [name for name in fitting if fnmatchcase(name.lower(), forbidden.lower())]
@@ -235,8 +235,8 @@ def _some(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - 8} more" if len(names) > 8 else shown
 
 
-def _check_types(path: Path, schema: Any, columns: Columns) -> None:  # noqa: ANN401
-    from pyarrow import types  # noqa: PLC0415 - a large import that only panels need
+def _check_types(path: Path, schema: Any, columns: Columns) -> None:
+    from pyarrow import types
 
     for name in (*columns.features, *columns.targets, columns.returns):
         kind = schema.field(name).type
@@ -255,21 +255,21 @@ def _check_types(path: Path, schema: Any, columns: Columns) -> None:  # noqa: AN
         )
 
 
-def _is_number(kind: Any) -> bool:  # noqa: ANN401
-    from pyarrow import types  # noqa: PLC0415 - as above
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
 
     return bool(types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
 
-def _is_text(kind: Any) -> bool:  # noqa: ANN401
-    from pyarrow import types  # noqa: PLC0415 - as above
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
 
     if types.is_dictionary(kind):
         return _is_text(kind.value_type)
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-def _compare(path: Path, schema: Any, first: Path, known: Any, columns: Columns) -> None:  # noqa: ANN401
+def _compare(path: Path, schema: Any, first: Path, known: Any, columns: Columns) -> None:
     """Refuse a file whose columns are not those of the first file."""
     for name in (columns.date, columns.code, *columns.features, *columns.targets, columns.returns):
         if name not in schema.names:
@@ -287,29 +287,29 @@ def _compare(path: Path, schema: Any, first: Path, known: Any, columns: Columns)
 # --- Arrow
 
 
-def _schema(path: Path) -> Any:  # noqa: ANN401
-    from pyarrow import parquet  # noqa: PLC0415 - a large import that only panels need
+def _schema(path: Path) -> Any:
+    from pyarrow import parquet
 
     return _opened(path, lambda: parquet.read_schema(path))
 
 
-def _read(path: Path, names: Sequence[str]) -> Any:  # noqa: ANN401
-    from pyarrow import parquet  # noqa: PLC0415 - as above
+def _read(path: Path, names: Sequence[str]) -> Any:
+    from pyarrow import parquet
 
     return _opened(path, lambda: parquet.ParquetFile(path).read(columns=list(names)))
 
 
 def _row_groups(path: Path, names: Sequence[str]) -> Iterator[Any]:
     """Yield a file in its row groups, so that a large file is never in memory twice."""
-    from pyarrow import parquet  # noqa: PLC0415 - as above
+    from pyarrow import parquet
 
     found = _opened(path, lambda: parquet.ParquetFile(path))
     for number in range(found.num_row_groups):
         yield _opened(path, lambda number=number: found.read_row_group(number, columns=list(names)))
 
 
-def _opened(path: Path, read: Any) -> Any:  # noqa: ANN401
-    import pyarrow as pa  # noqa: PLC0415 - as above
+def _opened(path: Path, read: Any) -> Any:
+    import pyarrow as pa
 
     try:
         return read()
@@ -318,18 +318,18 @@ def _opened(path: Path, read: Any) -> Any:  # noqa: ANN401
         raise InvalidSpec(f"data: {path}: {fact}; write the Parquet file again, to its end") from error
 
 
-def _scalar(day: str, kind: Any) -> Any:  # noqa: ANN401
-    import pyarrow as pa  # noqa: PLC0415 - as above
+def _scalar(day: str, kind: Any) -> Any:
+    import pyarrow as pa
 
     if _is_text(kind):
         return pa.scalar(day)
     return pa.scalar(np.datetime64(day, "s").astype(object)).cast(kind)
 
 
-def _days(column: Any, path: str, name: str, row: int) -> NDArray[np.datetime64]:  # noqa: ANN401
+def _days(column: Any, path: str, name: str, row: int) -> NDArray[np.datetime64]:
     """Return the days of a column of dates, times or ISO text."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
-    from pyarrow import compute  # noqa: PLC0415
+    import pyarrow as pa
+    from pyarrow import compute
 
     given, kind = column, column.type
     if _is_text(kind):
@@ -347,15 +347,15 @@ def _days(column: Any, path: str, name: str, row: int) -> NDArray[np.datetime64]
     return days
 
 
-def _texts(codes: Any) -> Any:  # noqa: ANN401
-    import pyarrow as pa  # noqa: PLC0415 - as above
+def _texts(codes: Any) -> Any:
+    import pyarrow as pa
 
     return codes.cast(pa.string())
 
 
-def _code_numbers(codes: Any, path: Path, name: str, numbers: dict[str, int]) -> NDArray[np.int64]:  # noqa: ANN401
+def _code_numbers(codes: Any, path: Path, name: str, numbers: dict[str, int]) -> NDArray[np.int64]:
     """Return the number of the code of each row, and add new codes to ``numbers``."""
-    from pyarrow import compute  # noqa: PLC0415 - as above
+    from pyarrow import compute
 
     texts = _texts(codes)
     empty = compute.fill_null(compute.equal(compute.utf8_trim_whitespace(texts), ""), fill_value=True)
@@ -368,9 +368,9 @@ def _code_numbers(codes: Any, path: Path, name: str, numbers: dict[str, int]) ->
     return found
 
 
-def _floats(column: Any, name: str, path: str, row: int) -> NDArray[np.float32]:  # noqa: ANN401
+def _floats(column: Any, name: str, path: str, row: int) -> NDArray[np.float32]:
     """Return a column as float32, NaN where a number is missing."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
+    import pyarrow as pa
 
     values = column.cast(pa.float64()).to_numpy()
     with np.errstate(over="ignore"):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the conventional name
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from gpu_job_runner.profiled import MATH, causal_attention_kernel

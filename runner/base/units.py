@@ -37,7 +37,7 @@ def parse_size(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return _not_negative(value)
     if not isinstance(value, str):
-        raise ValueError(f"must be {SIZE_HELP}, not {shown(value)}")  # noqa: TRY004 - pydantic reports ValueError
+        raise ValueError(f"must be {SIZE_HELP}, not {shown(value)}")
     if len(value) > _LONGEST:
         raise ValueError(f"must be {SIZE_HELP}, not {quoted(value)}")
     if _BITS.fullmatch(value):
@@ -61,9 +61,9 @@ def parse_duration(value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise ValueError(_ambiguous(str(value)))  # noqa: TRY004 - pydantic reports ValueError
+        raise ValueError(_ambiguous(str(value)))
     if not isinstance(value, str):
-        raise ValueError(f"must be {DURATION_HELP}, not {shown(value)}")  # noqa: TRY004 - the same
+        raise ValueError(f"must be {DURATION_HELP}, not {shown(value)}")
     if len(value) > _LONGEST:
         raise ValueError(f"must be {DURATION_HELP}, not {quoted(value)}")
     match = _DURATION.fullmatch(value.strip())

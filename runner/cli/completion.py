@@ -13,7 +13,7 @@ def completion(shell: str) -> None:
     bash: eval "$(runner completion bash)" in ~/.bashrc
     zsh:  eval "$(runner completion zsh)" in ~/.zshrc
     fish: runner completion fish > ~/.config/fish/completions/runner.fish
-    """  # noqa: D301  click wants the character
+    """
     found = get_completion_class(shell)
     if found is None:
         raise click.UsageError(f"{shell}: this version of click cannot complete in it")

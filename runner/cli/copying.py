@@ -30,7 +30,7 @@ class Copy:
 
     def __init__(self, directory: str, name: str) -> None:
         self.name = name
-        self.place = os.path.join(directory, name) if name else directory  # noqa: PTH118
+        self.place = os.path.join(directory, name) if name else directory
         self._parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> Self:

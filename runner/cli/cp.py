@@ -55,10 +55,10 @@ def _open_place(path: str, destination: str) -> Copy:
         UsageError: the directory for it is not there.
     """
     name = path.rstrip("/").rpartition("/")[2]
-    if os.path.isdir(destination):  # noqa: PTH112
+    if os.path.isdir(destination):
         return Copy(destination, "" if name in {"", TOP, ".."} else name)
-    parent, name = os.path.split(os.path.abspath(destination))  # noqa: PTH100
-    if not os.path.isdir(parent):  # noqa: PTH112
+    parent, name = os.path.split(os.path.abspath(destination))
+    if not os.path.isdir(parent):
         raise UsageError(f"{one_line(destination)}: there is no directory {one_line(parent)}; make it first")
     return Copy(parent, name)
 

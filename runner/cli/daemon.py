@@ -87,7 +87,7 @@ def serve(
     runner serve --systemd-unit > /etc/systemd/system/runner.service
     systemctl daemon-reload
     systemctl enable --now runner
-    """  # noqa: D301  click wants the character
+    """
     if apparmor_profile:
         from runner.files.settings.model import APPARMOR_PROFILE
 

@@ -27,7 +27,7 @@ def exec_(job: str, command: tuple[str, ...], *, has_input: bool, on_terminal: b
     runner exec -it JOB bash
     runner exec JOB -- nvidia-smi
     tar c data | runner exec -i JOB -- tar x -C /tmp
-    """  # noqa: D301  click wants the character
+    """
     words = command[1:] if command[0] == "--" else command
     if not words:
         raise click.UsageError("name a command behind --")

@@ -42,7 +42,7 @@ def forward(job: str, port: tuple[int, int]) -> None:
     \b
     runner forward JOB 6006
     runner forward JOB 0:8888
-    """  # noqa: D301  click wants the character
+    """
     from runner.client.forward import Forwarder, listen
 
     inside, local = port

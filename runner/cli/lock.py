@@ -36,12 +36,12 @@ def lock(file: str, output: str | None, *, verbose: bool) -> None:
     text = plan["job"].get("lock")
     if text is None:
         raise UsageError(f"{file}: names no packages; write image: {{requirements: requirements.txt}}")
-    target = output or os.path.join(os.path.dirname(file), "pylock.toml")  # noqa: PTH118, PTH120  as in submit
+    target = output or os.path.join(os.path.dirname(file), "pylock.toml")
     partial = f"{target}.{os.getpid()}.partial"
     try:
-        with open(partial, "w", encoding="utf-8") as stream:  # noqa: PTH123
+        with open(partial, "w", encoding="utf-8") as stream:
             stream.write(text)
-        os.replace(partial, target)  # noqa: PTH105
+        os.replace(partial, target)
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror}") from error
     say(f"{target}: {text.count('[[packages]]')} packages")

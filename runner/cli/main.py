@@ -215,7 +215,7 @@ def _belongs_below(option: str, ctx: click.Context) -> bool:
 def _stands_somewhere() -> bool:
     """Return True if the current directory exists."""
     try:
-        os.getcwd()  # noqa: PTH109  pathlib takes 5 ms to import
+        os.getcwd()
     except FileNotFoundError:
         return False
     return True
@@ -289,7 +289,7 @@ def cli() -> None:
     runner init job.yaml            write a commented job file that works
     runner submit job.yaml --follow
     runner logs -f JOB
-    """  # noqa: D301  click wants the character
+    """
 
 
 def main() -> None:
@@ -311,7 +311,7 @@ def _without_output(args: list[str]) -> None:
     if "serve" not in args[:1]:
         complain("standard output is closed; nothing was done; >/dev/null discards it")
         sys.exit(Unavailable.exit_code)
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115  as long as the process
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  as long as the process
 
 
 if __name__ == "__main__":

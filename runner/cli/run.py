@@ -86,7 +86,7 @@ def secrets(
         name, equals, file = one.partition("=")
         if not name or (equals and not file):
             raise click.BadParameter(f"{one[:60]!r} is not NAME or NAME=FILE", ctx, param)
-        found[name] = os.path.expanduser(file or f"{SECRETS}/{name}")  # noqa: PTH111  pathlib takes 5 ms
+        found[name] = os.path.expanduser(file or f"{SECRETS}/{name}")
     return tuple(found.items())
 
 
@@ -272,16 +272,16 @@ def make_line(  # noqa: PLR0913  one per option that is not a field
 def find_requirements(code: str) -> str | None:
     """Return the file of a code directory that names its packages and say so; None if there is none."""
     for name in (*REQUIREMENTS, *CONDA):
-        found = name if code == "." else os.path.join(code, name)  # noqa: PTH118  pathlib takes 5 ms
-        if not os.path.isfile(found):  # noqa: PTH113  as above
+        found = name if code == "." else os.path.join(code, name)
+        if not os.path.isfile(found):
             continue
         if name in CONDA:
             complain(f"packages: {found} is a conda file, and is left out; --requirements {found} says more")
             return None
         if name == "pyproject.toml" and not _has_project(found):
             continue
-        lock = os.path.join(os.path.dirname(found), "uv.lock")  # noqa: PTH118, PTH120
-        with_lock = name == "pyproject.toml" and os.path.isfile(lock)  # noqa: PTH113
+        lock = os.path.join(os.path.dirname(found), "uv.lock")
+        with_lock = name == "pyproject.toml" and os.path.isfile(lock)
         told = f"{found}, in the versions of {lock}" if with_lock else found
         complain(f"packages: {told}; --no-requirements leaves them out")
         return found
@@ -293,7 +293,7 @@ def _has_project(path: str) -> bool:
     import tomllib
 
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(path, "rb") as file:
             return "project" in tomllib.load(file)
     except (OSError, ValueError):
         return True  # which is told with the reason
@@ -372,7 +372,7 @@ def check_one_word(command: tuple[str, ...]) -> None:
     import shlex
 
     word = command[0]
-    if len(command) > 1 or not any(each.isspace() for each in word) or os.path.exists(word):  # noqa: PTH110
+    if len(command) > 1 or not any(each.isspace() for each in word) or os.path.exists(word):
         return
     is_line = not set("|&;<>$`()") & set(word)
     line = " ".join(word.split()) if is_line else f"bash -o pipefail -c {shlex.quote(word)}"
@@ -426,10 +426,10 @@ def _of_option(told: str, line: CommandLine) -> str:
 
 def _submit(client: Client, line: CommandLine, save: str | None, *, dry_run: bool) -> dict[str, Any]:
     """Submit the job of a command line, and write its file first if it is to be saved."""
-    here = os.getcwd()  # noqa: PTH109  pathlib takes 5 ms to import
+    here = os.getcwd()
     if save is None:
         text = yaml_text(line.fields()).encode()
-        place = placed(os.path.join(here, SHOWN), text)  # noqa: PTH118
+        place = placed(os.path.join(here, SHOWN), text)
         return client.submit(place, text, None, dry_run=dry_run, shown=SHOWN)
     from runner.cli.run_save import saved_file
 

@@ -173,7 +173,7 @@ def default_name(command: Sequence[str]) -> str:
     Options, variables and launchers such as ``env`` and ``torchrun`` are skipped.
     """
     found = next(_candidates(command), command[0])
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(found)).strip("-._")  # noqa: PTH119  pathlib takes 5 ms
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(found)).strip("-._")
     return (f"job-{safe}" if safe.isdigit() else safe)[:_MAX_NAME] or "job"
 
 
@@ -181,7 +181,7 @@ def _candidates(command: Sequence[str]) -> Iterator[str]:
     """Yield possible names of a command, the best first."""
     words = list(command[:50])
     for index, word in enumerate(words):
-        if match := _SCRIPT.fullmatch(os.path.basename(word)):  # noqa: PTH119  as above
+        if match := _SCRIPT.fullmatch(os.path.basename(word)):
             yield match[1]
         elif (
             word == "-m"
@@ -192,7 +192,7 @@ def _candidates(command: Sequence[str]) -> Iterator[str]:
             yield words[index + 1].removesuffix(".__main__").rpartition(".")[2]
     for word in words:
         is_setting = word.startswith("-") or "=" in word or word.replace(".", "").isdigit()
-        if not is_setting and os.path.basename(word) not in LAUNCHERS:  # noqa: PTH119  as above
+        if not is_setting and os.path.basename(word) not in LAUNCHERS:
             yield word
 
 

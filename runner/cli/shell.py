@@ -46,7 +46,7 @@ def shell(
     \b
     runner shell -g 1
     runner shell -c 4 -t 2h -- python -i model.py
-    """  # noqa: D301  click wants the character
+    """
     check_terminal("runner run needs none")
     options["name"] = options["name"] or "shell"
     options["priority_class"] = options["priority_class"] or CLASS

@@ -197,7 +197,7 @@ class Tree:
             elif is_directory:
                 self._walk(root, path, rules.below(path), rows)
             elif entry.is_symlink():
-                self.links[_key(root / path)] = os.readlink(path)  # noqa: PTH115
+                self.links[_key(root / path)] = os.readlink(path)
             elif entry.is_file(follow_symlinks=False):
                 self._add_file(root / path)
             else:
@@ -255,7 +255,7 @@ def _answer(stream: IO[bytes]) -> dict[str, Any]:
 @contextmanager
 def _standing_in(directory: Path) -> Iterator[None]:
     """Be in a directory meanwhile: the rules of what is ignored are those of the current one."""
-    before = os.getcwd()  # noqa: PTH109  given back as it was
+    before = os.getcwd()
     os.chdir(directory)
     try:
         yield

@@ -5,7 +5,6 @@ daemon at a socket that the user named, are never started by this module.
 """
 
 # pathlib takes 5 ms to import, a tenth of a whole submission:
-# ruff: noqa: PTH100, PTH102, PTH103, PTH110, PTH111, PTH117, PTH118, PTH120, PTH123
 
 import os
 import socket
@@ -129,7 +128,7 @@ def endpoints(environ: Mapping[str, str], uid: int, *, starts: bool = True) -> t
     own, whose jobs other users would not see, and root starts none that takes over its state.
     """
     if (host := remote_host(environ)) is not None:
-        from runner.client.remote import remote_socket  # noqa: PLC0415  only who asks another machine pays
+        from runner.client.remote import remote_socket
 
         return (Endpoint(remote_socket(host, environ, starts=starts), None),)
     directory = state_dir(environ, uid)
@@ -150,7 +149,7 @@ def remote_host(environ: Mapping[str, str]) -> str | None:
     base = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config"
     if not os.path.exists(f"{base}/runner/hosts.json"):
         return None
-    from runner.client.remote import chosen_host  # noqa: PLC0415  the same
+    from runner.client.remote import chosen_host
 
     return chosen_host(environ)
 
@@ -251,10 +250,10 @@ def _start_lock(endpoint: Endpoint, tell: Tell) -> Iterator[int | None]:
 
 def _await_start_lock(endpoint: Endpoint, descriptor: int, tell: Tell) -> bool:
     """Return True when the lock is taken, False when a daemon answers; each new holder has the full time."""
-    from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
-    from threading import Event  # noqa: PLC0415
+    from pathlib import Path
+    from threading import Event
 
-    from runner.base.locks import try_lock  # noqa: PLC0415
+    from runner.base.locks import try_lock
 
     path = Path(endpoint.state_dir or "", "starting")
     if try_lock(descriptor, path):
@@ -293,9 +292,9 @@ def _write(descriptor: int, text: str) -> None:
 
 def is_locked(directory: str) -> bool:
     """Return True if a daemon holds the state directory; a refused connection can have other causes."""
-    from pathlib import Path  # noqa: PLC0415  only a start pays for these imports
+    from pathlib import Path
 
-    from runner.base import locks  # noqa: PLC0415
+    from runner.base import locks
 
     return locks.is_locked(Path(directory, "lock"))
 
@@ -306,7 +305,7 @@ def wait_for_exit(directory: str, pid: int, pause: Callable[[float], object] | N
     Raises:
         Unavailable: the daemon did not release it in time.
     """
-    from threading import Event  # noqa: PLC0415  only a stop pays for this import
+    from threading import Event
 
     pause = pause or Event().wait
     for _ in range(round(EXIT_LIMIT_S / LOCK_POLL_S)):
@@ -342,7 +341,7 @@ def reap_children() -> None:
 
 def _await_answer(endpoint: Endpoint, child: "Popen[bytes]", deadline: float, tell: Tell) -> bool:
     """Return True as soon as a daemon answers, False if the child has exited or at the deadline."""
-    from threading import Event  # noqa: PLC0415  only a start pays for this import
+    from threading import Event
 
     never, slow_at = Event(), time.monotonic() + SLOW_START_S
     while time.monotonic() < deadline:
@@ -384,7 +383,7 @@ def _open(path: str, flags: int) -> int:
 
 def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
     """Start a daemon that outlives this process and its terminal; ``-P`` bars imports from the cwd."""
-    import subprocess  # noqa: PLC0415  only a start pays for this import
+    import subprocess
 
     argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve", "--state-dir", directory]
     child = subprocess.Popen(
@@ -396,8 +395,8 @@ def _spawn(directory: str, log: IO[bytes]) -> "Popen[bytes]":
 
 def _describe_full_disk(directory: str) -> str:
     """Return a message if the disk is full, which the daemon cannot log; else an empty string."""
-    from errno import EDQUOT, ENOSPC  # noqa: PLC0415  only a failed start pays for these imports
-    from tempfile import TemporaryFile  # noqa: PLC0415
+    from errno import EDQUOT, ENOSPC
+    from tempfile import TemporaryFile
 
     try:
         with TemporaryFile(dir=directory) as probe:

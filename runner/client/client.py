@@ -150,7 +150,7 @@ class Client:
         token, so that a repetition after the death of the daemon creates no second job.
         """
         body = {
-            "path": os.path.abspath(path),  # noqa: PTH100  pathlib takes 5 ms to import
+            "path": os.path.abspath(path),
             "shown": shown or path,
             "text_b64": b2a_base64(text, newline=False).decode(),
             "name": name,
@@ -182,7 +182,7 @@ class Client:
         Raises:
             Unavailable: no daemon answered for ``SUBMIT_PATIENCE_S``.
         """
-        from threading import Event  # noqa: PLC0415  not needed by who only asks
+        from threading import Event
 
         pause, deadline, told = Event(), monotonic() + SUBMIT_PATIENCE_S, ""
         while True:
@@ -370,7 +370,7 @@ class Client:
 
     def _get_persistently(self, target: str, wait_s: float) -> Response:
         """Repeat a request until it is answered, and return the answer; see ``following``."""
-        from threading import Event  # noqa: PLC0415  only who follows pays for this import
+        from threading import Event
 
         never, (pause_s, longest_s) = Event(), FOLLOW_PAUSE_S
         reached_s = lost_s = monotonic()
@@ -410,7 +410,7 @@ class Client:
         Raises:
             Unavailable: there is none at the time until which this client follows.
         """
-        from threading import Event  # noqa: PLC0415  only an absence pays for this import
+        from threading import Event
 
         self.tell(f"{self.endpoint.state_dir}: {STOPPED}")
         never = Event()
@@ -458,7 +458,7 @@ class Client:
         """
         until_s = monotonic() + CROWDED_PATIENCE_S
         while (answer := self._ask_once(method, target, body, limit_s)).status == TOO_MANY:
-            from threading import Event  # noqa: PLC0415  only who asks too often pays for this import
+            from threading import Event
 
             after = answer.headers.get("retry-after", "")
             wait_s = float(after) if after.isdecimal() else 1.0
@@ -582,7 +582,7 @@ def _await_daemon(path: str) -> None:
     Raises:
         NoDaemon: no daemon answered within a minute.
     """
-    from threading import Event  # noqa: PLC0415  only an absence pays for this import
+    from threading import Event
 
     never = Event()
     for _ in range(round(ABSENCE_LIMIT_S / ABSENCE_POLL_S)):

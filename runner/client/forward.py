@@ -149,7 +149,7 @@ class Forwarder:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, peer = listener.accept()
-        with open(CONNECTIONS, encoding="ascii") as table:  # noqa: PTH123  pathlib takes 5 ms to import
+        with open(CONNECTIONS, encoding="ascii") as table:
             if not is_of_user(peer, listener.getsockname(), os.getuid(), table.read()):
                 self._tell_once("a process of another user was turned away")
                 connection.close()

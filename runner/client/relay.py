@@ -63,12 +63,12 @@ def serve(path: str, command: Sequence[str], idle_s: float = IDLE_S) -> None:
     listener = socket.socket(socket.AF_UNIX)
     draft = path.removesuffix(".sock") + ".new"
     with suppress(FileNotFoundError):
-        os.unlink(draft)  # noqa: PTH108
+        os.unlink(draft)
     before = os.umask(0o177)
     listener.bind(draft)
     os.umask(before)
     listener.listen(64)
-    os.rename(draft, path)  # noqa: PTH104
+    os.rename(draft, path)
     listener.settimeout(idle_s)
     threads: list[threading.Thread] = []
     with listener:
@@ -80,7 +80,7 @@ def serve(path: str, command: Sequence[str], idle_s: float = IDLE_S) -> None:
                 if threads:
                     continue
                 with suppress(OSError):
-                    os.unlink(path)  # noqa: PTH108
+                    os.unlink(path)
                 return
             connection.settimeout(None)
             thread = threading.Thread(target=join, args=(connection, command), daemon=True)

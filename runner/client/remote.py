@@ -71,8 +71,8 @@ class RemoteHost(NamedTuple):
 
 def hosts_file(environ: Mapping[str, str]) -> str:
     """Return the path of the file of named hosts."""
-    base = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")  # noqa: PTH111, PTH118
-    return os.path.join(base, "runner", "hosts.json")  # noqa: PTH118
+    base = environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "runner", "hosts.json")
 
 
 def read_hosts(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def read_hosts(environ: Mapping[str, str]) -> dict[str, Any]:
     """
     path = hosts_file(environ)
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        with open(path, encoding="utf-8") as file:
             found = json.load(file)
         return {"hosts": dict(found["hosts"]), "use": found.get("use")}
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def chosen_host(environ: Mapping[str, str]) -> str | None:
         return environ[VARIABLE] or None  # empty: this machine, whatever is used otherwise
     if environ.get("RUNNER_SOCKET") or environ.get("RUNNER_STATE_DIR"):
         return None
-    used = read_hosts(environ)["use"] if os.path.exists(hosts_file(environ)) else None  # noqa: PTH110
+    used = read_hosts(environ)["use"] if os.path.exists(hosts_file(environ)) else None
     return None if used is None else str(used)
 
 
@@ -166,11 +166,11 @@ def _base(host: RemoteHost, environ: Mapping[str, str]) -> str:
 def _place(environ: Mapping[str, str]) -> str:
     """Return the directory of the connections, which only the user may enter."""
     base = environ.get("XDG_RUNTIME_DIR") or environ.get("XDG_CACHE_HOME")
-    base = base or os.path.join(os.path.expanduser("~"), ".cache")  # noqa: PTH111, PTH118
-    place = os.path.join(base, "runner-ssh")  # noqa: PTH118
+    base = base or os.path.join(os.path.expanduser("~"), ".cache")
+    place = os.path.join(base, "runner-ssh")
     try:
-        os.makedirs(place, mode=0o700, exist_ok=True)  # noqa: PTH103
-        if os.stat(place).st_mode & 0o077:  # noqa: PTH116
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        if os.stat(place).st_mode & 0o077:
             raise Unavailable(f"{place}: others may enter it; chmod 700 {place}")
     except OSError as error:
         raise Unavailable(
@@ -181,7 +181,7 @@ def _place(environ: Mapping[str, str]) -> str:
 
 @contextmanager
 def _locked(path: str) -> Iterator[None]:
-    from pathlib import Path  # noqa: PLC0415  only a new connection pays for it
+    from pathlib import Path
 
     descriptor = open_lock(Path(path))
     try:
@@ -233,15 +233,15 @@ def _connect(host: RemoteHost, control: str, path: str, *, starts: bool = True) 
     there = _ask_where(host, control, starts=starts)
     draft = path.removesuffix(".sock") + ".new"
     with suppress(FileNotFoundError):
-        os.unlink(draft)  # noqa: PTH108
+        os.unlink(draft)
     forwards = subprocess.run(
         host.ssh(control, "-O", "forward", "-L", f"{draft}:{there}"), capture_output=True, check=False
     )
     if forwards.returncode == 0 and _answers(host, draft):
-        os.replace(draft, path)  # noqa: PTH105
+        os.replace(draft, path)
         return
     with suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
     _start_relay(host, control, path)
     if not _answers(host, path):
         raise Unavailable(
@@ -289,5 +289,5 @@ def _start_relay(host: RemoteHost, control: str, path: str) -> None:
         start_new_session=True,
     )
     until = time.monotonic() + RELAY_S
-    while not os.path.exists(path) and time.monotonic() < until:  # noqa: PTH110
+    while not os.path.exists(path) and time.monotonic() < until:
         time.sleep(RELAY_POLL_S)  # noqa: TID251  a command waits for a process that it has started

@@ -55,7 +55,7 @@ def open_on(connection: socket, ref: str, verb: str, first: Mapping[str, object]
         raise_for_error(Response(error.status, {}, error.body))
     except OSError as error:
         connection.close()
-        from runner.client.client import ConnectionLost  # noqa: PLC0415  takes as long to import as all else
+        from runner.client.client import ConnectionLost
 
         raise ConnectionLost(f"{place}: the daemon left before it answered") from error
     return session

@@ -35,7 +35,7 @@ class Daemon:
     _kept_bytes: int = 0
     _lock: Lock = field(default_factory=Lock)
 
-    def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:  # noqa: ANN401  JSON
+    def get(self, path: str, query: Query | None = None, wait_s: float = 0.0) -> Any:
         """Return the answer to a question, perhaps the one of a moment ago."""
         key = path + query_string(query or {})
         with self._lock:
@@ -49,7 +49,7 @@ class Daemon:
             self._keep(key, answer, len(body))
         return answer
 
-    def _keep(self, key: str, answer: Any, size: int) -> None:  # noqa: ANN401  JSON
+    def _keep(self, key: str, answer: Any, size: int) -> None:
         """Keep an answer for a moment; one that is larger than all may be is not kept."""
         if len(self._kept) >= MOST_KEPT or self._kept_bytes + size > MOST_KEPT_BYTES:
             self._kept.clear()
@@ -58,7 +58,7 @@ class Daemon:
             self._kept[key] = self.monotonic(), answer
             self._kept_bytes += size
 
-    def job(self, ref: str, part: str = "", query: Query | None = None) -> Any:  # noqa: ANN401  JSON
+    def job(self, ref: str, part: str = "", query: Query | None = None) -> Any:
         """Return a job, or a part of it: ``/why``, ``/curves``."""
         return self.get(f"/v1/jobs/{quote_path(ref)}{part}", query)
 
@@ -76,7 +76,7 @@ class Daemon:
         found = pieces(self.client, ref, ChosenLog())
         return next(found), found
 
-    def difference(self, ref: str, other: str) -> Any:  # noqa: ANN401  JSON
+    def difference(self, ref: str, other: str) -> Any:
         """Return what differs between two jobs, perhaps as it was half a minute ago."""
         path, body = f"/v1/jobs/{quote_path(ref)}/diff", json.dumps({"job": other}).encode()
         key = f"POST {path} {other}"
@@ -90,7 +90,7 @@ class Daemon:
             self._keep(key, answer, len(said))
         return answer
 
-    def change(self, ref: str, verb: str, body: Mapping[str, object]) -> Any:  # noqa: ANN401  JSON
+    def change(self, ref: str, verb: str, body: Mapping[str, object]) -> Any:
         """Change a job; what was kept is asked for anew."""
         with self._lock:
             self._kept.clear()

@@ -106,7 +106,7 @@ def check_new_name(value: str) -> str:
 def refuse_number(value: object) -> object:
     """Return the value of a name field; refuse a number, which would be refused in quotes too."""
     if isinstance(value, int) and not isinstance(value, bool):
-        raise ValueError(NUMBER_REFUSED)  # noqa: TRY004 - pydantic reports ValueError
+        raise ValueError(NUMBER_REFUSED)
     return value
 
 

@@ -226,14 +226,14 @@ def parse_locked(text: str) -> LockedPackages:
     packages, python = found.get("packages", found.get("package")), found.get("requires-python")
     wanted = str(SpecifierSet(python)) if isinstance(python, str) else None
     if not isinstance(packages, list):
-        raise ValueError("is not a lock: it has no packages")  # noqa: TRY004  (of the text)
+        raise ValueError("is not a lock: it has no packages")
     return LockedPackages(tuple(_locked_lines(packages, _places(text, _LOCKED_NAME))), wanted)
 
 
 def _locked_lines(packages: list[Any], places: Mapping[str, int]) -> Iterator[RequirementLine]:
     for each in packages:
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-            raise ValueError("is not a lock: a package has no name")  # noqa: TRY004  (likewise)
+            raise ValueError("is not a lock: a package has no name")
         if isinstance(version := each.get("version"), str) and not _is_local(each):
             hashes = "".join(f" --hash=sha256:{digest}" for digest in _hashes(each))
             place = places.get(each["name"], 1)

@@ -253,11 +253,11 @@ def _field_at(error: _Error) -> FieldInfo | None:
     return parent.model_fields.get(str(error.path[-1])) if _is_model(parent) else None
 
 
-def _type_of(error: _Error) -> Any:  # noqa: ANN401 - annotations are values of any kind
+def _type_of(error: _Error) -> Any:
     return _type_at(error.model, error.path, error.tree)
 
 
-def _entry_type(error: _Error) -> Any:  # noqa: ANN401 - the same
+def _entry_type(error: _Error) -> Any:
     """Return the type of the entries of the holding list or mapping, or else the type at the path."""
     holder = _type_at(error.model, error.path[:-1], error.tree) if error.path else None
     if get_origin(holder) in (tuple, dict):
@@ -279,7 +279,7 @@ def _as_spelt(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[Pat
             kind = next((member for member in members if _tag(member) == part), None)
 
 
-def _type_at(model: type[BaseModel], path: tuple[PathPart, ...], tree: Node) -> Any:  # noqa: ANN401 - the same
+def _type_at(model: type[BaseModel], path: tuple[PathPart, ...], tree: Node) -> Any:
     """Return the type at a path, None if the model has no such path."""
     kind: Any = model
     for depth, part in enumerate(path, start=1):
@@ -287,7 +287,7 @@ def _type_at(model: type[BaseModel], path: tuple[PathPart, ...], tree: Node) -> 
     return kind
 
 
-def _inside(kind: Any, part: PathPart) -> Any:  # noqa: ANN401 - the same
+def _inside(kind: Any, part: PathPart) -> Any:
     """Return the type of a field of a model, or of the entries of a list or a mapping."""
     if _is_model(kind):
         info = kind.model_fields.get(str(part))
@@ -297,7 +297,7 @@ def _inside(kind: Any, part: PathPart) -> Any:  # noqa: ANN401 - the same
     return None
 
 
-def _chosen(kind: Any, node: Node | None) -> Any:  # noqa: ANN401 - the same
+def _chosen(kind: Any, node: Node | None) -> Any:
     """Return the member of a union of models that ``kind`` in the file selects."""
     said = node.entries.get("kind") if isinstance(node, yaml.MappingNode) else None
     tag = said.value if isinstance(said, ScalarNode) else None
@@ -314,7 +314,7 @@ def _is_model(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-def _bare(annotation: Any) -> Any:  # noqa: ANN401 - the same
+def _bare(annotation: Any) -> Any:
     """Return a type without its annotations and without ``| None``."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
@@ -326,14 +326,14 @@ def _is_union(annotation: object) -> bool:
     return get_origin(annotation) in (Union, types.UnionType)
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - the same
+def _members(annotation: Any) -> tuple[Any, ...]:
     """Return the types that a value may have, except null."""
     if not _is_union(annotation):
         return (annotation,)
     return tuple(kind for kind in get_args(annotation) if kind is not types.NoneType)
 
 
-def _words(kind: Any) -> list[str]:  # noqa: ANN401 - the same
+def _words(kind: Any) -> list[str]:
     """Return the literal values that a field may have."""
     literals = [member for member in map(_bare, _members(kind)) if get_origin(member) is Literal]
     return [str(choice) for literal in literals for choice in get_args(literal)]
@@ -344,14 +344,14 @@ def describe_field(info: FieldInfo) -> str:
     return _wanted(info.annotation, info)
 
 
-def _wanted(annotation: Any, info: FieldInfo | None = None) -> str:  # noqa: ANN401 - the same
+def _wanted(annotation: Any, info: FieldInfo | None = None) -> str:
     members = _members(annotation)
     bounds = info.metadata if info else []
     words = dict.fromkeys(_described(member, bounds, alone=len(members) == 1) for member in members)
     return f"{' or '.join(words)}{', or null' if types.NoneType in get_args(annotation) else ''}"
 
 
-def _described(annotation: Any, bounds: Sequence[object], *, alone: bool) -> str:  # noqa: ANN401 - the same
+def _described(annotation: Any, bounds: Sequence[object], *, alone: bool) -> str:
     kind = _bare(annotation)
     if get_origin(kind) is Literal:
         return f"{'one of ' if alone else ''}{format_choices([str(choice) for choice in get_args(kind)])}"

@@ -7,7 +7,7 @@ Shape legend: B sequences, T positions, Q query positions, C width, H heads, D w
 from collections.abc import Iterable
 
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the conventional name
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from jobs.training.switches import Switches

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the conventional name
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from jobs.contract.plans.graph_forecast import GraphForecast

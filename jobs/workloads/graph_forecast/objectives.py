@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - the conventional name
+from torch.nn import functional as F
 
 from jobs.contract.plans.graph_forecast import GraphForecast
 

@@ -10,7 +10,7 @@ and what was taken out adds a forecast of its own.  The transform is a product w
 
 Legend: M nodes, T days of a window, F features, C width, K frequencies, Z = T // 2 + 1 frequencies in all.
 """
-# ruff: noqa: N803, N806, N812 - tensors carry their shape, and the conventional name
+# ruff: noqa: N803, N806 - tensors carry their shape, and the conventional name
 
 import math
 

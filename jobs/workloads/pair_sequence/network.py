@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the conventional name
+from torch.nn import functional as F
 
 from jobs.contract import Profile
 from jobs.contract.plans.pair_classifier import PairClassifier

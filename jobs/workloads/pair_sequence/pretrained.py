@@ -184,7 +184,7 @@ def _base(model: nn.Module) -> nn.Module:
 def _quiet() -> Iterator[None]:
     """Keep transformers from the network, and its progress bars and advice from the log."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    from transformers.utils import logging  # noqa: PLC0415 - takes seconds
+    from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -231,7 +231,7 @@ def _look_at(directory: Path) -> None:
 
 
 def _load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
-    from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds
+    from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True)
@@ -243,8 +243,8 @@ def _load_tokenizer(directory: Path) -> "PreTrainedTokenizerBase":
 
 
 def _load_model(directory: Path, plan: PairClassifier) -> "PreTrainedModel":
-    from safetensors import SafetensorError  # noqa: PLC0415 - comes with transformers
-    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - takes seconds
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
 
     where = f"workload.pretrained: {directory}"
     options: dict[str, Any] = {"dtype": torch.float32}
@@ -267,7 +267,7 @@ def _load_model(directory: Path, plan: PairClassifier) -> "PreTrainedModel":
 
 
 def _four_bits() -> object:
-    from transformers import BitsAndBytesConfig  # noqa: PLC0415 - takes seconds
+    from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
         load_in_4bit=True,
@@ -330,7 +330,7 @@ def _adapt(plan: PairClassifier, model: "PreTrainedModel") -> nn.Module:
     """Return the model with its changes, everything but them and ``trained`` frozen."""
     if plan.lora is None:
         return model
-    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 - takes seconds
+    from peft import LoraConfig, get_peft_model
 
     lora = plan.lora
     config = LoraConfig(

@@ -83,7 +83,7 @@ class PairReader(PairTask):
             self.model = SequenceNetwork(plan, switches.profile)
             tell_recomputing(switches, plan.layers)
             return Characters(plan.length - 1)
-        from jobs.workloads.pair_sequence.pretrained import load_pretrained  # noqa: PLC0415  (optional packages)
+        from jobs.workloads.pair_sequence.pretrained import load_pretrained
 
         found = load_pretrained(plan, texts, switches)
         self.model = found.model

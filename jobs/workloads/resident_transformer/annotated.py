@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the conventional name
+from torch.nn import functional as F
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract.plans.resident_transformer import SYNTHETIC_ANNOTATIONS, Annotations, ResidentTransformer

@@ -137,7 +137,7 @@ def _described(index: int) -> NvidiaGpu:
     )
 
 
-def _instances(handle: Any, numa: int | None, label: str) -> Iterator[Device]:  # noqa: ANN401 - a pointer
+def _instances(handle: Any, numa: int | None, label: str) -> Iterator[Device]:
     """Yield the MIG instances of a GPU; they have its capability, and no links."""
     parent = _query(pynvml.nvmlDeviceGetUUID, handle)
     capability = _capability(handle)
@@ -150,7 +150,7 @@ def _instances(handle: Any, numa: int | None, label: str) -> Iterator[Device]:  
 
 
 def _device(
-    handle: Any,  # noqa: ANN401 - an opaque pointer
+    handle: Any,
     *,
     label: str,
     numa: int | None,
@@ -173,12 +173,12 @@ def _device(
     )
 
 
-def _capability(handle: Any) -> tuple[int, int] | None:  # noqa: ANN401 - an opaque pointer
+def _capability(handle: Any) -> tuple[int, int] | None:
     answer = _query(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     return None if answer is None else (int(answer[0]), int(answer[1]))
 
 
-def _pci_address(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
+def _pci_address(handle: Any) -> str | None:
     where = _query(pynvml.nvmlDeviceGetPciInfo, handle)
     return None if where is None else bus_address(_text(where.busId))
 
@@ -199,7 +199,7 @@ def _nvlink_groups(devices: list[tuple[Any, str]]) -> dict[str, str]:
     return link_groups("nvlink", addresses, [(near, far) for near, far in pairs if far is not None])
 
 
-def _links(handle: Any) -> Iterator[int]:  # noqa: ANN401 - an opaque pointer
+def _links(handle: Any) -> Iterator[int]:
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         state = _query(pynvml.nvmlDeviceGetNvLinkState, handle, link)
         if state is None:  # there is no such link, and none with a higher number
@@ -208,7 +208,7 @@ def _links(handle: Any) -> Iterator[int]:  # noqa: ANN401 - an opaque pointer
             yield link
 
 
-def _far_end(handle: Any, link: int, addresses: list[str]) -> str | None:  # noqa: ANN401 - an opaque pointer
+def _far_end(handle: Any, link: int, addresses: list[str]) -> str | None:
     """Return the GPU at the other end of a link, or one name for all switches, which connect all GPUs."""
     far = _query(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
     bus = None if far is None else bus_address(_text(far.busId))
@@ -218,7 +218,7 @@ def _far_end(handle: Any, link: int, addresses: list[str]) -> str | None:  # noq
     return "switch" if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else None
 
 
-def _in_mig_mode(handle: Any) -> bool:  # noqa: ANN401 - an opaque pointer
+def _in_mig_mode(handle: Any) -> bool:
     mode = _query(pynvml.nvmlDeviceGetMigMode, handle)
     return mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
@@ -274,7 +274,7 @@ class NvidiaHealth:
         except UNSUPPORTED:
             return Health()
 
-    def _memory(self, uuid: str, handle: Any) -> tuple[int, int] | None:  # noqa: ANN401 - an opaque pointer
+    def _memory(self, uuid: str, handle: Any) -> tuple[int, int] | None:
         """Return the used and the total bytes of a device; implausible values are clamped, and logged once.
 
         Raises:
@@ -332,7 +332,7 @@ class _Events:
         return True
 
 
-def _read_health(handle: Any, memory: tuple[int, int] | None) -> Health:  # noqa: ANN401 - an opaque pointer
+def _read_health(handle: Any, memory: tuple[int, int] | None) -> Health:
     """Return the health of a device; ``memory`` is its used and its total bytes.
 
     Raises:
@@ -365,7 +365,7 @@ COMPUTE_PROCESSES: Final = (
 )
 
 
-def _processes(handle: Any) -> tuple[ProcessOnDevice, ...] | None:  # noqa: ANN401 - an opaque pointer
+def _processes(handle: Any) -> tuple[ProcessOnDevice, ...] | None:
     """Return the processes of a device; None if the driver does not report those that compute."""
     compute, shared = (_query(call, handle) for call in COMPUTE_PROCESSES)
     if compute is None:
@@ -382,7 +382,7 @@ def _processes(handle: Any) -> tuple[ProcessOnDevice, ...] | None:  # noqa: ANN4
     )
 
 
-def _uncorrectable(handle: Any) -> int | None:  # noqa: ANN401 - an opaque pointer
+def _uncorrectable(handle: Any) -> int | None:
     kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
     return _query(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, since)
 
@@ -396,7 +396,7 @@ THROTTLE_REASONS: Final = {
 }
 
 
-def _throttled(handle: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - an opaque pointer
+def _throttled(handle: Any) -> tuple[str, ...] | None:
     """Return the reason why the clocks of a device are throttled; idle clocks are not throttled."""
     bits = _query(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
     if bits is None:  # the name in older drivers
@@ -404,7 +404,7 @@ def _throttled(handle: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - an opaq
     return None if bits is None else tuple(reason for bit, reason in THROTTLE_REASONS.items() if bits & bit)
 
 
-def _recovery(handle: Any) -> str | None:  # noqa: ANN401 - an opaque pointer
+def _recovery(handle: Any) -> str | None:
     """Return the recovery action that the driver requires; None if it does not report one."""
     try:
         [answer] = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])

@@ -40,7 +40,7 @@ class SubordinateIds:
 
     def _present(self) -> tuple[_Range, ...]:
         try:
-            found = os.stat(self._path)  # noqa: PTH116  for speed: each connection asks
+            found = os.stat(self._path)
         except OSError:
             return ()
         version = (found.st_mtime_ns, found.st_ino)

@@ -27,7 +27,7 @@ def find_links_out(directory: Path) -> tuple[tuple[str, str], ...]:
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(f"{inner}/")
                     elif entry.is_symlink():
-                        target = os.readlink(directory / inner)  # noqa: PTH115
+                        target = os.readlink(directory / inner)
                         if target.startswith("/") or _leads_out(below, target):
                             found.append((inner, target))
         except OSError:  # a file, or a directory that is not for this user

@@ -741,7 +741,7 @@ def _known_as(chosen: _Whole, look: _Look) -> str | None:
 def _numbers(place: Path) -> list[int]:
     """Return the names in a directory that are numbers, the lowest first."""
     try:
-        names = os.listdir(place)  # noqa: PTH208
+        names = os.listdir(place)
     except OSError:
         return []
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal())

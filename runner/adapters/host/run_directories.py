@@ -38,7 +38,7 @@ class HostRunDirectories:
     def ids(self) -> tuple[str, ...]:
         """Return the ids of the jobs that have a directory, the oldest first."""
         try:
-            names = [name for name in os.listdir(self.jobs) if name.isdecimal()]  # noqa: PTH208  names alone
+            names = [name for name in os.listdir(self.jobs) if name.isdecimal()]
         except FileNotFoundError:
             return ()
         return tuple(sorted(names, key=int))

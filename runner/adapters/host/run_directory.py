@@ -65,7 +65,7 @@ METRICS_TAIL_BYTES: Final = 64 * 1024
 def numbered(jobs: Path) -> list[str]:
     """Return the ids of the jobs that have a run directory, in order."""
     try:
-        return sorted((name for name in os.listdir(jobs) if _is_number(name)), key=int)  # noqa: PTH208
+        return sorted((name for name in os.listdir(jobs) if _is_number(name)), key=int)
     except FileNotFoundError:
         return []
 
@@ -89,7 +89,7 @@ def highest(parent: str | Path) -> int:
     ``3.exit.json`` tells of an attempt as ``3`` does; ``1.change.json`` is kept before there is one.
     """
     try:
-        names = (name.removesuffix(".exit.json") for name in os.listdir(parent))  # noqa: PTH208
+        names = (name.removesuffix(".exit.json") for name in os.listdir(parent))
         return max((int(name) for name in names if _is_number(name)), default=0)
     except (FileNotFoundError, NotADirectoryError):
         return 0
@@ -101,7 +101,7 @@ def _is_number(name: str) -> bool:
 
 def _uid(path: str) -> int | None:
     try:
-        return os.stat(path, follow_symlinks=False).st_uid  # noqa: PTH116
+        return os.stat(path, follow_symlinks=False).st_uid
     except OSError:
         return None
 
@@ -212,13 +212,13 @@ class HostRunDirectory:
 
     def _newest_lineage(self) -> int | None:
         """Return the highest number of a lineage that exists; None if there is none."""
-        names = os.listdir(self.root / "lineages")  # noqa: PTH208
+        names = os.listdir(self.root / "lineages")
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def _leaf(self, path: Path, files: Mapping[str, bytes]) -> bool:
         """Make a directory of the job with files, atomically; return whether it was not there."""
         place = str(path)  # str for speed: this runs twice for each attempt, with several files
-        if os.path.isdir(place):  # noqa: PTH112
+        if os.path.isdir(place):
             self._check_owner(place)
             return False
         parent, _, name = place.rpartition("/")
@@ -228,12 +228,12 @@ class HostRunDirectory:
             _write_new(f"{draft}/{file}", content, 0o600, self.owner.uid, self.owner.gid)
         if os.geteuid() == 0:
             os.chown(draft, self.owner.uid, self.owner.gid, follow_symlinks=False)
-        os.rename(draft, place)  # noqa: PTH104
+        os.rename(draft, place)
         return True
 
     def _check_owner(self, place: str) -> None:
         """Raise ``Refused`` if a leaf belongs to another user; no job gets it, whatever the store says."""
-        uid = os.stat(place, follow_symlinks=False).st_uid  # noqa: PTH116
+        uid = os.stat(place, follow_symlinks=False).st_uid
         if os.geteuid() == 0 and uid != self.owner.uid:
             raise Refused(f"{place}: belongs to uid {uid}, not to {self.owner.name}; move it away")
 
@@ -652,9 +652,9 @@ class HostRunDirectory:
         draft = f"{self.root}/attempts/.{attempt}.{name}.draft"
         try:
             with suppress(FileNotFoundError):
-                os.unlink(draft)  # noqa: PTH108  of a daemon that was killed over it
+                os.unlink(draft)
             _write_new(draft, text.encode(), 0o640, 0, self.owner.gid)
-            os.rename(draft, path)  # noqa: PTH104
+            os.rename(draft, path)
         except FileNotFoundError:
             return  # the directory of the job is lost; its next launch says so
         except OSError as error:
@@ -678,10 +678,10 @@ def _sync(*places: Path) -> None:
 def _make_empty(draft: str | Path) -> None:
     """Make a directory, and remove an earlier one, which a killed daemon may have left."""
     try:
-        os.mkdir(draft, 0o700)  # noqa: PTH102
+        os.mkdir(draft, 0o700)
     except FileExistsError:
         shutil.rmtree(draft, ignore_errors=True)
-        os.mkdir(draft, 0o700)  # noqa: PTH102
+        os.mkdir(draft, 0o700)
 
 
 def _write_new(path: str | Path, content: bytes, mode: int, uid: int, gid: int) -> None:

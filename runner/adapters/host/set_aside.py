@@ -39,7 +39,7 @@ class SetAside:
         """Yield what is set aside of the owner's, with its attempt, that of the newest attempt first."""
         try:
             with directory_at(self.parent, self.place) as place:
-                names = os.listdir(place)  # noqa: PTH208  of a descriptor
+                names = os.listdir(place)
                 numbers = sorted((int(name) for name in names if _is_number(name)), reverse=True)
                 for number in numbers[:MAX_ATTEMPTS]:
                     for match in self._of(place, number, pattern):

@@ -33,7 +33,7 @@ def names(directory: Path) -> tuple[str, ...]:
     """Return the names of the sockets in a directory of the job, the oldest first."""
     try:
         with _opened(directory) as opened:
-            found = [name for name in os.listdir(opened)[:MOST_LISTED] if _is_terminal(opened, name)]  # noqa: PTH208
+            found = [name for name in os.listdir(opened)[:MOST_LISTED] if _is_terminal(opened, name)]
             return tuple(sorted(found, key=lambda name: os.lstat(name, dir_fd=opened).st_ctime_ns))
     except OSError:
         return ()
@@ -45,7 +45,7 @@ def touched(directory: Path) -> float | None:
         with _opened(directory) as opened:
             found = [
                 os.lstat(name, dir_fd=opened).st_mtime
-                for name in os.listdir(opened)[:MOST_LISTED]  # noqa: PTH208
+                for name in os.listdir(opened)[:MOST_LISTED]
                 if _is_terminal(opened, name)
             ]
             return max(found, default=None)

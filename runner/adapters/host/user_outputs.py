@@ -140,7 +140,7 @@ def _size_of(parent: int, name: str) -> int:
     """Return what the files in a directory below an open one take on the disk."""
     size = 0
     with open_directory(name, parent) as directory:
-        for each in sorted(os.listdir(directory))[:MOST_FILES]:  # noqa: PTH208
+        for each in sorted(os.listdir(directory))[:MOST_FILES]:
             with suppress(OSError), open_regular(each, directory) as file:
                 size += os.fstat(file.fileno()).st_blocks * SECTOR_BYTES
     return size

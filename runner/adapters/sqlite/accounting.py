@@ -164,7 +164,7 @@ def _texts(text: str) -> tuple[str, ...]:
     """
     found = json.loads(text)
     if not isinstance(found, list):
-        raise ValueError("is no JSON array")  # noqa: TRY004  as for a text that is no JSON
+        raise ValueError("is no JSON array")
     return tuple(map(str, found))
 
 

@@ -265,7 +265,7 @@ def json_object(text: str) -> dict[str, Any]:
     """
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError("is no JSON object")  # noqa: TRY004  as for a text that is no JSON
+        raise ValueError("is no JSON object")
     return found
 
 

@@ -57,7 +57,7 @@ def check_requirements(value: object) -> str | tuple[str, ...]:
         return check_host_path(value)
     if not isinstance(value, list | tuple):
         fact = f"must be a file or a list such as [tqdm, transformers], not {shown(value)}"
-        raise ValueError(fact)  # noqa: TRY004  (what pydantic takes for a problem of the value)
+        raise ValueError(fact)
     if not value or len(value) > MAX_REQUIREMENTS:
         raise ValueError(f"must have from 1 to {MAX_REQUIREMENTS} entries, not {len(value)}")
     for number, each in enumerate(value):
@@ -80,7 +80,7 @@ def check_python(value: object) -> str:
 def check_system(value: object) -> tuple[str, ...]:
     """Return Debian packages."""
     if not isinstance(value, list | tuple):
-        raise ValueError(f"must be a list such as [libsndfile1], not {shown(value)}")  # noqa: TRY004  (likewise)
+        raise ValueError(f"must be a list such as [libsndfile1], not {shown(value)}")
     if not value or len(value) > MAX_SYSTEM:
         raise ValueError(f"must have from 1 to {MAX_SYSTEM} entries, not {len(value)}")
     for number, each in enumerate(value):

@@ -22,7 +22,7 @@ def check_trackers(value: object) -> contract.Tracking:
     if isinstance(value, contract.Tracking):
         return value
     if isinstance(value, str | dict) or not isinstance(value, list | tuple):
-        raise ValueError(f"must be a list, not {shown(value)}; {HELP}")  # noqa: TRY004  (of the user's value)
+        raise ValueError(f"must be a list, not {shown(value)}; {HELP}")
     tensorboard, mlflow = False, None
     for number, each in enumerate(value):
         name, uri = _named(each, number)

@@ -26,20 +26,20 @@ def attach(app: FastAPI, curves: CurveService) -> PeriodicThread:
 
 
 @router.get("/jobs/{reference}/curves")
-async def job_curves(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def job_curves(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the curves of a job: for each name its points: time, step, mean, least, largest, number."""
     return JSONResponse(await run_in_share(_of_job, request.app.state.curves, service, caller, reference))
 
 
 @router.get("/jobs/{reference}/account")
-async def job_account(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def job_account(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the account of a job: its time in parts, and what it used of what it asked for."""
     account = AccountService(service, request.app.state.curves)
     return JSONResponse(await run_in_share(account.describe, caller, reference))
 
 
 @router.get("/devices/history")
-async def device_history(request: Request) -> Any:  # noqa: ANN401
+async def device_history(request: Request) -> Any:
     """Answer with the use of the devices in the last day."""
     return JSONResponse(await run_in_share(_of_devices, request.app.state.curves))
 

@@ -32,7 +32,7 @@ class DiffBody(Body):
 
 
 @router.post("/jobs/{reference}/diff")
-async def diff(reference: str, body: DiffBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def diff(reference: str, body: DiffBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with what differs between a job and another job, a file, or its own file as it is now."""
     return JSONResponse(await run_check(_compare, service, caller, reference, body))
 

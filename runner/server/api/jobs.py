@@ -209,7 +209,7 @@ async def submit(
 
 
 @router.get("/submissions/{token}")
-async def get_submission(token: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def get_submission(token: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the jobs that the caller's submission of this token has made; none is no error."""
     rows = await run_control(service.submission.submitted, caller, token)
     return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
@@ -240,7 +240,7 @@ async def list_jobs(  # noqa: PLR0913  (one per query parameter)
     ended: bool | None = None,
     sweep: str | None = None,
     last: bool = False,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Answer with a page of jobs, the newest first; with ``sweep`` the jobs of one matrix.
 
     With ``ended`` there are only those that have ended, or only the others, unless a label is given.
@@ -290,7 +290,7 @@ def _page(  # noqa: PLR0913  (one per query parameter)
 
 
 @router.get("/jobs/{reference}")
-async def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with everything about one job."""
     return await run_control(_shown, service, caller, reference)
 
@@ -301,7 +301,7 @@ def _shown(service: JobService, caller: Caller, reference: str) -> Response:
 
 
 @router.get("/jobs/{reference}/why")
-def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+def get_reason(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the pending reason of a job, or with what it does and its expected end."""
     row = service.queries.find(reference, caller)
     return JSONResponse(reason(service.daemon, row, service.queries.missed_checkpoints(row), begins(row)))
@@ -315,7 +315,7 @@ async def wait(
     timeout: float = 30,  # noqa: ASYNC109
     *,
     started: bool = False,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Answer when the job has ended or is held, after ``timeout`` seconds, or when the daemon leaves.
 
     With ``started`` also when it runs.
@@ -335,14 +335,14 @@ async def wait(
 
 
 @router.post("/jobs/{reference}/cancel")
-async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Cancel one job; to cancel it twice is no error."""
     row, changed = await run_control(service.job_control.cancel, caller, reference)
     return JSONResponse({"job": _summary(service, row), "changed": changed})
 
 
 @router.post("/cancel")
-async def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Cancel jobs together, in one transaction: all of them or none."""
     return await run_control(_cancel_together, service, caller, body)
 
@@ -364,7 +364,7 @@ def _cancel_together(service: JobService, caller: Caller, body: CancelBody) -> R
 
 
 @router.post("/jobs/{reference}/signal")
-async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Send a signal to the program of a running job."""
     name, number = _parse_signal(body.signal)
     row = await run_control(service.job_control.signal, caller, reference, number, name)
@@ -384,7 +384,7 @@ def _parse_signal(text: str) -> tuple[str, int]:
 
 
 @router.post("/jobs/{reference}/restart")
-async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Start another attempt of a job, from a checkpoint or from scratch."""
     start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
     row = await run_in_share(service.job_control.restart, caller, reference, start, body.lineage)
@@ -393,14 +393,14 @@ async def restart(reference: str, body: RestartBody, service: ServiceDep, caller
 
 
 @router.post("/jobs/{reference}/hold")
-async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Hold a job: it gives its resources back and waits for ``release``."""
     row = await run_control(service.job_control.hold, caller, reference)
     return JSONResponse({"job": _summary(service, row)})
 
 
 @router.post("/jobs/{reference}/release")
-async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Release a held job into the queue."""
     row = await run_control(service.job_control.release, caller, reference)
     return JSONResponse({"job": _summary(service, row), "begins": begins(row)})
@@ -409,7 +409,7 @@ async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any
 @router.get("/jobs/{reference}/decisions")
 def list_decisions(
     reference: str, service: ServiceDep, caller: CallerDep, attempt: Number | None = None
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Answer with the decisions of the policy, the oldest first, and the rows that cannot be read."""
     row = service.queries.readable(caller, reference)
     found = [json.loads(each.body) for each in service.store.decisions(row.job.id, attempt)]
@@ -457,7 +457,7 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
     after: Number = 0,
     wait: float = 0,
     limit: int = 1000,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Answer with the events behind ``after``, waiting up to ``wait`` seconds for one."""
     row = None if job is None else await run_in_share(service.queries.find, job, caller)
     job_id = None if row is None else row.job.id
@@ -487,7 +487,7 @@ def _own_events(
 
 
 @router.post("/stop")
-async def stop(request: Request, caller: CallerDep) -> Any:  # noqa: ANN401
+async def stop(request: Request, caller: CallerDep) -> Any:
     """Stop the daemon; jobs go on."""
     if caller.uid not in {0, os.geteuid()}:
         others = f" and uid {os.geteuid()}" if os.geteuid() else ""

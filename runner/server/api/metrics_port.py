@@ -51,7 +51,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self._lock = Lock()
         super().__init__((host.strip("[]"), int(port)), _RequestHandler)
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  socketserver's own
+    def process_request(self, request: Any, client_address: Any) -> None:
         deadline = Timer(CONNECTION_S, _cut_off, (request,))
         deadline.daemon = True
         with self._lock:
@@ -61,14 +61,14 @@ class _Server(ThreadingMixIn, TCPServer):
         deadline.start()
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  the same
+    def shutdown_request(self, request: Any) -> None:
         with self._lock:
             deadline = self._open.pop(request, None)
         if deadline is not None:
             deadline.cancel()
         super().shutdown_request(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  socketserver's own
+    def handle_error(self, request: Any, client_address: Any) -> None:
         del request
         log.info("metrics.broken_off", client=str(client_address))
 

@@ -201,7 +201,7 @@ def peer_uid(client: tuple[str, int]) -> int:
     return int(client[0].partition(":")[0])
 
 
-def peer_of(client: Any) -> Peer:  # noqa: ANN401  (starlette's Address, or None in its own tests)
+def peer_of(client: Any) -> Peer:
     """Return the peer of a request's scope."""
     uid, _, gid = client.host.partition(":")
     return Peer(client.port, int(uid), int(gid))

@@ -36,7 +36,7 @@ def attach(app: FastAPI, retention: RetentionService) -> PeriodicThread:
 
 
 @router.post("/v1/prune")
-def prune(request: Request, body: PruneBody, caller: CallerDep) -> Any:  # noqa: ANN401
+def prune(request: Request, body: PruneBody, caller: CallerDep) -> Any:
     """Remove the run directories that the limits in the settings do not allow to stay, or a user's own."""
     retention: RetentionService = request.app.state.retention
     if body.mine or body.jobs:

@@ -72,7 +72,7 @@ class RollbackBody(Body):
 
 
 @router.post("/apply")
-async def apply(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def apply(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Apply a change as the policy of the job decides; with ``dry_run`` only evaluate it."""
     if body.dry_run:
         evaluation, number = await run_rollout(rollouts.evaluate, caller, body.request()), None
@@ -82,28 +82,28 @@ async def apply(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> An
 
 
 @router.post("/canaries")
-async def start_canary(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def start_canary(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Start a canary that measures a change."""
     trial = await run_rollout(rollouts.start_canary, caller, body.request())
     return JSONResponse({"job": trial.parent, **trial.json()}, status_code=201)
 
 
 @router.get("/jobs/{reference}/canaries/{canary_id}")
-async def get_canary(reference: str, canary_id: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def get_canary(reference: str, canary_id: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Answer with the progress and the result of a canary."""
     row = await run_in_share(rollouts.service.queries.readable, caller, reference)
     return JSONResponse({"job": row.job.id, **rollouts.canaries.get(canary_id, row.job.id).json()})
 
 
 @router.post("/jobs/{reference}/rollback")
-async def rollback(reference: str, body: RollbackBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def rollback(reference: str, body: RollbackBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Roll a job back to an earlier revision."""
     to, number, follows = await run_rollout(rollouts.rollback, caller, reference, body.revision)
     return JSONResponse({"to": to, "revision": number, "follows": follows})
 
 
 @router.post("/jobs/{reference}/limits")
-async def set_limits(reference: str, body: LimitsBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def set_limits(reference: str, body: LimitsBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Set other limits of a job; what runs goes on."""
     limits = SetLimits(rollouts.service)
     row, found, later = await run_rollout(limits.set, caller, reference, body.limits())
@@ -121,7 +121,7 @@ async def set_limits(reference: str, body: LimitsBody, rollouts: RolloutsDep, ca
 
 
 @router.get("/jobs/{reference}/revisions")
-async def list_revisions(reference: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:  # noqa: ANN401
+async def list_revisions(reference: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Answer with the revisions of a job, the first one first."""
     known = await run_in_share(rollouts.revisions, caller, reference)
     return JSONResponse({"revisions": [{**each, "at": moment(each["at"])} for each in known]})

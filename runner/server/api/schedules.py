@@ -17,14 +17,14 @@ router: Final = APIRouter(prefix="/v1", route_class=SharedThreadsRoute)
 
 
 @router.get("/schedules")
-def list_schedules(schedules: SchedulesDep, caller: CallerDep, *, all: bool = False) -> Any:  # noqa: A002, ANN401
+def list_schedules(schedules: SchedulesDep, caller: CallerDep, *, all: bool = False) -> Any:  # noqa: A002
     """Answer with the schedules of the caller."""
     rows = schedules.listed(caller, every=all)
     return JSONResponse({"schedules": [schedule_json(schedules, row) for row in rows]})
 
 
 @router.get("/schedules/{reference}")
-def get_schedule(reference: str, schedules: SchedulesDep, caller: CallerDep) -> Any:  # noqa: ANN401
+def get_schedule(reference: str, schedules: SchedulesDep, caller: CallerDep) -> Any:
     """Answer with everything about one schedule."""
     return JSONResponse(detail(schedules, schedules.find(caller, reference)))
 
@@ -35,7 +35,7 @@ def list_next_times(
     schedules: SchedulesDep,
     caller: CallerDep,
     n: Annotated[int, Field(ge=1, le=MAX_NEXT_TIMES)] = 5,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Answer with the next times of a schedule."""
     row = schedules.find(caller, reference)
     times = [at.isoformat(timespec="minutes") for at in schedules.next_times(row, n)]
@@ -45,7 +45,7 @@ def list_next_times(
 @router.post("/schedules/{reference}/{verb}")
 async def change_state(
     reference: str, verb: Literal["pause", "resume", "remove"], schedules: SchedulesDep, caller: CallerDep
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Pause, resume or remove a schedule."""
     row = await run_in_share(getattr(schedules, verb), caller, reference)
     return JSONResponse({"schedule": schedule_json(schedules, row)})

@@ -21,7 +21,7 @@ def attach(app: FastAPI, reload: SettingsReload) -> None:
 
 
 @router.post("/v1/settings/reload")
-def reload_settings(request: Request, service: ServiceDep, caller: CallerDep) -> Any:  # noqa: ANN401
+def reload_settings(request: Request, service: ServiceDep, caller: CallerDep) -> Any:
     """Read the settings file again, for an operator, and answer with what has changed."""
     del service
     check_operator(caller, "reload the settings")

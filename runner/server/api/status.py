@@ -31,7 +31,7 @@ MOST_JOBS: Final = 200
 
 
 @router.get("/v1/overview")
-async def get_overview(request: Request, service: ServiceDep, caller: CallerDep, wait: float = 0) -> Any:  # noqa: ANN401
+async def get_overview(request: Request, service: ServiceDep, caller: CallerDep, wait: float = 0) -> Any:
     """Answer with the whole machine, when something has changed or after ``wait`` seconds."""
     overviews: OverviewCache = request.app.state.overviews
     if wait > 0:
@@ -46,7 +46,7 @@ def get_usage(
     caller: CallerDep,
     by: GroupBy = GroupBy.USER,
     since_s: Annotated[float, Query(gt=0, le=LONGEST_SPAN_S)] = 7 * 86400.0,
-) -> Any:  # noqa: ANN401
+) -> Any:
     """Answer with the usage of the last ``since_s`` seconds by user, team or job.
 
     A period of more than two hours begins at a full hour.  Of jobs there are those that used the most;

@@ -21,14 +21,14 @@ def attach(app: FastAPI, sweeps: SweepService) -> PeriodicThread:
 
 
 @router.get("/sweeps/{reference}")
-async def get_sweep(request: Request, reference: str, caller: CallerDep) -> Any:  # noqa: ANN401
+async def get_sweep(request: Request, reference: str, caller: CallerDep) -> Any:
     """Answer with a sweep: its candidates, their values at each rung, and the best of them."""
     sweeps: SweepService = request.app.state.sweeps
     return JSONResponse(await run_in_share(sweeps.describe, caller, reference))
 
 
 @router.post("/sweeps/{reference}/stop")
-async def stop_sweep(request: Request, reference: str, caller: CallerDep) -> Any:  # noqa: ANN401
+async def stop_sweep(request: Request, reference: str, caller: CallerDep) -> Any:
     """Hold the candidates of a sweep that run or wait."""
     sweeps: SweepService = request.app.state.sweeps
     return JSONResponse(
@@ -37,7 +37,7 @@ async def stop_sweep(request: Request, reference: str, caller: CallerDep) -> Any
 
 
 @router.post("/sweeps/{reference}/resume")
-async def resume_sweep(request: Request, reference: str, caller: CallerDep) -> Any:  # noqa: ANN401
+async def resume_sweep(request: Request, reference: str, caller: CallerDep) -> Any:
     """Release the candidates of a sweep that were held by hand."""
     sweeps: SweepService = request.app.state.sweeps
     return JSONResponse(

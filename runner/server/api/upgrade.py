@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 
-def web_socket_protocol(**given: Any) -> asyncio.Protocol:  # noqa: ANN401  (uvicorn's arguments)
+def web_socket_protocol(**given: Any) -> asyncio.Protocol:
     """Return the protocol of one WebSocket, made as uvicorn asks for it."""
     from runner.server.api.websocket import PeerWebSocket  # noqa: PLC0415  see above
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - the conventional name
+from torch.nn import functional as F
 
 from jobs.contract.plans.imu_stream import ImuStream, Module
 from jobs.data.skeleton import FEET, JOINTS, SIX, from_six, joint_positions

@@ -48,9 +48,9 @@ class GitSilentError(Exception):
 
 def find_repository() -> str | None:
     """Return the directory that has the repository of the current one, None if there is none."""
-    place = os.getcwd()  # noqa: PTH109
-    while not os.path.lexists(os.path.join(place, ".git")):  # noqa: PTH118
-        parent = os.path.dirname(place)  # noqa: PTH120
+    place = os.getcwd()
+    while not os.path.lexists(os.path.join(place, ".git")):
+        parent = os.path.dirname(place)
         if parent == place:
             return None
         place = parent
@@ -59,13 +59,13 @@ def find_repository() -> str | None:
 
 def stamp(repository: str) -> list[Any] | None:
     """Return what changes whenever the answer of git does while no file does; None if that is unknown."""
-    if repository != os.getcwd():  # noqa: PTH109  files elsewhere belong to the answer, too
+    if repository != os.getcwd():
         return None
     directory = f"{repository}/.git"
     try:
         if not stat.S_ISDIR(os.lstat(directory).st_mode):
             return None
-        with open(f"{directory}/HEAD", "rb") as file:  # noqa: PTH123
+        with open(f"{directory}/HEAD", "rb") as file:
             head = os.fsdecode(file.read(4096)).strip()
     except OSError:
         return None
@@ -115,14 +115,14 @@ def find_git_files(place: str) -> tuple[str, str] | None:
 
     Those of a worktree and of a submodule are elsewhere, and their ``.git`` is a file.
     """
-    if os.path.isdir(f"{place}/.git"):  # noqa: PTH112
+    if os.path.isdir(f"{place}/.git"):
         return f"{place}/.git/info/exclude", f"{place}/.git/index"
     try:
         found = _run("-C", place, "rev-parse", "--git-path", "info/exclude", "--git-path", "index")
     except GitSilentError:
         return None
     exclude, _, index = found.removesuffix("\n").partition("\n")
-    return os.path.join(place, exclude), os.path.join(place, index)  # noqa: PTH118
+    return os.path.join(place, exclude), os.path.join(place, index)
 
 
 def find_user_excludes() -> str | None:

@@ -65,7 +65,7 @@ class Repository:
     def _find_above(self) -> list[tuple[str, str]]:
         if self._place is None or self._files is None:
             return []
-        inside = os.path.relpath(self._directory or os.getcwd(), self._place)  # noqa: PTH109
+        inside = os.path.relpath(self._directory or os.getcwd(), self._place)
         parts = [] if inside == "." else inside.split("/")
         places = [
             ("/".join((self._place, *parts[:count], IGNORE_FILES[0])), "/".join((*parts[count:], "")))

@@ -46,7 +46,7 @@ class LeftOutEntries:
         elif any(fnmatchcase(entry.name, pattern) for pattern in REMADE):
             return
         elif entry.is_symlink():
-            self.add(entry.name, "link", os.readlink(path))  # noqa: PTH115
+            self.add(entry.name, "link", os.readlink(path))
         elif entry.is_dir(follow_symlinks=False):
             self.add(entry.name, "directory")
         elif entry.is_file(follow_symlinks=False):

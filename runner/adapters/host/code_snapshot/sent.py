@@ -36,7 +36,7 @@ def record_of(tree: str) -> str:
 
 def find_sent() -> SentCode | None:
     """Return what is known of the current directory if it was sent; None if it was not."""
-    parts = os.getcwd().split("/")  # noqa: PTH109
+    parts = os.getcwd().split("/")
     for index in range(3, len(parts)):
         if tuple(parts[index - 2 : index]) == TREES and _TREE.fullmatch(parts[index]):
             return _read(record_of("/".join(parts[: index + 1])))
@@ -49,7 +49,7 @@ def _read(path: str) -> SentCode | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.stat(".").st_uid:  # noqa: PTH116
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.stat(".").st_uid:
                 return None
             said = json.loads(file.read(MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError):

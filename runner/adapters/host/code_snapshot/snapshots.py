@@ -418,10 +418,10 @@ def _make(
     store: CodeStore, entry: CodeEntry, place: str, give: tuple[int, int] | None, *, writable: bool
 ) -> None:
     if entry.kind == "directory":
-        os.mkdir(place, 0o700)  # noqa: PTH102
-        os.chmod(place, 0o755)  # noqa: PTH101, S103  whatever the umask says; what it lies in is private
+        os.mkdir(place, 0o700)
+        os.chmod(place, 0o755)  # noqa: S103  whatever the umask says; what it lies in is private
     elif entry.kind == "link":
-        os.symlink(entry.target, place)  # noqa: PTH211
+        os.symlink(entry.target, place)
     else:
         _copy(store.path(entry.digest), place, entry, mode=0o644 if writable else 0o444)
     if give is not None:
@@ -435,7 +435,7 @@ def _copy(source: Path, place: str, entry: CodeEntry, mode: int) -> None:
         Refused: the file in the store has another size.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(source, "rb", buffering=0) as there:  # noqa: PTH123  for speed
+    with open(source, "rb", buffering=0) as there:
         descriptor = os.open(place, flags, 0o600)
         try:
             done = _copy_content(there.fileno(), descriptor)

@@ -112,7 +112,7 @@ class CodeStore:
         finally:
             os.close(descriptor)
             with suppress(FileNotFoundError):
-                os.unlink(name)  # noqa: PTH108
+                os.unlink(name)
 
     # --- manifests
 

@@ -55,7 +55,7 @@ def apply_changes(frames: Iterator[tuple[bytes, bytes]], *, read_only: bool) -> 
     kept: list[str] = []
     pending: dict[str, Any] | None = None
     with suppress(FileNotFoundError):
-        os.unlink(DRAFT)  # noqa: PTH108  of a process that was killed
+        os.unlink(DRAFT)
     for kind, content in frames:
         if kind == CHANGE:
             kept += _finish(pending, read_only=read_only)
@@ -65,7 +65,7 @@ def apply_changes(frames: Iterator[tuple[bytes, bytes]], *, read_only: bool) -> 
             _append(content)
     kept += _finish(pending, read_only=read_only)
     with suppress(FileNotFoundError):
-        os.unlink(DRAFT)  # noqa: PTH108
+        os.unlink(DRAFT)
     return kept
 
 
@@ -123,7 +123,7 @@ def _is(path: str, there: os.stat_result, entry: CodeEntry) -> bool:
         case "directory":
             return stat.S_ISDIR(there.st_mode)
         case "link":
-            return stat.S_ISLNK(there.st_mode) and os.readlink(path) == entry.target  # noqa: PTH115
+            return stat.S_ISLNK(there.st_mode) and os.readlink(path) == entry.target
         case "file":
             is_file = stat.S_ISREG(there.st_mode) and there.st_size == entry.size
             return is_file and _digest(path) == entry.digest
@@ -144,24 +144,24 @@ def _digest(path: str) -> str:
 def _replace(path: str, there: os.stat_result | None, new: CodeEntry | None, *, read_only: bool) -> None:
     is_directory = there is not None and stat.S_ISDIR(there.st_mode)
     if is_directory and (new is None or new.kind != "directory"):
-        os.rmdir(path)  # noqa: PTH106
+        os.rmdir(path)
     elif there is not None and new is None:
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
     if new is None:
         return
     if new.kind == "file":
         _set_mode(DRAFT, new, read_only=read_only)
-        os.rename(DRAFT, path)  # noqa: PTH104
+        os.rename(DRAFT, path)
         return
     if there is not None and not is_directory:
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)
     if new.kind == "directory":
-        os.mkdir(path, 0o755)  # noqa: PTH102
+        os.mkdir(path, 0o755)
     else:
-        os.symlink(new.target, path)  # noqa: PTH211
+        os.symlink(new.target, path)
 
 
 def _set_mode(path: str, entry: CodeEntry, *, read_only: bool) -> None:
     if entry.kind == "file":
         mode = 0o444 if read_only else 0o644
-        os.chmod(path, mode | (0o111 if entry.executable else 0))  # noqa: PTH101
+        os.chmod(path, mode | (0o111 if entry.executable else 0))

@@ -326,7 +326,7 @@ def _scan_entries(walk: _Walk, path: str, rules: IgnoreRules, entries: list["os.
         elif is_directory:
             directories.append(entry.name)
         elif entry.is_symlink():
-            target = os.readlink(inner)  # noqa: PTH115
+            target = os.readlink(inner)
             relative = _relative(inner, target)
             if relative is None:
                 left.add(entry.name, "link", target)
@@ -360,7 +360,7 @@ def _relative(path: str, target: str) -> str | None:
     parent = PurePosixPath(path).parent
     relative = target
     if target.startswith("/"):
-        relative = os.path.relpath(target, os.path.join(os.getcwd(), parent))  # noqa: PTH109, PTH118
+        relative = os.path.relpath(target, os.path.join(os.getcwd(), parent))
     return None if os.path.normpath(parent / relative).split("/", 1)[0] == ".." else relative
 
 

@@ -58,6 +58,7 @@ COMMANDS: Final = {
     "data": "runner.cli.data:data",
     "profiles": "runner.cli.profiles:profiles",
     "bench": "runner.cli.bench.command:bench",
+    "tune": "runner.cli.tune.command:tune",
     "usage": "runner.cli.usage:usage",
     "simulate": "runner.cli.simulate:simulate",
     "prune": "runner.cli.prune:prune",
@@ -84,7 +85,7 @@ GROUPS: Final = {
     "Changes": ("diff", "set", "apply", "rollback", "revisions"),
     "Files": ("init", "validate", "lock", "schema", "schedule", "sweep", "policy", "profiles"),
     "Machine": ("gpus", "doctor", "usage", "images", "data"),
-    "Measurements": ("bench", "simulate"),
+    "Measurements": ("bench", "tune", "simulate"),
     "Daemon": ("serve", "stop", "settings", "prune", "backup", "restore", "version", "completion", "host"),
 }  # fmt: skip
 """The commands below the headings of ``runner --help``."""

@@ -72,6 +72,7 @@ _SAME: Final = {
     "runner data list": ("dataset", "datasets"),
     "runner simulate": ("sim",),
     "runner bench WORKLOAD": ("benchmark",),
+    "runner tune FILE": ("optimize", "optimise", "autotune"),
 }
 
 MEANINGS: Final = {word: command for command, words in _SAME.items() for word in words}

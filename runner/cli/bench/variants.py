@@ -142,7 +142,7 @@ def ablation_variants(
             skipped[switch] = "needs a GPU; held equal in both profiles"
         elif switch == "loader_workers" and min(value, fast_said[switch].value) >= _most_workers(base):
             skipped[switch] = f"at most {_most_workers(base)} for the cores of the job, in both profiles"
-        elif why := _unfit(switch, value, fast_said, base):
+        elif why := unfit(switch, value, fast_said, base):
             skipped[switch] = why
         else:
             found.append(ProfileVariant(f"{fast}, {switch}: {shown(value)}", {**sides[fast], switch: value}))
@@ -160,7 +160,7 @@ def _held(profile: Mapping[str, Any]) -> dict[str, ProfileSetting]:
     return {switch: ProfileSetting(value, rank=JOB_FILE) for switch, value in changes.items()}
 
 
-def _unfit(switch: str, value: object, fast: Mapping[str, ProfileSetting], base: BenchmarkJob) -> str | None:
+def unfit(switch: str, value: object, fast: Mapping[str, ProfileSetting], base: BenchmarkJob) -> str | None:
     """Return the reason why a switch cannot be changed by itself, or None if it can."""
     flipped = {**fast, switch: ProfileSetting(value, rank=JOB_FILE)}
     for clash in find_switch_conflicts(flipped, base.accelerator):

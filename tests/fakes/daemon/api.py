@@ -5,12 +5,14 @@
 Started as a program, it stands in for ``runner serve``.
 """
 
+import io
 import json
 import os
 import re
 import signal
 import socketserver
 import sys
+import tarfile
 import threading
 from base64 import b64decode
 from collections import defaultdict, deque
@@ -74,6 +76,7 @@ class FakeApi:
         self.unreadable: list[str] = []  # rows of the store
         self.secret: set[str] = set()  # jobs whose decisions are for others
         self.curves: dict[str, Json] = {}  # by job
+        self.files: dict[tuple[str, str], bytes] = {}  # by job and path
         self.whys: dict[str, Json] = {}
         self.changes: dict[str, list[Json]] = {}  # answers to come, by what is asked
         self.answers: dict[str, Json] = {}  # to every other question, by its first word
@@ -226,6 +229,8 @@ class _Exchange(BaseHTTPRequestHandler):
             case "GET", ["jobs", ref, "log"]:
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)
+            case "GET", ["jobs", ref, "files"]:
+                self._file(self.api.find(ref), query["path"])
             case "GET", ["jobs", ref, "curves"]:
                 self._curves(self.api.find(ref))
             case "GET", ["jobs", ref, "why"]:
@@ -288,6 +293,16 @@ class _Exchange(BaseHTTPRequestHandler):
             self.send_header(name, text)
         self.end_headers()
         self.wfile.write(body)
+
+    def _file(self, job: Json, path: str) -> None:
+        content = self.api.files.get((job["id"], path))
+        if content is None:
+            raise Problem(404, "not_found", 2, f"{path}: there is no such file")
+        member = tarfile.TarInfo(path.rpartition("/")[2])
+        member.size, archive = len(content), io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.addfile(member, io.BytesIO(content))
+        self._send(archive.getvalue(), 200, {"Content-Type": "application/x-tar"})
 
     def _curves(self, job: Json) -> None:
         self._json({"job": job["id"], "name": job["name"], "curves": self.api.curves.get(job["id"], {})})

@@ -1,0 +1,180 @@
+"""Short attempts of ``runner tune``: jobs that are cancelled when they have shown their rate."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from runner.base.errors import RunnerError
+from runner.cli.console import complain
+from runner.cli.placing import placed
+from runner.cli.tune.candidates import job_fields
+from runner.cli.tune.search import Attempt
+from runner.cli.wait import await_end
+from runner.client.http import query_string, quote_path
+from runner.services.rollout.throughput import MetricsLine, measure_throughput, parse_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runner.cli.bench.variants import BenchmarkJob
+    from runner.cli.tune.search import Settings
+    from runner.client.client import Client
+    from runner.client.types import JobDetail
+
+LOOK_S: Final = 0.5
+"""Between two looks at an attempt; a heartbeat is as old at most."""
+
+LEAST: Final = 5
+"""Stretches between two steps that a rate is made of at least."""
+
+SEEN: Final = 8
+"""Steps that an attempt is watched for at least: without the unsteady ones, so many stretches are left."""
+
+UNSTEADY: Final = 0.25
+"""The share of the first lines that is left out: caches fill, threads start."""
+
+MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report; a program writes it, so it is untrusted
+FIRST_LINES: Final = 200
+ONCE: Final = {"every": "1d", "every_steps": None, "milestone_every": None}
+"""When an attempt saves: it ends before."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Runs attempts one after another, each until it has trained for ``window_s`` seconds."""
+
+    client: Client
+    base: BenchmarkJob
+    window_s: float
+    until_s: float
+    """The end of all measuring, of ``monotonic``."""
+    longest_s: float = float("inf")
+    """How long one attempt may take."""
+    applied: frozenset[str] = frozenset()
+    """Switches that the last attempt has applied, by its report."""
+    _pause: Event = field(default_factory=Event)
+
+    def left_s(self) -> float:
+        """Return how much time there is still."""
+        return self.until_s - monotonic()
+
+    def measure(self, settings: Settings) -> Attempt:
+        """Run one attempt, and return its rate or the reason why it has none."""
+        complain(f"{', '.join(each.title for each in settings) or 'as it is'}")
+        began_s = monotonic()
+        text = json.dumps(attempt_fields(self.base, settings)).encode()
+        place = placed(self.base.path, text)
+        job_id = self.client.submit(place, text, f"tune-{self.base.name}"[:60])["job"]["id"]
+        try:
+            seen, job = self._watch(job_id, min(began_s + self.longest_s, self.until_s))
+        except KeyboardInterrupt:
+            self.client.act(job_id, "cancel", {})
+            raise
+        return self._examine(job, seen, monotonic() - began_s)
+
+    def _watch(self, job_id: str, until_s: float) -> tuple[list[MetricsLine], JobDetail]:
+        """Look at an attempt until it has shown enough, and end it; return the steps that it told."""
+        seen: list[MetricsLine] = []
+        trains_s: float | None = None
+        while True:
+            done, job = self.client.wait(job_id, LOOK_S)
+            told = job["progress"] or {}
+            if told.get("step") and (not seen or told["step"] > seen[-1].step):
+                trains_s = monotonic() if trains_s is None else trains_s
+                seen.append(MetricsLine(told["time"], told["step"], told.get("phase") != "eval"))
+            if done:
+                return seen, job
+            is_enough = trains_s is not None and monotonic() - trains_s >= self.window_s
+            if monotonic() >= until_s or (is_enough and len(seen) >= SEEN):
+                break
+        self.client.act(job_id, "cancel", {})
+        return seen, await_end(self.client, job_id, None)[1]
+
+    def _examine(self, job: JobDetail, seen: list[MetricsLine], took_s: float) -> Attempt:
+        """Return what an attempt that has ended has shown."""
+        raw = self._read(job, "metrics.jsonl")
+        self.applied = applied_switches(self._read(job, "effective.json"))
+        if job["outcome"] not in {"succeeded", "cancelled"}:
+            why = f"{job['outcome'] or job['state']}: {job['why']}; runner logs {job['id']}"
+            return Attempt(None, took_s, why)
+        rate = steps_per_s(parse_metrics(raw)) or steps_per_s(seen)
+        if rate is None:
+            return Attempt(None, took_s, f"has told fewer than {SEEN} steps in {took_s:.0f} s")
+        if self.base.kind == "program":  # the batch of a built-in workload is the same in all attempts
+            rate *= items_per_step(self._read(job, "status.json"))
+        return Attempt(rate, took_s, "", first_losses(raw))
+
+    def _read(self, job: JobDetail, name: str) -> bytes:
+        """Return a report of an attempt; empty if it has not written it."""
+        query = query_string({"path": f"/job/attempts/1/{name}"})
+        target = f"/v1/jobs/{quote_path(job['id'])}/files{query}"
+        with (
+            suppress(RunnerError, tarfile.TarError, OSError),
+            self.client.stream(target) as body,
+            tarfile.open(fileobj=body, mode="r|") as archive,  # type: ignore[call-overload]  # only read
+        ):
+            member = archive.next()
+            file = archive.extractfile(member) if member else None
+            return bytes(file.read(MAX_REPORT_BYTES)) if file else b""
+        return b""
+
+
+def attempt_fields(base: BenchmarkJob, settings: Settings) -> dict[str, Any]:
+    """Return the job file of one attempt: it is tried once, saves nothing on its way and waits for no job."""
+    fields = job_fields(base, settings)
+    queue = {
+        key: value for key, value in fields.get("queue", {}).items() if key not in {"after", "not_before"}
+    }
+    return {
+        **{key: value for key, value in fields.items() if key != "track"},
+        "queue": queue,
+        "retry": {**fields.get("retry", {}), "max_attempts": 1},
+        "checkpoint": {**fields.get("checkpoint", {}), **ONCE},
+    }
+
+
+def steps_per_s(lines: Sequence[MetricsLine]) -> float | None:
+    """Return the rate of the steady part of an attempt; None with too few lines."""
+    steady = lines[int(len(lines) * UNSTEADY) :]
+    found = measure_throughput(steady, least=LEAST)
+    return found.steps.mean if found else None
+
+
+def items_per_step(raw: bytes) -> float:
+    """Return the items of one step, by the last heartbeat; 1 if it tells none."""
+    status = _mapping(raw)
+    items, step = status.get("items"), status.get("step")
+    return items / step if isinstance(items, int) and isinstance(step, int) and items and step else 1.0
+
+
+def first_losses(raw: bytes) -> dict[int, float]:
+    """Return the first losses by step."""
+    lines = [_mapping(line) for line in raw.splitlines()[:FIRST_LINES]]
+    return {
+        line["step"]: float(line["loss"])
+        for line in lines
+        if isinstance(line.get("step"), int) and isinstance(line.get("loss"), int | float)
+    }
+
+
+def applied_switches(raw: bytes) -> frozenset[str]:
+    """Return the switches that a program has applied, by its report."""
+    switches = _mapping(raw).get("switches")
+    known = switches.items() if isinstance(switches, dict) else ()
+    return frozenset(
+        name for name, said in known if isinstance(said, dict) and said.get("applied") is not None
+    )
+
+
+def _mapping(raw: bytes) -> dict[str, Any]:
+    """Return a JSON object; empty if the text is none."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(raw)
+        return found if isinstance(found, dict) else {}
+    return {}

@@ -1,0 +1,205 @@
+"""``runner tune``: the command, its table and the job file that it writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from runner.base.errors import Unavailable, UsageError
+from runner.cli.console import complain, say, say_json
+from runner.cli.parameters import as_json, seconds
+from runner.client.autostart import remote_host
+from runner.client.client import find_or_start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from runner.cli.bench.variants import BenchmarkJob
+    from runner.cli.tune.attempts import Meter
+    from runner.cli.tune.search import Ratio, Row, Search
+
+WINDOW: Final = 1 / 100
+"""The share of the time for which one attempt trains."""
+
+WINDOW_S: Final = (2.0, 30.0)
+LONGER: Final = 4.0
+"""How many times as long as the first attempt another one may take: a compiled one starts later."""
+
+
+@click.command()
+@click.argument("what", metavar="FILE|WORKLOAD")
+@click.option(
+    "--for", "budget", callback=seconds, default="10m", show_default=True, metavar="DURATION",
+    help="End within this time.",
+)  # fmt: skip
+@click.option("--numerics", is_flag=True, help="Also try what computes with other numbers: bf16, TF32.")
+@click.option(
+    "--variable", "variables", multiple=True, metavar="NAME=V1,V2",
+    help="Also try these values of an environment variable.",
+)  # fmt: skip
+@click.option(
+    "--argument", "arguments", multiple=True, metavar="--OPTION=V1,V2",
+    help="Also try these values of an argument of the program.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The job file to write.  [NAME.tuned.yaml beside FILE]",
+)  # fmt: skip
+@as_json
+def tune(  # noqa: PLR0913  one per option
+    what: str,
+    *,
+    budget: float,
+    numerics: bool,
+    variables: tuple[str, ...],
+    arguments: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Find the settings with which a job is faster, and write them down with their measurements.
+
+    FILE is a job file, WORKLOAD a built-in workload with small settings. One setting after the other is
+    measured in short attempts, in turns with the job as it is; what is faster for certain is kept. The
+    program must report its steps. Nothing is written if nothing is kept; the FILE itself never changes.
+    """
+    from runner.cli.bench.machine import describe_machine, one_line
+    from runner.cli.bench.variants import read_base_job
+    from runner.cli.tune.attempts import Meter
+    from runner.cli.tune.candidates import asked, offered
+    from runner.cli.tune.search import Search
+
+    base, until_s = read_base_job(what, None), monotonic() + budget
+    wanted = asked(base, variables, arguments)
+    target = _target(base, output)
+    host = "on another machine" if remote_host(os.environ) else one_line(describe_machine())
+    window_s = min(max(budget * WINDOW, WINDOW_S[0]), WINDOW_S[1])
+    meter = Meter(find_or_start(complain), base, window_s, until_s)
+    search = Search(meter.measure, meter.left_s)
+    attempt_s = _first(meter, search, budget)
+    meter.longest_s = LONGER * attempt_s
+    found = offered(base, meter.applied, numerics=numerics)
+    search.run([*wanted, *found.candidates], attempt_s)
+    if as_json:
+        say_json(_results(search, found.left_out, host))
+    else:
+        for line in told(search, found.left_out):
+            say(line)
+    if search.kept:
+        _write(target, job_text(base, search, host))
+
+
+def _target(base: BenchmarkJob, output: Path | None) -> Path:
+    """Return where the job file goes; checked before anything is measured.
+
+    Raises:
+        UsageError: it would replace the file, or lie where the paths in it lead elsewhere.
+    """
+    here = Path(base.path).absolute()
+    target = output or here.with_name(f"{here.stem}.tuned.yaml")
+    if target.absolute().parent != here.parent or target.absolute() == here:
+        raise UsageError(
+            f"-o {target}: name another file in the directory of {here.name}, where its paths begin"
+        )
+    return target
+
+
+def _first(meter: Meter, search: Search, budget: float) -> float:
+    """Run an attempt that warms the caches up, or two, and return how long one takes.
+
+    Raises:
+        Unavailable: it has shown no rate.
+        UsageError: there is no time for a single setting.
+    """
+    first = meter.measure(())
+    if first.rate is not None and meter.left_s() < search.least_s(first.took_s):
+        first = meter.measure(())  # a warm one starts sooner
+    if first.rate is None:
+        raise Unavailable(f"{meter.base.name}: {first.why}; nothing was tried")
+    if meter.left_s() < (least_s := search.least_s(first.took_s)):
+        raise UsageError(
+            f"--for {budget:.0f}s: one attempt takes {first.took_s:.0f} s, and one setting needs "
+            f"{least_s:.0f} s more: --for {(budget + least_s) // 60 + 1:.0f}m"
+        )
+    return first.took_s
+
+
+def told(search: Search, left_out: Mapping[str, str]) -> Iterator[str]:
+    """Yield the table of what was tried, what was left out, and the result."""
+    from runner.cli.table import UNLIMITED, format_table, make_table
+
+    rows = [
+        (row.candidate.title, _ratio(row.ratio), "kept" if row.kept else "-", row.why) for row in search.rows
+    ]
+    yield from format_table(make_table(("SETTING", "TIMES AS FAST", "", "WHY"), rows), UNLIMITED)
+    for why in dict.fromkeys(left_out.values()):
+        yield f"left out: {', '.join(name for name, each in left_out.items() if each == why)}: {why}"
+    if search.kept:
+        yield f"all that was kept, measured again: {_ratio(search.final)} times as fast as before"
+    else:
+        yield "nothing is kept: the job is as fast as these settings make it"
+
+
+def job_text(base: BenchmarkJob, search: Search, host: str) -> str:
+    """Return the job file with what was kept, each setting with its measurement beside it."""
+    from runner.cli.run_file import yaml_text
+    from runner.cli.tune.candidates import job_fields
+
+    fields = job_fields(base, search.kept)
+    kept = [row for row in search.rows if row.kept]
+    notes = {row.candidate.name: f"{_ratio(row.ratio)} x, was {row.candidate.title}" for row in kept}
+    heading = [
+        f"runner tune {Path(base.path).name}: {_ratio(search.final)} times as fast as before, all together",
+        host,
+        *(
+            f"{each.title}: {_ratio(row.ratio)} x"
+            for row in kept
+            if (each := row.candidate).place == "command"
+        ),
+    ]
+    profile = yaml_text({"profile": fields.pop("profile")}).splitlines()
+    lines = [_noted(line, notes) for line in profile]
+    return yaml_text(fields, "\n".join(heading)) + "\n".join(lines) + "\n"
+
+
+def _noted(line: str, notes: Mapping[str, str]) -> str:
+    """Return a line of a profile with the measurement of its setting as a comment."""
+    note = notes.get(line.partition(":")[0].strip().strip('"'))
+    return line if note is None else f"{line}  # {note}"
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio.mean:.2f} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.pairs} pairs)"
+
+
+def _results(search: Search, left_out: Mapping[str, str], host: str) -> dict[str, Any]:
+    """Return all results for programs."""
+    return {
+        "machine": host,
+        "rows": [_result(row) for row in search.rows],
+        "left_out": dict(left_out),
+        "final": search.final._asdict() if search.final else None,
+        "kept": [each._asdict() for each in search.kept],
+    }
+
+
+def _result(row: Row) -> dict[str, Any]:
+    return {
+        **row.candidate._asdict(),
+        "kept": row.kept,
+        "why": row.why,
+        "ratio": row.ratio._asdict() if row.ratio else None,
+    }
+
+
+def _write(target: Path, text: str) -> None:
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}; choose another --output") from error
+    complain(f"wrote {target}; runner submit {target}, or runner apply {target} for a job that runs")

@@ -1,0 +1,196 @@
+"""The search of ``runner tune``: which settings are tried, and which of them are kept.
+
+The module does no I/O.  Each setting is looked at once between two attempts without it.  Those that seemed
+faster are compared in pairs of attempts, in turns (A B, B A), so that a machine that becomes slower or faster
+favours neither.  A setting is kept if the lower bound of its ratio is above 1.  In the end all that was kept
+is compared with the job as it was; if that is not faster for certain, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+PAIRS: Final = 4
+"""Pairs of attempts that a setting is decided by."""
+
+STUDENT: Final = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015}
+"""The 95 % quantile of Student's t by degrees of freedom."""
+
+TOLERANCE: Final = 0.01
+"""By how much the mean of the first losses may differ if the work is the same; rounding differs less."""
+
+COMPARED: Final = 20
+"""First steps whose losses are compared."""
+
+
+class Candidate(NamedTuple):
+    """One value of one setting; ``place`` is where it is said: profile, environment or command."""
+
+    place: str
+    name: str
+    value: Any
+    before: Any
+
+    @property
+    def title(self) -> str:
+        """The setting and its two values as text."""
+        return f"{self.name}: {_word(self.before)} -> {_word(self.value)}"
+
+
+Settings: TypeAlias = tuple[Candidate, ...]
+"""What an attempt has otherwise than the job file."""
+
+
+class Attempt(NamedTuple):
+    """One short attempt: steps or items per second, or the reason why there is no rate."""
+
+    rate: float | None
+    took_s: float
+    why: str = ""
+    losses: Mapping[int, float] = {}  # by step, the first ones
+
+
+class Ratio(NamedTuple):
+    """How many times as fast: the mean of some pairs, and its 90 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(slots=True)
+class Row:
+    """One candidate and what came of it."""
+
+    candidate: Candidate
+    kept: bool
+    why: str
+    ratio: Ratio | None = None
+
+
+@dataclass(slots=True)
+class Search:
+    """A search within a time; ``left_s`` says how much of it there is still."""
+
+    measure: Callable[[Settings], Attempt]
+    left_s: Callable[[], float]
+    rows: list[Row] = field(default_factory=list)
+    kept: Settings = ()
+    final: Ratio | None = None
+    _attempt_s: float = 0.0
+
+    def run(self, candidates: Iterable[Candidate], attempt_s: float) -> None:
+        """Try all candidates; an attempt of the job as it is takes about so many seconds."""
+        self._attempt_s = attempt_s
+        for first, candidate, took_s in sorted(self._screen(candidates), key=lambda each: -each[0]):
+            self._decide(candidate, first, took_s)
+        if self.kept:
+            self._confirm()
+
+    @staticmethod
+    def least_s(attempt_s: float) -> float:
+        """Return the time in which one candidate can be tried, decided and confirmed."""
+        return attempt_s * (3 + 4 * PAIRS)
+
+    def _screen(self, candidates: Iterable[Candidate]) -> list[tuple[float, Candidate, float]]:
+        """Look at each candidate once; return those that seemed faster, with ratio and time of an attempt."""
+        found: list[tuple[float, Candidate, float]] = []
+        plain: Attempt | None = None
+        for candidate in candidates:
+            if not self._has_time(3 * self._attempt_s + 2 * PAIRS * self._attempt_s):
+                self._leave(candidate, "not tried: the time was over")
+                continue
+            before = plain if plain and plain.rate else self.measure(())
+            tried = self.measure((candidate,))
+            plain = self.measure(())
+            self._attempt_s = plain.took_s
+            why = tried.why or before.why or plain.why or unequal(tried, before)
+            if why or not (tried.rate and before.rate and plain.rate):
+                self._leave(candidate, why)
+                continue
+            first = tried.rate / math.sqrt(before.rate * plain.rate)
+            if first > 1:
+                found.append((first, candidate, tried.took_s))
+            else:
+                self._leave(candidate, f"{first:.2f} x at first sight")
+        return found
+
+    def _decide(self, candidate: Candidate, first: float, took_s: float) -> None:
+        """Keep a candidate if it is faster for certain, beside what is kept already."""
+        if not self._has_time(PAIRS * (self._attempt_s + took_s)):
+            self._leave(candidate, f"{first:.2f} x at first sight; not decided: the time was over")
+            return
+        ratio, why = self._compare(self.kept, replaced(self.kept, candidate))
+        if ratio is None or ratio.low <= 1:
+            self._leave(candidate, why or "not faster for certain", ratio)
+            return
+        for row in self.rows:
+            if row.kept and row.candidate.name == candidate.name:
+                row.kept, row.why = False, f"{candidate.title} is faster still"
+        self.kept = replaced(self.kept, candidate)
+        self.rows.append(Row(candidate, kept=True, why="faster", ratio=ratio))
+
+    def _confirm(self) -> None:
+        """Compare what was kept with the job as it was, and keep nothing that does not hold."""
+        self.final, why = self._compare((), self.kept)
+        if self.final is not None and self.final.low > 1:
+            return
+        self.kept = ()
+        for row in self.rows:
+            if row.kept:
+                row.kept, row.why = False, why or "did not hold when it was measured again"
+
+    def _compare(self, old: Settings, new: Settings) -> tuple[Ratio | None, str]:
+        """Return how many times as fast the new settings are, or the reason why that is unknown."""
+        pairs = []
+        for number in range(PAIRS):
+            turns = (old, new) if number % 2 == 0 else (new, old)
+            found = {settings: self.measure(settings) for settings in turns}
+            for attempt in found.values():
+                if attempt.rate is None:
+                    return None, attempt.why
+            pairs.append((found[old].rate or 0.0, found[new].rate or 0.0))
+        return ratio_of(pairs), ""
+
+    def _has_time(self, needed_s: float) -> bool:
+        """Return True if there is time for something, and for the last comparison after it."""
+        return self.left_s() >= needed_s + 2 * PAIRS * self._attempt_s
+
+    def _leave(self, candidate: Candidate, why: str, ratio: Ratio | None = None) -> None:
+        self.rows.append(Row(candidate, kept=False, why=why, ratio=ratio))
+
+
+def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """Return how many times as fast the second of each pair is: the geometric mean, with its bounds."""
+    logs = [math.log(new / old) for old, new in pairs]
+    mean = statistics.fmean(logs)
+    margin = STUDENT[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(math.exp(mean), math.exp(mean - margin), math.exp(mean + margin), len(logs))
+
+
+def replaced(settings: Settings, candidate: Candidate) -> Settings:
+    """Return settings with one more, in place of another value of the same."""
+    return (*(each for each in settings if each[:2] != candidate[:2]), candidate)
+
+
+def unequal(ours: Attempt, theirs: Attempt) -> str:
+    """Return the evidence that two attempts did not do the same work; empty if there is none."""
+    steps = sorted(ours.losses.keys() & theirs.losses.keys())[:COMPARED]
+    if not steps:
+        return ""
+    mine, other = (statistics.fmean(each.losses[step] for step in steps) for each in (ours, theirs))
+    if math.isclose(mine, other, rel_tol=TOLERANCE):
+        return ""
+    return f"other work: the first losses are {mine:.4g}, not {other:.4g}"
+
+
+def _word(value: object) -> str:
+    """Return a value in the notation of YAML."""
+    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)

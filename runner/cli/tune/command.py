@@ -29,6 +29,9 @@ WINDOW_S: Final = (2.0, 30.0)
 LONGER: Final = 4.0
 """How many times as long as the first attempt another one may take: a compiled one starts later."""
 
+LONGEST_S: Final = 60.0
+"""How long an attempt may take in any case."""
+
 
 @click.command()
 @click.argument("what", metavar="FILE|WORKLOAD")
@@ -80,7 +83,7 @@ def tune(  # noqa: PLR0913  one per option
     meter = Meter(find_or_start(complain), base, window_s, until_s)
     search = Search(meter.measure, meter.left_s)
     attempt_s = _first(meter, search, budget)
-    meter.longest_s = LONGER * attempt_s
+    meter.longest_s = max(LONGER * attempt_s, LONGEST_S)
     found = offered(base, meter.applied, numerics=numerics)
     search.run([*wanted, *found.candidates], attempt_s)
     if as_json:

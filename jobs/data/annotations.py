@@ -8,6 +8,11 @@ action; its ``market_state`` holds candles (``ohlcv_1m``: rows, or one list for 
 lacks is cut out of the candles beside it, closed ones only; where there are none either, it is missing,
 which is no error as long as one frame is there.  Candles of an annotation that begin after it are left out.
 
+With labels of candles, ``training_labels`` (beside ``market_state`` or in it) holds ``labels_1m``, a label
+for each candle of ``ohlcv_1m``: 0 and 2 (no trade, and in a trade) mean hold, 1 (the entry) the annotation's
+action, 3 (the exit) the opposite one; or the name of an action.  Each makes a record of its own, of the
+candles that had closed with it.
+
 Times are ISO 8601; without a zone they are UTC.  An error names the file and the place in it.
 """
 # ruff: noqa: N803, N806, N815 - arrays carry their shape: N candles, F open-high-low-close-volume
@@ -16,7 +21,7 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -28,6 +33,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from jobs.contract.plans.base import Clean
+from jobs.data.cleaning import Cleaner
 from jobs.data.tables import OHLCV, SUFFIXES
 from jobs.training.failures import InvalidSpec
 
@@ -63,6 +70,8 @@ class Sizes:
     technical: int | None
     position: int | None
     pivots: int
+    labels: bool = False
+    """A record for each label of a candle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ class Candles:
     values_NF: NDArray[np.float64]
 
 
-def read_annotations(path: Path, sizes: Sizes) -> tuple[Annotation, ...]:
+def read_annotations(path: Path, sizes: Sizes, clean: Clean | None = None) -> tuple[Annotation, ...]:
     """Return the annotations of a directory, the oldest first.
 
     Raises:
@@ -95,10 +104,10 @@ def read_annotations(path: Path, sizes: Sizes) -> tuple[Annotation, ...]:
     files = sorted(path.rglob("annotation_*.json"))
     if not files:
         raise InvalidSpec(f"data: no annotation_*.json below {path}; put one file for each annotation there")
-    tables = _Tables(path / "candles")
-    return tuple(
-        sorted((_annotation(file, sizes, tables) for file in files), key=lambda one: (one.at, one.path))
-    )
+    tables, cleaner = _Tables(path / "candles"), Cleaner(clean)
+    found = [one for file in files for one in _annotation(file, sizes, tables, cleaner)]
+    cleaner.tell()
+    return tuple(sorted(found, key=lambda one: (one.at, one.path)))
 
 
 class _Tables:
@@ -193,15 +202,17 @@ def _utc(time: datetime) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _annotation(file: Path, sizes: Sizes, tables: _Tables) -> Annotation:
+def _annotation(file: Path, sizes: Sizes, tables: _Tables, cleaner: Cleaner) -> Iterator[Annotation]:
+    """Yield an annotation, and before it those that the labels of its candles make."""
     root = _Place(str(file), "", _loaded(file))
     symbol, at = root.need("symbol").text(), root.need("timestamp").time()
     action = root.need("action")
     if action.text().lower() not in ACTIONS:
         raise action.wrong(f"is {_shown(action.value)}; it must be one of HOLD, BUY and SELL")
     state = root.get("market_state") or _Place(str(file), "market_state", {})
-    found = {frame: _frame(state, frame, at, sizes, tables.of(symbol, frame)) for frame in sizes.frames}
-    there = {frame: rows for frame, (rows, _) in found.items() if rows}
+    whole = {frame: _rows(state, frame) for frame in sizes.frames}
+    found = {frame: _known(rows, frame, at, sizes, tables.of(symbol, frame)) for frame, rows in whole.items()}
+    there = {frame: rows for frame, rows in found.items() if rows}
     if not there:
         wanted = ", ".join(f"ohlcv_{frame}" for frame in sizes.frames)
         raise InvalidSpec(
@@ -215,13 +226,17 @@ def _annotation(file: Path, sizes: Sizes, tables: _Tables) -> Annotation:
     record = {
         "action": action.text().lower(),
         "frames": there,
-        "order_book": _order_book(state, sizes),
-        "technical": _vector(state, "technical", sizes.technical),
-        "position": _vector(state, "position", sizes.position),
+        "order_book": _order_book(state, sizes, cleaner),
+        "technical": _vector(state, "technical", sizes.technical, cleaner),
+        "position": _vector(state, "position", sizes.position, cleaner),
         **_outcome(outcome, entry),
         "pivots": _pivots(outcome, entry, (at, known), later, sizes.pivots),
     }
-    return Annotation(file, at, known, json.dumps(record), sum(later for _, later in found.values()))
+    unseen = sum(begin > at for rows in whole.values() for begin, _, _ in rows or ())
+    own = Annotation(file, at, known, json.dumps(record), 0 if sizes.labels else unseen)
+    if sizes.labels:
+        yield from _labelled(root, state, whole, sizes, own, lambda frame: tables.of(symbol, frame))
+    yield own
 
 
 def _loaded(file: Path) -> Any:  # noqa: ANN401 - whatever the file holds
@@ -242,23 +257,90 @@ def _loaded(file: Path) -> Any:  # noqa: ANN401 - whatever the file holds
 # --- Candles
 
 
-def _frame(
-    state: _Place, frame: str, at: float, sizes: Sizes, beside: Candles | None
-) -> tuple[list[list[float]], int]:
-    """Return the last candles of a frame up to the annotation, and how many later ones it holds.
-
-    Its own candles come before those beside it.  Later ones are what nobody knew then: a window of some
-    minutes around a signal has them.
-    """
+def _rows(state: _Place, frame: str) -> "list[_Row] | None":
+    """Return all candles of a frame in an annotation, None if it has none of them."""
     given = state.get(f"ohlcv_{frame}")
     if given is None:
-        return (_cut(beside, frame, at, sizes.candles) if beside else []), 0
+        return None
     rows = _columns(given) if isinstance(given.value, dict) else [_row(each) for each in given.items()]
     for (before, _, _), (begin, _, place) in pairwise(rows):
         if begin <= before:
             raise place.wrong("does not follow the candle before it; sort them by time, each once")
-    known = [values for begin, values, _ in rows if begin <= at]
-    return known[-sizes.candles :], len(rows) - len(known)
+    return rows
+
+
+def _known(
+    rows: "list[_Row] | None", frame: str, at: float, sizes: Sizes, beside: Candles | None
+) -> list[list[float]]:
+    """Return the last candles of a frame up to a time: the annotation's own, or closed ones beside it.
+
+    Later ones are what nobody knew then: a window of some minutes around a signal has them.
+    """
+    if rows is None:
+        return _cut(beside, frame, at, sizes.candles) if beside else []
+    return [values for begin, values, _ in rows if begin <= at][-sizes.candles :]
+
+
+def _labelled(  # noqa: PLR0913, PLR0917  (an annotation in its parts)
+    root: _Place,
+    state: _Place,
+    whole: "Mapping[str, list[_Row] | None]",
+    sizes: Sizes,
+    own: Annotation,
+    beside: Callable[[str], Candles | None],
+) -> Iterator[Annotation]:
+    """Yield a record for each labelled candle but that of the annotation itself, of closed candles alone.
+
+    What came after it is not known, nor are the other inputs: they are those of the annotation's time.
+    """
+    given = root.get("training_labels") or state.get("training_labels")
+    frame = next((each for each in sizes.frames if given and given.get(f"labels_{each}")), None)
+    if given is None or frame is None:
+        wanted = ", ".join(f"labels_{each}" for each in sizes.frames)
+        raise InvalidSpec(
+            f"data: {own.path}: training_labels has none of {wanted}; add it, or take labels out"
+        )
+    labels, rows = given.need(f"labels_{frame}").items(), whole[frame]
+    if rows is None or len(rows) != len(labels):
+        fact = f"has {len(labels)} labels for {len(rows or ())} candles of ohlcv_{frame}; give as many"
+        raise given.need(f"labels_{frame}").wrong(fact)
+    own_action = json.loads(own.record)["action"]
+    for label, (begin, _, _) in zip(labels, rows, strict=True):
+        action, closed = _action_of(label, own_action), begin + FRAME_SECONDS[frame]
+        if begin <= own.at < closed:
+            continue
+        until = {each: closed - FRAME_SECONDS[each] for each in sizes.frames}
+        frames = {
+            each: _known(whole[each], each, until[each] if whole[each] else closed, sizes, beside(each))
+            for each in sizes.frames
+        }
+        record = {
+            "action": action,
+            "frames": {each: one for each, one in frames.items() if one},
+            **dict.fromkeys(_UNKNOWN),
+            "pivots": [None] * sizes.pivots,
+        }
+        yield Annotation(own.path, closed, max(closed, own.known), json.dumps(record))
+
+
+_UNKNOWN: Final = ("order_book", "technical", "position", "price", "angle", "steepness", "direction")
+
+_OPPOSITE: Final[Mapping[str, str]] = {"buy": "sell", "sell": "buy", "hold": "hold"}
+
+
+def _action_of(label: _Place, own: str) -> str:
+    """Return the action that a label of a candle means."""
+    by_label: dict[object, str] = {
+        0: "hold",
+        1: own,
+        2: "hold",
+        3: _OPPOSITE[own],
+        **{action: action for action in ACTIONS},
+    }
+    given = label.value.lower() if isinstance(label.value, str) else label.value
+    if isinstance(given, bool) or not isinstance(given, int | str) or given not in by_label:
+        raise label.wrong(f"is {_shown(label.value)}; it must be 0, 1, 2 or 3, or one of HOLD, BUY and SELL")
+    return by_label[given]
 
 
 _Row = tuple[float, list[float], _Place]
@@ -373,7 +455,7 @@ def _need_columns(path: Path, names: Sequence[str]) -> None:
 # --- Other inputs
 
 
-def _vector(state: _Place, name: str, count: int | None) -> list[float] | None:
+def _vector(state: _Place, name: str, count: int | None, cleaner: Cleaner) -> list[float] | None:
     """Return so many numbers: a list, or an object whose members are taken in the order of their names."""
     given = None if count is None else state.get(name)
     if given is None:
@@ -384,10 +466,24 @@ def _vector(state: _Place, name: str, count: int | None) -> list[float] | None:
         places = given.items()
     if len(places) != count:
         raise given.wrong(f"has {len(places)} numbers; annotations.{name} says {count}; correct one")
-    return [each.number() for each in places]
+    return _numbers(places, cleaner)
 
 
-def _order_book(state: _Place, sizes: Sizes) -> list[list[float]] | None:
+def _numbers(places: Sequence[_Place], cleaner: Cleaner) -> list[float] | None:
+    """Return the numbers of a vector, None if one of them is missing."""
+    values = list[float]()
+    for place in places:
+        value = math.nan if place.value is None and cleaner.rule else place.value
+        if isinstance(value, float):
+            cleaned, missing = cleaner.clean(np.array([value]))
+            if missing.any():
+                return None
+            value = float(cleaned[0])
+        values.append(_Place(place.file, place.name, value).number())
+    return values
+
+
+def _order_book(state: _Place, sizes: Sizes, cleaner: Cleaner) -> list[list[float]] | None:
     """Return the last snapshots of the order book, as many as candles at most."""
     count = sizes.order_book
     given = None if count is None else state.get("order_book")
@@ -396,8 +492,10 @@ def _order_book(state: _Place, sizes: Sizes) -> list[list[float]] | None:
     rows = []
     for snapshot in given.items()[-sizes.candles :]:
         numbers = (
-            _levels(snapshot) if isinstance(snapshot.value, dict) else [n.number() for n in snapshot.items()]
+            _levels(snapshot) if isinstance(snapshot.value, dict) else _numbers(snapshot.items(), cleaner)
         )
+        if numbers is None:
+            continue
         if len(numbers) != count:
             raise snapshot.wrong(
                 f"has {len(numbers)} numbers; annotations.order_book says {count}; correct one"

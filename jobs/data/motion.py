@@ -19,6 +19,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor
 
+from jobs.contract.plans.base import Clean
+from jobs.data.cleaning import Cleaner, held
 from jobs.data.sequences import Recording
 from jobs.data.skeleton import JOINTS, from_axis_angles, from_quaternions
 from jobs.training.failures import InvalidSpec
@@ -29,7 +31,7 @@ OPTIONAL: Final = ("joint", "contact")
 FINE_TUNING: Final = "eval"
 """The folder of the sets for fine-tuning and for tests, beside the archives to train on."""
 
-TESTS: Final = ("*_test.pt", "totalcapture.pt")
+TESTS: Final = ("*_test.pt", "totalcapture.pt", "totalcapture[0-9][0-9].pt")
 """Names of files that are for tests only, whatever the case of their letters."""
 
 OPEN_FILES: Final = 32
@@ -71,7 +73,7 @@ class MotionSurvey:
     sha256: str
 
 
-def survey(place: Path, patterns: Sequence[str], sites: int) -> MotionSurvey:
+def survey(place: Path, patterns: Sequence[str], sites: int, clean: Clean | None = None) -> MotionSurvey:
     """Return the sequences of a file, or of all files in a directory that match a pattern.
 
     Files called ``*_test.pt`` and ``totalcapture.pt`` are for tests.  Other files in a folder ``eval`` are
@@ -81,10 +83,13 @@ def survey(place: Path, patterns: Sequence[str], sites: int) -> MotionSurvey:
         InvalidSpec: there is no sequence, or one is missing, unreadable, incomplete, or not a motion.
     """
     digest, train, test = hashlib.sha256(), list[Recording](), list[Recording]()
+    cleaner = Cleaner(clean)
+    if clean is not None:
+        digest.update(clean.model_dump_json().encode())
     for path in _files(place, patterns):
         contents, name = _open(path), path.relative_to(place if place.is_dir() else place.parent)
         for number in range(len(contents["acc"])):
-            motion = _motion(path, contents, number)
+            motion = _motion(path, contents, number, cleaner)
             recording = Recording(path, str(number), name.parts[0], len(motion.translation_N3))
             _require_sites(recording, motion, sites)
             (test if _is_test(path) else train).append(recording)
@@ -98,13 +103,15 @@ def survey(place: Path, patterns: Sequence[str], sites: int) -> MotionSurvey:
             f" *_test.pt, totalcapture.pt and the other files of {FINE_TUNING}/ do not count; is it the right"
             " directory?"
         )
+    cleaner.tell()
     return MotionSurvey(_grouped(train), tuple(test), digest.hexdigest())
 
 
 class MotionFiles:
     """Opened files, the most recently used ones; it is pickled without them."""
 
-    def __init__(self, count: int = OPEN_FILES) -> None:
+    def __init__(self, count: int = OPEN_FILES, clean: Clean | None = None) -> None:
+        self._clean = clean
         self._files: LruCache[Path, Contents] = LruCache(count)
 
     def read(self, recording: Recording, *, again: bool = False) -> Motion:
@@ -116,7 +123,7 @@ class MotionFiles:
         path, number = recording.path, int(recording.key or 0)
         contents = _open(path) if again else self._files.get(path, lambda: _open(path))
         found = len(contents["acc"])
-        motion = _motion(path, contents, number) if number < found else None
+        motion = _motion(path, contents, number, Cleaner(self._clean)) if number < found else None
         if motion is None or len(motion.translation_N3) != recording.samples:
             raise InvalidSpec(
                 f"data: {recording.name}: not the {recording.samples} frames that were there when the"
@@ -197,9 +204,9 @@ def _list(path: Path, key: str, value: object) -> Sequence[Any]:
     )
 
 
-def _motion(path: Path, contents: Contents, number: int) -> Motion:
+def _motion(path: Path, contents: Contents, number: int, cleaner: Cleaner) -> Motion:
     """Return a sequence after checking every value."""
-    tensors = {key: _tensor(path, key, number, entries[number]) for key, entries in contents.items()}
+    tensors = {key: _tensor(path, key, number, entries[number], cleaner) for key, entries in contents.items()}
     frames, first = len(tensors["acc"]), f"{path}['acc'][{number}]"
     for key, tensor in tensors.items():
         if len(tensor) != frames:
@@ -232,7 +239,7 @@ def _feet(contact: Tensor) -> Tensor:
     return contact if contact.shape[1] == 2 else contact.unflatten(1, (2, 2)).amax(dim=2)
 
 
-def _tensor(path: Path, key: str, number: int, value: object) -> Tensor:
+def _tensor(path: Path, key: str, number: int, value: object, cleaner: Cleaner) -> Tensor:
     """Return an entry as float32 of one of the shapes of its key, all its values finite."""
     where = f"data: {path}[{key!r}][{number}]"
     if not isinstance(value, Tensor):
@@ -244,10 +251,14 @@ def _tensor(path: Path, key: str, number: int, value: object) -> Tensor:
         wanted = " or ".join("(" + ", ".join(map(str, shape)) + ")" for shape in shapes)
         raise InvalidSpec(f"{where}: shape {tuple(value.shape)}; it must be {wanted}")
     tensor = value.detach().to(torch.float32)
+    if cleaner.rule is not None and not tensor.isfinite().all():
+        tensor = torch.from_numpy(held(*cleaner.clean(tensor.numpy())))
     if not tensor.isfinite().all():
         place = [int(each) for each in (~tensor.isfinite()).nonzero()[0]]
         found = float(tensor[tuple(place)])
-        raise InvalidSpec(f"{where}: frame {place[0]}, at {place[1:]}: {found}; repair it or cut it out")
+        raise InvalidSpec(
+            f"{where}: frame {place[0]}, at {place[1:]}: {found}; repair it, cut it out, or set clean"
+        )
     return tensor
 
 

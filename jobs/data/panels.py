@@ -3,7 +3,8 @@
 A panel has a column of dates, a column of codes, feature columns, one target column for each horizon, and
 a column of daily returns.  Rows come in any order, in one file or in several files of a directory, in any
 subdirectory.  A stock that has no row on a day is not *listed* on that day: before its listing, after its
-delisting, or in a gap.  A missing number (null or NaN) is no error; an infinite one is.
+delisting, or in a gap.  A missing number (null or NaN) is no error; an infinite one is, unless the job
+cleans it.
 
 ``open_panel`` looks at the dates and codes of all files, so that every row has one place.  ``read``
 then reads the numbers of all days; ``excerpt`` those of a few, and opens the files to do so.
@@ -22,11 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jobs.contract.plans.base import Clean
+from jobs.data.cleaning import Cleaner
 from jobs.training.failures import InvalidSpec
 
 SUFFIX: Final = ".parquet"
 
-_MISSING: Final = "write null where a value is missing"
+_MISSING: Final = "write null where a value is missing, or set clean: {inf: null}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class PanelFiles:
     columns: Columns
     dates: tuple[str, ...]
     codes: tuple[str, ...]
+    clean: Clean | None = None
 
     def read(self) -> Values:
         """Return the numbers of all days.
@@ -73,15 +77,16 @@ class PanelFiles:
         Raises:
             InvalidSpec: a number is infinite, or a feature or a target has no number at all.
         """
-        values = self._empty(len(self.dates))
+        values, cleaner = self._empty(len(self.dates)), Cleaner(self.clean)
         for path in self.files:
             row = 0
             for part in _row_groups(path, self._names()):
-                self._fill(values, part, 0, f"data: {path}", row)
+                self._fill(values, part, (0, f"data: {path}", row), cleaner)
                 row += len(part)
         for name, column in self._numbers(values):
             if not (~torch.isnan(column)).any():
                 raise InvalidSpec(f"data: {self.files[0]}: {name} has no number in any row; leave it out")
+        cleaner.tell()
         return values
 
     def excerpt(self, first: int, count: int) -> Values:
@@ -95,7 +100,7 @@ class PanelFiles:
         day = dataset.field(self.columns.date)
         wanted = (day >= _scalar(begin, kind)) & (day < _scalar(end, kind))
         part = found.to_table(columns=list(self._names()), filter=wanted)
-        self._fill(values, part, first, "data", 0)
+        self._fill(values, part, (first, "data", 0), Cleaner(self.clean))
         return values
 
     def _names(self) -> tuple[str, ...]:
@@ -117,14 +122,21 @@ class PanelFiles:
         yield from ((name, values.targets_DNJ[:, :, j]) for j, name in enumerate(one.targets))
         yield one.returns, values.returns_DN
 
-    def _fill(self, values: Values, part: Any, first: int, path: str, row: int) -> None:
-        """Write the rows of an Arrow table to their places; ``row`` rows of the file came before them."""
+    def _fill(self, values: Values, part: Any, place: tuple[int, str, int], cleaner: Cleaner) -> None:
+        """Write the rows of an Arrow table to their places.
+
+        ``place`` is the first day, the file, and how many of its rows came before.
+        """
+        first, path, row = place
         known = np.array(self.dates, dtype="datetime64[D]")
         day_M = np.searchsorted(known, _days(part.column(self.columns.date), path, self.columns.date, row))
         place_M = day_M - first, self._code_places(part.column(self.columns.code))
         values.listed_DN.numpy()[place_M] = True
         for name, column in self._numbers(values):
-            column.numpy()[place_M] = _floats(part.column(name), name, path, row)
+            is_feature = name in self.columns.features
+            column.numpy()[place_M] = _floats(
+                part.column(name), f"{path}:", row, name, cleaner, numbers=is_feature
+            )
 
     def _code_places(self, codes: Any) -> NDArray[np.int64]:
         import pyarrow as pa
@@ -368,16 +380,24 @@ def _code_numbers(codes: Any, path: Path, name: str, numbers: dict[str, int]) ->
     return found
 
 
-def _floats(column: Any, name: str, path: str, row: int) -> NDArray[np.float32]:
+def _floats(  # noqa: PLR0913  (a column, its place, and what is done to it)
+    column: Any,
+    path: str,
+    row: int,
+    name: str,
+    cleaner: Cleaner,
+    *,
+    numbers: bool,
+) -> NDArray[np.float32]:
     """Return a column as float32, NaN where a number is missing."""
     import pyarrow as pa
 
     values = column.cast(pa.float64()).to_numpy()
     with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
+        single, _ = cleaner.clean(values.astype(np.float32), numbers=numbers)
     wrong = np.isinf(single)
     if wrong.any():
         place = int(wrong.argmax())
         fact = f"{name} is {float(values[place]):g}, beyond what float32 holds"
-        raise InvalidSpec(f"{path}:{row + place + 1}: {fact}; {_MISSING}")
+        raise InvalidSpec(f"{path}{row + place + 1}: {fact}; {_MISSING}")
     return single

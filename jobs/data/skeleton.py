@@ -19,6 +19,9 @@ PARENTS: Final = (0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 12, 13, 14, 16, 1
 """The parent of each joint; the root, the pelvis, is its own."""
 
 JOINTS: Final = len(PARENTS)
+REDUCED: Final = (0, 1, 2, 3, 4, 5, 6, 9, 12, 13, 14, 15, 16, 17, 18, 19)
+"""The joints whose rotations TransPose and MobilePoser estimate; the others turn with their parents."""
+
 SIX: Final = 6
 FEET: Final = (10, 11)
 SIP_JOINTS: Final = (1, 2, 16, 17)
@@ -56,6 +59,20 @@ def global_rotations(local_NJ33: Tensor) -> Tensor:
     for joint in range(1, JOINTS):
         turned.append(turned[PARENTS[joint]] @ local_NJ33[..., joint, :, :])
     return torch.stack(turned, -3)
+
+
+def turned_with(joints: int) -> tuple[int, ...]:
+    """Return for each joint the place, among the estimated ones, of the joint that it turns with."""
+    estimated = estimated_joints(joints)
+    nearest = list[int]()
+    for joint in range(JOINTS):
+        nearest.append(joint if joint in estimated else nearest[PARENTS[joint]])
+    return tuple(estimated.index(joint) for joint in nearest)
+
+
+def estimated_joints(joints: int) -> tuple[int, ...]:
+    """Return the joints whose rotations are estimated, of 16 or of all."""
+    return REDUCED if joints == len(REDUCED) else tuple(range(JOINTS))
 
 
 def joint_positions(global_NJ33: Tensor, bones_J3: Tensor) -> Tensor:

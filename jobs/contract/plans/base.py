@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
@@ -64,6 +64,19 @@ class Export(ForeignNames):
     file: str = Field(
         "model.pt", pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$", description="Of a state_dict: its file."
     )
+
+
+Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Clean(Spec):
+    """Numbers of the data that are none, and what stands in their place."""
+
+    nan: Number | Literal["usual"] | None = Field(
+        "usual",
+        description="In place of NaN: a number; null: it counts as missing; usual: as without clean.",
+    )
+    inf: Number | Literal["usual"] | None = Field("usual", description="The same of infinite numbers.")
 
 
 class TrainingPlan(Spec):

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from jobs.contract.base import Spec
-from jobs.contract.plans.base import CheckpointFields, TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, Clean, TrainingPlan, left_out_by_default
 
 SYNTHETIC_STOCKS: Final = "synthetic-stocks"
 """Value for synthetic prices in place of a table; the plan gives the number of assets and days."""
@@ -100,7 +100,7 @@ class GraphForecast(TrainingPlan):
     checkpoint_fields: ClassVar = CheckpointFields(
         data=(
             "window", "scales", "horizons", "held_out", "neighbours", "lookback", "half_life", "shrinkage",
-            "threshold", "synthetic_assets", "synthetic_days", "panel",
+            "threshold", "synthetic_assets", "synthetic_days", "panel", "clean",
         ),
         trajectory=("return_weight",),
         shape=("hidden", "heads", "layers", "loss", "quantiles", "variable_selection", "frequencies"),
@@ -129,6 +129,11 @@ class GraphForecast(TrainingPlan):
         None,
         exclude_if=lambda value: value is None,  # so that the JSON is that of earlier versions; also below
         description="Columns of a long panel, one row for each stock and day; null: a price table.",
+    )
+    clean: Clean | None = left_out_by_default(
+        None,
+        description="Features of a panel that are NaN or infinite; what is missing counts as the mean. A"
+        " target or a return is never replaced: it is missing. Null: NaN is missing, infinity is an error.",
     )
     batch_size: int = Field(8, ge=1, le=10**6, description="Days in one step, the effective batch.")
     eval_batches: int = Field(
@@ -217,6 +222,8 @@ class GraphForecast(TrainingPlan):
         if self.panel is None:
             if self.data == SYNTHETIC_PANEL:
                 raise self.misfit(f"{SYNTHETIC_PANEL} needs panel; write `panel: {{}}`", "data")
+            if self.clean is not None:
+                raise self.misfit("is for a panel: a table of prices has one on each day", "clean")
             return self
         if self.data == SYNTHETIC_STOCKS:
             raise self.misfit(f"{SYNTHETIC_STOCKS} is no panel; write {SYNTHETIC_PANEL}", "data")

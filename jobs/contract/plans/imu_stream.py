@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from jobs.contract.plans.base import CheckpointFields, TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, Clean, TrainingPlan, left_out_by_default
 
 Column: TypeAlias = Annotated[int, Field(ge=0, le=4095)]
 Axes: TypeAlias = tuple[Column, Column, Column]
@@ -71,13 +71,13 @@ class ImuStream(TrainingPlan):
         data=(
             "index", "group", "held_out", "accelerometer", "gyroscope", "gravity", "rate_hz",
             "module", "files", "acceleration_scale", "velocity_scale", "synthetic_sequences",
-            "synthetic_frames",
+            "synthetic_frames", "clean",
         ),
         trajectory=(
             "window", "stride", "combos", "noise", "shards", "shuffle_block", "device_combos", "joint_noise",
             "jerk_weight", "position_weight",
         ),
-        shape=("hidden", "layers", "bidirectional", "sites"),
+        shape=("hidden", "layers", "bidirectional", "sites", "pose_joints"),
     )  # fmt: skip
     switches: ClassVar = frozenset(
         {"conversion", "shared_targets", "streaming", "stream_buffer", "stream_buffer_memory"}
@@ -166,6 +166,17 @@ class ImuStream(TrainingPlan):
         300, ge=4, le=10**6, exclude_if=_is(300), description="Frames of each of them."
     )
 
+    pose_joints: Literal[16, 24] = left_out_by_default(
+        24,
+        description="Joints whose rotations the poser says; of 16, ankles, feet, wrists and hands turn with"
+        " the joint before them.",
+    )
+    clean: Clean | None = left_out_by_default(
+        None,
+        description="Numbers of the body's files that are NaN or infinite; what is missing is as in the frame"
+        " before it. Null: they are an error.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _rate_of_bodies(cls, given: Any) -> Any:  # noqa: ANN401 - whatever a file holds
@@ -192,6 +203,13 @@ class ImuStream(TrainingPlan):
         if unknown:
             fact = f"site {unknown[0]} of a combo is none of the sites {list(self.sites)}"
             raise self.misfit(fact, "device_combos", "sites")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_body(self) -> "ImuStream":
+        for name in ("pose_joints", "clean"):
+            if self.module is None and getattr(self, name) != type(self).model_fields[name].default:
+                raise self.misfit("is about a body: set module as well", name)
         return self
 
     @model_validator(mode="after")

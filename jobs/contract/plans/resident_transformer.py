@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from jobs.contract.base import Spec
-from jobs.contract.plans.base import CheckpointFields, TrainingPlan
+from jobs.contract.plans.base import CheckpointFields, Clean, TrainingPlan, left_out_by_default
 
 SYNTHETIC_ANNOTATIONS: Final = "synthetic-annotations"
 """Value for synthetic annotations in place of files; the plan gives their number."""
@@ -44,6 +44,11 @@ class Annotations(Spec):
     )
     pivot_weight: float = Field(0.5, ge=0, description="Weight of the next pivots in the loss.")
     pivots: int = Field(5, ge=1, le=10, description="Levels of pivots, L1 and so on, that are forecast.")
+    labels: Literal["annotation", "candle"] = left_out_by_default(
+        "annotation",
+        description="One row for each annotation; or candle: one for each label in its training_labels, made"
+        " of what was known when that candle had closed.",
+    )
 
     @model_validator(mode="after")
     def _each_frame_once(self) -> "Annotations":
@@ -65,7 +70,7 @@ class ResidentTransformer(TrainingPlan):
 
     implementation: ClassVar = "jobs.workloads.resident_transformer.tasks:choose_task"
     checkpoint_fields: ClassVar = CheckpointFields(
-        data=("annotations", "synthetic_annotations"),
+        data=("annotations", "synthetic_annotations", "clean"),
         trajectory=("every", "horizon", "threshold", "price_weight"),
         shape=("days", "weeks", "months", "pool", "layers", "heads", "width"),
     )
@@ -99,6 +104,11 @@ class ResidentTransformer(TrainingPlan):
         le=10**5,
         exclude_if=lambda value: value == 20,
         description="Annotations of synthetic-annotations.",
+    )
+    clean: Clean | None = left_out_by_default(
+        None,
+        description="Indicators, position and order book of annotations that are NaN or infinite; one that is"
+        " missing takes its vector or snapshot along. Null: they are an error.",
     )
     batch_size: int = Field(32, ge=1, le=10**6, description="Annotations in one step, the effective batch.")
     days: int = Field(64, ge=1, le=10**5, description="Daily candles of one annotation; a multiple of pool.")
@@ -135,4 +145,10 @@ class ResidentTransformer(TrainingPlan):
         if self.annotations is None and self.data == SYNTHETIC_ANNOTATIONS:
             fact = f"{SYNTHETIC_ANNOTATIONS} needs annotations; write `annotations: {{}}`"
             raise self.misfit(fact, "data")
+        if self.annotations is None and self.clean is not None:
+            raise self.misfit("is for annotations: a table of prices has one on each day", "clean")
+        asked = self.annotations
+        if asked is not None and asked.labels == "candle" and self.data == SYNTHETIC_ANNOTATIONS:
+            fact = f"{SYNTHETIC_ANNOTATIONS} have no labels of candles"
+            raise PydanticCustomError("below", "{fact}", {"fact": fact, "path": ("annotations", "labels")})
         return self

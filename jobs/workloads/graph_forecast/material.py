@@ -189,7 +189,7 @@ def _panel(plan: GraphForecast, asked: Panel, seed: int) -> tuple[panels.PanelFi
     if plan.data == SYNTHETIC_PANEL:
         warn(f"SYNTHETIC DATA: {plan.synthetic_assets} made-up stocks, {plan.synthetic_days} made-up days")
         return synthetic_panel(plan, asked, seed)
-    panel = panels.open_panel(Path(plan.data), columns_of(plan, asked))
+    panel = replace(panels.open_panel(Path(plan.data), columns_of(plan, asked)), clean=plan.clean)
     if len(panel.codes) < 2:
         raise InvalidSpec(f"data: {panel.files[0]}: one stock, {panel.codes[0]}; a graph takes at least two")
     return panel, panel.read()

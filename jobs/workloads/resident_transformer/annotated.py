@@ -222,7 +222,7 @@ class AnnotatedTransformer:
 
 def _found(plan: ResidentTransformer, sizes: Sizes, seed: int) -> tuple[Annotation, ...]:
     if plan.data != SYNTHETIC_ANNOTATIONS:
-        found = read_annotations(Path(plan.data), sizes)
+        found = read_annotations(Path(plan.data), sizes, plan.clean)
         if later := sum(one.later for one in found):
             held = sum(one.later > 0 for one in found)
             warn(f"{later} candles of {held} annotations begin after their annotation and are left out")

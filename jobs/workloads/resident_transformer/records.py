@@ -49,6 +49,7 @@ def sizes_of(asked: Annotations) -> Sizes:
         asked.technical,
         asked.position,
         asked.pivots,
+        asked.labels == "candle",
     )
 
 

@@ -60,7 +60,7 @@ _TQDM_TIME: Final = re.compile(rb"((?:[0-9]{1,6}:){1,3}[0-9]{2})<((?:[0-9]{1,6}:
 """The time that a bar has taken, and what is left."""
 
 _TRAINER: Final = re.compile(rb"\{'(?:loss|train_loss|eval_loss)': [^{}]{1,2000}\}")
-_KERAS_EPOCH: Final = re.compile(rb"Epoch ([0-9]{1,6})/([0-9]{1,6})\s*")
+_KERAS_EPOCH: Final = re.compile(rb"Epoch ([0-9]{1,6})/([0-9]{1,6})(?:\s*| \([^()]{1,200}\)\s*)")
 _KERAS: Final = re.compile(
     rb" {0,12}([0-9]{1,12})/([0-9]{1,12}) (?:\[[=>.]{1,100}\] |(?:\xe2\x94\x81){1,100} )?(?:- )?"
     rb"(?:ETA: )?(?:[0-9]{1,6}(?:s|ms|us|:)|\?)"
@@ -85,6 +85,10 @@ _LINES: Final = (
         rb"\| epoch {1,6}(?P<epoch>[0-9]{1,6}) \| {1,12}(?P<done>[0-9]{1,12})/ {0,12}(?P<length>[0-9]{1,12}) "
         rb"batches \| lr {1,8}[0-9.]{1,16} \| ms/batch {1,8}(?P<ms>[0-9.]{1,16}) \| "
         rb"loss {1,8}(?P<loss>[0-9.eE+-]{1,32})"
+    ),
+    # loops that name the epoch on a line of its own, and in it the batches
+    re.compile(
+        rb"Batch (?P<done>[0-9]{1,12})/(?P<length>[0-9]{1,12}), Loss: (?P<loss>[0-9.eE+-]{1,32})(?:,|$)"
     ),
 )
 """Lines of scripts that many copy.  Their epochs count from one."""
@@ -174,7 +178,7 @@ class LogProgressReader:
             return {name: float(value) for name, value in values.items() if value is not None}
         if b"': " in line:
             return dict(_of_trainer(line))
-        return self._of_keras(line) or dict(_of_known_script(line))
+        return self._of_keras(line) or dict(_of_known_script(line, self._keras_epoch))
 
     def _of_keras(self, line: bytes) -> dict[str, float]:
         """Return the numbers in a line of Keras; those of an evaluation after the training do not count."""
@@ -282,8 +286,8 @@ def _rate(match: re.Match[bytes]) -> float | None:
     return value * _SCALES[match[2]] if is_scaled else value
 
 
-def _of_known_script(line: bytes) -> Iterator[tuple[str, float]]:
-    """Yield the numbers in a line of a script that many copy."""
+def _of_known_script(line: bytes, running: tuple[int, int] | None) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in a line of a script that many copy; ``running`` is the epoch of a line before."""
     match = next(filter(None, (pattern.match(line) for pattern in _LINES)), None)
     if match is None:
         return
@@ -291,7 +295,10 @@ def _of_known_script(line: bytes) -> Iterator[tuple[str, float]]:
     if (milliseconds := found.pop("ms", 0.0)) > 0:
         yield "items_per_s", 1000 / milliseconds
     if "done" in found:
-        yield "step", (found["epoch"] - 1) * found.pop("length") + found.pop("done")
+        length, (epoch, epochs) = found.pop("length"), running or (1, 1)
+        yield "step", (found.get("epoch", epoch) - 1) * length + found.pop("done")
+        if "epoch" not in found:
+            yield "total", epochs * length
     yield from found.items()
 
 

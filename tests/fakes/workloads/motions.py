@@ -133,7 +133,7 @@ BROKEN: Final[dict[str, tuple[Callable[[Contents], Any], str]]] = {
     ),
     "a hole": (
         _entry("acc", 1, _with(float("nan"), 17, 3, 2)),
-        "['acc'][1]: frame 17, at [3, 2]: nan; repair it or cut it out",
+        "['acc'][1]: frame 17, at [3, 2]: nan; repair it, cut it out, or set clean",
     ),
     "a mirrored joint": (
         _entry("pose", 2, lambda tensor: torch.cat([tensor[:5], -tensor[5:]])),

@@ -81,6 +81,7 @@ _PANEL: Final[Mapping[str, Any]] = {
 VARIANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "imu_stream joints": {**_BODY, "module": "joints"},
     "imu_stream poser": {**_BODY, "module": "poser", "bidirectional": True},
+    "imu_stream poser 16": {**_BODY, "module": "poser", "pose_joints": 16},
     "imu_stream foot_contact": {**_BODY, "module": "foot_contact"},
     "imu_stream velocity": {**_BODY, "module": "velocity"},
     "graph_forecast panel": {**_PANEL, "loss": "quantile"},

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from jobs.contract.plans.imu_stream import ImuStream, Module
-from jobs.data.skeleton import FEET, JOINTS, SIX, from_six, joint_positions
+from jobs.data.skeleton import (
+    FEET,
+    JOINTS,
+    SIX,
+    estimated_joints,
+    from_six,
+    joint_positions,
+    turned_with,
+)
 from jobs.training.batches import Batch
 from jobs.workloads.imu_stream.body.frames import AXES, CONTACTS, POSE, POSITIONS, VELOCITIES, inputs_of
 
@@ -52,9 +60,10 @@ class BodyNetworks(nn.Module):
         sensors, wide, ahead = inputs_of(plan), plan.hidden, plan.bidirectional
         both, narrow = sensors + JOINTS * AXES, max(1, plan.hidden // CONTACT_SHARE)
         self.joints = Recurrent(sensors, JOINTS * AXES, wide, plan, ahead=ahead)
-        self.poser = Recurrent(both, JOINTS * SIX, wide, plan, ahead=ahead)
+        self.poser = Recurrent(both, plan.pose_joints * SIX, wide, plan, ahead=ahead)
         self.foot_contact = Recurrent(both, len(FEET), narrow, plan, ahead=ahead)
         self.velocity = Recurrent(both, JOINTS * AXES, wide, plan, ahead=False)
+        self.estimated, self._turned_with = estimated_joints(plan.pose_joints), turned_with(plan.pose_joints)
         self.bones_J3: Tensor
         self.register_buffer("bones_J3", bones_J3, persistent=False)
         for name in MODULES:
@@ -66,7 +75,9 @@ class BodyNetworks(nn.Module):
 
     def posed(self, six_BTD: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rotations and the positions of all joints that the poser's output means."""
-        turned_BTJ33 = from_six(six_BTD.float().unflatten(-1, (JOINTS, SIX)))
+        turned_BTJ33 = from_six(six_BTD.float().unflatten(-1, (-1, SIX)))
+        if len(self.estimated) < JOINTS:
+            turned_BTJ33 = turned_BTJ33[..., list(self._turned_with), :, :]
         return turned_BTJ33, joint_positions(turned_BTJ33, self.bones_J3)
 
 
@@ -82,7 +93,10 @@ def losses(networks: BodyNetworks, batch: Batch, plan: ImuStream, joints_BTD: Te
         case "poser":
             _, placed_BTJ3 = networks.posed(said_BTD)
             positions = _squares(placed_BTJ3.flatten(2) - body_BTD[..., POSITIONS])
-            pose = _squares(said_BTD - body_BTD[..., POSE])
+            pose_BTD = body_BTD[..., POSE]
+            if len(networks.estimated) < JOINTS:
+                pose_BTD = pose_BTD.unflatten(2, (JOINTS, SIX))[:, :, list(networks.estimated)].flatten(2)
+            pose = _squares(said_BTD - pose_BTD)
             return pose + plan.position_weight * positions + plan.jerk_weight * jerk(said_BTD)
         case "foot_contact":
             return contact_losses(said_BTD, body_BTD[..., CONTACTS])

@@ -266,4 +266,4 @@ class ResidentBodies:
 
 def reader_of(plan: ImuStream, *, synthetic: bool) -> Reader:
     """Return the reader of made-up or recorded motions."""
-    return SyntheticMotions(plan.rate_hz) if synthetic else MotionFiles()
+    return SyntheticMotions(plan.rate_hz) if synthetic else MotionFiles(clean=plan.clean)

@@ -199,7 +199,7 @@ def _recordings(plan: ImuStream) -> tuple[Sides, str]:
         count, frames = plan.synthetic_sequences, plan.synthetic_frames
         warn(f"SYNTHETIC DATA: {count:,} made-up sequences of {frames:,} frames")
         return split(synthetic_recordings(plan), plan), signature([SYNTHETIC_IMU, count, frames])
-    found = survey(Path(plan.data), plan.files, max(plan.sites) + 1)
+    found = survey(Path(plan.data), plan.files, max(plan.sites) + 1, plan.clean)
     if not found.test:
         return split(found.train, plan), found.sha256
     train, test = long_enough(found.train, plan), long_enough(found.test, plan)

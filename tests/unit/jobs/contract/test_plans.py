@@ -1,14 +1,17 @@
 """A registered workload is complete: whatever is derived from the registry finds what it needs."""
 
 import ast
+import math
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
 from jobs.contract import PLANS, SWITCHES, WORKLOADS, TrainingPlan, kind_of
+from jobs.contract.plans import GraphForecast, ImuStream, ResidentTransformer
 from tests.fakes.workloads import small_sets
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -75,6 +78,37 @@ def test_a_length_is_given_in_steps_or_in_epochs(plan: type[TrainingPlan]) -> No
     counted = in_epochs.with_steps(3)
     assert (counted.known_steps, counted.epochs) == (8, None)
     assert counted.with_steps(99) is counted
+
+
+@pytest.mark.parametrize(
+    ("plan", "fields", "fact"),
+    [
+        (GraphForecast, {"data": "sp500-stocks", "clean": {"inf": None}}, "is for a panel"),
+        (ImuStream, {"data": "watch", "clean": {"nan": 0}}, "is about a body: set module as well"),
+        (ImuStream, {"data": "watch", "pose_joints": 16}, "is about a body: set module as well"),
+        (ResidentTransformer, {"data": "index-ohlcv", "clean": {"nan": 0}}, "is for annotations"),
+        (
+            ResidentTransformer,
+            {"data": "synthetic-annotations", "annotations": {"labels": "candle", "candles": 8}},
+            "synthetic-annotations have no labels of candles",
+        ),
+        (GraphForecast, {"data": "a", "panel": {}, "clean": {"nan": math.inf}}, "finite number"),
+    ],
+)
+def test_a_field_without_an_effect_is_refused(
+    plan: type[TrainingPlan], fields: dict[str, Any], fact: str
+) -> None:
+    with pytest.raises(ValidationError, match=fact):
+        plan.model_validate(fields)
+
+
+def test_a_rule_for_what_is_no_number_is_part_of_the_plan_and_left_out_without_one() -> None:
+    panel = {"data": "a", "panel": {}}
+    for rule in ({"nan": 0.0, "inf": None}, {"nan": "usual", "inf": 3.0}):
+        plan = GraphForecast.model_validate({**panel, "clean": rule})
+        assert plan.model_dump(mode="json")["clean"] == rule
+        assert GraphForecast.model_validate_json(plan.model_dump_json()) == plan
+    assert "clean" not in GraphForecast.model_validate(panel).model_dump(mode="json")
 
 
 @each_workload

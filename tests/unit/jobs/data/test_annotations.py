@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from jobs.contract.plans.base import Clean
 from jobs.data.annotations import Annotation, Sizes, read_annotations, read_candles
 from jobs.training.failures import InvalidSpec
 from tests.fakes.workloads.annotations import (
@@ -92,6 +93,76 @@ def test_candles_of_the_time_after_a_signal_are_left_out_and_counted(tmp_path: P
     assert read(tmp_path, window) == known
     [found] = read_annotations(tmp_path, SIZES)
     assert found.later == 5
+
+
+def labelled(directory: Path, labels: list[Any], **more: Any) -> list[dict[str, Any]]:
+    """Return the records of an annotation of five minutes around its signal, with a label for each."""
+    content = annotation(2)
+    minutes = content["market_state"]["ohlcv_1h"][0][1:]
+    times = [f"2025-01-06T06:0{minute}:00Z" for minute in range(5)]
+    content |= {"timestamp": "2025-01-06T06:02:30Z", "training_labels": {"labels_1m": labels, **more}}
+    content["market_state"]["ohlcv_1m"] = [[time, *minutes[:4], float(n)] for n, time in enumerate(times)]
+    write(directory, 2, content)
+    found = read_annotations(directory, replace(SIZES, labels=True))
+    assert sum(one.later for one in found) == 0
+    assert [one.at for one in found] == sorted(one.at for one in found)
+    return [json.loads(one.record) for one in found]
+
+
+def test_each_label_of_a_candle_is_a_record_of_the_candles_that_had_closed_by_then(tmp_path: Path) -> None:
+    found = labelled(tmp_path, [0, "HOLD", 1, 2, 3])
+    assert [one["action"] for one in found] == ["hold", "hold", "buy", "hold", "sell"]
+    assert [[row[4] for row in one["frames"]["1m"]] for one in found] == [
+        [0.0], [0.0, 1.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0, 4.0],
+    ]  # fmt: skip
+    signal, *others = found[2], *found[:2], *found[3:]
+    assert signal["price"] is not None
+    assert signal["technical"] is not None
+    assert [[one["price"], one["technical"], one["order_book"]] for one in others] == [[None] * 3] * 4
+    assert len(others[0]["frames"]["1h"]) == len(signal["frames"]["1h"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "fact"),
+    [
+        ([0, 0, 1, 2], "training_labels.labels_1m has 4 labels for 5 candles of ohlcv_1m; give as many"),
+        ([0, 0, 1, 2, 7], "training_labels.labels_1m[4] is 7; it must be 0, 1, 2 or 3, or one of HOLD"),
+        ([0, 0, 1, True, 3], "training_labels.labels_1m[3] is true; it must be 0, 1, 2 or 3, or one of HOLD"),
+    ],
+)
+def test_labels_that_do_not_fit_their_candles_are_refused(
+    tmp_path: Path, labels: list[Any], fact: str
+) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        labelled(tmp_path, labels)
+    assert fact in str(caught.value)
+
+
+def test_an_annotation_without_the_labels_that_were_asked_for_is_refused(tmp_path: Path) -> None:
+    assert "training_labels has none of labels_1s, labels_1m" in complaint(tmp_path, labels=True)
+
+
+NOT_NUMBERS = {
+    "technical": {"rsi": math.nan, "macd": 1.0, "is_open": None},
+    "position": [math.inf, 0.5],
+}
+
+
+def test_indicators_that_are_no_numbers_are_cleaned_as_asked_counted_and_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    content = annotation(2)
+    content["market_state"] |= {**NOT_NUMBERS, "order_book": [[math.inf] * 6, [1.0] * 6]}
+    write(tmp_path, 2, content)
+    [found] = read_annotations(tmp_path, SIZES, Clean(nan=0, inf=None))
+    record = json.loads(found.record)
+    assert record["technical"] == [0.0, 1.0, 0.0]
+    assert (record["position"], record["order_book"]) == (None, [[1.0] * 6])
+    assert "clean: NaN: 0.0, infinite: None: 2 numbers were replaced, and 2 count as missing" in (
+        capfd.readouterr().out
+    )
+    with pytest.raises(InvalidSpec, match=r"order_book\[0\]\[0\] is Infinity; it must be a finite number"):
+        read_annotations(tmp_path, SIZES, Clean(nan=0))
 
 
 def test_what_is_given_of_trend_and_pivots_counts(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from jobs.contract.plans.base import Clean
 from jobs.data.motion import Motion, MotionFiles, survey
 from jobs.data.sequences import Recording
 from jobs.data.skeleton import from_axis_angles
@@ -54,7 +55,7 @@ def test_sets_for_fine_tuning_are_read_where_the_folder_is_named(tmp_path: Path)
     assert {each.path.name for each in whole.test} == {"dip_test.pt", "totalcapture_test.pt"}
 
 
-@pytest.mark.parametrize("name", ["totalcapture.pt", "TotalCapture.pt", "dip_Test.pt"])
+@pytest.mark.parametrize("name", ["totalcapture.pt", "TotalCapture.pt", "totalcapture25.pt", "dip_Test.pt"])
 def test_a_test_set_is_never_trained_on_by_its_real_name_wherever_it_lies(tmp_path: Path, name: str) -> None:
     folder = write_amass(tmp_path) / "eval"
     for place in (folder, tmp_path):
@@ -73,6 +74,34 @@ def test_contacts_of_heels_and_toes_are_those_of_the_feet(tmp_path: Path) -> Non
     found = read(tmp_path / "a.pt").contact_N2
     assert found is not None
     assert found[:3].tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+
+
+def test_numbers_that_are_none_are_cleaned_as_asked_counted_and_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    whole = sequences(3, 1)
+    contents = {key: [each.clone() for each in value] for key, value in whole.items()}
+    contents["ori"][0][0, 1] = contents["ori"][0][5, 0] = torch.nan
+    contents["acc"][0][7, 2, 0] = -torch.inf
+    torch.save(contents, tmp_path / "a.pt")
+    assert "-inf; repair it, cut it out, or set clean" in said(tmp_path / "a.pt").replace("nan", "-inf")
+    clean = Clean(nan=None, inf=0)
+    found = survey(tmp_path / "a.pt", ALL, 5, clean)
+    told = capfd.readouterr().out
+    assert "clean: NaN: None, infinite: 0.0: 1 numbers were replaced, and 18 count as missing" in told
+    motion, before = MotionFiles(clean=clean).read(found.train[0]), whole["ori"][0]
+    assert torch.equal(motion.orientation_NS33[5, 0], before[4, 0])
+    assert torch.equal(motion.orientation_NS33[0, 1], before[1, 1])
+    assert motion.acceleration_NS3[7, 2, 0] == 0
+    assert survey(tmp_path / "a.pt", ALL, 5, Clean(nan=None, inf=None)).sha256 != found.sha256
+
+
+def test_what_is_missing_in_every_frame_is_refused(tmp_path: Path) -> None:
+    contents = {key: [each.clone() for each in value] for key, value in sequences(3, 1).items()}
+    contents["acc"][0][:, 0] = torch.nan
+    torch.save(contents, tmp_path / "a.pt")
+    with pytest.raises(InvalidSpec, match=r"frame 0, at .*: nan; repair it"):
+        survey(tmp_path / "a.pt", ALL, 5, Clean(nan=None))
 
 
 def test_a_folder_of_subjects_has_a_group_for_each_subject(tmp_path: Path) -> None:

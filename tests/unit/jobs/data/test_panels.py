@@ -1,5 +1,6 @@
 """Panels in Parquet: every row has its place, what is missing is a mask, and what is wrong is named."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -11,6 +12,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
+from jobs.contract.plans.base import Clean
 from jobs.data.panels import Columns, PanelFiles, open_panel
 from jobs.training.failures import InvalidSpec
 from tests.fakes.workloads.panels import Rows, is_listed, panel_directory, panel_rows, workday, write_panel
@@ -55,6 +57,61 @@ def test_a_panel_has_a_place_for_each_stock_and_day(tmp_path: Path) -> None:
         place = found.dates.index(str(given["date"][row])), found.codes.index(given["code"][row])
         assert values.returns_DN[place].item() == pytest.approx(given["returns_1d"][row])
         assert values.features_DNF[place][1].item() == pytest.approx(given["feat_noise"][row])
+
+
+def test_numbers_that_are_none_are_cleaned_as_asked_counted_and_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def spoil(found: Rows) -> None:
+        found["feat_noise"][4] = float("nan")
+        found["feat_noise"][5] = 1e300
+        found["feat_signal"][6] = float("-inf")
+        found["target_1d"][7] = found["returns_1d"][8] = float("inf")
+
+    opened = panel(tmp_path, spoil)
+    (tmp_path / "usual").mkdir()
+    usual = replace(panel(tmp_path / "usual"), clean=Clean(nan=0, inf=None)).read()
+    capfd.readouterr()
+    cleaned = replace(opened, clean=Clean(nan=0, inf=None))
+    values = cleaned.read()
+    told = capfd.readouterr().out
+    given = rows()
+    spoil(given)
+    nan, inf = "is NaN", "is infinite"
+
+    def kind(value: float | None) -> str:
+        if value is None or math.isnan(value):
+            return nan
+        return inf if abs(value) > 1e39 else ""
+
+    features = [kind(each) for each in (*given["feat_signal"], *given["feat_noise"])]
+    later = [kind(each) for name in ("target_1d", "target_5d", "returns_1d") for each in given[name]]
+    replaced, missing = features.count(nan), features.count(inf) + len(later) - later.count("")
+    assert features.count(inf) == 2
+    fact = f"{replaced:,} numbers were replaced, and {missing:,} count as missing"
+    assert f"clean: NaN: 0.0, infinite: None: {fact}" in told
+
+    def place(row: int) -> tuple[int, int]:
+        return opened.dates.index(str(given["date"][row])), opened.codes.index(given["code"][row])
+
+    assert values.features_DNF[place(4)][1] == 0
+    assert values.features_DNF[place(5)][1].isnan()
+    assert values.features_DNF[place(6)][0].isnan()
+    assert values.targets_DNJ[place(7)][0].isnan()
+    assert values.returns_DN[place(8)].isnan()
+    touched = torch.zeros_like(values.listed_DN)
+    for row in range(4, 9):
+        touched[place(row)] = True
+    assert torch.equal(
+        values.features_DNF[~touched].nan_to_num(9), usual.features_DNF[~touched].nan_to_num(9)
+    )
+    day = place(4)[0]
+    part = cleaned.excerpt(day, 1)
+    assert torch.equal(part.features_DNF[0].nan_to_num(9), values.features_DNF[day].nan_to_num(9))
+    assert "clean" not in capfd.readouterr().out
+    numbers = replace(opened, clean=Clean(inf=3)).read()
+    assert numbers.features_DNF[place(6)][0] == 3
+    assert numbers.targets_DNJ[place(7)][0].isnan()
 
 
 def test_listings_delistings_gaps_and_missing_numbers_are_masks(tmp_path: Path) -> None:
@@ -140,7 +197,7 @@ BROKEN: list[tuple[Callable[[Rows], Any], dict[str, Any], str]] = [
     (
         set_value("feat_noise", 55, float("inf")),
         {},
-        "panel.parquet:55: feat_noise is inf, beyond what float32 holds; write null where a value is missing",
+        "panel.parquet:55: feat_noise is inf, beyond what float32 holds; write null where a value is",
     ),
     (
         set_value("target_1d", 9, -1e300),

@@ -140,6 +140,11 @@ KERAS_3 = (
             b"| epoch   1 |   200/ 2983 batches | lr 20.00 | ms/batch 12.50 | loss  7.63 | ppl  2058.90\n",
             (200, None), 7.63, 80.0,
         ),
+        (b"Batch 100/250, Loss: 4.5000\n", (100, 250), 4.5, None),
+        (
+            b"Epoch 2/10 (seq=128, batch=36)\nBatch 200/250, Loss: 3.2500, GPU: 1.20GB alloc\n",
+            (450, 2500), 3.25, None,
+        ),
     ],
 )  # fmt: skip
 def test_the_lines_of_keras_and_of_widely_copied_scripts_are_recognised(

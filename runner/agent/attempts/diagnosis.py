@@ -1,13 +1,14 @@
 """The cause that a program tells at the end of its log, for programs that report none.
 
-The exception that ended the program is what counts, and what it was raised from; of a log without a
-traceback, its last lines.  The type of an exception comes first: a ``KeyError`` is one, whatever it says.
+The exception that ended the program is what counts, and what it was raised from.  The type of an exception
+comes first: a ``KeyError`` is one, whatever it says.  Of a log without a traceback the last line counts, with
+what stands directly above it in the form of a message of an error; a word in a line of a log decides nothing.
 """
 
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise, takewhile
 from typing import Final, NamedTuple
 
 from runner.core.policy.causes import ExitCause
@@ -56,10 +57,15 @@ _SIGNS: Final = (
         ExitCause.SHARED_MEMORY,
         rb"insufficient shared memory \(shm\)|unable to allocate shared memory ?\(shm\)"
         rb"|DataLoader worker \(pid[^)\n]{0,80}\) is killed by signal: Bus error"
-        rb"|unable to write to file </torch_[^\n]{0,200}No space left on device"
+        rb"|unable to (?:write to|open)[^\n]{0,40} </torch_[^\n]{0,200}No space left on device"
         rb"|No space left on device[^\n]{0,200}/dev/shm|/dev/shm[^\n]{0,200}No space left on device"
-        rb"|failed to extend /dev/shm/",
+        rb"|failed to extend /dev/shm/|Error while creating shared memory segment",
         "shared memory (/dev/shm) is full",
+    ),
+    _sign(
+        ExitCause.HOST_OOM,
+        rb"(?:java\.lang|ray\.exceptions)\.OutOfMemoryError|due to the node running low on memory",
+        "no memory is left for a process; raise resources.memory",
     ),
     _sign(
         ExitCause.DEVICE_OUT_OF_MEMORY,
@@ -67,7 +73,7 @@ _SIGNS: Final = (
         rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|(?:CUDA_ERROR|hipError)_?Out_?Of_?Memory"
         rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuda runtime error \(2\)|cudaMalloc failed"
         rb"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor|ResourceExhaustedError"
-        rb"|Cuda failure[^\n]{0,200}out of memory",
+        rb"|Cuda failure[^\n]{0,200}out of memory|No available memory for the cache blocks",
         "device out of memory",
     ),
     _sign(
@@ -82,7 +88,8 @@ _SIGNS: Final = (
         rb"\[Errno 28\]|No space left on device|os error 28|\[Errno 122\]|Disk quota exceeded|os error 122"
         rb"|PytorchStreamWriter failed writing|inline_container[^\n]{0,200}unexpected pos"
         rb"|database or disk is full"
-        rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large",
+        rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large|\d requested and \d+ written"
+        rb"|[Nn]ot enough (?:free )?disk space|clear: iostream error",
         "a disk or a quota is full",
     ),
     _sign(
@@ -98,7 +105,9 @@ _SIGNS: Final = (
         rb"no kernel image is available|driver (?:on your system )?is too old|driver version is insufficient"
         rb"|forward compatibility was attempted|[Dd]river/library version mismatch"
         rb"|is not compatible with the current PyTorch|cudaErrorInsufficientDriver|SYSTEM_DRIVER_MISMATCH"
-        rb"|unsupported display driver|not compiled with CUDA enabled|the provided PTX was compiled",
+        rb"|unsupported display driver|not compiled with CUDA enabled|the provided PTX was compiled"
+        rb"|support bf16|only supports? (?:Ampere|Hopper)|with compute capability"
+        rb"|_STATUS_(?:ARCH|VERSION)_MISMATCH|cuDNN version incompatibility",
         "the packages of the job do not fit this driver or this device",
     ),
     _sign(
@@ -110,12 +119,13 @@ _SIGNS: Final = (
         ExitCause.DEVICE_FAULT,
         rb"illegal memory access|misaligned address|illegal (?:address|instruction) was encountered"
         rb"|unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
-        rb"|CUBLAS_STATUS_EXECUTION_FAILED|CUDNN_STATUS_EXECUTION_FAILED",
+        rb"|CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR)|CUBLAS_STATUS_INTERNAL_ERROR",
         "a kernel has failed; CUDA_LAUNCH_BLOCKING=1 shows which",
     ),
     _sign(
         ExitCause.PORT_IN_USE,
-        rb"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]",
+        rb"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Failed to bind to address"
+        rb"|server socket has failed to (?:bind|listen)",
         "a port is in use; let the program choose a free one (port 0)",
     ),
     _sign(
@@ -123,7 +133,8 @@ _SIGNS: Final = (
         rb"ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage"
         rb"|NCCL communicator was aborted|collective operation timeout|Dist(?:Backend|Store|Network)Error"
         rb"|NCCL error|seconds waiting for clients|[Ww]ait timeout after|\bSocket Timeout|gloo/transport"
-        rb"|Rendezvous(?:Timeout|Connection|Closed)\w*|monitoredBarrier|TCPStore",
+        rb"|Rendezvous(?:Timeout|Connection|Closed)\w*|monitoredBarrier|TCPStore|Barrier timed out"
+        rb"|mpi(?:run|exec) (?:noticed|has exited)|MPI_ABORT was invoked|BAD TERMINATION OF ONE",
         "a process of the training does not answer the others",
     ),
     _sign(
@@ -132,8 +143,14 @@ _SIGNS: Final = (
         rb"|No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver|invalid device ordinal"
         rb"|busy or unavailable|CUDA driver initialization failed|CUDA initialization"
         rb"|cudaErrorDevicesUnavailable"
-        rb"|initialization error|No HIP GPUs are available",
+        rb"|initialization error|No HIP GPUs are available|Error 802: system not yet initialized"
+        rb"|deserialize object on a CUDA device|no platforms that are instances of",
         "the program has no usable device; see resources.gpus and runner gpus",
+    ),
+    _sign(
+        ExitCause.NETWORK,
+        rb"ProxyError|Tunnel connection failed",
+        "no connection through the proxy; see the variables http_proxy and https_proxy",
     ),
     _sign(
         ExitCause.ACCESS_DENIED,
@@ -141,19 +158,22 @@ _SIGNS: Final = (
         rb"|RepositoryNotFoundError|Repository Not Found|is not a valid model identifier"
         rb"|Invalid (?:credentials|user token)|[Aa][Pp][Ii][_ -]?[Kk]ey (?:not|is|must)|No API key"
         rb"|AuthenticationError|AccessDenied|NoCredentialsError|InvalidAccessKeyId"
-        rb"|[Pp]lease log ?in|cannot be found or accessed",
+        rb"|[Pp]lease log ?in|cannot be found or accessed|error 40[13]\b|occurred \((?:40[13]|Forbidden)\)",
         "a service refuses access; give the job a token (secrets)",
     ),
     _sign(
         ExitCause.NETWORK,
         rb"[Nn]ame resolution|Name or service not known|No address associated|Failed to resolve|getaddrinfo"
-        rb"|Could not resolve host|Connection (?:refused|reset|aborted|timed out|error)|ConnectionError"
-        rb"|Connection(?:Refused|Reset|Aborted)Error|NewConnectionError|MaxRetryError|ProxyError|URLError"
+        rb"|[Cc]ould not resolve host|unable to resolve host|from versions: none\)"
+        rb"|Connection (?:refused|reset|aborted|timed out|error)|ConnectionError"
+        rb"|Connection(?:Refused|Reset|Aborted)Error|NewConnectionError|MaxRetryError|URLError"
         rb"|Network is unreachable|No route to host|Connect(?:ion)?Timeout|ReadTimeout|Read timed out"
         rb"|RemoteDisconnected|RemoteProtocolError|LocalEntryNotFound|couldn't connect to|[Oo]ffline ?[Mm]ode"
         rb"|\[Errno (?:101|104|110|111|113|-2|-3|-5)\]|SSLError|SSL: |CERTIFICATE_VERIFY_FAILED"
         rb"|IncompleteRead"
-        rb"|ChunkedEncodingError|\b5\d\d Server Error|HTTP Error (?:429|5\d\d)|Too Many Requests",
+        rb"|ChunkedEncodingError|\b5\d\d Server Error|HTTP Error (?:429|5\d\d)|Too Many Requests"
+        rb"|RateLimitError|Max retries exceeded"
+        rb"|errors\.CommError|Can't load [^\n]{1,200}\. If you were trying to load it from",
         "no connection; --network outbound, if the operator allows it, or a mount with the data",
     ),
     _sign(
@@ -183,18 +203,33 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.CHECKPOINT_UNREADABLE,
+        rb"Weights only load failed",
+        "the file holds more than tensors; torch.load(..., weights_only=False) reads it, if you trust it",
+    ),
+    _sign(
+        ExitCause.CHECKPOINT_UNREADABLE,
         rb"UnpicklingError|BadZipFile|PytorchStreamReader failed|central directory|invalid load key"
         rb"|Ran out of input|SafetensorError|MetadataIncompleteBuffer|HeaderTooLarge|unexpected EOF, expected"
         rb"|pickle data was truncated|file signature not found|truncated file|Invalid magic number"
-        rb"|Weights only load failed|not a zip file",
+        rb"|not a zip file|magic bytes not found|Compressed file ended before|DataLossError",
         "a file that the program loads is torn or of another format",
     ),
     _sign(
         ExitCause.NON_FINITE,
         rb"(?i)(?:loss|grad\w*|logits|weights?)\b[^\n]{0,60}\b(?:nan|inf|infinite|non-?finite|not finite)\b"
         rb"|\b(?:nan|inf|infinite|non-?finite|not finite)\b[^\n]{0,60}\b(?:loss|grad)|returned nan values"
-        rb"|^FloatingPointError",
+        rb"|^FloatingPointError|loss scale already at minimum|probability tensor contains either"
+        rb"|to satisfy the constraint[^\n]{0,200}found invalid values:",
         "loss or gradient is not finite",
+    ),
+    _sign(
+        ExitCause.USAGE_ERROR,
+        rb"^(?:FATAL )?Flags parsing error|^Could not override '|^Cannot find primary config '"
+        rb"|(?:^|\n)Usage:\s*\n\s"
+        rb"|^(?:\w+\.)*(?:MissingMandatoryValue|UnrecognizedFlagError|UsageError|NoSuchOption|BadParameter)\b"
+        rb"|not used by the HfArgumentParser|^ValueError: Unknown config key"
+        rb"|^\xe2\x95\xad\xe2\x94\x80 (?:Unrecognized|Required|Missing|Invalid|Parsing|Error)",
+        "the program refuses its arguments",
     ),
 )
 """What programs print, with the most particular first."""
@@ -210,14 +245,52 @@ _OF_LOGIC: Final = frozenset(
 )
 """Exceptions of the program's own logic: their text is not searched."""
 
-CAUSES: Final = frozenset({sign.cause for sign in _SIGNS} | {ExitCause.USAGE_ERROR, ExitCause.NOT_FOUND})
+_TOLD_BY: Final = {
+    "ValueError": frozenset(
+        (
+            *(ExitCause.ACCESS_DENIED, ExitCause.CHECKPOINT_MISFIT, ExitCause.DEVICE_OUT_OF_MEMORY),
+            *(ExitCause.DEVICE_UNSUPPORTED, ExitCause.NON_FINITE, ExitCause.USAGE_ERROR),
+        )
+    ),
+    "AssertionError": frozenset(
+        (ExitCause.DEVICE_UNAVAILABLE, ExitCause.DEVICE_UNSUPPORTED, ExitCause.NON_FINITE)
+    ),
+}
+"""Exceptions that libraries raise for these causes alone; otherwise their text is the program's own."""
+
+CAUSES: Final = frozenset({sign.cause for sign in _SIGNS} | {ExitCause.NOT_FOUND})
 """The causes that a log can tell."""
 
 _NO_SCRIPT: Final = re.compile(rb"can't open file '[^'\n]{0,200}': \[Errno 2\]|: No module named ")
 _USAGE: Final = re.compile(
-    rb"(?im)^usage: |^[^\n]{0,100}\berror: |^Error: |^try '[^\n]{0,200}--help'|Error \xe2\x94\x80"
+    rb"(?im)^usage: |^(?:\S+: )?error: (?:no such|missing|invalid|got unexpected)|^try '[^\n]{0,200}--help'"
+    rb"|Error \xe2\x94\x80|^ERROR: (?:Could not consume|The function received no value|Cannot find key)"
 )
 _USAGE_CODE: Final = 2
+
+_RECORD: Final = re.compile(
+    rb"wandb: (?!ERROR)|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T,]|\[?[0-9]{2}:[0-9]{2}:[0-9]{2}\b"
+    rb"|\[?(?i:info|warn|warning|debug|trace)\b|\[?[IW][0-9]{4}\b|\[W[^]]*\]"
+)
+"""The beginning of a line of a log, which is no part of a message of an error."""
+
+_COMPLAINS: Final = re.compile(
+    rb"\s*$|[ \t]|[-=*#]{3}|[\w./+~-]{1,60}(?:\[[0-9]+\]|\([0-9]+\))?: |(?i:\[?(?:fatal|error|critical)\b)"
+    rb"|\[?E[0-9]{4}\b|\[[\w ]{1,40}\]:?(?: ?\[?E| (?i:fatal|error))|terminate called|Exception in thread"
+    rb"|CUDA kernel errors might|For debugging consider|Compile with `TORCH|Exception raised from "
+    rb"|Set the environment variable"
+    rb"|Traceback |thread '|called `Result|goroutine |At: |[\w./+~-]{1,60} noticed that"
+    rb"|mpi\w{3,4} |Could not override '|Cannot find primary config '"
+    rb"|To append to your|Key '|Config search path|Pass --help|Usage:|\xe2[\x94\x95]"
+)
+"""The beginning of a line by which a program says why it ends."""
+
+_WENT_ON: Final = re.compile(
+    rb"(?im)^(?:\|? ?(?:step|epoch|iter|iteration|batch)\W{0,3}[0-9]|retry|resum|continu|skipp)"
+)
+"""The beginning of a line of a program that has caught an exception and goes on."""
+
+_STOPS: Final = re.compile(rb"(?i)stop|abort|exit|quit|halt|terminat|diverg")
 
 _CARRIAGE_RETURN: Final = re.compile(
     rb"\\r'?: (?:command not found|No such file)|\^M|\r['\"]?: (?:command not found|No such file|not found)"
@@ -237,6 +310,9 @@ _TRACEBACK: Final = b"Traceback (most recent call last)"
 _RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
 """What torch writes before each line of a traceback, once the processes of a training are connected."""
 
+_RICH_END: Final = "╰".encode()
+"""The beginning of the line above the exception where Rich draws a traceback."""
+
 _LAUNCHED: Final = (b"ChildFailedError", b"subprocess.CalledProcessError")
 """Exceptions of launchers, which have started the program that failed."""
 
@@ -253,10 +329,14 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     """Return the cause that the end of a log tells; None if it tells none that is known."""
     for text in _ends(log):
         match = _RAISED.match(text)
-        if match is not None and match[1].decode() in _OF_LOGIC:
+        kind = "" if match is None else match[1].decode()
+        if kind in _OF_LOGIC:
             return None
+        may_tell = _TOLD_BY.get(kind, CAUSES)
+        if not kind and not _STOPS.search(text):
+            may_tell -= {ExitCause.NON_FINITE}  # steps are logged with a loss that is not finite
         for sign in _SIGNS:
-            if sign.text.search(text):
+            if sign.cause in may_tell and sign.text.search(text):
                 return Diagnosis(sign.cause, sign.hint)
     last = last_words(log)
     if _tracebacks(log):
@@ -307,14 +387,23 @@ def find_exception(log: bytes) -> PythonException | None:
 def last_words(log: bytes) -> bytes:
     """Return the last traceback of a log, or its last lines."""
     found = _tracebacks(log)
-    return found[-1] if found else b"\n".join(_RANK.sub(b"", log).splitlines()[-LAST_LINES:])
+    if found:
+        return found[-1]
+    lines = [line for line in _RANK.sub(b"", log).splitlines() if not line.startswith(b"frame #")]
+    return b"\n".join(lines[-LAST_LINES:])
 
 
 def _tracebacks(log: bytes) -> list[bytes]:
-    """Return the tracebacks in a log, without those that a launcher of processes has added below."""
+    """Return the tracebacks in a log, without those that a launcher of processes has added below.
+
+    One after which the program went on is none that ended it; beside a launcher, others may print after it.
+    """
     _, *found = _RANK.sub(b"", log).split(_TRACEBACK)
+    launched = False
     while len(found) > 1 and any(name in found[-1] for name in _LAUNCHED):
-        found.pop()
+        launched = bool(found.pop())
+    if found and not launched and _WENT_ON.search(found[-1]):
+        return []
     return found
 
 
@@ -322,11 +411,23 @@ def _ends(log: bytes) -> Iterator[bytes]:
     """Yield the texts that tell the cause: the last exception, and those that it was raised from."""
     words, found = last_words(log), _tracebacks(log)
     if not found or next(_exceptions(words), None) is None:
-        yield words
+        yield _complaint(words)
     for place, text in reversed(list(enumerate(found))[-MAX_CHAIN:]):
         yield from _exceptions(text)
         if not place or not found[place - 1].rstrip().endswith(_CHAINED):
             return
+
+
+def _complaint(words: bytes) -> bytes:
+    """Return the last line of a log with the lines above it by which a program says why it ends."""
+    last, *above = [line for line in reversed(words.splitlines()) if line.strip()] or [b""]
+    lines = [last, *takewhile(_complains, above)]
+    kept = [line for line in lines if not _RECORD.match(line)]
+    return b"\n".join(reversed(kept))
+
+
+def _complains(line: bytes) -> bool:
+    return bool(_COMPLAINS.match(line)) and not _RECORD.match(line)
 
 
 def _exceptions(words: bytes) -> Iterator[bytes]:
@@ -336,6 +437,7 @@ def _exceptions(words: bytes) -> Iterator[bytes]:
     begin = max(len(lines) - EXCEPTION_LINES, 0)
     for place, (above, line) in reversed(list(enumerate(pairwise(lines[begin:]), begin + 1))):
         # A traceback is indented up to its last line; a syntax error has no other line that tells it.
-        if above[:2] == b"  " and _RAISED.fullmatch(line.rstrip()):
-            yield b"\n".join(lines[place:])
+        if above.startswith((b"  ", _RICH_END)) and _RAISED.fullmatch(line.rstrip()):
+            more = takewhile(lambda line: not _RECORD.match(line), islice(lines, place + 1, None))
+            yield b"\n".join(chain([line], more))
             return

@@ -20,7 +20,7 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-cuda-image test-mlflow check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-cuda-image test-mlflow test-scripts check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -34,6 +34,7 @@ help:
 	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
 	@echo "make test-hosts    as root: contract, images, packages, played NVIDIA cards and the demo on Debian's next release"
 	@echo "make test-mlflow   a training and a real MLflow server, both killed (280 MB)"
+	@echo "make test-scripts  scripts of the field, each killed and held on its way: JAX, a notebook, torchvision and more (400 MB)"
 	@echo "make test-cuda-image  the CUDA image from its wheels (2.7 GB, 15 GB of disk): import torch, missing libraries"
 	@echo "make check         the static checks, in seconds"
 	@echo "make unit          the unit tests"
@@ -127,6 +128,9 @@ test-hosts: venv engine
 
 test-cuda-image: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels/test_cuda_image.py
+
+test-scripts: venv engine
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q -rA tests/integration/test_scripts.py tests/wheels/test_scripts.py
 
 # The server of MLflow brings pandas and SciPy, so it has an environment of its own.
 test-mlflow: venv

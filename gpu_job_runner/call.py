@@ -28,7 +28,7 @@ def main(words: list[str]) -> None:
     try:
         function, args, kwargs = pickle.loads(packed["call"])  # noqa: S301  as above
         keep((True, function(*args, **kwargs)))
-    except Exception as error:
+    except Exception as error:  # of the user's function: it is the result
         text = traceback.format_exc()
         try:
             keep((False, (error, text)))

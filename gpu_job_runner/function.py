@@ -79,7 +79,7 @@ def map(  # noqa: A001  the word of Python for it
     try:
         for spec in specs:
             jobs += send(connection, spec)
-    except Exception:
+    except Exception:  # whatever it is: the jobs that are submitted already have no caller
         if jobs:
             connection.cancel_all([job.id for job in jobs])
         raise
@@ -126,7 +126,7 @@ def _spec(
     name = getattr(_unwrapped(function), "__name__", "call").strip("<>")
     try:
         pickled = cloudpickle.dumps((function, args, kwargs))
-    except Exception as error:
+    except Exception as error:  # the arguments' own methods run, which may raise anything
         raise UsageError(f"{name}: cannot be pickled with its arguments: {error}") from error
     packed = {
         "python": sys.version_info[:2],

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _attempt(paths, reporter, requests)
     except Failure as failure:
         return _fail(reporter, failure)
-    except BaseException as error:
+    except BaseException as error:  # the outermost frame: the cause is reported, and the error raised again
         if is_disk_full(error):
             return _finish(reporter, Cause.DISK_FULL, UNEXPECTED, _one_line(error))
         reporter.finish(Cause.EXCEPTION, _one_line(error))

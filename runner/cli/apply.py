@@ -110,7 +110,7 @@ def apply(  # noqa: PLR0913  one per option
     """
     client = find_or_start(complain)
     body = {**_body(file, job), "canary": measured, "at_next_start": at_next_start, "expect": expect}
-    body |= {"file_only": True} if file_only else {}  # an older daemon does not know it
+    body["file_only"] = file_only
     if steps is not None:
         body["canary"] = _measure(client, {**body, "approve": approve}, steps)
     answer = _post(client, "/v1/apply", {**body, "dry_run": dry_run, "approve": approve})

@@ -182,7 +182,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
         ("metrics", metrics_text(job)),
         ("command", command_text(job)),
         ("resources", resources_text(job)),
-        ("next start", "; ".join(job.get("next_start", ()))),
+        ("next start", "; ".join(job["next_start"])),
         ("packages", packages_text(job)),
         ("lineage", lineage_text(job)),
         ("image", job["image"]),
@@ -199,7 +199,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
 
 def epochs_text(job: JobDetail) -> str:
     """Return how many epochs are done, how many steps one has, and how long one takes."""
-    epochs = job.get("epochs")
+    epochs = job["epochs"]
     if not epochs:
         return ""
     of = "" if epochs["total"] is None else f" of {epochs['total']:.4g}"
@@ -209,7 +209,7 @@ def epochs_text(job: JobDetail) -> str:
 
 def trace_text(job: JobDetail) -> str:
     """Return which steps were recorded, how long one took, and where the whole trace is."""
-    trace = job.get("trace")
+    trace = job["trace"]
     if not trace:
         return ""
     first, last = trace["first_step"], trace["last_step"]
@@ -223,14 +223,14 @@ OPERATOR_COLUMNS: Final = ("calls", "cpu_ms", "device_ms", "operator")
 
 def operator_rows(job: JobDetail) -> Iterator[tuple[object, ...]]:
     """Yield the columns named by ``OPERATOR_COLUMNS`` of each operator in the table of a trace."""
-    trace = job.get("trace")
+    trace = job["trace"]
     for each in trace["operators"] if trace else ():
         yield each["calls"], f"{each['cpu_s'] * 1000:.2f}", f"{each['device_s'] * 1000:.2f}", each["name"]
 
 
 def disk_text(job: JobDetail) -> str:
     """Return how fast a job reads from disks and writes, and how much it has since its attempt began."""
-    disk = job.get("disk")
+    disk = job["disk"]
     if not disk:
         return ""
     rates = f"reads {count(disk['read_per_s'])}B/s, writes {count(disk['written_per_s'])}B/s"
@@ -359,22 +359,20 @@ def work_dir(job: JobDetail) -> str:
     """Return where a program with kept code works, and leaves its output."""
     if not (job["revision"] or {}).get("code"):
         return ""
-    return f"{job['run_dir']}/work/{job.get('lineage', 1)}"
+    return f"{job['run_dir']}/work/{job['lineage']}"
 
 
 def lineage_text(job: JobDetail) -> str:
     """Return the lineage of a job that has several, and how to go back to another."""
-    number, made = job.get("lineage", 1), job.get("lineages", 1)
+    number, made = job["lineage"], job["lineages"]
     if made == 1:
         return ""
     return f"{number} of {made}; runner restart --lineage N {job['name']} goes on in another"
 
 
 def network_text(job: JobDetail) -> str:
-    """Return what a job reaches, and what is wrong with that; nothing for older daemons."""
-    network = job.get("network")
-    if network is None:
-        return ""
+    """Return what a job reaches, and what is wrong with that."""
+    network = job["network"]
     problem = f" ({network['problem']})" if network["problem"] else ""
     return f"{network['access']}{problem}"
 
@@ -389,7 +387,7 @@ def dependencies_text(job: JobDetail) -> str:
 def set_aside_text(job: JobDetail) -> str:
     """Return the checkpoints of a program that were moved away for an attempt from an earlier one."""
     places = [
-        (attempt["number"], place) for attempt in job["attempts"] for place in attempt.get("set_aside", ())
+        (attempt["number"], place) for attempt in job["attempts"] for place in attempt["set_aside"]
     ]
     if not places:
         return ""

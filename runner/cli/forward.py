@@ -14,15 +14,9 @@ LARGEST = 65535
 
 
 def ports(ctx: click.Context, param: click.Parameter, given: str) -> tuple[int, int]:
-    """Return the port inside of the job and that of this machine.
-
-    ``REMOTE:0`` is the order of earlier versions, which nothing else can mean.
-    """
+    """Return the port inside of the job and that of this machine."""
     match = _PORTS.fullmatch(given)
     local, inside = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
-    if local and not inside:
-        complain(f"warning: {given} is the old order; write LOCAL:REMOTE, 0:{local}, as with ssh")
-        local, inside = inside, local
     if not (0 < inside <= LARGEST and local <= LARGEST):
         fact = f"{given[:60]!r} is not REMOTE or LOCAL:REMOTE, from 1 to {LARGEST}"
         raise click.BadParameter(fact, ctx, param)

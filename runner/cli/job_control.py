@@ -195,7 +195,7 @@ def release(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     client = find_or_start(complain)
 
     def tell(answer: dict[str, Any]) -> None:
-        begins = f", begins {answer['begins']}" if answer.get("begins") else ""  # an older daemon omits it
+        begins = f", begins {answer['begins']}" if answer.get("begins") else ""
         _tell(answer, f"{answer['job']['name']}: released{begins}", as_json=as_json)
 
     def is_held(job: JobSummary) -> bool:

@@ -160,7 +160,7 @@ def show(job: str, *, as_file: bool, as_json: bool) -> None:
     """
     client = find_or_start(complain)
     detail = client.with_account(client.job(job))
-    for row in detail.get("unreadable", ()):
+    for row in detail["unreadable"]:
         complain(f"{UNREADABLE}{row}")
     if as_file:
         from runner.cli.written_file import job_file

@@ -28,9 +28,7 @@ def prune(jobs: tuple[str, ...], *, mine: bool, older: float | None, dry_run: bo
     """
     if (mine and jobs) or (older is not None and not mine):
         raise click.UsageError("give JOBs, or --mine, perhaps with --older AGE")
-    body: dict[str, object] = {"dry_run": dry_run}
-    if mine or jobs:  # an older daemon does not know these
-        body |= {"mine": mine, "jobs": jobs, "older_s": older or 0.0}
+    body = {"dry_run": dry_run, "mine": mine, "jobs": jobs, "older_s": older or 0.0}
     answer = find_running(complain).post("/v1/prune", body)
     if as_json:
         say_json(answer)

@@ -77,8 +77,7 @@ def reload_(*, as_json: bool) -> None:
     if as_json:
         say_json(answer)
         return
-    file = answer.get("file")  # a daemon of an earlier version does not name it
-    read = f"{one_line(file)}: " if file else ""
+    read = f"{one_line(answer['file'])}: " if answer["file"] else ""
     say(f"{read}in force now: {', '.join(answer['changed']) or 'nothing new'}")
     if answer["needs_restart"]:
         complain(f"not before a restart of the daemon: {', '.join(answer['needs_restart'])}")

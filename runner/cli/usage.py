@@ -71,7 +71,7 @@ def usage(*, since: float, by: str, as_json: bool) -> None:
 def make_usage_table(answer: Json) -> Table:
     """Return the table, with the total in its last line."""
     uses, whole = answer["uses"], {**answer["total"], "who": "all"}
-    switches = bool(whole.get("gave_way") or whole.get("preferred"))
+    switches = bool(whole["gave_way"] or whole["preferred"])
     rows = tuple(
         (*_cells(use), *(_switch_cells(use) if switches else ())) for use in ([*uses, whole] if uses else [])
     )
@@ -87,8 +87,8 @@ def format_share(answer: Json) -> str:
     name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")
     share = whole[name] / all_[name] if all_[name] else 0.0
     lent = f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were allocated ({share:.0%})"
-    budget, cost_s = answer.get("switching_budget"), whole.get("gave_way_cost_s", 0)
-    if budget is None or not whole.get("gave_way") or not whole[name]:
+    budget, cost_s = answer["switching_budget"], whole["gave_way_cost_s"]
+    if not whole["gave_way"] or not whole[name]:
         return lent
     return f"{lent}; preemption cost {cost_s / whole[name]:.2%} of that, and may cost {budget:.2%}"
 
@@ -107,10 +107,10 @@ def _cells(use: Json) -> tuple[Cell, ...]:
 
 def _switch_cells(use: Json) -> tuple[Cell, ...]:
     return (
-        Cell(str(use.get("gave_way", 0)), right=True),
-        Cell(f"{use.get('gave_way_cost_s', 0) / 3600:.2f}", right=True),
-        Cell(str(use.get("preferred", 0)), right=True),
-        Cell(f"{use.get('spared_wait_s', 0) / 3600:.1f}", right=True),
+        Cell(str(use["gave_way"]), right=True),
+        Cell(f"{use['gave_way_cost_s'] / 3600:.2f}", right=True),
+        Cell(str(use["preferred"]), right=True),
+        Cell(f"{use['spared_wait_s'] / 3600:.1f}", right=True),
     )
 
 
@@ -119,9 +119,8 @@ def _row(use: Json) -> tuple[object, ...]:
     shares = (
         None if use[name] is None else round(use[name], 4) for name in ("share", "efficiency", "utilisation")
     )
-    # An older daemon tells nothing about preemptions.
-    cost_h, spared_h = (round(use.get(name, 0) / 3600, 4) for name in ("gave_way_cost_s", "spared_wait_s"))
-    switches = (use.get("gave_way", 0), cost_h, use.get("preferred", 0), spared_h)
+    cost_h, spared_h = (round(use[name] / 3600, 4) for name in ("gave_way_cost_s", "spared_wait_s"))
+    switches = (use["gave_way"], cost_h, use["preferred"], spared_h)
     return (use["who"], *hours, *shares, use["attempts"], *switches)
 
 

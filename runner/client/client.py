@@ -241,7 +241,7 @@ class Client:
         if ended is not True:
             found += self._pages({**query, "ended": 0}, None, wanted)
         if ended is not False:
-            known = {job["id"] for job in found}  # an older daemon lists all of them at once
+            known = {job["id"] for job in found}  # one may have ended since
             over = self._pages({**query, "ended": 1}, ENDED + 1, wanted)
             self.more = len(over) > ENDED
             if new := [job for job in over[:ENDED] if job["id"] not in known]:
@@ -258,7 +258,7 @@ class Client:
             answer = self.get("/v1/jobs", {**query, "limit": left, "cursor": cursor})
             found += filter(wanted, answer["jobs"]) if wanted else answer["jobs"]
             self.unrecorded += [job for job in answer.get("unrecorded", ()) if job not in self.unrecorded]
-            cursor = answer.get("next")  # an older daemon does not send pages
+            cursor = answer.get("next")
             if cursor is None:
                 break
         return found if limit is None else found[:limit]
@@ -279,7 +279,7 @@ class Client:
             return job
         try:
             return {**job, "account": self.get(f"/v1/jobs/{quote_path(job['id'])}/account")}
-        except RunnerError:  # of an older daemon, or curves that cannot be read now
+        except RunnerError:  # curves that cannot be read now
             return job
 
     def why(self, ref: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class JobSummary(TypedDict):
     gpus: list[str]
     progress: ProgressResponse | None
     last_progress: NotRequired[ProgressResponse | None]  # only where it is asked for
-    saved_step: NotRequired[int | None]  # of the newest checkpoint; an older daemon omits it
+    saved_step: NotRequired[int | None]  # of the newest checkpoint
     saved_version: NotRequired[int]  # of a checkpoint that is written over and over, and has no step
     labels: dict[str, str]
 
@@ -58,7 +58,7 @@ class AttemptResponse(TypedDict):
     verdict: str | None
     resumed_from: int | None
     checkpoint_step: int | None
-    set_aside: NotRequired[list[str]]  # below run_dir; an older daemon omits it
+    set_aside: list[str]  # below run_dir
 
 
 class NetworkResponse(TypedDict):
@@ -133,21 +133,21 @@ class JobDetail(JobSummary):
     """One job with its history."""
 
     attempts: list[AttemptResponse]
-    lineage: NotRequired[int]  # absent in the answers of older daemons, as is the next one
-    lineages: NotRequired[int]
+    lineage: int
+    lineages: int
     run_dir: str
     image: str | None
-    network: NotRequired[NetworkResponse]  # absent in the answers of older daemons
+    network: NetworkResponse
     settings: dict[str, Any]
-    next_start: NotRequired[list[str]]  # what the next attempt has otherwise than the one that runs
-    epochs: NotRequired[EpochsResponse | None]  # absent in the answers of older daemons
-    trace: NotRequired[TraceResponse | None]
-    disk: NotRequired[DiskResponse | None]
+    next_start: list[str]  # what the next attempt has otherwise than the one that runs
+    epochs: EpochsResponse | None
+    trace: TraceResponse | None
+    disk: DiskResponse | None
     advice: list[str]
     account: NotRequired[AccountResponse]  # only where it is asked for
     revision: dict[str, Any] | None
     result: dict[str, Any] | None
-    unreadable: NotRequired[list[str]]  # rows of the store; absent in the answers of older daemons
+    unreadable: list[str]  # rows of the store
 
 
 class JobEvent(TypedDict):

@@ -136,6 +136,8 @@ def a_job(job_id: str = "000001", name: str = "train") -> Json:
         "since": AT, "submitted_at": AT, "attempt": 1, "attempts_max": 5, "priority": 0, "gpus": [],
         "progress": {**progress, "loss": 2.5}, "labels": {}, "attempts": [an_attempt(1)],
         "run_dir": f"/state/jobs/{job_id}", "image": "sha256:1234", "revision": {}, "result": None,
+        "network": {"access": "", "holds": None, "problem": ""}, "lineage": 1, "lineages": 1,
+        "next_start": [], "epochs": None, "trace": None, "disk": None, "unreadable": [],
         "settings": {},
         "advice": [],
     }  # fmt: skip
@@ -145,7 +147,7 @@ def an_attempt(number: int, **facts: object) -> Json:
     row = {
         "number": number, "lineage": 1, "placed_at": AT, "launched_at": AT, "ended_at": None,
         "exit_code": None, "cause": None, "message": None, "verdict": None, "resumed_from": None,
-        "checkpoint_step": None,
+        "checkpoint_step": None, "set_aside": [],
     }  # fmt: skip
     return {**row, **facts}
 

@@ -13,21 +13,22 @@ H = 3600.0
 
 def a_use(who: str = "ada", **facts: object) -> dict[str, Any]:
     known = {"who": who, "attempts": 3, "device_s": 12 * H, "cpu_s": 96 * H, "share": 0.75}
-    return {**known, "efficiency": 0.91, "utilisation": None, **facts}
+    never = {"gave_way": 0, "gave_way_cost_s": 0.0, "preferred": 0, "spared_wait_s": 0.0}
+    return {**known, **never, "efficiency": 0.91, "utilisation": None, **facts}
 
 
 def an_answer(*uses: dict[str, Any], **facts: object) -> dict[str, Any]:
     return {
         "since": "2030-01-01T00:00:00.000Z", "until": "2030-01-08T00:00:00.000Z", "by": "user",
         "uses": list(uses), "total": a_use("", device_s=16 * H, utilisation=0.5, share=1.0),
-        "there": {"device_s": 64 * H, "cpu_s": 640 * H},
+        "there": {"device_s": 64 * H, "cpu_s": 640 * H}, "switching_budget": 0.03,
     } | facts  # fmt: skip
 
 
 def test_a_pipe_gets_one_line_each_between_tabs(api: FakeApi, invoke: Invoke) -> None:
     api.answers["usage"] = an_answer(a_use(), a_use("b\tob", device_s=4 * H, utilisation=0.5))
     result = invoke("usage", "--since", "12h", "--by", "team")
-    never = "0\t0.0\t0\t0.0"  # as an older daemon, which tells nothing about jobs that was preempted
+    never = "0\t0.0\t0\t0.0"
     ada, bob = "ada\t12.0\t96.0\t0.75\t0.91\t-\t3", "b\\tob\t4.0\t96.0\t0.75\t0.91\t0.5\t3"
     assert result.stdout == f"{ada}\t{never}\n{bob}\t{never}\n"
     assert api.asked[-1][1] == "/v1/usage?since_s=43200.0&by=team"

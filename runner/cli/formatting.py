@@ -386,9 +386,7 @@ def dependencies_text(job: JobDetail) -> str:
 
 def set_aside_text(job: JobDetail) -> str:
     """Return the checkpoints of a program that were moved away for an attempt from an earlier one."""
-    places = [
-        (attempt["number"], place) for attempt in job["attempts"] for place in attempt["set_aside"]
-    ]
+    places = [(attempt["number"], place) for attempt in job["attempts"] for place in attempt["set_aside"]]
     if not places:
         return ""
     named = ", ".join(f"{place} (for attempt {number})" for number, place in places[:SET_ASIDE_SHOWN])

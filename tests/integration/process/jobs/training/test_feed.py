@@ -14,50 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader, Dataset
 
-from jobs.contract import Effective, ExitCode, Profile, RunPaths
+from jobs.contract import Effective, ExitCode, RunPaths
 from jobs.training import feed as feeding
 from jobs.training.batches import Batch
-from jobs.training.device import Device
 from jobs.training.failures import NoBatch
 from jobs.training.feed import Feed, outlive_signals
-from jobs.training.switches import Switches
 from tests.fakes.patience import patience
 from tests.unit.jobs.conftest import JobDir
-
-CPU = Device(torch.device("cpu"), "a CPU", 1)
+from tests.unit.jobs.training.test_feed import Numbers, feed, values
 
 FORK = multiprocessing.get_context("fork")
-
-
-@dataclass
-class Numbers:
-    """A source whose batches say which step they are for, and that counts how many were made."""
-
-    resident_bytes: int | None = 300
-    made: list[int] = field(default_factory=list)
-    moved_to: torch.device | None = None
-
-    def on(self, device: torch.device) -> "Numbers":
-        return Numbers(self.resident_bytes, self.made, device)
-
-    def batch(self, step: int) -> Batch:
-        self.made.append(step)
-        return {"x": torch.full((2,), step)}
-
-    def held_out(self, index: int) -> Batch:
-        return {"x": torch.full((2,), 100 + index)}
-
-
-def feed(source: Numbers, device: Device = CPU, steps: int = 4, **profile: object) -> tuple[Feed, Switches]:
-    switches = Switches(Profile.model_validate(profile))
-    return Feed(source, switches, device, steps), switches
-
-
-def values(batch: Batch) -> list[int]:
-    return batch["x"].tolist()
 
 
 # --- Loader processes

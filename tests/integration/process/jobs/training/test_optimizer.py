@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor, nn
 
 from jobs.contract import AttemptSpec, RunPaths
 from tests.fakes.workloads.small_sets import small_plan
@@ -18,19 +16,6 @@ from jobs.__main__ import main
 code = main(json.loads(sys.argv[1]))
 print(json.dumps([code, "torch" in sys.modules, "torch._dynamo" in sys.modules]))
 """
-
-
-def steps(model: nn.Module, optimizer: torch.optim.AdamW, first: int, last: int) -> None:
-    for step in range(first, last):
-        rows = torch.randn(7, 5, generator=torch.Generator().manual_seed(step))
-        optimizer.zero_grad(set_to_none=True)
-        model(rows).square().mean().backward()
-        optimizer.step()
-
-
-def bits(model: nn.Module, optimizer: torch.optim.AdamW) -> list[Tensor]:
-    state = optimizer.state_dict()["state"]
-    return [*model.parameters(), *(state[index][name] for index in state for name in sorted(state[index]))]
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

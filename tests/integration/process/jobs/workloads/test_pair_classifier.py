@@ -1,18 +1,11 @@
 """Pairs of molecules: the same work in every arm, and two orders that agree."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from jobs.contract import Profile
-from jobs.contract.plans.pair_classifier import PairClassifier
-from jobs.training.switches import Switches
-from jobs.workloads.pair_classifier import PairComparator
-from jobs.workloads.protocol import BuildContext
 from tests.unit.jobs.workloads.bare_loop import made_elsewhere, same
-
-TINY = {"batch_size": 4, "group": 3, "layers": 2, "heads": 2, "width": 16, "length": 16, "eval_batches": 4}
+from tests.unit.jobs.workloads.test_pair_classifier import build
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +19,6 @@ def molecules(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rows.append(f"{'C' * carbons}{'O' * oxygens},{oxygens - 0.7 * carbons},{split}")
     file.write_text("\n".join(rows) + "\n")
     return file
-
-
-def build(molecules: Path, *, plan: Mapping[str, object] | None = None, **switches: object) -> PairComparator:
-    settings = {**TINY, "data": str(molecules), **(plan or {})}
-    profile = Profile.model_validate(switches)
-    return PairComparator(PairClassifier.model_validate(settings), BuildContext(3, Switches(profile)))
 
 
 @pytest.mark.parametrize("conversion", ["once", "each_use"])

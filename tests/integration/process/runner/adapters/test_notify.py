@@ -6,7 +6,6 @@ import os
 import select
 import struct
 from dataclasses import replace
-from datetime import UTC, datetime
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -14,27 +13,9 @@ import pytest
 
 from runner.adapters import notify
 from runner.adapters.notify import draw_curve, run_command, sender_for
-from runner.core.notification import Notification, ReportedCurve
-from runner.core.ports.notifications import Origin, RetryLater, Undelivered
-from runner.files.settings.notify import NotificationRule
-
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
-NOTICE = Notification(
-    5, "7", "nächtlich", "ann", NOW, "exited", "attempt 2 ended: oom (exit 137)", "finished", "failed"
-)
-ORIGIN = Origin("abcd", "gpu1")
-
-
-def rule(**way: object) -> NotificationRule:
-    return NotificationRule.model_validate({"on": "failed", **way})
-
-
-def program(directory: Path, text: str) -> str:
-    path = directory / "program"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
+from runner.core.notification import ReportedCurve
+from runner.core.ports.notifications import RetryLater, Undelivered
+from tests.unit.runner.adapters.test_notify import NOTICE, ORIGIN, program, rule
 
 # --- mails
 

@@ -15,50 +15,13 @@ import pytest
 from runner.base.errors import Unavailable
 from runner.client import autostart
 from runner.client.autostart import (
-    Endpoint,
     start,
 )
 from runner.client.client import find_or_start
-from tests.fakes.daemon import api as fake_api
-
-PYTHON = os.path.abspath(sys.executable)  # noqa: PTH100 - a link stays one: it is what finds the packages
+from tests.unit.runner.client.test_autostart import Stand, quiet, starting
 
 if TYPE_CHECKING:
     import subprocess
-
-
-def quiet(_: str) -> None:
-    """Nobody listens."""
-
-
-class Stand:
-    """A state directory, with a program in it that stands in for the Python which would be the daemon."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.place = Endpoint(str(directory / "runner.sock"), str(directory))
-        self.count = directory / "count"
-
-    def daemon_is(self, script: str) -> None:
-        program = self.directory / "python"
-        counted = f"echo $$ >> '{self.count}'\n"
-        program.write_text(f"#!/bin/sh\n{counted}{script}\n")
-        program.chmod(0o755)
-
-    def daemon_works(self, first: str = "") -> None:
-        program = f"exec '{PYTHON}' '{fake_api.__file__}' '{self.place.socket}'"
-        self.daemon_is(f"{first}\n{program}")
-
-    @property
-    def pids(self) -> list[int]:
-        """The daemons started so far."""
-        return [int(line) for line in self.count.read_text().split()]
-
-    def kill_all(self) -> None:
-        for child in autostart._started:
-            child.kill()
-            child.wait()
-        autostart.reap_children()
 
 
 @pytest.fixture
@@ -193,15 +156,6 @@ def held(stand: Stand) -> Iterator[None]:
     with (Path(stand.directory) / "lock").open("w") as lock:
         flock(lock, LOCK_EX)
         yield
-
-
-def starting(stand: Stand) -> IO[str]:
-    """Be the command whose turn it is to start the daemon; until the file is closed."""
-    file = (stand.directory / "starting").open("w+")
-    flock(file, LOCK_EX)
-    file.write("123")
-    file.flush()
-    return file
 
 
 def test_of_many_commands_one_starts_the_daemon_and_all_find_it(stand: Stand) -> None:

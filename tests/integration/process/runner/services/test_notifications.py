@@ -2,77 +2,21 @@
 
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.adapters.notify import sender_for
-from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.base.errors import Unavailable
-from runner.core.job.events import HoldRequested
-from runner.core.notification import Notification, ReportedCurve
-from runner.core.ports.notifications import Undelivered
+from runner.core.notification import ReportedCurve
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
-from runner.files.settings.notify import NotificationRule
-from runner.files.submission import Submission
 from runner.services.context import Caller
-from runner.services.notifications import Sender, make_notifications
+from runner.services.notifications import make_notifications
 from tests.fakes.daemon.schedules import Clockwork
 from tests.unit.runner.server.api.test_jobs import wait_until
-
-JOB = b"workload: {kind: causal_lm, data: stdlib}\n"
-
-
-@dataclass
-class Receiver:
-    """Takes what it gets, unless it is told to fail."""
-
-    got: list[Notification] = field(default_factory=list)
-    failures: list[Undelivered] = field(default_factory=list)
-
-    def send(self, notification: Notification) -> None:
-        if self.failures:
-            raise self.failures.pop(0)
-        self.got.append(notification)
-
-    @property
-    def kinds(self) -> list[str]:
-        return [notification.kind for notification in self.got]
-
-
-@dataclass
-class Post:
-    """A state directory with jobs, and one rule."""
-
-    site: Clockwork
-    receiver: Receiver = field(default_factory=Receiver)
-    waited: list[float] = field(default_factory=list)
-    leaves: bool = False
-
-    def courier(self, on: str | tuple[str, ...] = ("finished", "held"), who: object = "all") -> Sender:
-        rule = NotificationRule.model_validate({"on": on, "who": who, "mail": "root"})
-        feed = SqliteNotificationFeed(self.site.store)
-        courier = Sender(rule, self.receiver.send, feed, self.site.clock, feed.remember, self.pause)
-        courier.send_next()  # it begins with what comes next
-        return courier
-
-    def pause(self, seconds: float) -> bool:
-        self.waited.append(seconds)
-        self.site.clock.forward(seconds)
-        return self.leaves
-
-    def submit(self) -> str:
-        submission = Submission(str(self.site.directory / "job.yaml"), JOB)
-        return self.site.service.submission.submit(self.site.me, submission).job.id
-
-    def cancel(self, job_id: str) -> None:
-        self.site.end(job_id)
-
-    def hold(self, job_id: str) -> None:
-        row, now = self.site.service.queries.current(job_id), self.site.clock.now()
-        self.site.service.daemon.apply_event(row, HoldRequested(now, "ann"))
+from tests.unit.runner.services.test_notifications import Post
 
 
 @pytest.fixture

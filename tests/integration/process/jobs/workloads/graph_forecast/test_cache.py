@@ -12,39 +12,12 @@ from torch.utils.data import DataLoader, Dataset
 from jobs.workloads.graph_forecast import cache as graph_cache
 from jobs.workloads.graph_forecast.cache import (
     Counts,
-    GraphBlockCache,
     GraphSource,
-    Market,
-    Prebuilt,
     Rebuilt,
     block_key,
-    prebuild,
 )
-from jobs.workloads.graph_forecast.graphs import EdgeRule, Graphs, LongTable, whole_returns
-
-RULE = EdgeRule(neighbours=2, lookback=10, half_life=5.0, shrinkage=0.1, threshold=0.1)
-
-DAYS = range(12, 40)
-
-
-def market(assets: int = 5) -> Market:
-    generator = torch.Generator().manual_seed(0)
-    steps = 0.01 * torch.randn(40, assets, generator=generator, dtype=torch.float64)
-    dates = tuple(f"2024-{day // 28 + 1:02d}-{day % 28 + 1:02d}" for day in range(40))
-    names = tuple("ABCDE"[:assets])
-    return Market(dates, names, whole_returns(steps.cumsum(0).exp()))
-
-
-def built(block_cache: GraphBlockCache | None = None) -> Prebuilt:
-    return prebuild(market(), DAYS, RULE, Counts(shared=False), block_cache)
-
-
-def rebuilt() -> Rebuilt:
-    return Rebuilt(LongTable.of(market().returns_DN), RULE, Counts(shared=False))
-
-
-def equal(one: Graphs, other: Graphs) -> bool:
-    return all(a.equal(b) for a, b in zip(one, other, strict=True))
+from jobs.workloads.graph_forecast.graphs import Graphs, LongTable
+from tests.unit.jobs.workloads.graph_forecast.test_cache import DAYS, RULE, equal, market, rebuilt
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,7 @@
 """The forecaster: its edges matter, its switches do not, and it beats the usual outcome."""
 
-from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,20 +13,7 @@ from jobs.workloads.graph_forecast.workload import GraphForecaster
 from jobs.workloads.protocol import BuildContext
 from tests.fakes.workloads.panels import panel_directory
 from tests.unit.jobs.workloads.bare_loop import made_elsewhere, same
-
-TINY = {
-    "batch_size": 4,
-    "eval_batches": 6,
-    "window": 6,
-    "scales": (5, 20),
-    "horizons": (1, 5),
-    "lookback": 20,
-    "neighbours": 2,
-    "threshold": 0.0,
-    "hidden": 16,
-    "heads": 2,
-    "dropout": 0.0,
-}
+from tests.unit.jobs.workloads.graph_forecast.test_workload import TINY, build
 
 DAYS, ASSETS = 400, 5
 
@@ -49,18 +34,6 @@ def stocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("data") / "prices.csv"
     file.write_text("\n".join(rows) + "\n")
     return file
-
-
-def build(
-    stocks: Path | str,
-    *,
-    plan: Mapping[str, object] | None = None,
-    cache: Path | None = None,
-    **switches: Any,
-) -> GraphForecaster:
-    settings = {**TINY, "data": str(stocks), **(plan or {})}
-    profile = Profile.model_validate(switches)
-    return GraphForecaster(GraphForecast.model_validate(settings), BuildContext(3, Switches(profile), cache))
 
 
 def test_a_loader_process_makes_the_same_batches(stocks: Path) -> None:

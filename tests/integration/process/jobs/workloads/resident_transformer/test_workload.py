@@ -1,34 +1,13 @@
 """The same batches in every epoch, converted once or at each use, and never written into."""
 
 import pickle
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from jobs.contract import Profile
-from jobs.contract.plans.resident_transformer import ResidentTransformer
-from jobs.data.tables import Ohlcv
-from jobs.training.switches import Switches
-from jobs.workloads.protocol import BuildContext
-from jobs.workloads.resident_transformer.workload import CandleTransformer
 from tests.unit.jobs.workloads.bare_loop import made_elsewhere, same
 from tests.unit.jobs.workloads.resident_transformer.test_candles import table
-
-TINY = {
-    "days": 8,
-    "weeks": 4,
-    "months": 2,
-    "pool": 2,
-    "every": 2,
-    "horizon": 2,
-    "batch_size": 8,
-    "eval_batches": 3,
-    "width": 8,
-    "heads": 2,
-    "layers": 2,
-    "dropout": 0.2,
-}
+from tests.unit.jobs.workloads.resident_transformer.test_workload import build, write
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +17,6 @@ def prices(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(directory / f"{name}.csv", table(260, seed))
     (directory / "manifest.json").write_text("{}")
     return directory
-
-
-def write(file: Path, days: Ohlcv) -> None:
-    rows = (
-        ",".join([day, *map(repr, row)]) for day, row in zip(days.dates, days.values_NF.tolist(), strict=True)
-    )
-    file.write_text("\n".join(["date,open,high,low,close,volume", *rows]) + "\n")
-
-
-def build(prices: Path, *, plan: Mapping[str, object] | None = None, **switches: object) -> CandleTransformer:
-    settings = {**TINY, "data": str(prices), **(plan or {})}
-    profile = Profile.model_validate(switches)
-    return CandleTransformer(ResidentTransformer.model_validate(settings), BuildContext(3, Switches(profile)))
 
 
 # --- The batch is a function of the step

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from images.recipe import Entry
+from images.settings import PluginCode
 
 _EXCLUDED: Final = frozenset({"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 
@@ -20,6 +21,14 @@ def entries_below(directory: Path, prefix: str) -> tuple[Entry, ...]:
     return tuple(
         _entry(path, f"{prefix}/{path.relative_to(directory).as_posix()}") for path in _files(directory)
     )
+
+
+def plugin_entries(plugin: PluginCode) -> tuple[Entry, ...]:
+    """Return the package of a plug-in, and as much of its metadata as the trainer needs to find it."""
+    top = plugin.package
+    name = f"plugins/{top.name}"
+    code = entries_below(top, name) if top.is_dir() else (_entry(top, name),)
+    return (*code, *(text_entry(f"plugins/{path}", text) for path, text in plugin.metadata.items()))
 
 
 def text_entry(path: str, text: str | bytes) -> Entry:

@@ -33,6 +33,14 @@ def default_dockerfiles() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class PluginCode:
+    """Code that is copied into images beside that of ``jobs``, so that the trainer finds a workload in it."""
+
+    package: Path  # a directory, or the file of a single module
+    metadata: Mapping[str, str]  # texts by path, from which importlib.metadata knows its entry points
+
+
+@dataclass(frozen=True, slots=True)
 class ImageSettings:
     """Settings of image builds on this machine."""
 
@@ -55,6 +63,8 @@ class ImageSettings:
     """The lock of an accelerator's image, by name.  Without an entry: whoever makes the store chooses."""
     lock_dir: Path | None = None
     """Further locks, and those that replace shipped ones.  ``None``: only the shipped ones."""
+    plugins: tuple[PluginCode, ...] = ()
+    """The workloads of plug-ins."""
     dockerfiles: Path = field(default_factory=default_dockerfiles)
     """The directory that holds ``Dockerfile.cpu``, ``Dockerfile.cuda`` and ``Dockerfile.rocm``."""
     engine_url: str | None = None

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from typing import Any, Final
 from images import bases, wheels
 from images.bootstrap import Bootstrap, bootstrap
 from images.cancellation import CancellationToken
-from images.context import entries_below, text_entry, write_tar
+from images.context import entries_below, plugin_entries, text_entry, write_tar
 from images.digest import LABEL, digest, repository, tag
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable, ImageRefused
 from images.file_lock import locked
@@ -30,6 +31,9 @@ from images.records import record
 from images.settings import ACCELERATORS, Accelerator, BuilderKind, ImageSettings, PullPolicy
 
 _HERE: Final = Path(__file__).parent
+
+COPY_PLUGINS: Final = "COPY plugins /opt/runner/\n"
+"""The last step of an image with workloads of other distributions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +200,16 @@ class ImageStore:
             builder=self._builder,
             entries=(text_entry(lock, chosen.text),),
         )
+        plugins = tuple(chain.from_iterable(map(plugin_entries, self._settings.plugins)))
         job = Recipe(
             kind="job",
             accelerator=accelerator,
             below=digest(environment),
-            dockerfile=last_stage(text),
+            dockerfile=last_stage(text) + (COPY_PLUGINS if plugins else ""),
             arguments=(),
             platform=self._platform,
             builder=self._builder,
-            entries=(*entries_below(_HERE.with_name("jobs"), "jobs"), *_for_programs()),
+            entries=(*entries_below(_HERE.with_name("jobs"), "jobs"), *_for_programs(), *plugins),
         )
         return Plan(base, environment, job, chosen)
 

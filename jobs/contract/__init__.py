@@ -36,6 +36,7 @@ from jobs.contract.plans import PLANS as PLANS
 from jobs.contract.plans import STDLIB as STDLIB
 from jobs.contract.plans import TRAJECTORY as TRAJECTORY
 from jobs.contract.plans import WATCHED as WATCHED
+from jobs.contract.plans import WORKLOAD_REGISTRY as WORKLOAD_REGISTRY
 from jobs.contract.plans import WORKLOADS as WORKLOADS
 from jobs.contract.plans import CheckpointFields as CheckpointFields
 from jobs.contract.plans import EarlyStopping as EarlyStopping
@@ -47,6 +48,10 @@ from jobs.contract.plans import ProgramCode as ProgramCode
 from jobs.contract.plans import TrainingPlan as TrainingPlan
 from jobs.contract.plans import WeightAveraging as WeightAveraging
 from jobs.contract.plans import kind_of as kind_of
+from jobs.contract.plugins import PluginRegistry as PluginRegistry
+from jobs.contract.plugins import load_plugins as load_plugins
+from jobs.contract.plugins import plugin_names as plugin_names
+from jobs.contract.plugins import plugin_of_type as plugin_of_type
 from jobs.contract.profile import SWITCHES as SWITCHES
 from jobs.contract.profile import Profile as Profile
 from jobs.contract.profile import Trace as Trace

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from http import HTTPStatus
 from http.client import HTTPException, HTTPMessage
@@ -22,7 +22,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from runner.adapters.chat import SHAPES, as_json
 from runner.core.notification import ALARMS, DECISIONS, Notification, ReportedCurve
 from runner.core.ports.notifications import Origin, RetryLater, Send, Undelivered
-from runner.files.settings.notify import SENDMAIL, NotificationRule
+from runner.files.settings.notify import SENDMAIL, NotificationRule, find_channel
 
 LIMIT_S: Final = 10.0
 """How long a webhook may be silent."""
@@ -51,8 +51,22 @@ def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMA
         return lambda notification: run_command(
             argv, format_mail(to, notification, origin, _picture(notification))
         )
+    if rule.channel is not None:
+        return _sender_of_plugin(find_channel(rule.channel).make(rule.options), origin)
     command = rule.command or ()
     return lambda notification: run_command(command, f"{as_json(notification, origin)}\n".encode())
+
+
+def _sender_of_plugin(deliver: Callable[[Notification, Origin], None], origin: Origin) -> Send:
+    def send(notification: Notification) -> None:
+        try:
+            deliver(notification, origin)
+        except Undelivered:
+            raise
+        except Exception as error:
+            raise Undelivered(f"{type(error).__name__}: {error}", RetryLater.SOME) from error
+
+    return send
 
 
 # --- webhook

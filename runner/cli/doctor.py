@@ -38,10 +38,11 @@ def doctor(*, tried: str | None, as_json: bool) -> None:
     from runner.core.doctor import Verdict, examine
     from runner.files.settings.model import load_settings
     from runner.server.doctor import collect
+    from runner.server.plugins import findings
 
     settings = load_settings(None)
     machine = collect(Path(state_dir(os.environ, os.geteuid())), settings)
-    found = list(examine(machine))
+    found = [*examine(machine), *findings()]
     if tried is not None:
         found += _tries(machine, settings, tried)
     for finding in found:

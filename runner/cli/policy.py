@@ -196,7 +196,7 @@ def _path(given: str) -> Path:
 
     path, shelf = Path(given), PolicySource()
     if given in shelf.names() and not path.is_file():
-        return shelf.directory / f"{given}.yaml"
+        return shelf.path(given)
     if not path.exists() and "/" not in given and "." not in given:
         from runner.files.policy.load import unknown_policy_error
 

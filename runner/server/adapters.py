@@ -1,18 +1,15 @@
 """The adapters of a daemon: made in this process, or asked of its helper where the daemon is split."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
-from images.settings import ImageSettings
+from images.settings import ImageSettings, PluginCode
 from images.store import ImageStore
-from runner.adapters.docker.hardening import HardeningSettings
+from jobs.contract import WORKLOAD_REGISTRY
 from runner.adapters.docker.images import DockerImages
-from runner.adapters.either import Choices, EitherExec, EitherExecutor, Room
-from runner.adapters.gpu import nvidia
-from runner.adapters.host.clock import boot_id
 from runner.adapters.host.disk_counters import HostDiskCounters
 from runner.adapters.host.job_checkpoints import CheckpointVerifier
 from runner.adapters.host.mounts import PinnedMounts
@@ -21,10 +18,8 @@ from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.run_files import FilesBelow
 from runner.adapters.host.users import HostUsers
-from runner.adapters.host_torch import host_problem
 from runner.adapters.image_locks import choose_for_this_machine
 from runner.adapters.privileged.client import PrivilegedClient
-from runner.adapters.privileged.interface import ExecutorKind
 from runner.adapters.privileged.remote import (
     RemoteDiskUse,
     RemoteExecutor,
@@ -34,13 +29,6 @@ from runner.adapters.privileged.remote import (
     RemoteRunDirectory,
 )
 from runner.adapters.privileged.remote_exec import RemoteExec
-from runner.adapters.process.exec import ProcessExec
-from runner.adapters.process.executor import ProcessExecutor, ProcessSettings
-from runner.adapters.slurm.commands import SlurmCommands
-from runner.adapters.slurm.exec import SlurmExec
-from runner.adapters.slurm.executor import SlurmExecutor, SlurmExecutorSettings
-from runner.adapters.slurm.oci import NodeSettings
-from runner.adapters.slurm.options import SlurmRules
 from runner.agent.ports import OpenRunDirectory
 from runner.core.ports.disk import DiskActivity, NoDiskUse
 from runner.core.ports.exec import ExecPort
@@ -49,13 +37,14 @@ from runner.core.ports.images import Images
 from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import Packages
 from runner.core.ports.users import MountPins, UnknownUids
-from runner.files.settings.model import SHIPPED_SECCOMP, Settings
+from runner.files.settings.model import Settings
+from runner.server.executors import local_commands, local_executor
 from runner.server.network import make_network
 from runner.server.packages import make_packages
 from runner.services.retention import RunDirectories
 
 if TYPE_CHECKING:
-    from runner.adapters.slurm.containers import NodeContainers
+    from runner.adapters.privileged.interface import ExecutorKind
 
 
 class Adapters(Protocol):
@@ -71,7 +60,7 @@ class Adapters(Protocol):
     def verifier(self, users: HostUsers) -> CheckpointVerifier:
         """Return what reads and checks checkpoints with the rights of their owners."""
 
-    def executor(self, kind: ExecutorKind) -> Executor:
+    def executor(self, kind: str) -> Executor:
         """Return what starts and observes attempts."""
 
     def commands(self, kind: str) -> ExecPort:
@@ -119,7 +108,7 @@ class LocalAdapters:
         """Return what reads and checks checkpoints with the rights of their owners."""
         return CheckpointVerifier(self.settings.verify_within_s, users)
 
-    def executor(self, kind: ExecutorKind) -> Executor:
+    def executor(self, kind: str) -> Executor:
         """Return what starts and observes attempts."""
         return local_executor(self.directory, self.settings, kind, self.instance)
 
@@ -185,9 +174,10 @@ class SplitAdapters:
         """Return what reads and checks checkpoints with the rights of their owners."""
         return CheckpointVerifier(self.settings.verify_within_s, users)
 
-    def executor(self, kind: ExecutorKind) -> Executor:
+    def executor(self, kind: str) -> Executor:
         """Return what starts and observes attempts."""
-        return RemoteExecutor(self.helper, kind, self.instance)
+        known = cast("ExecutorKind", kind)  # the helper refuses others
+        return RemoteExecutor(self.helper, known, self.instance)
 
     def commands(self, _kind: str) -> ExecPort:
         """Return what runs commands inside of attempts."""
@@ -251,31 +241,7 @@ def image_settings(directory: Path, settings: Settings) -> ImageSettings:
         indexes=settings.torch_indexes,
         locks=settings.image_locks,
         lock_dir=directory / "images" / "lock-files",
-    )
-
-
-def local_executor(directory: Path, settings: Settings, kind: str, instance: str) -> Executor:
-    if kind == "slurm":
-        batch = SlurmExecutor(slurm_settings(directory, settings, instance))
-        if settings.slurm.local is None:
-            return batch
-        here = local_executor(directory, settings, _kind_here(settings), instance)
-        room = Room(settings.slurm.local.cpus, settings.slurm.local.memory_bytes)
-        # Mounts of containers here need pins, which those on nodes do not.
-        pinned = batch.in_container and os.geteuid() == 0
-        return EitherExecutor(here, batch, room, _choices(directory), mounts_here=not pinned)
-    if kind == "process":
-        return ProcessExecutor(ProcessSettings(instance, directory / "processes", find_problem=host_problem))
-    from runner.adapters.docker.executor import DockerExecutor, DockerExecutorSettings, write_hosts_file  # noqa: PLC0415  loads the SDK
-
-    hardened = replace(
-        _hardened(settings, instance), hosts_file=write_hosts_file(directory), accounts=directory / "accounts"
-    )
-    choose = settings.gpu_injection == "auto"
-    return DockerExecutor(
-        DockerExecutorSettings(
-            hardened, settings.engine, choose_injection=choose, driver_version=nvidia.driver_version
-        )
+        plugins=tuple(PluginCode(each.package, each.metadata) for each in WORKLOAD_REGISTRY.plugins),
     )
 
 
@@ -286,79 +252,3 @@ def find_engine_refusal(settings: Settings) -> str | None:
     from runner.adapters.docker.engine import describe_engine  # noqa: PLC0415  loads the SDK
 
     return describe_engine(settings.engine).refusal
-
-
-def _kind_here(settings: Settings) -> str:
-    """Return what runs attempts on this machine beside Slurm: containers beside containers."""
-    return "docker" if settings.slurm.containers == "crun" else "process"
-
-
-def _choices(directory: Path) -> Choices:
-    return Choices(directory / "places")
-
-
-def slurm_settings(directory: Path, settings: Settings, instance: str) -> SlurmExecutorSettings:
-    """Return how a daemon hands its jobs to Slurm."""
-    said = settings.slurm
-    return SlurmExecutorSettings(
-        instance=instance,
-        directory=directory / "slurm",
-        commands=SlurmCommands(said.conf, said.timeout_s),
-        rules=slurm_rules(settings),
-        poll_s=said.poll_every_s,
-        interface=said.interface,
-        containers=_node_containers(directory, settings, instance) if said.containers == "crun" else None,
-    )
-
-
-def _node_containers(directory: Path, settings: Settings, instance: str) -> "NodeContainers":
-    from runner.adapters.slurm.containers import NodeContainers  # noqa: PLC0415  loads the SDK of the engine
-    from runner.adapters.slurm.images import UnpackedImages  # noqa: PLC0415  the same
-
-    said = settings.slurm
-    seccomp = settings.seccomp_text() or SHIPPED_SECCOMP["runner"].read_text()
-    return NodeContainers(
-        instance,
-        UnpackedImages(said.images_dir or directory / "slurm-images", settings.engine),
-        NodeSettings(said.init, seccomp, os.uname().machine),
-        settings.open_files,
-        shares_network=said.nodes_network == "host",
-        cdi_directories=said.cdi_directories,
-    )
-
-
-def slurm_rules(settings: Settings) -> SlurmRules:
-    """Return what the settings say about jobs in Slurm."""
-    said = settings.slurm
-    types = {part.casefold(): name for part, name in said.gpu_types.items()}
-    classes = {name: (each.partition, each.qos) for name, each in said.classes.items()}
-    return SlurmRules(said.partition, said.account, said.qos, types, classes, said.nice_per_priority)
-
-
-def local_commands(directory: Path, settings: Settings, kind: str) -> ExecPort:
-    """Return what runs commands inside of attempts."""
-    if kind == "slurm":
-        there = SlurmExec(directory / "slurm")
-        if settings.slurm.local is None:
-            return there
-        here = local_commands(directory, settings, _kind_here(settings))
-        return EitherExec(here, there, _choices(directory))
-    if kind == "process":
-        return ProcessExec(directory / "processes")
-    from runner.adapters.docker.exec import DockerExec  # noqa: PLC0415  loads the SDK
-
-    return DockerExec(settings.engine)
-
-
-def _hardened(settings: Settings, instance: str) -> HardeningSettings:
-    return HardeningSettings(
-        instance=instance,
-        runtime=settings.runtime,
-        gpu_injection="hook" if settings.gpu_injection == "hook" else "cdi",
-        seccomp=settings.seccomp_text(),
-        apparmor=settings.apparmor,
-        user_namespace=settings.user_namespace,
-        memlock_unlimited=settings.memlock_unlimited,
-        open_files=settings.open_files,
-        boot_id=boot_id(),
-    )

@@ -46,8 +46,9 @@ from runner.core.ports.clock import Clock
 from runner.core.ports.executor import Executor
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
-from runner.server.adapters import Adapters, LocalAdapters, slurm_rules
+from runner.server.adapters import Adapters, LocalAdapters
 from runner.server.executor_choice import EngineEvidence, choose_executor
+from runner.server.executors import slurm_rules
 from runner.server.network import watch_network
 from runner.server.packages import needed_images
 from runner.services.jobs import JobService
@@ -261,13 +262,9 @@ def _executor(settings: Settings, store: SqliteStore, adapters: Adapters) -> tup
         refusal=adapters.engine_refusal,
     )
     choice = choose_executor(settings.executor, evidence, lambda: adapters.executor("docker").observe())
-    if choice.kind == "slurm":
-        return adapters.executor("slurm"), None
-    if choice.kind == "docker":
-        return adapters.executor("docker"), None
     if choice.engine_problem:
         log.warning("executor.fallback", chosen=choice.kind, problem=choice.engine_problem)
-    return adapters.executor("process"), choice.engine_problem
+    return adapters.executor(choice.kind), choice.engine_problem
 
 
 def _capacity(

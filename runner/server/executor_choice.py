@@ -6,7 +6,7 @@ on a host without an engine.  An engine that is down is waited for: its jobs wou
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from runner.base.errors import Unavailable, UsageError
 
@@ -36,7 +36,7 @@ class EngineEvidence:
 
 
 def choose_executor(
-    setting: Literal["auto", "docker", "process", "slurm"],
+    setting: str,
     evidence: EngineEvidence,
     ask: Callable[[], object],
 ) -> ExecutorChoice:
@@ -49,10 +49,10 @@ def choose_executor(
         raise UsageError(evidence.refusal)
     if setting != "auto":
         return ExecutorChoice(setting)
-    if evidence.unfinished == "slurm":  # its attempts are there, whatever else is here
-        return ExecutorChoice("slurm")
     if evidence.unfinished == "process":
         return ExecutorChoice("process", BEGUN_AS_PROCESSES)
+    if evidence.unfinished not in {None, "docker"}:  # its attempts are there, whatever else is here
+        return ExecutorChoice(str(evidence.unfinished))
     if evidence.refusal:
         if evidence.unfinished or evidence.used:  # in containers, which plain processes must not replace
             raise UsageError(evidence.refusal)

@@ -38,8 +38,6 @@ from runner.server.adapters import (
     SplitAdapters,
     find_engine_refusal,
     image_settings,
-    local_commands,
-    local_executor,
     local_images,
     unknown_uids,
 )
@@ -50,10 +48,12 @@ from runner.server.api.application import application
 from runner.server.api.why import reason
 from runner.server.composition import build, open_store
 from runner.server.doctor import watch_machine
+from runner.server.executors import local_commands, local_executor
 from runner.server.leaving import StopDeadline, end_threads
 from runner.server.listen import BACKLOG, ask_to_stop, bound, catch_stop_signals, keep_from_hangup, server_of
 from runner.server.network import make_network
 from runner.server.packages import make_packages
+from runner.server.plugins import log_plugins
 from runner.server.reload import SettingsReload, reload_helper
 from runner.server.split import daemon_user, split
 from runner.server.state_lock import StateLock, hold_state
@@ -87,6 +87,7 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     logs.configure(terminal=sys.stderr.isatty())
     keep_from_hangup()
     known = load_settings(Path(settings) if settings else None)
+    log_plugins()
     sys.setswitchinterval(SWITCH_S)
     place, file = Path(socket_path or directory / "runner.sock"), Path(settings) if settings else None
     user = daemon_user(known)

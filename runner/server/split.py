@@ -30,7 +30,7 @@ from runner.adapters.privileged.state_files import share_state
 from runner.adapters.privileged.unprivileged import give_up_root
 from runner.base import privileges
 from runner.base.errors import Unavailable, UsageError
-from runner.files.settings.model import Settings
+from runner.files.settings.model import OWN_EXECUTORS, Settings
 from runner.server.leaving import KILL_AFTER_S, StopDeadline
 
 log = structlog.get_logger()
@@ -83,6 +83,8 @@ def _problem(settings: Settings) -> str | None:
     """Return the reason why a daemon with these settings cannot be in two parts."""
     if settings.executor == "slurm":
         return "with executor: slurm, jobs are submitted as their users by the daemon itself"
+    if settings.executor not in {"auto", *OWN_EXECUTORS}:
+        return f"executor: {settings.executor} is a plug-in, which acts in the daemon itself"
     if not settings.pin_mounts and settings.executor != "process":
         return "with pin_mounts: false, a helper could not tell what is mounted"
     if not is_openat2_there():

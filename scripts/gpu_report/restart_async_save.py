@@ -14,7 +14,7 @@ from torch import distributed
 from torch.distributed import checkpoint
 
 from jobs.contract import Profile
-from jobs.contract.plans import CausalLm
+from jobs.contract.plans.causal_lm import CausalLm
 from jobs.workloads.causal_lm import Transformer
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jobs.contract import AttemptSpec, Profile
-from jobs.contract.plans import CausalLm
+from jobs.contract.plans.causal_lm import CausalLm
 from jobs.training import batches
 from jobs.training.device import Device, is_out_of_memory, prepare
 from jobs.training.switches import Switches

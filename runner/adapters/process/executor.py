@@ -87,7 +87,7 @@ class ProcessSettings:
 class ProcessExecutor:
     """Satisfies ``runner.core.ports.executor.Executor``."""
 
-    kind: Final = "process"
+    kind: str = "process"
     in_container: Final = False
     queues: Final = False
 

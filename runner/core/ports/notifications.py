@@ -1,6 +1,6 @@
 """Delivery of notifications, and the position that each rule has reached."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -11,6 +11,9 @@ from runner.core.notification import Notification
 
 Send: TypeAlias = Callable[[Notification], None]
 """Delivers one notification, or raises ``Undelivered``."""
+
+
+Options: TypeAlias = Mapping[str, str]
 
 
 class RetryLater(Enum):
@@ -40,6 +43,17 @@ class Origin:
     def link(self, job_id: str) -> str | None:
         """Return the address of a job's page; None where nobody has said where the dashboard is."""
         return None if self.dashboard is None else f"{self.dashboard}/jobs/{quote(job_id, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel of a plug-in, by which a rule with ``channel`` is delivered.
+
+    ``make`` returns the delivery for the ``options`` of a rule, and raises ``ValueError`` for those that it
+    does not take.  A delivery raises ``Undelivered``; any other error is tried again, too.
+    """
+
+    make: Callable[[Options], Callable[[Notification, Origin], None]]
 
 
 class NotificationFeed(Protocol):

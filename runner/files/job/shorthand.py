@@ -76,7 +76,7 @@ def check_kind(value: object) -> object:
     if not isinstance(kind, str):
         raise error_below(("kind",), f"must be {format_choices(contract.KINDS)}, not {shown(kind)}")
     if kind not in contract.KINDS:
-        hint = suggest_choice(kind, contract.KINDS)
+        hint = contract.WORKLOAD_REGISTRY.why_not(kind) or suggest_choice(kind, contract.KINDS)
         raise error_below(("kind",), f"there is no workload {quoted(kind)}{hint}")
     return value
 

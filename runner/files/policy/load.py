@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Final
 
+from jobs.contract import PluginRegistry, load_plugins
 from runner.base import yaml
 from runner.base.textfile import FileError, Problem, list_yaml_stems, quoted, read_source
 from runner.base.units import format_duration
@@ -74,12 +76,19 @@ class PolicySource:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the policies in the directory, without files of cases."""
-        return tuple(sorted(filter(NAME.fullmatch, list_yaml_stems(self.directory))))
+        own = filter(NAME.fullmatch, list_yaml_stems(self.directory))
+        return tuple(sorted((*own, *self._others())))
+
+    def path(self, name: str) -> Path:
+        """Return the file of a policy by name; a plug-in's where it has one of this name."""
+        return self._others().get(name, self.directory / f"{name}.yaml")
+
+    def _others(self) -> Mapping[str, Path]:
+        return plugin_policies().found if self.directory == SHIPPED else {}
 
     def has(self, name: str) -> bool:
         """Return True if there is a policy of this name."""
-        found = f"{self.directory}/{name}.yaml"
-        return NAME.fullmatch(name) is not None and os.path.exists(found)  # noqa: PTH110  at each submission
+        return NAME.fullmatch(name) is not None and os.path.exists(self.path(name))  # noqa: PTH110  at each submission
 
     def text(self, path: Path) -> bytes:
         """Return the text of a policy.
@@ -87,16 +96,35 @@ class PolicySource:
         Raises:
             FileError: it cannot be read.
         """
-        if self.reader is None or path.parent == self.directory:
+        if self.reader is None or path.parent == self.directory or path in self._others().values():
             return read_policy_source(path)
         return self.reader(path)
 
     def find(self, name: str, beside: Path) -> Path | None:
         """Return the file of the policy that another file names."""
         if name in self.names():
-            return self.directory / f"{name}.yaml"
+            return self.path(name)
         looks_like_path = "/" in name or name.endswith(".yaml")
         return (beside.parent / name) if self.paths and looks_like_path else None
+
+
+@cache
+def plugin_policies() -> PluginRegistry[Path]:
+    """Return the policies of plug-ins: the path of each file, in the package of its plug-in."""
+    return load_plugins("policies", {}, _checked_policy)
+
+
+def _checked_policy(name: str, value: object) -> Path:
+    """Return the file of a plug-in's policy; its content is checked when a job names it."""
+    if not isinstance(value, Path):
+        raise TypeError("must be the pathlib.Path of a YAML file")
+    if not NAME.fullmatch(name):
+        raise ValueError("a name has lower-case letters, digits and -")
+    if (SHIPPED / f"{name}.yaml").exists():
+        raise ValueError("the name is taken; rename it")
+    if not value.is_file():
+        raise ValueError(f"there is no file {value}")
+    return value
 
 
 def load_named_policy(name: str, shelf: PolicySource | None = None) -> Policy:
@@ -108,7 +136,7 @@ def load_named_policy(name: str, shelf: PolicySource | None = None) -> Policy:
     shelf = shelf or PolicySource()
     if name not in shelf.names():
         raise unknown_policy_error(name, shelf)
-    return read_policy(shelf.directory / f"{name}.yaml", shelf)
+    return read_policy(shelf.path(name), shelf)
 
 
 def unknown_policy_error(name: str, shelf: PolicySource) -> FileError:

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from jobs.contract import profiles_dir
+from jobs.contract import plugin_names, profiles_dir
 from runner.base import privileges, yaml
 from runner.base.errors import UsageError
 from runner.base.identity import MAX_ID
@@ -28,7 +28,7 @@ from runner.files.settings.queue import QueueSettings
 from runner.files.settings.retention import RetentionSettings
 from runner.files.settings.slurm import SlurmSettings
 from runner.files.types import Bytes, written_size
-from runner.files.validation import describe_non_mapping, suggest_profile, validate_model
+from runner.files.validation import describe_non_mapping, format_choices, suggest_profile, validate_model
 
 HOST_PROGRAMS: Final = (
     "Xorg", "Xwayland", "gnome-shell", "gdm-x-session", "sddm", "nvidia-persiste", "nvidia-cuda-mps",
@@ -45,8 +45,18 @@ SHIPPED_SECCOMP: Final = {
 APPARMOR_PROFILE: Final = Path(__file__).with_name("apparmor") / "runner-job"
 """The AppArmor profile that the runner ships; an operator loads it (``runner serve --apparmor-profile``)."""
 
+OWN_EXECUTORS: Final = ("docker", "process", "slurm")
+"""The executors that come with the runner."""
+
 _LISTEN: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):([0-9]{1,9})")
 _LAST_PORT: Final = 65535
+
+
+def _executor(value: str) -> str:
+    known = ("auto", *OWN_EXECUTORS)
+    if value not in known and value not in (others := plugin_names("executors")):
+        raise ValueError(f"must be {format_choices((*known, *others))}, not {quoted(value)}")
+    return value
 
 
 def _offered_image(value: str) -> str:
@@ -147,9 +157,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    executor: Literal["auto", "docker", "process", "slurm"] = "auto"
+    executor: Annotated[str, AfterValidator(_executor)] = "auto"
     """Where attempts run.  ``auto``: the engine, or processes where none was ever there.  ``slurm``: as
-    jobs of a Slurm cluster."""
+    jobs of a Slurm cluster.  Plug-ins add others."""
 
     slurm: SlurmSettings = SlurmSettings()
     """How jobs are handed to Slurm (docs/operate/slurm.md)."""

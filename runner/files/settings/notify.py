@@ -3,14 +3,17 @@
 import hashlib
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from jobs.contract import PluginRegistry, load_plugins, plugin_of_type
 from runner.base.textfile import one_line, quoted
 from runner.core.notification import TOPICS
+from runner.core.ports.notifications import Channel
 from runner.files.settings.dashboard import check_web_address
 from runner.files.validation import did_you_mean
 
@@ -51,8 +54,27 @@ Words = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_words), 
 Argv = Annotated[tuple[str, ...], Field(min_length=1, max_length=64), AfterValidator(_argv)]
 
 
+@cache
+def channels() -> PluginRegistry[Channel]:
+    """Return the channels of plug-ins."""
+    return load_plugins("channels", {}, plugin_of_type(Channel))
+
+
+def find_channel(name: str) -> Channel:
+    """Return the channel of a name.
+
+    Raises:
+        ValueError: no plug-in has it, or it cannot be used.
+    """
+    known = channels()
+    if name not in known.found:
+        why = known.why_not(name) or did_you_mean(name, tuple(known.found)) or "; no plug-in has it"
+        raise ValueError(f"there is no channel {quoted(name)}{why}")
+    return known.found[name]
+
+
 class NotificationRule(BaseModel):
-    """One rule, with exactly one of the channels ``webhook``, ``mail`` and ``command``."""
+    """One rule, with exactly one of ``webhook``, ``mail``, ``command`` and ``channel``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,10 +96,18 @@ class NotificationRule(BaseModel):
     command: Argv | None = None
     """The program that gets the notification on standard input; it runs as the daemon's user."""
 
+    channel: str | None = None
+    """The name of a channel that a plug-in has."""
+
+    options: dict[str, str] = Field({}, max_length=32)
+    """What the channel of a plug-in needs to know, such as an address."""
+
     @model_validator(mode="after")
     def _one_way(self) -> "NotificationRule":
-        if sum(way is not None for way in (self.webhook, self.mail, self.command)) != 1:
-            raise ValueError("needs exactly one of webhook, mail and command")
+        if sum(way is not None for way in (self.webhook, self.mail, self.command, self.channel)) != 1:
+            raise ValueError("needs exactly one of webhook, mail, command and channel")
+        if self.options and self.channel is None:
+            raise ValueError("options need a channel")
         if self.webhook is None and self.shape != "json":
             raise ValueError(f"shape {self.shape} needs a webhook")
         topic = urlsplit(self.webhook or "").path.rpartition("/")[2]
@@ -87,10 +117,18 @@ class NotificationRule(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _takes_options(self) -> "NotificationRule":
+        if self.channel is not None:
+            find_channel(self.channel).make(self.options)
+        return self
+
     @property
     def digest(self) -> str:
         """Key that tells this rule from others and from itself before it was edited, across versions."""
-        unset = {"shape"} if self.shape == "json" else set()  # rules of earlier versions have no shape
+        # As in earlier versions where nothing of what is newer is used
+        newer: dict[str, object] = {"shape": "json", "channel": None, "options": {}}
+        unset = {name for name, default in newer.items() if getattr(self, name) == default}
         return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()[:16]
 
     @property
@@ -108,6 +146,8 @@ class NotificationRule(BaseModel):
     @property
     def way(self) -> str:
         """The channel as the log names it, without the path of a webhook, which may be a secret."""
+        if self.channel is not None:
+            return f"channel {self.channel}"
         if self.webhook is not None:
             return f"webhook {urlsplit(self.webhook).hostname}"
         return f"mail {self.mail}" if self.mail is not None else f"command {(self.command or ('',))[0]}"

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Final
 
 from runner.core.ports.store import JobStore
-from runner.files.policy.load import PolicySource, load_named_policy
+from runner.files.policy.load import PolicySource, load_named_policy, plugin_policies
 
 MAX_ROWS: Final = 1000
 """Rows that are read from the store at a time."""
@@ -46,7 +46,9 @@ def _rule_label(name: str) -> str:
 
 @cache
 def _shipped_rules() -> frozenset[str]:
-    policies = [load_named_policy(name) for name in PolicySource().names()]
+    policies = [
+        load_named_policy(name) for name in set(PolicySource().names()) - plugin_policies().found.keys()
+    ]
     return frozenset(
         rule.name for policy in policies for rule in (*policy.on_exit, *policy.on_watch, *policy.on_change)
     )

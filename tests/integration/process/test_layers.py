@@ -131,7 +131,10 @@ OWNERS = {
 
 
 COMPOSED = {
-    *(f"runner.server.{name}" for name in ("adapters", "composition", "doctor", "main", "reload")),
+    *(
+        f"runner.server.{name}"
+        for name in ("adapters", "composition", "doctor", "executors", "main", "plugins", "reload")
+    ),
     *(
         f"runner.adapters.{name}"
         for name in ("host_torch", "image_locks", "slurm.containers", "slurm.images")

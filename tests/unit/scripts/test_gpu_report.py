@@ -75,7 +75,7 @@ def test_flops_of_a_token_follow_the_palm_paper() -> None:
 
 def test_the_measured_model_has_the_parameters_that_are_counted() -> None:
     from jobs.contract import Profile
-    from jobs.contract.plans import CausalLm
+    from jobs.contract.plans.causal_lm import CausalLm
     from jobs.workloads.causal_lm import Transformer
 
     plan = CausalLm(data="stdlib", context=16, layers=2, heads=2, width=8)

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from jobs.checkpoint import directory as lineage
 from jobs.checkpoint.signatures import schedule_signature
 from jobs.contract import EarlyStopping, ExitCode, Manifest, Plateau, WeightAveraging, dump, verify
-from jobs.contract.plans import CausalLm
+from jobs.contract.plans.causal_lm import CausalLm
 from jobs.training.adaptive import Adaptation, RateReduction, StopCriterion
 from jobs.training.averaging import Averaging, averaging_rate, first_step
 from jobs.training.failures import InvalidSpec

@@ -25,7 +25,7 @@ def test_a_claim_is_answered_by_a_switch_or_by_both_profiles() -> None:
 
 
 def test_each_source_is_measured_with_its_own_workload() -> None:
-    assert {workload for *_, workload in SOURCES.values()} == {kind_of(plan) for plan in WORKLOADS}
+    assert {workload for *_, workload in SOURCES.values()} <= {kind_of(plan) for plan in WORKLOADS}
 
 
 def arm(name: str, low: float, rate: float, high: float, eval_s: float | None = 2.0) -> dict[str, Any]:

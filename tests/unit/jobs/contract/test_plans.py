@@ -11,7 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from jobs.contract import PLANS, SWITCHES, WORKLOADS, TrainingPlan, kind_of
-from jobs.contract.plans import GraphForecast, ImuStream, ResidentTransformer
+from jobs.contract.plans.graph_forecast import GraphForecast
+from jobs.contract.plans.imu_stream import ImuStream
+from jobs.contract.plans.resident_transformer import ResidentTransformer
 from tests.fakes.workloads import small_sets
 
 EXAMPLES = Path(__file__).parents[4] / "examples"

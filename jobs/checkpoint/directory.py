@@ -23,12 +23,15 @@ import secrets
 import shutil
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import torch
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from jobs.checkpoint import durable as files
 from jobs.checkpoint.state import Plain, digest, size_bytes, weights_sha256
@@ -262,6 +265,38 @@ def load(directory: Path, file: str = STATE) -> Plain:
     except _UNLOADABLE as error:
         first_line = f"{error}\n".splitlines()[0][:200]
         raise CheckpointInvalid(f"{file}: cannot be loaded: {first_line}") from error
+
+
+def load_foreign(path: Path) -> Plain:
+    """Return what ``torch.save`` wrote in another code base, on the CPU; none of its code is run.
+
+    An object of another class, such as a configuration beside the weights, is an empty stand-in.
+
+    Raises:
+        CheckpointInvalid: The file cannot be loaded.
+    """
+    with ExitStack() as stack:
+        if zipfile.is_zipfile(path):
+            foreign = get_unsafe_globals_in_checkpoint(path)
+            stand_ins = [(type("StandIn", (_StandIn,), {}), name) for name in foreign]
+            stack.enter_context(safe_globals(stand_ins))
+        return load(path.parent, path.name)
+
+
+class _StandIn(dict[Any, Any]):
+    """Takes the place of an object of another code base, and keeps nothing of it."""
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        return super().__new__(cls)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: object) -> None:
+        """Drop the state of the object."""
+
+    def append(self, value: object) -> None:
+        """Drop an element of the object."""
 
 
 def publish(directory: Path, snapshot: Snapshot, provenance: Provenance) -> None:

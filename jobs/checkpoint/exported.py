@@ -5,13 +5,14 @@ the job file gives.  The directory is replaced as a whole, so a kill leaves the 
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from jobs.checkpoint import names as mapping
 from jobs.checkpoint.durable import remove_tree, sync
 from jobs.contract.plans.base import Export
 from jobs.training.failures import InvalidSpec
@@ -58,13 +59,30 @@ def export(wanted: Export, workload: object, weights: Mapping[str, Tensor], line
 
 def foreign_names(weights: Mapping[str, Tensor], wanted: Export) -> dict[str, Tensor]:
     """Return the weights by the names of the other code base."""
+    known = mapping.rules(wanted.rename)
     found: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        there = next(
-            (one + name.removeprefix(here) for one, here in wanted.rename.items() if name.startswith(here)),
-            name,
-        )
-        if wanted.prefix + there in found:
-            raise InvalidSpec(f"workload.export.rename: two tensors would be {wanted.prefix}{there}")
-        found[wanted.prefix + there] = tensor.detach().cpu().contiguous()
+        for there, chunk in _there(name, tensor, known, partial=wanted.partial):
+            if wanted.prefix + there in found:
+                raise InvalidSpec(f"workload.export.rename: two tensors would be {wanted.prefix}{there}")
+            found[wanted.prefix + there] = chunk.detach().cpu().clone(memory_format=torch.contiguous_format)
+    if not found:
+        raise InvalidSpec("workload.export.rename: names no tensor of this model; correct it")
     return found
+
+
+def _there(
+    name: str, tensor: Tensor, known: Sequence[mapping.Rule], *, partial: bool
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names there of a tensor, each with its part of it."""
+    found = list(mapping.there(name, known))
+    if not found:
+        yield from () if partial else ((name, tensor),)
+        return
+    parts = found[0][1].parts
+    if missing := sorted({*range(1, parts + 1)} - {rule.part for _, rule in found}):
+        raise InvalidSpec(f"workload.export.rename: {name} lacks its part {missing[0]} of {parts}; add it")
+    if len(tensor) % parts if tensor.dim() else parts > 1:
+        raise InvalidSpec(f"workload.export.rename: {name} has no {parts} equal parts")
+    chunks = tensor.chunk(parts) if parts > 1 else (tensor,)
+    yield from ((there, chunks[rule.part - 1]) for there, rule in found)

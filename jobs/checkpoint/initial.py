@@ -5,17 +5,22 @@ Names, shapes and types of the tensors are compared with those of the model befo
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
-from jobs.checkpoint.directory import STATE, WEIGHTS, load
+from jobs.checkpoint import names as mapping
+from jobs.checkpoint.directory import STATE, WEIGHTS, load, load_foreign
 from jobs.contract import MANIFEST, CheckpointInvalid, verify
 from jobs.contract.plans.base import InitMap
 from jobs.training.failures import InvalidSpec
 
 ENTRIES: Final = ("state_dict", "model_state_dict", "model")
 """Entries that hold the weights in the checkpoints of Lightning and of scripts."""
+
+ADAPTER: Final = "adapter_config.json"
+"""The file by which an adapter of peft is known."""
 
 _NAMED: Final = 3
 """The most differences that a message names."""
@@ -39,7 +44,7 @@ def load_initial_weights(
         InvalidSpec: There are no such weights, or they do not fit the model.
     """
     try:
-        step, weights = _read_file(place, names) if place.is_file() else _read(place)
+        step, weights = _read_file(place, names) if place.is_file() else _read(place, model)
         if names is not None:
             weights = rename_tensors(weights, names)
     except CheckpointInvalid as error:
@@ -76,7 +81,7 @@ def _read_file(place: Path, names: InitMap | None) -> tuple[None, Mapping[str, T
     Raises:
         CheckpointInvalid: There are none.
     """
-    found: Any = load(place.parent, place.name)
+    found: Any = load_foreign(place)
     entry = names.entry if names is not None else None
     if entry is not None and (not isinstance(found, dict) or entry not in found):
         held = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
@@ -99,24 +104,28 @@ def rename_tensors(weights: Mapping[str, Tensor], names: InitMap) -> Mapping[str
     Raises:
         CheckpointInvalid: Two of them would have the same name, or none begins with the prefix.
     """
-    found: dict[str, Tensor] = {}
+    known = mapping.rules(names.rename)
+    found: dict[str, dict[int, Tensor]] = {}
+    wanted: dict[str, int] = {}
     for name, tensor in weights.items():
-        here = _renamed(name.removeprefix(names.prefix), names.rename)
-        if here in found:
+        here, rule = mapping.here(name.removeprefix(names.prefix), known)
+        part = rule.part if rule else 1
+        if part in found.setdefault(here, {}):
             raise CheckpointInvalid(f"two of its tensors would be {here}; change workload.init_map")
-        found[here] = tensor
+        found[here][part], wanted[here] = tensor, rule.parts if rule else 1
     if names.prefix and not any(name.startswith(names.prefix) for name in weights):
         first = ", ".join(list(weights)[:_NAMED])
         raise CheckpointInvalid(f"no name begins with {names.prefix}; the first are {first}")
-    return found
+    return {name: _joined(name, parts, wanted[name]) for name, parts in found.items()}
 
 
-def _renamed(name: str, beginnings: Mapping[str, str]) -> str:
-    """Return a name with its first known beginning replaced."""
-    for there, here in beginnings.items():
-        if name.startswith(there):
-            return here + name.removeprefix(there)
-    return name
+def _joined(name: str, parts: Mapping[int, Tensor], wanted: int) -> Tensor:
+    """Return the tensor that several of another code base are together."""
+    if wanted == 1 and len(parts) == 1:
+        return next(iter(parts.values()))
+    if missing := sorted({*range(1, wanted + 1)} - parts.keys()):
+        raise CheckpointInvalid(f"{name} lacks its part {missing[0]} of {wanted}; change workload.init_map")
+    return torch.cat([parts[number] for number in sorted(parts)])
 
 
 def _converted(found: Tensor, wanted: Tensor | None) -> Tensor:
@@ -130,12 +139,24 @@ def _fits(found: Tensor, wanted: Tensor) -> bool:
     return _form(found) == _form(wanted)
 
 
-def _read(directory: Path) -> tuple[int | None, Mapping[str, Tensor]]:
+@runtime_checkable
+class TakesAdapters(Protocol):
+    """A model that has a place for an adapter of peft."""
+
+    def adapter_weights(self, directory: Path) -> Mapping[str, Tensor]:
+        """Return the weights of an adapter by the names of this model."""
+
+
+def _read(directory: Path, model: nn.Module) -> tuple[int | None, Mapping[str, Tensor]]:
     """Return the step of the weights, if it is known, and the weights.
 
     Raises:
         CheckpointInvalid: There are none, or a file is not what its manifest says.
     """
+    if (directory / ADAPTER).exists():
+        if not isinstance(model, TakesAdapters):
+            raise CheckpointInvalid("is an adapter of peft, and this model has no place for one; set lora")
+        return None, model.adapter_weights(directory)
     step = verify(directory).step if (directory / MANIFEST).exists() else None
     if (directory / WEIGHTS).exists():
         found: Any = load(directory, WEIGHTS)

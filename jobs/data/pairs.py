@@ -11,6 +11,9 @@ The three layouts, by the names of their files in a directory:
     label is enough, and so are the scores.  Without a split, folds divide the texts, and a pair is used if
     both of its texts are on the same side.
 
+``train_fold1_30000.csv`` and ``eval_fold1_3000.csv``, also in a folder below
+    Judged pairs of each fold, numbered from 1, as LMOL keeps them; ``fold: 0`` reads the two of fold 1.
+
 A text never is on both sides.
 """
 # ruff: noqa: N815 - tensors carry their shape: M texts, P pairs
@@ -18,7 +21,7 @@ A text never is on both sides.
 import csv
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -110,6 +113,8 @@ def read_pairs(path: Path, reading: Reading) -> PairSet:
     Raises:
         InvalidSpec: there is no such file or more than one, or a line of it is missing something or wrong.
     """
+    if (found := _fold_files(path, reading)) is not None:
+        return _of_fold(found, reading)
     file = _find(path)
     if file.suffix.lower() == ".txt":
         return _of_scores(file, reading)
@@ -126,6 +131,38 @@ def _find(path: Path) -> Path:
             f"data: {path}: must hold one of {', '.join(LAYOUTS)}, not {names}; name the file itself"
         )
     return found[0]
+
+
+_FOLD_FILES: Final[Mapping[str, str]] = {"train": "train_fold{}", "test": "eval_fold{}"}
+
+
+def _fold_files(path: Path, reading: Reading) -> dict[str, Path] | None:
+    """Return the files of a fold by side, None if the directory has no files of folds."""
+    if not path.is_dir() or not any(path.rglob("train_fold*.csv")):
+        return None
+    if reading.folds is None or reading.fold is None:
+        fact = "give folds and fold, as in folds: 5 and fold: 0 for train_fold1 and eval_fold1"
+        raise InvalidSpec(f"data: {path}: holds files of folds; {fact}")
+    chosen = dict[str, Path]()
+    for side, pattern in _FOLD_FILES.items():
+        stem = pattern.format(reading.fold + 1)
+        found = sorted({*path.rglob(f"{stem}.csv"), *path.rglob(f"{stem}_*.csv")})
+        if len(found) != 1:
+            names = " and ".join(str(one.relative_to(path)) for one in found) or "none"
+            raise InvalidSpec(
+                f"data: {path}: must hold one {stem}_*.csv for fold {reading.fold}, not {names}"
+            )
+        chosen[side] = found[0]
+    return chosen
+
+
+def _of_fold(found: Mapping[str, Path], reading: Reading) -> PairSet:
+    """Return the pairs of the two files of a fold."""
+    judged = _Judged()
+    for split, file in found.items():
+        for first, second, answer, _ in _rows(file, replace(reading, folds=1, fold=None), judged):
+            judged.rows.append((first, second, answer, split))
+    return _sides(judged, replace(reading, folds=None, fold=None))
 
 
 def _is_of_pairs(file: Path) -> bool:
@@ -249,6 +286,12 @@ class _Judged:
 
 def _of_pairs(file: Path, reading: Reading) -> PairSet:
     judged = _Judged()
+    judged.rows += _rows(file, reading, judged)
+    return _sides(judged, reading)
+
+
+def _rows(file: Path, reading: Reading, judged: _Judged) -> Iterator[tuple[str, str, int, str | None]]:
+    """Yield the judged pairs of a table; the scores that it has are kept in ``judged``."""
     with _opened(file) as stream:
         reader = csv.DictReader(stream, strict=True)
         columns = _columns(file, tuple(reader.fieldnames or ()), reading)
@@ -257,8 +300,7 @@ def _of_pairs(file: Path, reading: Reading) -> PairSet:
             if None in fields or None in fields.values():
                 raise InvalidSpec(f"{where}: not as many fields as columns; the file may be cut off")
             row = {name: fields[written] for name, written in columns.items()}
-            judged.rows.append(_judged_row(where, row, reader.line_num, reading, judged))
-    return _sides(judged, reading)
+            yield _judged_row(where, row, reader.line_num, reading, judged)
 
 
 def _columns(file: Path, found: tuple[str, ...], reading: Reading) -> dict[str, str]:

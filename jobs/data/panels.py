@@ -29,6 +29,11 @@ from jobs.training.failures import InvalidSpec
 
 SUFFIX: Final = ".parquet"
 
+ISO: Final = "%Y-%m-%d"
+
+_DAY_FORMATS: Final = (ISO, "%Y%m%d", "%Y/%m/%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
+"""Ways to write a day; the first that fits the first row is that of the file."""
+
 _MISSING: Final = "write null where a value is missing, or set clean: {inf: null}"
 
 
@@ -70,6 +75,8 @@ class PanelFiles:
     dates: tuple[str, ...]
     codes: tuple[str, ...]
     clean: Clean | None = None
+    day_format: str = ISO
+    """Of dates that are text."""
 
     def read(self) -> Values:
         """Return the numbers of all days.
@@ -98,7 +105,7 @@ class PanelFiles:
         kind = found.schema.field(self.columns.date).type
         begin, end = self.dates[first], str(np.datetime64(self.dates[first + count - 1]) + 1)
         day = dataset.field(self.columns.date)
-        wanted = (day >= _scalar(begin, kind)) & (day < _scalar(end, kind))
+        wanted = (day >= _scalar(begin, kind, self.day_format)) & (day < _scalar(end, kind, self.day_format))
         part = found.to_table(columns=list(self._names()), filter=wanted)
         self._fill(values, part, (first, "data", 0), Cleaner(self.clean))
         return values
@@ -188,7 +195,8 @@ def _placed(files: tuple[Path, ...], columns: Columns) -> PanelFiles:
         code = next(name for name, number in codes_of.items() if number == cell_M[pair[0]] % len(codes_of))
         day = dates[day_M[pair[0]]]
         raise InvalidSpec(f"data: {other}: {code} has a row for {day} in {one} already; keep one of them")
-    return PanelFiles(files, columns, tuple(map(str, dates)), tuple(names))
+    written = _day_format(_read(files[0], (columns.date,)).column(columns.date))
+    return PanelFiles(files, columns, tuple(map(str, dates)), tuple(names), day_format=written)
 
 
 def _where(files: Sequence[Path], starts: Sequence[int], row: int) -> str:
@@ -255,7 +263,7 @@ def _check_types(path: Path, schema: Any, columns: Columns) -> None:
         if not _is_number(kind):
             raise InvalidSpec(f"data: {path}: {name} is a column of {kind}; it must hold numbers")
     kind = schema.field(columns.date).type
-    is_time = types.is_timestamp(kind) and kind.tz is None
+    is_time = types.is_timestamp(kind)
     if not (types.is_date(kind) or is_time or _is_text(kind)):
         raise InvalidSpec(
             f"data: {path}: {columns.date} is a column of {kind}; write dates, or text 2024-12-31"
@@ -330,27 +338,43 @@ def _opened(path: Path, read: Any) -> Any:
         raise InvalidSpec(f"data: {path}: {fact}; write the Parquet file again, to its end") from error
 
 
-def _scalar(day: str, kind: Any) -> Any:
+def _scalar(day: str, kind: Any, day_format: str) -> Any:
+    """Return the beginning of a day as a column of dates writes it."""
     import pyarrow as pa
+    from pyarrow import compute
 
+    begin = np.datetime64(day, "s").astype(object)
     if _is_text(kind):
-        return pa.scalar(day)
-    return pa.scalar(np.datetime64(day, "s").astype(object)).cast(kind)
+        return pa.scalar(begin.strftime(day_format))
+    zone = getattr(kind, "tz", None)
+    return (compute.assume_timezone(pa.scalar(begin), zone) if zone else pa.scalar(begin)).cast(kind)
+
+
+def _day_format(column: Any) -> str:
+    """Return the way in which a column writes its days, from its first row."""
+    from pyarrow import compute
+
+    if not _is_text(column.type) or not len(column):
+        return ISO
+    first = _texts(column.slice(0, 1))
+    parsed = (compute.strptime(first, format=one, unit="s", error_is_null=True) for one in _DAY_FORMATS)
+    return next((one for one, at in zip(_DAY_FORMATS, parsed, strict=True) if at.null_count == 0), ISO)
 
 
 def _days(column: Any, path: str, name: str, row: int) -> NDArray[np.datetime64]:
-    """Return the days of a column of dates, times or ISO text."""
+    """Return the days of a column of dates, of times (in their own zone), or of text."""
     import pyarrow as pa
     from pyarrow import compute
 
     given, kind = column, column.type
     if _is_text(kind):
-        texts = _texts(column)
-        column = compute.strptime(texts, format="%Y-%m-%d", unit="s", error_is_null=True)
-        again = compute.strftime(column, format="%Y-%m-%d")
+        texts, written = _texts(column), _day_format(column)
+        column = compute.strptime(texts, format=written, unit="s", error_is_null=True)
+        again = compute.strftime(column, format=written)
         wrong = compute.invert(compute.fill_null(compute.equal(again, texts), fill_value=False))
     else:
         wrong = compute.is_null(column)
+        column = compute.local_timestamp(column) if getattr(kind, "tz", None) else column
     place = compute.index(wrong, value=True).as_py()
     if place >= 0:
         fact = repr(given[place].as_py()) if given[place].is_valid else "missing"

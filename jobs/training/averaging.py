@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: ``torch.optim.swa_utils.AveragedModel`` as a function of the step."""
+"""Averages of the weights: ``torch.optim.swa_utils.AveragedModel`` as a function of the step."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from jobs.contract import TrainingPlan, WeightAveraging
+from jobs.contract.plans.adaptive import MovingAverage
 
 
 class Averaging:
-    """The mean of the weights along the end of a training.
+    """The mean of the weights along the end of a training, or their exponential moving average.
 
     Buffers are averaged with the parameters, so running statistics need no pass over the data afterwards.
     """
@@ -29,15 +30,18 @@ class Averaging:
 
     def stepped(self, step: int) -> None:
         """Let the weights after this many steps enter the mean if it is their turn."""
-        swa = self._plan.swa
-        if swa is None or step < first_step(self._plan, swa):
+        wanted = self._plan.swa or self._plan.ema
+        if wanted is None or step < first_step(self._plan, wanted):
             return
-        if (step - first_step(self._plan, swa)) % swa.average_every == 0 or step == self._plan.steps:
+        every = wanted.average_every if isinstance(wanted, WeightAveraging) else 1
+        if (step - first_step(self._plan, wanted)) % every == 0 or step == self._plan.steps:
             self._made().update_parameters(self._model)
 
     def _made(self) -> AveragedModel:
         if self._mean is None:
-            self._mean = AveragedModel(self._model, use_buffers=True)
+            ema = self._plan.ema
+            moving = None if ema is None else get_ema_multi_avg_fn(ema.decay)
+            self._mean = AveragedModel(self._model, multi_avg_fn=moving, use_buffers=True)
         return self._mean
 
     def weights(self) -> Mapping[str, Tensor]:
@@ -71,15 +75,15 @@ class Averaging:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over the mean of a checkpoint; without one, averaging has not begun."""
         self._mean = None
-        if state and self._plan.swa is not None:
+        if state and (self._plan.swa or self._plan.ema):
             mean = self._made()
             mean.module.load_state_dict(state["model"])
             mean.n_averaged.fill_(state["count"])
 
 
-def first_step(plan: TrainingPlan, swa: WeightAveraging) -> int:
+def first_step(plan: TrainingPlan, wanted: WeightAveraging | MovingAverage) -> int:
     """Return the number of steps after which the weights enter the mean for the first time."""
-    return max(1, math.ceil(swa.start * plan.steps))
+    return max(1, math.ceil(wanted.start * plan.steps))
 
 
 def averaging_rate(plan: TrainingPlan, step: int, rate: float, rate_at_start: float) -> float:

@@ -137,9 +137,10 @@ class Training:
         ranks, workload, seed = self.ranks, self.workload, self.spec.seed
         if not (isinstance(ranks, RankGroup) and ranks.parallel.sharded):
             return reduction(ranks, seed, workload.loss_sum, workload.model)
-        if self.plan.swa is not None:
+        if self.plan.swa or self.plan.ema:
+            name = "swa" if self.plan.swa else "ema"
             raise InvalidSpec(
-                "workload.swa: not with parallel.sharded: no process has whole weights to average"
+                f"workload.{name}: not with parallel.sharded: no process has whole weights to average"
             )
         shard_model(workload.model, ranks, self.device.torch_device, self.device.precision)
         return ShardedReduction(ranks, seed, workload.loss_sum)
@@ -476,7 +477,7 @@ class Training:
         with self._stopwatch.within("optimizer"):
             rate = self.learning_rate(step)
             for group in self._optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * group.get("share", 1.0)
             self._scaler.step(self._optimizer)
             self._scaler.update()
 

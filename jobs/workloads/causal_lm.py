@@ -39,6 +39,7 @@ from jobs.data.text import (
 )
 from jobs.data.tokens import BYTES
 from jobs.training.batches import Batch
+from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all
 from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.protocol import BuildContext, Evaluation
@@ -110,6 +111,21 @@ class TransformerBlock(nn.Module):
         return self.attention_out(y_BHTD.transpose(1, 2).reshape(batch, time, width))
 
 
+class Sinusoids(nn.Module):
+    """Vectors of positions that are not trained: sines and cosines of falling frequencies."""
+
+    def __init__(self, positions: int, width: int) -> None:
+        super().__init__()
+        half_H = torch.arange(0, width, 2, dtype=torch.float64)
+        angle_PH = torch.arange(positions)[:, None] * torch.exp(-math.log(1e4) / width * half_H)
+        weight_PC = torch.stack([angle_PH.sin(), angle_PH.cos()], dim=2).flatten(1)[:, :width]
+        self.weight: Tensor
+        self.register_buffer("weight", weight_PC.float())
+
+    def forward(self, positions_T: Tensor) -> Tensor:
+        return self.weight[positions_T]
+
+
 class Transformer(nn.Module):
     """Predicts the distribution of the next token at every position."""
 
@@ -118,7 +134,8 @@ class Transformer(nn.Module):
         self.masks = Masks(profile.attention)
         self.recompute = profile.activation_checkpointing
         self.token = nn.Embedding(vocabulary, plan.width)
-        self.position = nn.Embedding(plan.context, plan.width)
+        kind = nn.Embedding if plan.positions == "learned" else Sinusoids
+        self.position = kind(plan.context, plan.width)
         self.dropout = nn.Dropout(plan.dropout)
         self.blocks = nn.ModuleList(TransformerBlock(plan) for _ in range(plan.layers))
         self.norm = nn.LayerNorm(plan.width)
@@ -274,7 +291,13 @@ class CausalLanguageModel:
         self._tokens = corpus.tokens
         self._bytes_per_token = corpus.held_out_bytes / corpus.held_out_N.numel()
         seed_all(setting.seed, "weights")
-        self.model = Transformer(plan, setting.switches.profile, corpus.tokens.size)
+        if plan.vocabulary is not None and plan.vocabulary < corpus.tokens.size:
+            raise InvalidSpec(
+                f"workload.vocabulary: {plan.vocabulary} is less than the {corpus.tokens.size} tokens of"
+                f" {corpus.tokens.name}; raise it or leave it out"
+            )
+        self._rows = plan.vocabulary or corpus.tokens.size
+        self.model = Transformer(plan, setting.switches.profile, self._rows)
         self._switches = setting.switches
         how = setting.switches.profile.attention
         self._is_attention_as_asked = _observed_attention(self.model) == how
@@ -351,7 +374,7 @@ class CausalLanguageModel:
         config = {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
-            "vocab_size": self._tokens.size,
+            "vocab_size": self._rows,
             "n_positions": plan.context,
             "n_embd": plan.width,
             "n_layer": plan.layers,
@@ -401,7 +424,7 @@ class CausalLanguageModel:
         try:
             for _ in range(self.plan.sample_tokens):
                 seen_1T = torch.tensor([tokens[-self.plan.context :]], device=device)
-                logits_V = self.model(seen_1T)[0, -1].double().cpu() / TEMPERATURE
+                logits_V = self.model(seen_1T)[0, -1, : self._tokens.size].double().cpu() / TEMPERATURE
                 tokens.append(int(torch.multinomial(logits_V.softmax(0), 1, generator=generator)))
         finally:
             self.model.train()

@@ -14,10 +14,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from scripts.docs.page import PROVENANCE, ROOT
+from scripts.docs.sources import not_in_force, unequal_threads
 
 CLAIMS: Final = PROVENANCE / "promises.yaml"
 RESULTS: Final = ROOT / "bench" / "results" / "amd-epyc-2-cores"
 MISSING: Final = "not measured"
+
+ON_A_GPU: Final = (
+    "On a GPU the part `sources` of `scripts/gpu-report` has to show it; there is no report yet."
+)
 
 SOURCES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
@@ -117,7 +122,7 @@ def _section(letter: str, known: Iterable[Claim], folder: Path) -> str:
     if found is None:
         lines += [f"{command}: not run yet.", ""]
     else:
-        lines += [f"{command}: [{found.circumstances}]({_link(name, folder)}).", ""]
+        lines += [f"{command}: [{found.circumstances}]({_link(name, folder)}).", "", _headline(found), ""]
     lines += ["| id | claim of the source | here | ours, on a CPU | needs a GPU | about the figure |"]
     lines += ["|---|---|---|---|---|---|"]
     lines += [
@@ -136,9 +141,9 @@ def _ablation(found: Measured) -> Iterator[str]:
     whole = found.after
     yield f"| none undone | {_rate(whole)} | | {_seconds(whole)} |"
     for switch, arm in found.switches():
-        yield f"| `{switch}` undone | {_rate(arm)} | {_factor(whole, arm)} | {_seconds(arm)} |"
+        yield f"| `{switch}` undone | {_rate(arm)} | {_compared(whole, arm)} | {_seconds(arm)} |"
     before = found.before
-    yield f"| all undone | {_rate(before)} | {_factor(whole, before)} | {_seconds(before)} |"
+    yield f"| all undone | {_rate(before)} | {_compared(whole, before)} | {_seconds(before)} |"
     for switch, why in found.skipped.items():
         yield f"| `{switch}` | left out: {why} | | |"
     yield ""
@@ -151,10 +156,38 @@ def _ours(claim: Claim, found: Measured | None) -> str:
     if other is None:
         why = found.skipped.get(claim.arm)
         return f"left out: {why}" if why else MISSING
+    if claim.arm != "before" and (why := uncompared(found.after, other)):
+        return f"{MISSING}: {why}"
     if claim.metric == "eval":
         return _evaluations(claim, found.after, other)
     rates = f"{_rate(other)} to {_rate(found.after)} items/s"
     return f"{rates}: {_factor(found.after, other)}"
+
+
+def uncompared(*arms: Mapping[str, Any]) -> str:
+    """Return the reason why two arms say nothing about what differs in them, empty if they do.
+
+    A figure is one of a change only if both arms ran with what they asked for, and with equal threads.
+    """
+    if threads := unequal_threads(arms):
+        return f"the threads differ ({threads})"
+    idle = ", ".join(f"`{name}`" for name in dict.fromkeys(name for _, name, _, _ in not_in_force(arms)))
+    return f"{idle} not in force on a CPU" if idle else ""
+
+
+def _headline(found: Measured) -> str:
+    """Return the one sentence of a source: all changes, or the one that made the greatest difference."""
+    whole, before = found.after, found.before
+    told = "Headline: all changes together "
+    if not (why := uncompared(whole, before)):
+        return f"**{told}{_factor(whole, before)}.** {ON_A_GPU}"
+    single = [(switch, arm) for switch, arm in found.switches() if not uncompared(whole, arm)]
+    gains = [(whole["items_per_s"] / arm["items_per_s"], name) for name, arm in single if _apart(whole, arm)]
+    best = max(gains, default=(1.0, ""))
+    alone = (
+        f"`{best[1]}` {best[0]:.2f} x" if best[0] > 1 else "1.0 x, none made a difference that could be told"
+    )
+    return f"**{told}{MISSING} ({why}); of the changes by themselves: {alone}.** {ON_A_GPU}"
 
 
 def _evaluations(claim: Claim, after: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -179,8 +212,17 @@ def _seconds(arm: Mapping[str, Any]) -> str:
 def _factor(fast: Mapping[str, Any], slow: Mapping[str, Any]) -> str:
     """Return how many times as fast one arm is; where the spreads overlap, nothing can be concluded."""
     factor = f"{fast['items_per_s'] / slow['items_per_s']:.2f} x"
-    apart = fast["items_low"] > slow["items_high"] or fast["items_high"] < slow["items_low"]
-    return factor if apart else "no difference that could be told: the spreads overlap"
+    return factor if _apart(fast, slow) else "no difference that could be told: the spreads overlap"
+
+
+def _compared(fast: Mapping[str, Any], slow: Mapping[str, Any]) -> str:
+    why = uncompared(fast, slow)
+    return f"not compared: {why}" if why else _factor(fast, slow)
+
+
+def _apart(fast: Mapping[str, Any], slow: Mapping[str, Any]) -> bool:
+    """Return True if the spreads of two arms do not overlap."""
+    return bool(fast["items_low"] > slow["items_high"] or fast["items_high"] < slow["items_low"])
 
 
 def _link(name: str, folder: Path) -> str:

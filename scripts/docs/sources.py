@@ -7,11 +7,11 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -163,19 +163,28 @@ def unequal_arms(figure: str, path: Path) -> Iterator[str]:
     content = json.loads(path.read_text(encoding="utf-8"))
     arms = content.get("arms", []) if isinstance(content, dict) else []
     quoted = [arm for arm in arms if "effective" in arm and f"{arm['items_per_s']:,.0f} (" in figure]
-    if len({arm["effective"]["threads"] for arm in quoted}) > 1:
-        told = ", ".join(f"{arm['name']} {arm['effective']['threads']}" for arm in quoted)
-        yield f"arms with other numbers of threads are compared: {told}"
-    switches = [arm["effective"]["switches"] for arm in quoted]
-    names = set[str]().union(*switches)
-    for name in sorted(names):
-        asked = {found.get(name, {}).get("requested") for found in switches}
-        if len(asked) < 2:
+    if threads := unequal_threads(quoted):
+        yield f"arms with other numbers of threads are compared: {threads}"
+    for arm, name, got, wanted in not_in_force(quoted):
+        yield f"{arm}: {name} was {got} and not {wanted}, in which the arms should differ"
+
+
+def unequal_threads(arms: Sequence[Mapping[str, Any]]) -> str:
+    """Return the threads of each arm, empty if they are equal."""
+    counts = [arm["effective"]["threads"] for arm in arms]
+    told = (f"{arm['name']} {count}" for arm, count in zip(arms, counts, strict=True))
+    return ", ".join(told) if len(set(counts)) > 1 else ""
+
+
+def not_in_force(arms: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str | None, str | None]]:
+    """Yield (arm, switch, applied, requested) of each switch in which arms should differ, and do not."""
+    switches = [arm["effective"]["switches"] for arm in arms]
+    for name in sorted(set[str]().union(*switches)):
+        if len({found.get(name, {}).get("requested") for found in switches}) < 2:
             continue
-        for arm, found in zip(quoted, switches, strict=True):
+        for arm, found in zip(arms, switches, strict=True):
             if name in found and not _as_requested(found[name]):
-                got, wanted = found[name]["applied"], found[name]["requested"]
-                yield f"{arm['name']}: {name} was {got} and not {wanted}, in which the arms should differ"
+                yield arm["name"], name, found[name]["applied"], found[name]["requested"]
 
 
 def _as_requested(switch: Mapping[str, str | None]) -> bool:

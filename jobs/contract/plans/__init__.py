@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, Union
 from pydantic import Field
 
 from jobs.contract.plans.adaptive import EarlyStopping as EarlyStopping
+from jobs.contract.plans.adaptive import MovingAverage as MovingAverage
 from jobs.contract.plans.adaptive import Plateau as Plateau
 from jobs.contract.plans.adaptive import WeightAveraging as WeightAveraging
 from jobs.contract.plans.base import STDLIB as STDLIB

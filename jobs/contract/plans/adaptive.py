@@ -83,3 +83,13 @@ class WeightAveraging(Spec):
             fact = "needs a learning_rate to go to"
             raise PydanticCustomError("below", "{fact}", {"fact": fact, "path": ("anneal_steps",)})
         return self
+
+
+class MovingAverage(Spec):
+    """An exponential moving average of the weights, updated after each step.
+
+    As soon as it begins, evaluations, the best checkpoint and the finished model are those of the average.
+    """
+
+    decay: float = Field(0.999, gt=0, lt=1, description="Share of the average that each step keeps.")
+    start: float = Field(0.0, ge=0, lt=1, description="Share of the steps after which it begins.")

@@ -1,5 +1,6 @@
 """The part of the plan that all built-in workloads share."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -9,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from pydantic_core import PydanticCustomError
 
 from jobs.contract.base import BILLION, Spec
-from jobs.contract.plans.adaptive import EarlyStopping, Plateau, WeightAveraging
+from jobs.contract.plans.adaptive import EarlyStopping, MovingAverage, Plateau, WeightAveraging
 
 STDLIB: Final = "stdlib"
 """Value for the library sources of the Python that runs the job, in place of a directory of text."""
@@ -30,6 +31,10 @@ class CheckpointFields:
     reports: tuple[str, ...] = ()  # what is told on the way; the training stays the same to the bit
 
 
+PART: Final = re.compile(r"\[([1-9])/([1-9])\]$")
+"""Which part of a tensor an entry of ``rename`` means: the first third is ``[1/3]``."""
+
+
 class ForeignNames(Spec):
     """The names that another code base has for the tensors of a model."""
 
@@ -43,8 +48,21 @@ class ForeignNames(Spec):
     rename: dict[str, str] = Field(
         {},
         max_length=1000,
-        description="Beginnings of names, there and here, without the prefix; the first that fits counts.",
+        description="Beginnings of names, there and here, without the prefix; the first that fits counts. A *"
+        " is one part of a name, and [1/3] at the end: the first of three tensors there that are one here.",
     )
+
+    @model_validator(mode="after")
+    def _maps_what_it_matches(self) -> Self:
+        for there, here in self.rename.items():
+            fact = ""
+            if there.count("*") != here.count("*"):
+                fact = f"{there}: {here}: has not the same number of * on both sides"
+            elif (match := PART.search(here)) and match[1] > match[2]:
+                fact = f"{here}: there is no part {match[1]} of {match[2]}"
+            if fact:
+                raise PydanticCustomError("below", "{fact}", {"fact": fact, "path": ("rename",)})
+        return self
 
 
 class InitMap(ForeignNames):
@@ -63,6 +81,9 @@ class Export(ForeignNames):
     )
     file: str = Field(
         "model.pt", pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$", description="Of a state_dict: its file."
+    )
+    partial: bool = Field(
+        default=False, description="Write only the tensors that rename names, instead of all of them."
     )
 
 
@@ -151,6 +172,17 @@ class TrainingPlan(Spec):
     swa: WeightAveraging | None = Field(
         None, exclude_if=_is_none, description="Average the weights of the last steps; null: do not."
     )
+    ema: MovingAverage | None = Field(
+        None,
+        exclude_if=_is_none,
+        description="Keep an exponential moving average of the weights, in place of swa; null: do not.",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_average(self) -> Self:
+        if self.swa is not None and self.ema is not None:
+            raise self.misfit("is an average of the weights, and so is swa: keep one", "ema")
+        return self
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -240,6 +272,7 @@ TRAJECTORY: Final = (
     "early_stopping",
     "lr_plateau",
     "swa",
+    "ema",
 )
 """Fields of every plan that affect the trajectory of a training, but not checkpoint compatibility."""
 

@@ -22,7 +22,7 @@ class CausalLm(TrainingPlan):
         data=("include", "files", "tokenizer"),
         trajectory=("context", "windows", "stride"),
         reports=("samples", "sample_tokens", "sample_prompt"),
-        shape=("layers", "heads", "width"),
+        shape=("layers", "heads", "width", "positions", "vocabulary"),
     )
     switches: ClassVar = frozenset({"attention"})
     exports: ClassVar = frozenset({"state_dict", "huggingface"})
@@ -60,6 +60,15 @@ class CausalLm(TrainingPlan):
         min_length=1,
         description="bytes; characters, those of the training text; or a tokenizer.json, relative to the job"
         " file (runner data tokenize).",
+    )
+    positions: Literal["learned", "sinusoidal"] = left_out_by_default(
+        "learned", description="Vectors of the positions: trained ones, or fixed sines and cosines."
+    )
+    vocabulary: int | None = left_out_by_default(
+        None,
+        ge=2,
+        le=2**20,
+        description="Rows of the embedding, at least as many as the tokenizer has tokens; null: as many.",
     )
     windows: Literal["anywhere", "separate", "overlapping"] = left_out_by_default(
         "anywhere",

@@ -89,6 +89,21 @@ class Panel(Spec):
         return self
 
 
+class Mixed(Spec):
+    """Losses besides that of the distribution, each with its weight.
+
+    A Sharpe ratio is none of them: it would depend on how a batch is divided.
+    """
+
+    huber: float = Field(0.0, ge=0, description="Huber loss of the number that ranks the stocks.")
+    ic: float = Field(
+        0.0, ge=0, description="One minus the correlation of forecasts and returns across a day's stocks."
+    )
+    rank_ic: float = Field(
+        0.0, ge=0, description="The same with the ranks of the returns in place of the returns."
+    )
+
+
 class GraphForecast(TrainingPlan):
     """A recurrent encoder of each asset's recent days, then attention along a graph of correlations.
 
@@ -102,7 +117,7 @@ class GraphForecast(TrainingPlan):
             "window", "scales", "horizons", "held_out", "neighbours", "lookback", "half_life", "shrinkage",
             "threshold", "synthetic_assets", "synthetic_days", "panel", "clean",
         ),
-        trajectory=("return_weight",),
+        trajectory=("return_weight", "horizon_weights", "mixed"),
         shape=("hidden", "heads", "layers", "loss", "quantiles", "variable_selection", "frequencies"),
     )  # fmt: skip
     switches: ClassVar = frozenset({"conversion", "graph_cache"})
@@ -147,6 +162,12 @@ class GraphForecast(TrainingPlan):
         (1, 5, 10, 20), min_length=1, max_length=16, description="Days ahead of the forecasts."
     )
     return_weight: float = Field(0.1, ge=0, description="Weight of the returns in the loss; volatility: 1.")
+    horizon_weights: tuple[Annotated[float, Field(ge=0)], ...] | None = left_out_by_default(
+        None, min_length=1, max_length=16, description="Weight of each horizon in the loss; null: equal."
+    )
+    mixed: Mixed | None = left_out_by_default(
+        None, description="Further losses of the returns, added to loss with their weights; null: none."
+    )
     held_out: float = Field(
         0.2, gt=0, lt=1, description="Share of the days, the last ones, that is only evaluated on."
     )
@@ -201,6 +222,14 @@ class GraphForecast(TrainingPlan):
             days = getattr(self, name)
             if list(days) != sorted(set(days)):
                 raise self.misfit(f"{name} {list(days)} must rise, each number once", name)
+        return self
+
+    @model_validator(mode="after")
+    def _weighs_each_horizon(self) -> "GraphForecast":
+        weights = self.horizon_weights
+        if weights is not None and (len(weights) != len(self.horizons) or not sum(weights)):
+            fact = f"{len(weights)} weights, of which one is above 0, for {len(self.horizons)} horizons"
+            raise self.misfit(f"horizon_weights must be as many as horizons: {fact}", "horizon_weights")
         return self
 
     @model_validator(mode="after")

@@ -40,7 +40,7 @@ class PairClassifier(TrainingPlan):
         data=("value_column", "length", "form", "pretrained", "prompt", "answers", "folds", "fold"),
         trajectory=(
             "group", "threshold", "similar_weight", "swap_weight_start", "swap_weight_end", "masked",
-            "balance", "quantize",
+            "balance", "quantize", "trained_learning_rate",
         ),
         reports=("ranked",),
         shape=("layers", "heads", "width", "lora", "trained"),
@@ -121,6 +121,11 @@ class PairClassifier(TrainingPlan):
         max_length=100,
         description="Patterns of names of the pretrained model's parameters that are trained besides.",
     )
+    trained_learning_rate: float | None = left_out_by_default(
+        None,
+        gt=0,
+        description="The peak rate of those parameters; null: learning_rate, as of the changes of lora.",
+    )
     prompt: str | None = left_out_by_default(
         None,
         max_length=10_000,
@@ -163,7 +168,7 @@ class PairClassifier(TrainingPlan):
     def _belongs_to_its_form(self) -> "PairClassifier":
         """Refuse fields without an effect: a user who sets one expects something of it."""
         of_sequence = ("balance", "ranked", "pretrained")
-        of_pretrained = ("quantize", "lora", "trained", "prompt", "answers")
+        of_pretrained = ("quantize", "lora", "trained", "trained_learning_rate", "prompt", "answers")
         if self.form != "sequence":
             self._refuse(of_sequence, "has an effect in form: sequence alone; add it")
         else:
@@ -177,6 +182,8 @@ class PairClassifier(TrainingPlan):
             raise self.misfit("weights of 4 bits cannot be trained; add lora", "quantize")
         if self.trained and self.export is not None and self.export.format == "peft":
             raise self.misfit("an adapter of peft has no place for them; export a state_dict", "trained")
+        if self.trained_learning_rate is not None and not self.trained:
+            raise self.misfit("is the rate of trained, which names no parameter", "trained_learning_rate")
         if self.trained and self.lora is None:
             raise self.misfit("without lora all parameters are trained; add lora or leave it out", "trained")
         return self

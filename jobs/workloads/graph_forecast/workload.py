@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
-from jobs.contract.plans.graph_forecast import GraphForecast
+from jobs.contract.plans.graph_forecast import GraphForecast, Mixed
 from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
 from jobs.training.report import say
@@ -29,7 +30,7 @@ from jobs.workloads.common.parameters import decayed_matrices
 from jobs.workloads.graph_forecast.material import Material, material_of
 from jobs.workloads.graph_forecast.model import Forecaster, ModelSizes
 from jobs.workloads.graph_forecast.objectives import Quantile, objective_of
-from jobs.workloads.graph_forecast.ranking import correlations, ranking_sums, sharpe
+from jobs.workloads.graph_forecast.ranking import correlations, ranking_sums, ranks, sharpe
 from jobs.workloads.protocol import BuildContext, Evaluation
 
 
@@ -81,7 +82,7 @@ class GraphForecaster:
         return {
             MODEL: model_signature(self.model, plan.kind, plan.heads, *loss),
             CORPUS: self._corpus,
-            SCHEDULE: schedule_signature(plan, plan.dropout, plan.return_weight),
+            SCHEDULE: schedule_signature(plan, plan.dropout, plan.return_weight, *_objective_fields(plan)),
         }
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -89,14 +90,39 @@ class GraphForecaster:
 
     def loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over nodes of the losses: volatility and (weighted) return, or return alone."""
-        losses_BNkJ = self._objective.losses(self._forecast(batch), batch["outcomes"])
+        forecast = self._forecast(batch)
+        losses_BNkJ = self._objective.losses(forecast, batch["outcomes"])
         if self._gaps:
             losses_BNkJ = losses_BNkJ * batch["weights"]
-        first, *others = losses_BNkJ.sum((0, 1)).mean(1)
+        weight_J = self._horizon_weights.to(losses_BNkJ.device)
+        first, *others = (losses_BNkJ.sum((0, 1)) * weight_J).mean(1)
         total: Tensor = first
         for each in others:
             total = total + self.plan.return_weight * each
-        return total
+        return total if self.plan.mixed is None else total + self._mixed(self.plan.mixed, forecast, batch)
+
+    @cached_property
+    def _horizon_weights(self) -> Tensor:
+        """The weights of the horizons, 1 on average."""
+        weights = torch.tensor(self.plan.horizon_weights or [1.0] * len(self.plan.horizons))
+        return weights / weights.mean()
+
+    def _mixed(self, mixed: Mixed, forecast_BNkJP: Tensor, batch: Batch) -> Tensor:
+        """Return the further losses of the returns, each day's as much as its nodes."""
+        point_BNJ = self._objective.point(forecast_BNkJP)[:, :, -1]
+        outcome_BNJ, weight_J = batch["outcomes"][:, :, -1], self._horizon_weights.to(point_BNJ.device)
+        known_BNkJ = self._known(batch)
+        known_BNJ = (
+            torch.ones_like(outcome_BNJ, dtype=torch.bool) if known_BNkJ is None else known_BNkJ[:, :, -1]
+        )
+        losses_BNJ = F.huber_loss(point_BNJ, outcome_BNJ, reduction="none") * mixed.huber
+        losses_BNJ = losses_BNJ * (batch["weights"][:, :, -1] if self._gaps else 1.0)
+        for weight, wanted_BNJ in ((mixed.ic, outcome_BNJ), (mixed.rank_ic, ranks(outcome_BNJ, known_BNJ))):
+            if weight:
+                losses_BNJ = (
+                    losses_BNJ + weight * (1 - correlations(point_BNJ, wanted_BNJ, known_BNJ))[:, None]
+                )
+        return (losses_BNJ.sum((0, 1)) * weight_J).mean()
 
     def count(self, batch: Batch) -> int:
         return batch["outcomes"].shape[0] * batch["outcomes"].shape[1]
@@ -153,8 +179,13 @@ class GraphForecaster:
         count = {name: max(1.0, sums.get(f"known {name}", sums["nodes"])) for name, _, _ in self._names()}
         each = {name: sums[f"{who} {name}"] / count[name] for name, _, _ in self._names()}
         horizons = self.plan.horizons
+        weights = self._horizon_weights.tolist()
         losses = {
-            kind: sum(each[f"{kind}_{days}d"] for days in horizons) / len(horizons) for kind in self._kinds
+            kind: sum(
+                weight * each[f"{kind}_{days}d"] for weight, days in zip(weights, horizons, strict=True)
+            )
+            / len(horizons)
+            for kind in self._kinds
         }
         total = 0.0
         for kind, weight in self._kinds.items():
@@ -188,6 +219,12 @@ class GraphForecaster:
         graphs = self.source.graphs
         seen = graphs.counts.hits + graphs.counts.misses > 0
         self._switches.applied("graph_cache", graphs.kind, verified=seen or None, note=graphs.note)
+
+
+def _objective_fields(plan: GraphForecast) -> tuple[object, ...]:
+    """Return what was added to the loss after the first version, and is in use."""
+    mixed = plan.mixed and plan.mixed.model_dump()
+    return (plan.horizon_weights, mixed) if plan.horizon_weights or mixed else ()
 
 
 def _summed(values_BNkJ: Tensor, known_BNkJ: Tensor | None) -> Tensor:

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
+from jobs.checkpoint.directory import load
+from jobs.checkpoint.initial import ADAPTER
+from jobs.contract import CheckpointInvalid
 from jobs.contract.plans.pair_classifier import PROMPT, WORDS, PairClassifier
 from jobs.training.failures import InvalidSpec
 from jobs.training.switches import Switches
@@ -35,6 +39,9 @@ PAD: Final = -1
 """Stands before a short sequence; no tokenizer has it."""
 
 CONFIG: Final = "config.json"
+
+_ADAPTERS: Final = ("adapter_model.safetensors", "adapter_model.bin")
+"""Files with the weights of an adapter of peft."""
 
 _INSTALL: Final = "; add them to the job: image: {requirements: ['transformers>=5', peft]}"
 
@@ -119,6 +126,39 @@ class PretrainedReader(nn.Module):
         if set(state_dict) != set(self.state_dict()):
             raise RuntimeError("the saved parameters are not those that this model trains")
         return super().load_state_dict(dict(state_dict), *args, **{**options, "strict": False})
+
+    def adapter_weights(self, directory: Path) -> dict[str, Tensor]:
+        """Return the weights of an adapter of peft by the names of this model.
+
+        Raises:
+            CheckpointInvalid: it cannot be read, or its changes are scaled or placed in another way.
+        """
+        ours = getattr(self.model, "peft_config", {}).get("default")
+        if ours is None:
+            raise CheckpointInvalid("is an adapter of peft, and this job trains none; set lora")
+        try:
+            his = json.loads((directory / ADAPTER).read_bytes())
+            file = next(path for path in map(directory.joinpath, _ADAPTERS) if path.is_file())
+        except StopIteration:
+            raise CheckpointInvalid(f"has none of {' and '.join(_ADAPTERS)} beside {ADAPTER}") from None
+        except (OSError, ValueError) as error:
+            raise CheckpointInvalid(f"{ADAPTER} cannot be read: {error}") from error
+        for field, name in (("r", "rank"), ("lora_alpha", "alpha")):
+            if his.get(field) != getattr(ours, field):
+                fact = (
+                    f"{field} is {his.get(field)} there and workload.lora.{name} {getattr(ours, field)} here"
+                )
+                raise CheckpointInvalid(f"{fact}; make them equal")
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            found = load_file(file)
+        else:
+            found = load(directory, file.name)
+        return {
+            "model." + re.sub(r"\.(lora_[A-Za-z_]+)\.", r".\1.default.", name): tensor
+            for name, tensor in found.items()
+        }
 
     def save_pretrained(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the adapter or the model in the layout of Hugging Face."""

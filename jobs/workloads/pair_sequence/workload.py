@@ -38,6 +38,9 @@ from jobs.workloads.protocol import BuildContext, Evaluation
 RANKING: Final = "ranking.csv"
 """The newest ranking, in the cache of the job."""
 
+LORA: Final = ".lora_"
+"""Stands in the names of the changes of lora."""
+
 _AT_ONCE: Final = 16
 """Pairs in one pass of a ranking."""
 
@@ -110,7 +113,15 @@ class PairReader(PairTask):
         return {
             MODEL: model_signature(self.model, *self._model_is),
             CORPUS: signature([self._corpus, plan.folds, plan.fold]),
-            SCHEDULE: schedule_signature(plan, plan.form, plan.balance, plan.masked, dropout, *weights),
+            SCHEDULE: schedule_signature(
+                plan,
+                plan.form,
+                plan.balance,
+                plan.masked,
+                dropout,
+                *weights,
+                *_given(plan.trained_learning_rate),
+            ),
         }
 
     def judge(self, sums: Mapping[str, float]) -> Evaluation:
@@ -127,6 +138,18 @@ class PairReader(PairTask):
         metrics = {**found.metrics, "ranking_correlation": correlation}
         baseline = {**found.baseline, "ranking_correlation": 0.0}
         return replace(found, metrics=metrics, baseline=baseline, lines=lines)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the groups, those of ``trained`` with their share of the learning rate."""
+        groups, rate = super().parameter_groups(), self.plan.trained_learning_rate
+        if rate is None:
+            return groups
+        parted = []
+        for group in groups:
+            for share in (1.0, rate / self.plan.learning_rate):
+                own = [one for one in group["params"] if (LORA in one[0]) == (share == 1.0)]
+                parted += [{**group, "params": own, "share": share}] if own else []
+        return parted
 
     def save_pretrained(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the adapter of a pretrained model, or the whole model, in the layout of Hugging Face."""
@@ -168,6 +191,10 @@ class PairReader(PairTask):
             files.replace(self._cache / RANKING, text.getvalue().encode())
         except OSError as error:  # a report that cannot be written does not end the training
             warn(f"{RANKING} was not written: {error.strerror}")
+
+
+def _given(value: float | None) -> tuple[float, ...]:
+    return () if value is None else (value,)
 
 
 def _pool(part: Part, threshold: float) -> Pool:

@@ -280,6 +280,7 @@ TRAINING: Final[Mapping[str, FieldRule]] = {
     "early_stopping": _PATH,
     "lr_plateau": _PATH,
     "swa": _PATH,
+    "ema": _PATH,
 }
 """The fields that all workloads have."""
 

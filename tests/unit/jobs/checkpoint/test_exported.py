@@ -30,6 +30,34 @@ def test_an_exported_state_dict_has_the_names_of_the_other_code_and_comes_back(t
     assert torch.equal(model[0].weight, other[0].weight)
 
 
+def test_a_tensor_is_written_in_the_parts_of_the_other_code_and_nothing_else(tmp_path: Path) -> None:
+    weights = {"a.0.qkv.weight": torch.arange(8.0).view(4, 2), "a.0.norm.weight": torch.ones(2)}
+    rename = {"b.*.q.": "a.*.qkv.[1/2]", "b.*.k.": "a.*.qkv.[2/2]"}
+    export(Export(format="state_dict", rename=rename, partial=True), None, weights, tmp_path)
+    found = torch.load(tmp_path / "export/model.pt", weights_only=True)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        "b.0.q.weight": [[0, 1], [2, 3]],
+        "b.0.k.weight": [[4, 5], [6, 7]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("rename", "fact"),
+    [
+        ({"q.": "w.[1/2]"}, "w.x lacks its part 2 of 2; add it"),
+        ({"q.": "w.[1/2]", "k.": "w.[2/2]"}, "w.x has no 2 equal parts"),
+        ({"q.": "v."}, "names no tensor of this model"),
+    ],
+)
+def test_names_that_do_not_fit_the_model_are_refused(
+    tmp_path: Path, rename: dict[str, str], fact: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=fact):
+        export(
+            Export(format="state_dict", rename=rename, partial=True), None, {"w.x": torch.ones(3)}, tmp_path
+        )
+
+
 def test_an_export_replaces_the_one_before_as_a_whole(tmp_path: Path) -> None:
     weights = nn.Linear(1, 1).state_dict()
     for name in ("one.pt", "two.pt"):

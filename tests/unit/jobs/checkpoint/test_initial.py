@@ -1,5 +1,6 @@
 """A training begins with the weights of another one if they fit, and says why if they do not."""
 
+import os
 import re
 from pathlib import Path
 
@@ -164,7 +165,7 @@ class Harmful:
 @pytest.mark.parametrize(
     ("content", "names", "fact"),
     [
-        ({"weights": Harmful()}, None, "a.pt: cannot be loaded: "),
+        ({"weights": Harmful()}, None, "a.pt holds no mapping of names to tensors"),
         ({"a": 1}, None, "a.pt holds no mapping of names to tensors; save model.state_dict()"),
         ({"a": torch.ones(1)}, InitMap(entry="ema"), "a.pt has no entry ema; it holds a"),
         ({"a": torch.ones(1)}, InitMap(prefix="net."), "no name begins with net.; the first are a"),
@@ -194,3 +195,63 @@ def test_a_training_begins_with_a_file(
     more = {"init_from": "his.pt", "init_map": {"prefix": "gpt."}, "steps": 1}
     assert job.train(lineage=2, workload=more, init_weights=str(tmp_path / "his.pt")) == 0
     assert "begins with the weights of his.pt" in capfd.readouterr().out
+
+
+class Settings:
+    """A configuration that a code base saves beside its weights."""
+
+    def __init__(self) -> None:
+        self.size = 3
+
+
+def test_objects_of_another_code_base_beside_the_weights_are_not_read(tmp_path: Path) -> None:
+    model, other = nn.Linear(2, 3), nn.Linear(2, 3)
+    content = {"model_state_dict": other.state_dict(), "config": Settings(), "tokenizer": [Settings()]}
+    torch.save(content, tmp_path / "his.pt")
+    load_initial_weights(tmp_path / "his.pt", "his.pt", model)
+    assert torch.equal(model.weight, other.weight)
+
+
+class Runs:
+    """Something that would run a command if it were unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self._place}",)
+
+
+def test_a_file_that_would_run_something_is_refused_and_runs_nothing(tmp_path: Path) -> None:
+    torch.save({"model": nn.Linear(2, 3).state_dict(), "x": Runs(tmp_path / "ran")}, tmp_path / "his.pt")
+    with pytest.raises(InvalidSpec, match=r"his\.pt: cannot be loaded"):
+        load_initial_weights(tmp_path / "his.pt", "his.pt", nn.Linear(2, 3))
+    assert not (tmp_path / "ran").exists()
+
+
+PARTS = {"blocks.*.w_q.": "layers.*.qkv.[1/2]", "blocks.*.w_k.": "layers.*.qkv.[2/2]", "ln.": "norm."}
+
+
+def test_several_tensors_there_are_one_here_in_every_block(tmp_path: Path) -> None:
+    his = {f"blocks.{n}.w_{name}.weight": torch.full((2, 2), 10.0 * n + k)
+           for n in range(2) for k, name in enumerate("qk")}  # fmt: skip
+    torch.save({**his, "ln.weight": torch.ones(3)}, tmp_path / "his.pt")
+    model = nn.Module()
+    model.layers = nn.ModuleList([nn.ModuleDict({"qkv": nn.Linear(2, 4, bias=False)}) for _ in range(2)])
+    model.norm = nn.LayerNorm(3, bias=False)
+    load_initial_weights(tmp_path / "his.pt", "his.pt", model, names=InitMap(rename=PARTS))
+    found = model.state_dict()
+    assert [found[f"layers.{n}.qkv.weight"][:, 0].tolist() for n in range(2)] == [
+        [0, 0, 1, 1],
+        [10, 10, 11, 11],
+    ]
+    del his["blocks.1.w_k.weight"]
+    torch.save({**his, "ln.weight": torch.ones(3)}, tmp_path / "his.pt")
+    with pytest.raises(InvalidSpec, match=r"layers\.1\.qkv\.weight lacks its part 2 of 2"):
+        load_initial_weights(tmp_path / "his.pt", "his.pt", model, names=InitMap(rename=PARTS))
+
+
+def test_an_adapter_needs_a_model_that_has_a_place_for_one(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InvalidSpec, match="is an adapter of peft, and this model has no place for one"):
+        load_initial_weights(tmp_path, "his", nn.Linear(2, 3))

@@ -11,8 +11,10 @@ import yaml
 from pydantic import ValidationError
 
 from jobs.contract import PLANS, SWITCHES, WORKLOADS, TrainingPlan, kind_of
+from jobs.contract.plans.causal_lm import CausalLm
 from jobs.contract.plans.graph_forecast import GraphForecast
 from jobs.contract.plans.imu_stream import ImuStream
+from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.contract.plans.resident_transformer import ResidentTransformer
 from tests.fakes.workloads import small_sets
 
@@ -95,6 +97,21 @@ def test_a_length_is_given_in_steps_or_in_epochs(plan: type[TrainingPlan]) -> No
             "synthetic-annotations have no labels of candles",
         ),
         (GraphForecast, {"data": "a", "panel": {}, "clean": {"nan": math.inf}}, "finite number"),
+        (GraphForecast, {"data": "a", "horizon_weights": [1]}, "1 weights, of which one is above 0, for 4"),
+        (GraphForecast, {"data": "a", "horizon_weights": [0, 0, 0, 0]}, "must be as many as horizons"),
+        (GraphForecast, {"data": "a", "swa": {}, "ema": {}}, "is an average of the weights, and so is swa"),
+        (CausalLm, {"data": "a", "init_from": "b.pt", "init_map": {"rename": {"a.*.": "b."}}}, "number of ."),
+        (
+            CausalLm,
+            {"data": "a", "init_from": "b", "init_map": {"rename": {"a": "b[3/2]"}}},
+            "no part 3 of 2",
+        ),
+        (
+            PairClassifier,
+            {"data": "a", "form": "sequence", "pretrained": "b", "lora": {}, "trained_learning_rate": 1},
+            "is the rate of trained, which names no parameter",
+        ),
+        (PairClassifier, {"data": "a", "form": "sequence", "trained_learning_rate": 1}, "a pretrained model"),
     ],
 )
 def test_a_field_without_an_effect_is_refused(

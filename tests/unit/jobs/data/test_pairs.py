@@ -185,3 +185,47 @@ def test_a_directory_holds_one_layout(tmp_path: Path) -> None:
 def test_a_missing_file_is_told_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"data: .*no\.csv: No such file.*; give one of molecules\.csv"):
         read_pairs(tmp_path / "no.csv", SPLIT)
+
+
+HEAD = LMOL.splitlines()[0]
+
+
+def write_folds(directory: Path, *names: str) -> Path:
+    (directory / "pairs").mkdir()
+    for name in names:
+        rows = "\nCC,CCC,1,2.5,Second\n" if "train" in name else "\nCCO,CN,0,4,Second\nCC,CN,1,4,Second\n"
+        (directory / "pairs" / name).write_text(HEAD + rows)
+    return directory
+
+
+def test_the_files_of_a_fold_are_read_as_they_are(tmp_path: Path) -> None:
+    names = ("train_fold1_30000.csv", "eval_fold1_3000.csv", "train_fold10.csv", "eval_fold10.csv")
+    folder = write_folds(tmp_path, *names)
+    found = read_pairs(folder, Reading(longest=20, folds=10, fold=0))
+    assert (found.train.texts, found.test.texts) == (("CC", "CCC"), ("CCO", "CN"))
+    assert found.notes == ("1 test pairs have a text of a training pair, and were left out",)
+    assert read_pairs(folder, Reading(longest=20, folds=10, fold=9)).train.texts == ("CC", "CCC")
+
+
+@pytest.mark.parametrize(
+    ("names", "reading", "fact"),
+    [
+        (("train_fold1.csv", "eval_fold1.csv"), SPLIT, "holds files of folds; give folds and fold"),
+        (
+            ("train_fold1.csv", "eval_fold1.csv"),
+            Reading(longest=20, folds=5, fold=1),
+            "one train_fold2_.*not none",
+        ),
+        (("train_fold1.csv",), FOLDED, "must hold one eval_fold1_.*csv for fold 0, not none"),
+        (
+            ("train_fold1.csv", "train_fold1_9.csv"),
+            FOLDED,
+            "not pairs/train_fold1.csv and pairs/train_fold1_9.csv",
+        ),
+    ],
+)
+def test_folds_whose_files_are_not_there_are_refused(
+    tmp_path: Path, names: tuple[str, ...], reading: Reading, fact: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=fact):
+        read_pairs(write_folds(tmp_path, *names), reading)

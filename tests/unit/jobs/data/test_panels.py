@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -268,3 +269,19 @@ def test_a_file_that_is_cut_off_or_no_parquet_and_a_directory_without_any(tmp_pa
         open_panel(whole, WANTED)
     with pytest.raises(InvalidSpec, match=r"absent\.parquet: no such file or directory"):
         open_panel(tmp_path / "absent.parquet", WANTED)
+
+
+@pytest.mark.parametrize("written", ["%Y%m%d", "%Y/%m/%d", "%Y-%m-%d %H:%M:%S", "Asia/Tokyo"])
+def test_days_are_read_as_they_are_written(tmp_path: Path, written: str) -> None:
+    def as_written(day: date) -> object:
+        midnight = datetime(day.year, day.month, day.day, tzinfo=ZoneInfo("Asia/Tokyo"))
+        return midnight if written == "Asia/Tokyo" else midnight.strftime(written)
+
+    def rewrite(found: Rows) -> None:
+        found["date"] = [as_written(day) for day in found["date"]]
+
+    found = panel(tmp_path, rewrite)
+    assert found.dates == tuple(str(workday(day)) for day in range(DAYS))
+    whole, part = found.read(), found.excerpt(7, 3)
+    assert torch.equal(part.listed_DN, whole.listed_DN[7:10])
+    assert torch.equal(part.features_DNF.nan_to_num(9), whole.features_DNF[7:10].nan_to_num(9))

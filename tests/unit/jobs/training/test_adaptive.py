@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 from jobs.checkpoint import directory as lineage
 from jobs.checkpoint.signatures import schedule_signature
 from jobs.contract import EarlyStopping, ExitCode, Manifest, Plateau, WeightAveraging, dump, verify
+from jobs.contract.plans.adaptive import MovingAverage
 from jobs.contract.plans.causal_lm import CausalLm
 from jobs.training.adaptive import Adaptation, RateReduction, StopCriterion
 from jobs.training.averaging import Averaging, averaging_rate, first_step
@@ -199,6 +200,21 @@ def test_the_mean_is_that_of_pytorch() -> None:
     assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
 
 
+def test_a_moving_average_is_that_of_pytorch() -> None:
+    model = torch.nn.Linear(2, 2)
+    plan = CausalLm(data="x", steps=6, ema=MovingAverage(decay=0.75, start=0.5))
+    ours, average = Averaging(plan, model), torch.zeros(0)
+    for step in range(1, 7):
+        with torch.no_grad():
+            model.weight.add_(torch.rand_like(model.weight))
+        ours.stepped(step)
+        if step >= 3:
+            now = model.weight.detach().clone()
+            average = now if step == 3 else 0.75 * average + 0.25 * now
+        assert ours.is_active == (step >= 3)
+    assert torch.allclose(ours.weights()["weight"], average)
+
+
 def test_the_rate_goes_to_the_constant_one_along_a_cosine() -> None:
     swa = WeightAveraging(start=0.5, learning_rate=0.01, anneal_steps=4)
     plan = CausalLm(data="x", steps=20, swa=swa)
@@ -231,6 +247,27 @@ ALL = {
     "lr_plateau": {"patience": 0, "factor": 0.5, "threshold": 0.5},
     "swa": {"start": 0.25, "average_every": 1},
 }
+
+
+def test_a_moving_average_is_published_and_survives_a_kill(
+    job: JobDir, before_step: Callable[[dict[int, Callable[[], None]]], None]
+) -> None:
+    ema = {"ema": {"decay": 0.5}, "eval_every": 4}
+
+    def kill() -> None:
+        raise KeyboardInterrupt
+
+    assert job.train(workload=ema) == 0
+    before_step({5: kill})
+    with pytest.raises(KeyboardInterrupt):
+        job.train(lineage=2, workload=ema)
+    before_step({})
+    assert job.train(lineage=2, workload=ema) == 0
+    assert job.run_weights(1) == job.run_weights(2)
+    final, last = (
+        torch.load(job.lineage() / name) for name in ("final/weights.pt", "step-00000008/state.pt")
+    )
+    assert not all(torch.equal(final[name], last["model"][name]) for name in final)
 
 
 @pytest.mark.parametrize("step", range(1, 8))
@@ -267,7 +304,7 @@ def test_a_training_without_these_settings_is_saved_and_signed_as_before(job: Jo
     training = make(job)
     assert not {"adaptation", "averaged"} & training.state(0).keys()
     plain = CausalLm(data="x")
-    assert not {"init_from", "early_stopping", "lr_plateau", "swa"} & plain.model_dump().keys()
+    assert not {"init_from", "early_stopping", "lr_plateau", "swa", "ema"} & plain.model_dump().keys()
 
 
 @pytest.mark.parametrize(
@@ -276,6 +313,7 @@ def test_a_training_without_these_settings_is_saved_and_signed_as_before(job: Jo
         {"early_stopping": {"patience": 3}},
         {"lr_plateau": {}},
         {"swa": {}},
+        {"ema": {}},
         {"init_from": "job/7/best"},
         {"early_stopping": {"patience": 3}, "eval_every": 7},
     ],

@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from jobs.contract.plans.causal_lm import CausalLm
+from jobs.training.failures import InvalidSpec
 from jobs.workloads.causal_lm import CausalLanguageModel, Masks, Transformer, attend
 from runner.adapters.datasets.tokenizer import train_tokenizer
 from tests.unit.jobs.conftest import JobDir
@@ -269,3 +270,29 @@ def test_a_sample_without_a_prompt_begins_a_line(job: JobDir) -> None:
     [line] = workload.judge({"loss": 1.0, "count": 1.0}).lines
     assert len(json.loads(line.partition(": ")[2]).encode(errors="replace")) <= 9
     assert workload.judge({"loss": 1.0, "count": 1.0}).lines == (line,)
+
+
+def test_fixed_positions_are_sines_and_cosines_that_are_not_trained(job: JobDir) -> None:
+    training = make(job, workload={"positions": "sinusoidal"})
+    table = training.workload.model.position.weight
+    assert "position.weight" not in dict(training.workload.model.named_parameters())
+    assert "position.weight" in training.workload.model.state_dict()
+    for position in range(8):
+        for pair in range(4):
+            angle = position / 10000 ** (2 * pair / 8)
+            found = table[position, 2 * pair : 2 * pair + 2].tolist()
+            assert found == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
+    before = table.clone()
+    training.update(0)
+    assert torch.equal(table, before)
+
+
+def test_a_larger_vocabulary_has_more_rows_and_no_sample_of_them(job: JobDir) -> None:
+    workload = windows_of(job, vocabulary=50257, samples=1, sample_tokens=8)
+    assert workload.model.token.weight.shape == (50257, 8)
+    with torch.no_grad():
+        workload.model.token.weight[256:] *= 1000
+    [line] = list(workload._samples())
+    assert line.startswith("sample 1: ")
+    with pytest.raises(InvalidSpec, match=r"workload.vocabulary: 255 is less than the 256 tokens of bytes"):
+        windows_of(job, vocabulary=255)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.contract import SWITCHES, WORKLOADS, kind_of
-from scripts.docs.promises import SOURCES, claims, measured, reference
+from scripts.docs.promises import SOURCES, claims, measured, reference, uncompared
 
 KNOWN = claims()
 
@@ -28,8 +28,11 @@ def test_each_source_is_measured_with_its_own_workload() -> None:
     assert {workload for *_, workload in SOURCES.values()} <= {kind_of(plan) for plan in WORKLOADS}
 
 
-def arm(name: str, low: float, rate: float, high: float, eval_s: float | None = 2.0) -> dict[str, Any]:
-    return {"name": name, "items_per_s": rate, "items_low": low, "items_high": high, "eval_s": eval_s}
+def arm(
+    name: str, low: float, rate: float, high: float, eval_s: float | None = 2.0, **effective: Any
+) -> dict[str, Any]:
+    rates = {"items_per_s": rate, "items_low": low, "items_high": high, "eval_s": eval_s}
+    return {"name": name, **rates, "effective": {"threads": 1, "switches": {}, **effective}}
 
 
 @pytest.fixture
@@ -62,3 +65,42 @@ def test_what_was_not_run_says_so(results: Path) -> None:
         "`runner bench pair_classifier --profiles lmol-before,lmol-after --ablate --rounds 3`: not run yet."
     )
     assert said in reference(results)
+
+
+def switch(requested: str, applied: str | None) -> dict[str, Any]:
+    return {"switches": {"placement": {"requested": requested, "applied": applied}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ({"threads": 2}, {}, "the threads differ (a 1, b 2)"),
+        (switch("host", "host"), switch("device", "host"), "`placement` not in force on a CPU"),
+        (switch("host", "host"), switch("device", "device"), ""),
+        ({}, {}, ""),
+    ],
+)
+def test_arms_are_compared_only_where_both_ran_as_asked_with_equal_threads(
+    before: dict[str, Any], after: dict[str, Any], why: str
+) -> None:
+    assert uncompared(arm("a", 1, 1, 1, **after), arm("b", 1, 1, 1, **before)) == why
+
+
+def test_a_figure_whose_arms_cannot_be_compared_is_not_measured_and_the_headline_says_so(
+    results: Path,
+) -> None:
+    path = results / "source-gogooku3.json"
+    found = json.loads(path.read_text())
+    found["arms"][0]["effective"]["threads"] = 2
+    path.write_text(json.dumps(found))
+    page = reference(results)
+    assert "not measured: the threads differ (gogooku3-after 1, gogooku3-before 2)" in page
+    assert "8.0 x" not in page
+    assert (
+        "**Headline: all changes together not measured (the threads differ (gogooku3-after 1,"
+        " gogooku3-before 2)); of the changes by themselves: 1.0 x, none made a difference" in page
+    )
+
+
+def test_each_source_has_one_headline() -> None:
+    assert reference().count("**Headline: all changes together ") == len(SOURCES)

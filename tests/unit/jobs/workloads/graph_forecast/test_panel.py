@@ -349,3 +349,45 @@ def test_attention_over_days_is_that_of_torch_which_may_take_a_flash_kernel(
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
     train(build(stocks), 2, 1e-3)
     assert len(masks) == 2
+
+
+def test_horizons_are_weighed_in_the_loss_and_in_its_metric(stocks: Path) -> None:
+    plain, weighed = build(stocks), build(stocks, plan={"horizon_weights": [3, 1]})
+    only = build(stocks, plan={"horizon_weights": [1, 0]})
+    batch = plain.source.batch(0)
+    for workload in (weighed, only):
+        workload.model.load_state_dict(plain.model.state_dict())
+    one, both, three = (float(gradients(each, batch)[0]) for each in (only, plain, weighed))
+    assert three == pytest.approx((one + both) / 2, rel=1e-5)
+    found, metrics = evaluate(weighed).metrics, evaluate(plain).metrics
+    assert found["eval_loss"] == pytest.approx(
+        0.75 * metrics["return_1d"] + 0.25 * metrics["return_5d"], rel=1e-5
+    )
+    assert plain.signatures["schedule"] != weighed.signatures["schedule"]
+    assert plain.signatures["model"] == weighed.signatures["model"]
+
+
+@pytest.mark.parametrize("name", ["huber", "ic", "rank_ic"])
+def test_mixed_losses_are_added_with_their_weights_however_a_batch_is_divided(
+    stocks: Path, name: str
+) -> None:
+    plain, mixed = build(stocks), build(stocks, plan={"mixed": {name: 0.5}})
+    twice = build(stocks, plan={"mixed": {name: 1.0}})
+    batch = plain.source.batch(0)
+    for workload in (mixed, twice):
+        workload.model.load_state_dict(plain.model.state_dict())
+    none, half, whole = (gradients(each, batch)[0] for each in (plain, mixed, twice))
+    assert half != pytest.approx(none)
+    assert half - none == pytest.approx((whole - none) / 2, rel=1e-4)
+    assert gradients(mixed, batch, 1)[0] == pytest.approx(half, rel=1e-5)
+    assert all(grad.isfinite().all() for grad in gradients(mixed, batch)[1])
+    assert plain.signatures["schedule"] != mixed.signatures["schedule"]
+
+
+def test_a_correlation_in_the_loss_ranks_better(stocks: Path) -> None:
+    plan = {"mixed": {"ic": 1.0}, "return_weight": 1.0}
+    workload = build(stocks, plan=plan)
+    batch = workload.source.batch(0)
+    before = gradients(workload, batch)[0]
+    train(workload, 60, 1e-2)
+    assert gradients(workload, batch)[0] < before

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from jobs.checkpoint.exported import export
+from jobs.checkpoint.initial import load_initial_weights
 from jobs.contract import Profile
 from jobs.contract.plans.pair_classifier import PairClassifier
 from jobs.training.failures import InvalidSpec
@@ -83,6 +84,44 @@ def test_peft_opens_an_exported_adapter_and_computes_the_same(
     his = peft.PeftModel.from_pretrained(base, str(tmp_path / "export")).eval()
     assert logits(his).allclose(logits(model_of(workload)), atol=1e-5)
     assert not logits(his).allclose(untrained, atol=1e-5)
+
+
+def test_an_adapter_of_peft_is_where_a_training_begins(molecules: Path, llama: Path, tmp_path: Path) -> None:
+    first, _ = make(molecules, llama, {**LORA, "export": {"format": "peft"}})
+    train(first, 5, 1e-2)
+    assert first.plan.export is not None
+    export(first.plan.export, first, first.model.state_dict(), tmp_path)
+    his = tmp_path / "export"
+    second, _ = make(molecules, llama, LORA)
+    assert load_initial_weights(his, "his", second.model) == "the weights of his"
+    assert logits(model_of(second)).equal(logits(model_of(first)))
+    other, _ = make(molecules, llama, {"lora": {"rank": 8, "alpha": 16}})
+    with pytest.raises(InvalidSpec, match=r"lora_alpha is 32 there and workload\.lora\.alpha 16\.0 here"):
+        load_initial_weights(his, "his", other.model)
+    whole, _ = make(molecules, llama)
+    with pytest.raises(InvalidSpec, match="this job trains none; set lora"):
+        load_initial_weights(his, "his", whole.model)
+    torch.save(load_file(his / "adapter_model.safetensors"), his / "adapter_model.bin")
+    (his / "adapter_model.safetensors").unlink()
+    load_initial_weights(his, "his", second.model)
+    (his / "adapter_model.bin").unlink()
+    with pytest.raises(InvalidSpec, match=r"has none of adapter_model.safetensors and adapter_model.bin"):
+        load_initial_weights(his, "his", second.model)
+    (his / "adapter_config.json").write_text("{")
+    with pytest.raises(InvalidSpec, match=r"adapter_config\.json cannot be read"):
+        load_initial_weights(his, "his", second.model)
+
+
+def test_what_is_trained_besides_lora_has_its_own_learning_rate(molecules: Path, llama: Path) -> None:
+    plan = {**LORA, "trained": ["*lm_head*"], "learning_rate": 2e-4}
+    one, _ = make(molecules, llama, plan)
+    two, _ = make(molecules, llama, {**plan, "trained_learning_rate": 2e-5})
+    assert [group.get("share") for group in one.parameter_groups()] == [None]
+    groups = two.parameter_groups()
+    assert [group["share"] for group in groups] == [1.0, pytest.approx(0.1)]
+    assert all(".lora_" in name for name, _ in groups[0]["params"])
+    assert [name.rpartition("lm_head")[1] for name, _ in groups[1]["params"]] == ["lm_head"]
+    assert one.signatures["schedule"] != two.signatures["schedule"]
 
 
 def test_transformers_opens_an_exported_model_and_computes_the_same(

@@ -297,7 +297,7 @@ class Attempt:
                 seed(sys.modules[name], key)
 
     def agree(self) -> tuple[bool, bool]:
-        """Return whether to stop, and whether a checkpoint is due; all processes get the same answers.
+        """Return two flags, to stop and to save now; all processes get the same answers.
 
         ``steps`` does this; in a loop of your own, every process calls it after ``end_step``.  Processes
         that ``torch.distributed`` does not connect each answer for themselves.

@@ -87,7 +87,7 @@ def map(  # noqa: A001  the word of Python for it
 
 
 def returned(job: Job[Any], detail: JobDetail) -> Any:
-    """Return what the function of an ended job has returned.
+    """Return the result of the function of an ended job.
 
     Raises:
         RemoteError: it raised an exception.
@@ -149,7 +149,7 @@ def _unwrapped(function: object) -> object:
 
 
 def _paths(code: str | None) -> list[str]:
-    """Return where modules are found in the code directory, relative to it."""
+    """Return the directories with modules in the code directory, relative to it."""
     if code is None:
         return []
     root = os.path.realpath(code)

@@ -124,7 +124,7 @@ class Job(Generic[T_co]):
         return found.decode(errors="replace")
 
     def follow(self) -> Iterator[str]:
-        """Yield what the job writes, piece by piece, from its first attempt on until it ends."""
+        """Yield the output of the job, piece by piece, from its first attempt on until it ends."""
         client, attempt, offset = self._connection.following(), 1, 0
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while not client.wait_for_start(self.id, LOOK_S)[0]:
@@ -145,7 +145,7 @@ class Job(Generic[T_co]):
         return {name: [(row[1], row[2]) for row in rows] for name, rows in curves.items()}
 
     def events(self) -> list[JobEvent]:
-        """Return what has happened to the job, the oldest first."""
+        """Return the events of the job, the oldest first."""
         return self._connection.events(self.id, 0)[0]
 
     def why(self) -> str:

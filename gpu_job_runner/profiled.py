@@ -291,14 +291,14 @@ def has_expandable_segments() -> bool | None:
 
 
 def compiled_graphs() -> int:
-    """Return how many graphs ``torch.compile`` has made in this process."""
+    """Return the number of graphs that ``torch.compile`` has made in this process."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
 
 
 def skipped_cuda_graphs() -> int:
-    """Return how many compiled graphs run without the CUDA graph that their mode asks for."""
+    """Return the number of compiled graphs that run without the CUDA graph that their mode asks for."""
     from torch._dynamo.utils import counters
 
     return int(counters["inductor"]["cudagraph_skips"])

@@ -128,7 +128,7 @@ def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
 
 
 def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], options: Options) -> Spec:
-    """Return what is sent for a job file, its fields or a command.
+    """Return the request for a job file, its fields or a command.
 
     Raises:
         UsageError: the file cannot be read, or an option is not for it.

@@ -32,7 +32,7 @@ def locked(
 
 @contextmanager
 def try_locked(cache_dir: Path, name: str) -> Iterator[bool]:
-    """Yield whether the lock was free; if it was, it is held until the end of the block."""
+    """Yield True if the lock was free; if it was, it is held until the end of the block."""
     with _file(cache_dir, name).open("w") as file:
         yield _try_lock(file)
 

@@ -25,7 +25,7 @@ def record(cache_dir: Path, image: str) -> bool:
 
 
 def last_used_s(cache_dir: Path, image: str) -> float:
-    """Return when an image was last used, as a Unix time; 0 if it has no record."""
+    """Return the last use of an image, as a Unix time; 0 if it has no record."""
     try:
         return _path(cache_dir, image).stat().st_mtime
     except FileNotFoundError:

@@ -123,7 +123,7 @@ class ImageStore:
         return found
 
     def pin(self, reference: str, pull: PullPolicy) -> str:
-        """Return what names the image of a reference for ever: by its digest, or by its id.
+        """Return the pinned name of the image of a reference: by its digest, or by its id.
 
         Args:
             reference: Its tag, digest or id.

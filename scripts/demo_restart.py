@@ -100,7 +100,7 @@ def at_step(name: str, step: float) -> float:
 
 
 def finished(name: str) -> float:
-    """Return when a succeeded job took its last step, as the job reported it."""
+    """Return the time of the last step of a succeeded job, as the job reported it."""
     found = until(name, lambda found: found["state"] in {"finished", "held"}, may_end=True)
     if found["outcome"] != "succeeded":
         sys.exit(f"demo: job {name}: {found['why']}")

@@ -120,7 +120,7 @@ def weights(found: dict[str, Any]) -> str:
 
 
 def step_s(daemon: Daemon) -> float:
-    """Return how long a step takes here; the image is made meanwhile."""
+    """Return the time of a step here; the image is made meanwhile."""
     daemon.submit("speed", MOST_STEPS)
     reported = daemon.until_step("speed", SPEED_STEPS)
     daemon.runner("cancel", "speed")
@@ -142,7 +142,7 @@ def day(daemon: Daemon, long_steps: int) -> Day:
 
 
 def tell(order: str, found: dict[str, Any], names: list[str], events: list[str]) -> Day:
-    """Return what became of the jobs."""
+    """Return the ends of the jobs."""
     waits_s, slowdowns = [], []
     for name in names:
         job = found[name]

@@ -1,7 +1,7 @@
 """Check that docstrings say what they mean, and that a class name means one thing in a package.
 
-A docstring that begins with a question word ("Whether …", "What … holds") makes its reader solve a riddle
-before he knows the subject. Only imports tell classes of one name in two modules of a package apart.
+A docstring that begins with a question word ("Whether …", "Return what … holds") makes its reader solve a
+riddle before he knows the subject.  Only imports tell classes of one name in two modules of a package apart.
 """
 
 import ast
@@ -15,7 +15,8 @@ from typing import Final
 PACKAGES: Final = ("gpu_job_runner", "runner", "jobs", "images")
 FOLDERS: Final = (*PACKAGES, "scripts", "tests", "bench", "examples")
 RIDDLE: Final = re.compile(
-    r"\s*(what|where|who|whose|whom|whether|how|which|why|when)(ever)?\b", re.IGNORECASE
+    r"\s*((return|yield)s? )?(if|what|where|who|whose|whom|whether|how|which|why|when)(ever)?\b",
+    re.IGNORECASE,
 )
 MOST_PERCENT: Final = 2.0
 SAME_MEANING: Final = {"Attached"}

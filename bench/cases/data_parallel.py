@@ -62,7 +62,7 @@ def make_spec(steps: int) -> AttemptSpec:
 
 
 def run_replicas(directory: Path, turns: int, steps: int) -> Mapping[str, Any]:
-    """Return what the processes have measured.
+    """Return the measurements of the processes.
 
     Raises:
         CannotMeasure: They failed.

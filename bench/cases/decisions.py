@@ -88,7 +88,7 @@ def fail(daemon: BenchDaemon, name: str, text: str) -> JobDetail:
 
 
 def told(job: JobDetail) -> str:
-    """Return what a person sees of the end of a job."""
+    """Return the end of a job as a person sees it."""
     last = job["attempts"][-1]
     return f"{job['why']} {last['cause']} {last['message']}"
 

@@ -117,7 +117,7 @@ def split_by_events(events: Mapping[str, str], seen_at: float) -> dict[str, floa
 
 
 def await_content(path: Path) -> float:
-    """Return when a file first had content, on ``time.perf_counter``'s clock."""
+    """Return the time at which a file first had content, on ``time.perf_counter``'s clock."""
     return interleave.wait_for("the first line", lambda: _size(path) > 0, LIMIT_S, POLL_S)
 
 

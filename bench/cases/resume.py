@@ -86,7 +86,7 @@ def time_cold_start(scratch: Scratch, plan: container.DockerPlan) -> Callable[[]
 
 
 def await_first_step(log: Path) -> float:
-    """Return when a log first contains a step line, on ``time.perf_counter``'s clock."""
+    """Return the time of the first step line in a log, on ``time.perf_counter``'s clock."""
     return interleave.wait_for("the first step", lambda: STEP.search(_read(log)) is not None, LIMIT_S, POLL_S)
 
 

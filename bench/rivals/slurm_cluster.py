@@ -33,7 +33,7 @@ class SmallCluster:
         return {**os.environ, "SLURM_CONF": str(self.conf)}
 
     def said(self, program: str, *arguments: str) -> str:
-        """Return what a command of Slurm prints."""
+        """Return the output of a command of Slurm."""
         return run_command([program, *arguments], self.environment)
 
     def sbatch(self, script: Path, output: Path, options: Sequence[str] = ()) -> str:

@@ -146,7 +146,7 @@ def weigh(offer: Offer) -> CostBenefit:
 
 
 def choose(offer: Offer, policy: Policy) -> Choice:
-    """Return what a policy decides."""
+    """Return the decision of a policy."""
     there = offer.saved > 0
     facts: dict[str, FactValue] = {
         "diff.class": offer.kind,

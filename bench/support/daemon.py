@@ -162,7 +162,7 @@ def launch_daemon(
 
 
 def await_first_answer(directory: Path, process: subprocess.Popen[bytes]) -> float:
-    """Return when the daemon gave its first answer, on ``time.perf_counter``'s clock.
+    """Return the time of the daemon's first answer, on ``time.perf_counter``'s clock.
 
     Raises:
         CannotMeasure: the daemon exited, or did not answer in time.

@@ -111,7 +111,7 @@ class Attached(TrainerCallback):
 
 
 def profile_arguments(applied: "Applied | None" = None) -> dict[str, Any]:
-    """Return what the job's profile is in ``TrainingArguments(**profile_arguments(), ...)``.
+    """Return the job's profile as arguments of ``TrainingArguments(**profile_arguments(), ...)``.
 
     Without a runner it is nothing.
     """

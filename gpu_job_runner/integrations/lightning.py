@@ -153,7 +153,7 @@ class Attached(pl.Callback):
 
 
 def profile_arguments(applied: "Applied | None" = None) -> dict[str, Any]:
-    """Return what the job's profile is in ``Trainer(**profile_arguments(), ...)``.
+    """Return the job's profile as arguments of ``Trainer(**profile_arguments(), ...)``.
 
     Loaders and compilation are not the trainer's: ``applied.loader()``, ``applied.compile(model)``.  Without
     a runner it is nothing.

@@ -29,7 +29,7 @@ ENVIRONMENT = {
 
 
 def look() -> "dict[str, tuple[int, ...]]":
-    """Return what tells whether a file has changed, by path."""
+    """Return the stamp that changes with a file, by path."""
     found: dict[str, tuple[int, ...]] = {}
     for directory, directories, names in os.walk("/"):
         directories[:] = sorted(each for each in directories if not left_out(os.path.join(directory, each)))

@@ -111,7 +111,7 @@ def answering_python(work: Scratch, account: Account | None) -> Path:
 
 @cache
 def _layout_of(python: str) -> str:
-    """Return what an interpreter answers to ``uv``, which is asked before there is any package.
+    """Return the answer of an interpreter to ``uv``, which is asked before there is any package.
 
     Raises:
         BuildFailed: it does not answer.

@@ -54,7 +54,7 @@ def weights_sha256(model_state: Mapping[str, Tensor]) -> str:
 
 
 def size_bytes(state: Plain) -> int:
-    """Return how many bytes the tensors of a state hold."""
+    """Return the bytes that the tensors of a state hold."""
     match state:
         case Tensor():
             return state.numel() * state.element_size()

@@ -119,7 +119,7 @@ def _imported(point: EntryPoint) -> object:
 
 
 def _writable_by_others(path: Path) -> Path | None:
-    """Return what on the way to a path belongs to somebody who does not own the runner's own code."""
+    """Return the part of a path that belongs to somebody who does not own the runner's code."""
     trusted = {0, os.geteuid(), Path(__file__).stat().st_uid}
     for each in (path, *path.resolve().parents):
         about = each.stat()

@@ -149,7 +149,7 @@ class Gang:
             self.running[rank] = self.spawn(rank, argv, {**defaults, **os.environ, **shared, **own})
 
     def meeting_point(self) -> dict[str, str]:
-        """Return where the processes find each other."""
+        """Return the address at which the processes find each other."""
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
 
     def interface(self) -> str | None:
@@ -320,7 +320,7 @@ class Gang:
         return {"cause": "exception", "message": "", **training, **said, **about, **where, **self.noted()}
 
     def noted(self) -> dict[str, object]:
-        """Return what a person should know of the end, as the result has it."""
+        """Return the message about the end for a person, as the result has it."""
         return {"note": "; ".join(self.notes)[:NOTE_CHARACTERS]} if self.notes else {}
 
     def read_result(self, name: str) -> dict[str, object]:

@@ -73,7 +73,7 @@ def add(directory: str, project: dict[str, object]) -> list[str]:
 
 
 def find_sources(root: str) -> list[str]:
-    """Return where the packages of a project are that does not say it."""
+    """Return the place of the packages of a project that does not say it."""
     src = os.path.join(root, "src")
     return [src if os.path.isdir(src) and not os.path.isfile(os.path.join(src, "__init__.py")) else root]
 

@@ -115,7 +115,7 @@ class Terminal:
                 return self.finish(self.status)
 
     def left_s(self) -> float | None:
-        """Return how long to wait for the first who connects, None while the program runs."""
+        """Return the time to wait for the first who connects, None while the program runs."""
         if self.ended_s is None:
             return None
         return 0 if self.met else max(0, self.ended_s + FIRST_S - time.monotonic())

@@ -298,7 +298,7 @@ class PairComparator(PairTask):
 
 
 def confusion(answers_RPO: Tensor, said_RPO: Tensor) -> dict[str, Tensor]:
-    """Return how many pairs of each answer got each answer; a pair counts half in either order."""
+    """Return the number of pairs of each answer that got each answer; a pair counts half in either order."""
     both = answers_RPO * len(ANSWERS) + said_RPO
     counts = torch.stack([(both == cell).sum() for cell in range(len(ANSWERS) ** 2)]) / 2
     return dict(zip(_CELLS, counts, strict=True))

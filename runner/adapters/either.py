@@ -44,7 +44,7 @@ class BatchExecutor(Executor, Protocol):
     """An executor with a queue of its own, which estimates when an attempt would begin there."""
 
     def expected_start(self, request: LaunchRequest) -> datetime | None:
-        """Return when an attempt would begin; None if nobody knows."""
+        """Return the time at which an attempt would begin; None if nobody knows."""
 
 
 LAUNCH_S: Final = 300.0
@@ -96,7 +96,7 @@ class Choices:
         self._path(key).unlink(missing_ok=True)
 
     def taken_here(self) -> Iterator[Taken]:
-        """Yield what attempts use on this machine."""
+        """Yield the resources that attempts use on this machine."""
         return (taken for _, taken in self._here())
 
     def forget_others(self, keys: Iterable[Key]) -> None:
@@ -202,7 +202,7 @@ class EitherExecutor:
         return free
 
     def _room_at(self, request: LaunchRequest) -> datetime | None:
-        """Return when this machine has room for an attempt at the latest; None if nobody knows."""
+        """Return the latest time for room on this machine for an attempt; None if nobody knows."""
         free, limits = self._free(), request.limits
         known = [taken for taken in self.choices.taken_here() if taken.until_s is not None]
         for taken in sorted(known, key=lambda each: each.until_s or 0):
@@ -251,7 +251,7 @@ class EitherExecutor:
         self.choices.forget(key)
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
-        """Return what would be asked of the place that an attempt may have first."""
+        """Return the request to the place that an attempt may have first."""
         here = "local" in _places(request) and self._runs_here(request)
         return self.local.plan(request) if here else self.batch.plan(request)
 

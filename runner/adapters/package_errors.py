@@ -54,14 +54,14 @@ class PackageTokens:
 
     @staticmethod
     def account(who: User, run_as: Account | None) -> Account | None:
-        """Return whose rights work for a user has; None: those of this process, which are the user's."""
+        """Return the account for work of a user; None: that of this process, which are the user's."""
         if run_as is None:
             return None
         return Account(who.uid, who.gid) if who.uid else run_as
 
 
 def find_requirements(request: PackageRequest, facts: PythonFacts) -> Requirements:
-    """Return what a request asks for beside a Python."""
+    """Return the requirements of a request beside a Python."""
     own = own_family(request.lines, facts)
     return Requirements(request.lines, request.constraints, own, request.accelerator, request.system)
 

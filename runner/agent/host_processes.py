@@ -28,7 +28,7 @@ class HostProcesses:
     """The directory with the interpreter that the users of root's daemon cannot enter; None: none."""
 
     def packages_problem(self) -> str | None:
-        """Return why a job could not use its packages, whose environment is one of that interpreter."""
+        """Return the obstacle to a job's packages, whose environment is one of that interpreter."""
         if self.closed is None:
             return None
         fact = f"the job would not find them: {self.python} has them, and {self.closed} is closed to you"
@@ -59,7 +59,7 @@ class HostProcesses:
         return not isinstance(job.workload, Program)
 
     def tracking_problem(self, job: JobFile) -> str | None:
-        """Return which packages of its trackers a built-in workload lacks here; None if it has all."""
+        """Return the packages of its trackers that a built-in workload lacks here; None if it has all."""
         wanted = [(TRACKER_PACKAGES[name], TRACKER_MODULES[name]) for name in job.track.trackers]
         lacking = [package for package, module in wanted if not self.has_module(module)]
         if isinstance(job.workload, Program) or not lacking:

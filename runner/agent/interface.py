@@ -129,7 +129,7 @@ class Agent(Protocol):
         """Return True if the copy exists, or the directory for it does not exist any more."""
 
     def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
-        """Return why an attempt that saves when it is asked could not do so now; empty: it probably could."""
+        """Return the reason why an attempt could not save now; empty: it probably could."""
 
     def tell_terminals(self, row: JobRow, attempt: Attempt, text: str) -> None:
         """Show a line on the terminals of an attempt, if it has any; what cannot be shown is left out."""
@@ -153,7 +153,7 @@ class Agent(Protocol):
         """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
 
     def network(self, row: JobRow) -> tuple[str, NetworkState]:
-        """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
+        """Return the network of a job, ``host``, ``none`` or ``outbound``, and its state."""
 
     def open_directory(self, root: Path, owner: Owner) -> "RunDirectory":
         """Return a run directory at a path of its own, for a job that has no id yet."""
@@ -165,10 +165,10 @@ class Agent(Protocol):
         """
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
-        """Return what work returns that may take minutes; the job's owner waits for his turn."""
+        """Return the result of work that may take minutes; the job's owner waits for his turn."""
 
     def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
-        """Return what would be launched; nothing is made."""
+        """Return the request that would be launched; nothing is made."""
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
         """Return the spec of an attempt as JSON values."""

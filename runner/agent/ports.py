@@ -87,7 +87,7 @@ class RunDirectory(Protocol):
         """Remove what a killed daemon has begun to write and not completed."""
 
     def room_to_save(self, paths: RunPaths) -> RoomToSave | None:
-        """Return what is left for a checkpoint of a lineage, and what its newest one takes; None: unknown."""
+        """Return the room for a checkpoint of a lineage, and the size of its newest one; None: unknown."""
 
     def there(self, paths: RunPaths) -> frozenset[str]:
         """Return the names of the reports that an attempt has written."""
@@ -171,7 +171,7 @@ class RunDirectory(Protocol):
         """Return the names of the terminals that are held in an attempt, the oldest first."""
 
     def terminal_touched(self, paths: RunPaths) -> float | None:
-        """Return when a terminal of an attempt was last used, in seconds since the epoch, if one is held."""
+        """Return the last use of an attempt's terminal, in seconds since the epoch, if one is held."""
 
     def tell_terminals(self, paths: RunPaths, text: str) -> None:
         """Show a line on the terminals of an attempt; what cannot be shown is left out."""

@@ -28,7 +28,7 @@ class UserTexts(Protocol):
         """
 
     def find_place(self, who: User, text: bytes, number: int, path: tuple[PathPart, ...]) -> Position | None:
-        """Return where a value of a job stands in the file; ``number`` counts those of a matrix, from 0."""
+        """Return the position of a job's value in the file; ``number`` counts those of a matrix, from 0."""
 
     def has_schedule(self, who: User, text: bytes) -> bool:
         """Return True if a job file has a schedule, valid or not."""
@@ -48,7 +48,7 @@ class UserTexts(Protocol):
         """
 
     def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
-        """Return what a shell script in the code of a job loses; nothing of a file that cannot be read."""
+        """Return the losses of a shell script in the code of a job; nothing of a file that cannot be read."""
 
     def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
         """Return the links that lead out of a directory, by their paths below it, with what they say."""

@@ -37,7 +37,7 @@ class ChangeBroadcast:
 
     @contextmanager
     def listen(self, job_id: str | None = None) -> Iterator["Listener"]:
-        """Yield who hears of every change from now on; look at what may change after this call.
+        """Yield a listener to every change from now on; look at what may change after this call.
 
         With ``job_id`` only changes of this job count: who follows one job is not woken by the others.
         """
@@ -68,7 +68,7 @@ class Listener:
         self._event = event
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when something has changed since the last wait, or after ``timeout_s``.
+        """Wait until something has changed since the last wait, or after ``timeout_s``.
 
         At once when the daemon stops.
         """

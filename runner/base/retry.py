@@ -64,7 +64,7 @@ class RetryTable:
         )
 
     def begin(self, key: str, now: float) -> bool:
-        """Return whether to retry now: true once for every wait."""
+        """Return True if it is time to retry: once for every wait."""
         known = self._known.get(key, RetryState())
         if known.again_at is None or now < known.again_at:
             return False

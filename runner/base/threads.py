@@ -110,7 +110,7 @@ class PeriodicThread:
 def run_guarded(
     name: str, work: Callable[[], T], failed: Callable[[BaseException], object] | None = None, **bound: object
 ) -> T | None:
-    """Return what one piece of work returns, None if it raises.
+    """Return the result of one piece of work, None if it raises.
 
     An error is logged as ``work.failed`` with ``name`` and the ``bound`` fields, then given to ``failed``.
     """

@@ -58,7 +58,7 @@ def _is_file(word: str) -> bool:
 
 
 def told(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs, line by line."""
+    """Yield the differences, line by line."""
     if not found["changes"] and not found["code"]:
         yield f"{found['before']} and {found['after']}: nothing differs"
     else:

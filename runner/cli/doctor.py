@@ -52,7 +52,7 @@ def doctor(*, tried: str | None, as_json: bool) -> None:
 
 
 def _tries(machine: Machine, settings: Settings, image: str) -> Iterator[Finding]:
-    """Yield what came of the image on each GPU, or on the CPU where there is none."""
+    """Yield the outcome of the image on each GPU, or on the CPU where there is none."""
     from runner.adapters.docker.doctor import TriedDevice, try_image
     from runner.core.doctor import EngineFacts, choose_injection
 

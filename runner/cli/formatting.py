@@ -198,7 +198,7 @@ def facts(job: JobDetail) -> list[tuple[str, object]]:
 
 
 def epochs_text(job: JobDetail) -> str:
-    """Return how many epochs are done, how many steps one has, and how long one takes."""
+    """Return the number of epochs done, the steps of one, and the time that one takes."""
     epochs = job["epochs"]
     if not epochs:
         return ""
@@ -208,7 +208,7 @@ def epochs_text(job: JobDetail) -> str:
 
 
 def trace_text(job: JobDetail) -> str:
-    """Return which steps were recorded, how long one took, and where the whole trace is."""
+    """Return the recorded steps, the time of one, and the place of the whole trace."""
     trace = job["trace"]
     if not trace:
         return ""
@@ -229,7 +229,7 @@ def operator_rows(job: JobDetail) -> Iterator[tuple[object, ...]]:
 
 
 def disk_text(job: JobDetail) -> str:
-    """Return how fast a job reads from disks and writes, and how much it has since its attempt began."""
+    """Return the rates at which a job reads from and writes to disks, and the totals of its attempt."""
     disk = job["disk"]
     if not disk:
         return ""
@@ -238,7 +238,7 @@ def disk_text(job: JobDetail) -> str:
 
 
 def time_text(job: JobDetail) -> str:
-    """Return which share of the time since its submission a job has worked, and where the rest went."""
+    """Return the share of work in the time since a job's submission, and the use of the rest."""
     account = job.get("account")
     if not account or account["time"]["goodput"] is None:
         return ""
@@ -249,7 +249,7 @@ def time_text(job: JobDetail) -> str:
 
 
 def used_text(job: JobDetail) -> str:
-    """Return what a job has used of what it asked for, with advice where that is much less."""
+    """Return the use of a job beside its request, with advice where that is much less."""
     account = job.get("account")
     if not account:
         return ""
@@ -297,7 +297,7 @@ def command_text(job: JobDetail) -> str:
 
 
 def resources_text(job: JobDetail) -> str:
-    """Return what one attempt may use."""
+    """Return the resources of one attempt."""
     asked = _of_file(job, "resources")
     if not asked:
         return ""
@@ -309,7 +309,7 @@ def resources_text(job: JobDetail) -> str:
 
 
 def packages_text(job: JobDetail) -> str:
-    """Return which packages the image of a job has besides its own."""
+    """Return the packages of a job's image besides its own."""
     image = _of_file(job, "image")
     asked = image.get("requirements")
     if asked is None:
@@ -328,7 +328,7 @@ def _of_file(job: JobDetail, section: str) -> Mapping[str, Any]:
 
 
 def code_text(job: JobDetail) -> str:
-    """Return which code a program runs; nothing of a job without code, or of somebody else's."""
+    """Return the code that a program runs; nothing of a job without code, or of somebody else's."""
     revision = job["revision"] or {}
     code = revision.get("job", {}).get("workload", {}).get("code")
     if code is None:
@@ -345,7 +345,7 @@ def code_text(job: JobDetail) -> str:
 
 
 def git_text(job: JobDetail) -> str:
-    """Return where in git the code of a job was when it was submitted."""
+    """Return the commit of a job's code when it was submitted."""
     kept = (job["revision"] or {}).get("code") or {}
     if not kept.get("commit"):
         return ""
@@ -356,7 +356,7 @@ def git_text(job: JobDetail) -> str:
 
 
 def work_dir(job: JobDetail) -> str:
-    """Return where a program with kept code works, and leaves its output."""
+    """Return the directory in which a program with kept code works, and leaves its output."""
     if not (job["revision"] or {}).get("code"):
         return ""
     return f"{job['run_dir']}/work/{job['lineage']}"
@@ -371,7 +371,7 @@ def lineage_text(job: JobDetail) -> str:
 
 
 def network_text(job: JobDetail) -> str:
-    """Return what a job reaches, and what is wrong with that."""
+    """Return the network that a job reaches, and what is wrong with that."""
     network = job["network"]
     problem = f" ({network['problem']})" if network["problem"] else ""
     return f"{network['access']}{problem}"

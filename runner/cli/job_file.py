@@ -139,7 +139,7 @@ def _validate(file: str, client: Client | None, *, verbose: bool, as_json: bool)
 
 
 def _ask(client: Client, file: str, text: bytes) -> tuple[str, ...] | None:
-    """Return what a daemon warns of, None if it does not answer in time or at all.
+    """Return the warnings of a daemon, None if it does not answer in time or at all.
 
     Raises:
         ErrorResponse: it would not accept the job.

@@ -133,5 +133,5 @@ class JsonOutput:
 
 
 def _cut_line(cut: tuple[int, int]) -> str:
-    """Return what marks a range that the quota has cut out."""
+    """Return the line that marks a range that the quota has cut out."""
     return f"--- {cut[1] - cut[0]} bytes of the log were cut out here by its quota ---"

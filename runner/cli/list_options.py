@@ -29,7 +29,7 @@ DAY_S: Final = 86400.0
 
 
 def _told(job: JobSummary) -> ProgressResponse | None:
-    """Return what a job has told last, whether it runs or not."""
+    """Return the last report of a job, whether it runs or not."""
     return job["progress"] or job.get("last_progress")
 
 
@@ -80,7 +80,7 @@ def columns(ctx: click.Context, param: click.Parameter, given: str | None) -> tu
 def make_filter(
     wanted: frozenset[str], users: tuple[str, ...], since_s: float | None
 ) -> Callable[[JobSummary], bool] | None:
-    """Return what accepts jobs in some states, of some users, that have not ended before a time."""
+    """Return the filter of jobs in some states, of some users, that have not ended before a time."""
     if not (wanted or users or since_s is not None):
         return None
 
@@ -96,7 +96,7 @@ def make_filter(
 def with_labels(
     accepts: Callable[[JobSummary], bool] | None, labels: Sequence[str]
 ) -> Callable[[JobSummary], bool] | None:
-    """Return what accepts jobs as before that also have all of some labels."""
+    """Return the filter of jobs as before that also have all of some labels."""
     if not labels:
         return accepts
     asked = [

@@ -47,7 +47,7 @@ class Blobs(NamedTuple):
     readers: int | None
 
     def of(self, file: SentFile) -> Path:
-        """Return where a file is kept: links share a mode, so an executable is another file."""
+        """Return the place of a file: links share a mode, so an executable is another file."""
         return self.directory / f"{file.digest}{'-x' if file.executable else ''}"
 
     def share(self, path: Path) -> None:

@@ -214,7 +214,7 @@ def _show_plan(answer: dict[str, Any]) -> None:
 
 
 def _plan_lines(resolved: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is most of interest in a resolved job."""
+    """Yield the most interesting fields of a resolved job."""
     import shlex
 
     job = resolved.get("job") or {}

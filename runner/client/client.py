@@ -165,7 +165,7 @@ class Client:
             raise InterruptedRequest(f"interrupted; {self._submitted(str(body['token']))}") from stopped
 
     def _submitted(self, token: str) -> str:
-        """Return what a daemon knows of a submission; it is asked once, and not for long."""
+        """Return the record of a submission in a daemon; it is asked once, and not for long."""
         try:
             answer = self.ask("GET", f"/v1/submissions/{token}", None, INTERRUPTED_LIMIT_S)
             ids = [str(job["id"]) for job in json.loads(answer.body)["jobs"]]

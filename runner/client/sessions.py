@@ -128,7 +128,7 @@ def finished(message: Mapping[str, Any]) -> int | None:
 
 
 def ended_line(message: Mapping[str, Any], what: str) -> str | None:
-    """Return what is said about a session whose attempt has ended under it; None if it goes on."""
+    """Return the last line about a session whose attempt has ended under it; None if it goes on."""
     ended = message.get("ended")
     if ended is None:
         return None

@@ -54,7 +54,7 @@ class DetachKeys:
         self.pressed = False
 
     def pass_on(self, typed: bytes) -> bytes:
-        """Return what is to be sent; the first key is held back until the next one is known."""
+        """Return the keys to send; the first key is held back until the next one is known."""
         typed = self._held + typed
         before, found, _ = typed.partition(DETACH_KEYS)
         if found:

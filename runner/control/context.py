@@ -90,7 +90,7 @@ class Context:
         return Instant(self.clock.now(), self.clock.monotonic())
 
     def started_at(self, state: Allocated, at: datetime, monotonic: float | None) -> datetime | None:
-        """Return when an attempt started by a clock that shows ``at`` now; None if it has not started.
+        """Return the start of an attempt by a clock that shows ``at`` now; None if it has not started.
 
         The running time is measured with the monotonic clock of the boot, so setting the time of day uses up
         no time limit.  What an attempt of another boot has run is only known by the time of day.

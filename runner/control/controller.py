@@ -70,7 +70,7 @@ class Controller:
         self.exclusive.wake()
 
     def why(self, job_id: str) -> str:
-        """Return what an unfinished job waits for; empty when it waits for nothing."""
+        """Return the reason why an unfinished job waits; empty when it waits for nothing."""
         tracked = self.tracked_jobs.get(job_id)
         return tracked.why or self.scheduler.why(tracked) if tracked else ""
 

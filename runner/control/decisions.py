@@ -149,7 +149,7 @@ _SETTINGS: Final = tuple(each.name for each in fields(Overrides))
 
 
 def _next_attempt(decision: ExitDecision) -> dict[str, Any]:
-    """Return where the next attempt begins and with which settings, as JSON."""
+    """Return the start and the settings of the next attempt, as JSON."""
     turned = ((name, getattr(decision.turned, name)) for name in _SETTINGS)
     settings = {name: value for name, value in turned if value not in {None, ()}}
     return {"from": str(decision.start.source), "step": decision.start.step, "settings": settings}
@@ -161,7 +161,7 @@ def _next_attempt(decision: ExitDecision) -> dict[str, Any]:
 def _facts_of_loop(
     context: Context, row: JobRow, state: Allocated, cause: str, left: timedelta | None
 ) -> dict[str, object]:
-    """Return who ended the attempt, what was asked for, and how the devices are."""
+    """Return the facts of the loop: the end's author, the request, and the state of the devices."""
     asked = state.reason if isinstance(state, Stopping) else _asked_by_engine(cause, left)
     killed_by = "nobody" if asked is None else KILLED_BY.get(asked, f"watch/{getattr(state, 'by', '')}")
     boot = state.attempt.boot
@@ -176,7 +176,7 @@ def _facts_of_loop(
 
 
 def _asked_by_engine(cause: str, left: timedelta | None) -> StopReason | None:
-    """Return which of our own reasons to stop an attempt an engine with a queue of its own had.
+    """Return the one of our own reasons to stop an attempt an engine with a queue of its own had.
 
     The engine's limit is not the job's where that has been raised since the launch, or is the longer one.
     """
@@ -197,7 +197,7 @@ def _device_facts(context: Context, state: Allocated) -> dict[str, object]:
 
 
 def _other_devices(context: Context, row: JobRow, state: Allocated) -> int:
-    """Return how many devices could take the place of those that the attempt had; 0 if they are too few."""
+    """Return the number of devices that could replace those of the attempt; 0 if they are too few."""
     taken = (*state.allocation.devices, *row.job.turned.avoid)
     needs = context.attempt_service.needs(row)
     unfit = context.inventory.unfit()
@@ -209,7 +209,7 @@ def _other_devices(context: Context, row: JobRow, state: Allocated) -> int:
 
 
 def _launch_refused(message: LaunchRefusal) -> ExitFindings:
-    """Return what is known of an attempt that the executor refused: it did not run, so it saved nothing."""
+    """Return the facts of an attempt that the executor refused: it did not run, so it saved nothing."""
     facts: dict[str, FactValue] = {
         "exit.class": "no_start",
         "cause": "launch_failed",
@@ -299,7 +299,7 @@ def _paused_at(context: Context, row: JobRow, state: Allocated, findings: ExitFi
 
 
 def _time_limit_reason(job: Job, state: Stopping) -> str:
-    """Return why a preempted job does not start again: another attempt would have no time at all."""
+    """Return the reason why a preempted job stays: another attempt would have no time at all."""
     limit = format_span(job.time_limit or timedelta())
     return f"time limit of {limit} reached when it was {_request_reason(state)}"
 

@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 def _end(state: State, gone: Gone, findings: ExitFindings, context: Context) -> Instant:
-    """Return when an attempt ended: by the engine's clock, not when somebody found out.
+    """Return the end of an attempt: by the engine's clock, not when somebody found out.
 
     What an engine says of an attempt without an exit code is when it noticed; the program's last sign of life
     is nearer.  An engine with nodes has other clocks, so there an attempt never ends before its last request.

@@ -102,14 +102,14 @@ class RunTimeEstimates:
         return max(lasts_s - row.job.history.ran.total_seconds(), MORE * lasts_s, LEAST_S)
 
     def reported_end_s(self, job_id: str) -> float | None:
-        """Return when a job ends by what it reports itself, None if its last estimate follows from else."""
+        """Return the end of a job by its own reports, None if its last estimate follows from else."""
         reported = self._progress.get(job_id)
         if self.sources.get(job_id) is not EstimateSource.PROGRESS or reported is None:
             return None
         return None if reported.remaining_s is None else reported.seen_s + reported.remaining_s
 
     def _look_up(self, kind: _Kind) -> float | None:
-        """Return how long jobs of a kind last, as far as earlier ones tell."""
+        """Return the duration of jobs of a kind, as far as earlier ones tell."""
         return rounded(self.past.lasted_s(*kind))
 
     def observe_progress(

@@ -338,14 +338,14 @@ class JobViews:
             self.switching.left(job.id, now_s, devices, self._restart_s(job.id), half_life_s)
 
     def level_usage(self, now_s: float) -> Mapping[tuple[str, str], tuple[float, ...]]:
-        """Return what each group and user has had in each service level, where the order goes by that."""
+        """Return the use of each group and user in each service level, where the order goes by that."""
         rules = self.context.site.rules
         if rules.order is not SchedulingOrder.ATTAINED:
             return {}
         return self._levels().read(now_s, rules.switching.levels_device_s)
 
     def _levels(self) -> LevelUsage:
-        """Return what owners have had in each service level; it is loaded where the order goes by that."""
+        """Return the use of owners in each service level; it is loaded where the order goes by that."""
         if self._level_usage is None:
             rules, now = self.context.site.rules, self.context.moment()
             records, limits = self.context.past.since(self._horizon(now.at)), rules.switching.levels_device_s
@@ -366,7 +366,7 @@ class JobViews:
         return now - timedelta(seconds=min(HORIZON * self.context.site.rules.half_life_s, LONGEST_S))
 
     def switching_left_device_s(self) -> float:
-        """Return what the budget of the machine leaves for switching, in device-seconds; from any thread."""
+        """Return the rest of the machine's budget for switching, in device-seconds; from any thread."""
         rules, now_s = self.context.site.rules, self.context.clock.monotonic()
         held_device_s = sum(self.usage.users.rounded().values())
         return rules.switching.budget * held_device_s - self.switching.spent_device_s(
@@ -429,14 +429,14 @@ class JobViews:
     # --- times
 
     def _submitted_s(self, row: JobRow) -> float:
-        """Return when a job was submitted: setting the time of day makes no job older, nor younger.
+        """Return the time of a submission: setting the time of day makes no job older, nor younger.
 
         That holds since this process has known the job; before there is nothing but the time of day.
         """
         return row.submitted_at.timestamp() + self._drift_s - self._drifts_s.get(row.job.id, self._drift_s)
 
     def _queued_s(self, row: JobRow) -> float | None:
-        """Return when a job that runs came to the queue, None if only an earlier daemon knew."""
+        """Return the time at which a running job came to the queue, None if only an earlier daemon knew."""
         if not row.job.preempted:
             return self._submitted_s(row)
         queued_s = self.switching.queued_s.get(row.job.id)
@@ -445,7 +445,7 @@ class JobViews:
     def _ends_s(
         self, row: JobRow, state: Allocated, shift_s: float, sweep: snapshot.JobArray | None
     ) -> float | None:
-        """Return when a job will have given back what it holds, None if nobody knows."""
+        """Return the time at which a job gives back its allocation, None if nobody knows."""
         if isinstance(state, Stopping):
             return state.kill_at.timestamp() + shift_s
         if isinstance(state, Running) and state.deadline is not None:
@@ -458,7 +458,7 @@ class JobViews:
         return state.since.timestamp() + shift_s + remaining_s if reported_s is None else reported_s
 
     def _ends_by(self, row: JobRow, state: Allocated) -> EstimateSource | None:
-        """Return what the end of a job that was estimated just now follows from."""
+        """Return the source of the estimate of a job's end that was made just now."""
         if isinstance(state, Stopping):
             return None
         if row.job.time_limit is not None:
@@ -471,7 +471,7 @@ class JobViews:
 
 
 def _reported_s(probed: Probed) -> float:
-    """Return when the newest step of a job was reported, by the calendar: an old report is no slow job."""
+    """Return the time of the newest report of a job, by the calendar: an old report is no slow job."""
     age_s = probed.facts.get("heartbeat.age_s")
     return probed.at.timestamp() - (age_s if isinstance(age_s, int | float) else 0.0)
 
@@ -481,7 +481,7 @@ def _drift_s(moment: Instant) -> float:
 
 
 def _remaining_limit_s(row: JobRow) -> float | None:
-    """Return how much running time a job's limit leaves it; None without a limit."""
+    """Return the running time that a job's limit leaves; None without a limit."""
     if row.job.time_limit is None:
         return None
     return max((row.job.time_limit - row.job.history.ran).total_seconds(), 0.0)

@@ -44,7 +44,7 @@ def hold_back_array_members(queue: Snapshot, preparing: Iterable[PendingJob]) ->
 
 
 def held_back_reason(job: PendingJob | None, first: Mapping[str, PendingJob]) -> str:
-    """Return what a job waits for that ``hold_back_array_members`` left out; empty if it cannot have been.
+    """Return the wait of a job that ``hold_back_array_members`` left out; empty if it cannot have been.
 
     ``first`` is the job of each array with the smallest id whose image is still made.
     """
@@ -57,7 +57,7 @@ def held_back_reason(job: PendingJob | None, first: Mapping[str, PendingJob]) ->
 
 
 def unmet_reason(queue: Snapshot, job: PendingJob) -> str:
-    """Return what a job would wait for if no other job was pending; empty if it could start now."""
+    """Return the wait of a job if no other was pending; empty if it could start now."""
     alone = plan(replace(queue, pending=(job,), ready=None))
     return "" if alone.starts else alone.pending_reasons[job.job_id].why
 

@@ -67,7 +67,7 @@ class Explanation:
     _told: dict[str, PendingReason | None] = field(default_factory=dict)  # the answers so far, by job
 
     def reason(self, job_id: str) -> PendingReason | None:
-        """Return what a job waits for; None if the plan does not know the job.  From any thread."""
+        """Return the reason why a job waits; None if the plan does not know the job.  From any thread."""
         with self._lock:  # the loop does not wait for that
             if job_id in self._told:
                 return self._told[job_id]
@@ -253,7 +253,7 @@ class Scheduler:
     # --- what others ask for
 
     def why(self, tracked: TrackedJob) -> str:
-        """Return what a job waits for in the queue; empty if for nothing.  From any thread."""
+        """Return the reason why a job waits in the queue; empty if for nothing.  From any thread."""
         state = tracked.row.job.state
         backoff_s = _backoff_s(tracked, state, self.context.moment()) if isinstance(state, Queued) else 0.0
         if backoff_s > 0:
@@ -264,7 +264,7 @@ class Scheduler:
         return held_back_reason(self.jobs.pending.get(tracked.row.job.id), self.jobs.preparing_arrays.first)
 
     def pending_reason(self, tracked: TrackedJob) -> PendingReason | None:
-        """Return what a job waits for by the last plan, None if that does not know.  From any thread."""
+        """Return the wait of a job by the last plan, None if that does not know.  From any thread."""
         newest, known, job_id = self._newest, self._known, tracked.row.job.id
         if newest is None or not isinstance(tracked.row.job.state, Queued):
             return None
@@ -288,7 +288,7 @@ class Scheduler:
         return queue, replace(self.jobs.hypothetical(row, needs), job_id=PREVIEWED)
 
     def unmet(self, row: JobRow, needs: ResourceRequest) -> str:
-        """Return what an attempt of a job would wait for if no job was pending; empty: it could start."""
+        """Return the wait of an attempt of a job if no job was pending; empty: it could start."""
         return unmet_reason(self.snapshot(self.context.moment()), self.jobs.hypothetical(row, needs))
 
 
@@ -301,7 +301,7 @@ def _given_up(job: PendingJob, jobs: JobViews, now_s: float) -> str:
 
 
 def _backoff_s(tracked: TrackedJob, state: Queued, now: Instant) -> float:
-    """Return how long a backoff goes on: it keeps its length when the time of day is set."""
+    """Return the rest of a backoff: it keeps its length when the time of day is set."""
     if state.not_before is None:
         return 0.0
     return (state.not_before - tracked.since.later(now.monotonic)).total_seconds()

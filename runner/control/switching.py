@@ -72,11 +72,11 @@ class SwitchingCosts:
         return (by_terms or self.saving.get(job_id) == attempt) and job_id not in self.unsaving
 
     def spent_s(self, job_id: str, preempted: int, restart_s: float) -> float:
-        """Return what the switches of a job have cost it so far, in seconds."""
+        """Return the cost of a job's switches so far, in seconds."""
         return preempted * (self.saves_s.get(job_id, 0.0) + restart_s)
 
     def spent_device_s(self, now_s: float, half_life_s: float) -> float:
-        """Return what switching has cost the machine, decayed as usage is; from any thread."""
+        """Return the cost of switching for the machine, decayed as usage is; from any thread."""
         return decay_usage(self._spent_device_s, max(now_s - self._at_s, 0.0), half_life_s)
 
     def forget(self, job_id: str) -> None:

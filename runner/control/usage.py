@@ -128,7 +128,7 @@ class UsageTracker:
 def load_level_usage(
     past: Iterable[UsageRecord], now: datetime, now_s: float, tracker: UsageTracker, limits: Sequence[float]
 ) -> LevelUsage:
-    """Return what owners have had in each service level; of an allocation that goes on the part up to now.
+    """Return the use of owners in each service level; of an allocation that goes on the part up to now.
 
     Args:
         past: the earliest first, so that what a job had held before each attempt is known.

@@ -121,7 +121,7 @@ def _observe(heartbeat: Heartbeat, probe: ProgressProbe, attempt: Attempt, now: 
 
 
 def _silent_since_start(attempt: Attempt) -> ProgressReport:
-    """Return what stands for the report that an attempt should have written and has not."""
+    """Return a substitute for the report that an attempt should have written and has not."""
     began = attempt.began or 0
     return ProgressReport("init", began, 0.0, begun=began)
 
@@ -174,7 +174,7 @@ def act_on_findings(
 
 
 def decide_probe(context: Context, tracked: TrackedJob, probed: Probed) -> WatchdogFinding | None:
-    """Return what the policy decides about a probe of an attempt, None if nothing follows."""
+    """Return the decision of the policy about a probe of an attempt, None if nothing follows."""
     row, state = as_started(context, tracked.row), tracked.row.job.state
     if not isinstance(state, Running) or state.attempt.number != probed.attempt:
         return None

@@ -73,7 +73,7 @@ def driver_problem(driver: str, cuda: Pair) -> str | None:
 
 
 def driver_advice(driver: str | None, cuda: Pair) -> str:
-    """Return what to do about a driver that is too old for a version of CUDA."""
+    """Return the advice about a driver that is too old for a version of CUDA."""
     least = LEAST_DRIVERS.get(cuda[0])
     update = "update the driver" if least is None else f"update the driver to {dotted(least[:2])} or later"
     if cuda[0] > 12 and driver is not None and driver_fits(driver, (12, 6)):
@@ -94,7 +94,7 @@ def gpu_problem(gpu: Gpu, cuda: Pair) -> str | None:
 
 
 def choose_lock(offered: Mapping[str, Pair], driver: str | None, gpus: Collection[Gpu]) -> LockChoice:
-    """Return which of several locks, by name with their CUDA, gives the image of this machine.
+    """Return the one of several locks, by name with their CUDA, that gives the image of this machine.
 
     It is the newest one that the driver can run and that has code for all GPUs; where none has, the newest
     of those with code for most of them.  Without a driver, as on a machine that only builds, the newest.

@@ -179,7 +179,7 @@ class InjectionChoice:
 
 
 def choose_injection(engine: EngineFacts, wanted: Literal["auto", "cdi", "hook"] = "auto") -> InjectionChoice:
-    """Return how to inject NVIDIA devices into containers: by CDI where it is ready, else by the hook."""
+    """Return the injection of NVIDIA devices into containers: by CDI where it is ready, else by the hook."""
     can_cdi = parse_version(engine.version)[:2] >= CDI_ENGINE and engine.cdi_enabled is not False
     has_hook = "nvidia" in engine.runtimes
     names_cards = any(name.startswith(DEVICE_UUIDS) for name in engine.cdi_devices)
@@ -354,7 +354,7 @@ def _amd(machine: Machine) -> Iterator[Finding]:
 def _nodes(
     subject: str, nodes: Iterable[Node], missing: str, machine: Machine, *, groups_given: bool = False
 ) -> Iterator[Finding]:
-    """Yield whether device nodes exist and may be opened.
+    """Yield the findings about device nodes: they exist, and may be opened.
 
     A daemon with an engine opens none itself: with ``groups_given``, containers have the groups of the nodes.
     """

@@ -76,7 +76,7 @@ class Decision:
 
 
 def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision, ...]:
-    """Return what becomes of candidates that wait, and of all that go on when the sweep ends."""
+    """Return the fate of candidates that wait, and of all that go on when the sweep ends."""
     if (why := _exhausted(terms, candidates)) is not None:
         return _end(candidates, why)
     members, decisions = list(candidates), list[Decision]()
@@ -112,7 +112,7 @@ def winner(terms: SweepTerms, candidates: Sequence[Candidate]) -> Candidate | No
 
 
 def _exhausted(terms: SweepTerms, candidates: Sequence[Candidate]) -> str | None:
-    """Return which limit of a sweep is exceeded, None if none is."""
+    """Return the limit of a sweep that is exceeded, None if none is."""
     failed = sum(each.outcome == "failed" for each in candidates)
     if terms.max_failures is not None and failed >= terms.max_failures:
         return f"sweep.max_failures: {failed} candidates have failed"

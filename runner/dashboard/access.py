@@ -73,7 +73,7 @@ class Access:
         self.place = f"/{secrets.token_urlsafe(24)}" if self.needs_login else ""
 
     def new_ticket(self) -> str:
-        """Return what a link logs a browser in with, once; an earlier one is void."""
+        """Return the ticket with which a link logs a browser in, once; an earlier one is void."""
         self._ticket = secrets.token_urlsafe(32), self.monotonic() + LINK_S
         return self._ticket[0]
 
@@ -130,7 +130,7 @@ class Access:
             raise Denied(403, "the page is too old; load it again")
 
     def form_token(self, session: str) -> str:
-        """Return what the forms of a session carry."""
+        """Return the token of the forms of a session."""
         return hmac.new(self._secret, session.encode(), hashlib.sha256).hexdigest()
 
 

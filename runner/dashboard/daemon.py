@@ -77,7 +77,7 @@ class Daemon:
         return next(found), found
 
     def difference(self, ref: str, other: str) -> Any:
-        """Return what differs between two jobs, perhaps as it was half a minute ago."""
+        """Return the differences of two jobs, perhaps as it was half a minute ago."""
         path, body = f"/v1/jobs/{quote_path(ref)}/diff", json.dumps({"job": other}).encode()
         key = f"POST {path} {other}"
         with self._lock:

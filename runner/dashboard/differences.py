@@ -61,7 +61,7 @@ class Difference:
 
 
 def load_difference(daemon: Daemon, first: str, second: str) -> Difference:
-    """Return what differs between two jobs; why not, if this user may not know."""
+    """Return the differences of two jobs; the reason for none, if this user may not know."""
     try:
         return make_difference(daemon.difference(first, second))
     except RunnerError as error:

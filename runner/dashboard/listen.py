@@ -43,7 +43,7 @@ def parse_address(text: str) -> Address:
 
 
 def usual_address(environ: Mapping[str, str], *, shared: bool) -> Address:
-    """Return where to listen if nothing is said.
+    """Return the address to listen at by default.
 
     The loopback of a server belongs to all its users.  So on a shared server, and for whoever came by ssh,
     it is a socket of mode 0600, which ``ssh -L`` carries to the user's own computer.

@@ -135,7 +135,7 @@ def _allowed(ask: Callable[[], Any]) -> Any:  # noqa: ANN401  JSON
 
 
 def describe_code(code: Values | None) -> str | None:
-    """Return which code a job runs, in a line; None if it is not known."""
+    """Return the code that a job runs, in a line; None if it is not known."""
     if not code:
         return None
     git = f"commit {code['commit'][:12]}" if code.get("commit") else "no git"
@@ -231,7 +231,7 @@ def schedules(daemon: Daemon, _query: Mapping[str, str], _jobs: Sequence[str], _
 
 
 def usage(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], _now: datetime) -> Values:
-    """Return who used what."""
+    """Return the usage by user."""
     by = query.get("by", "user")
     found = daemon.get("/v1/usage", {"by": by, "since_s": USAGE_S})
     switches = bool(found["total"].get("gave_way") or found["total"].get("preferred"))

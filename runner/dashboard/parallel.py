@@ -74,7 +74,7 @@ class Axis:
         return self.name if _short(self.name) == self.name else _short(self.name.rpartition(".")[2])
 
     def place(self, value: object) -> float:
-        """Return where a value lies, from 0 to 1."""
+        """Return the place of a value, from 0 to 1."""
         return self.places[_key(value)]
 
 
@@ -198,7 +198,7 @@ def _is_number(value: object) -> bool:
 
 
 def _key(value: object) -> tuple[int, Any]:
-    """Return what tells a value from others: numbers by their size, other values by their text."""
+    """Return the key of a value among others: numbers by their size, other values by their text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             size = float(value)
@@ -298,7 +298,7 @@ def _summary(
     axes: Sequence[Axis],
     left_out: Sequence[str],
 ) -> str:
-    """Return what the picture shows, for those who do not see it."""
+    """Return the content of the picture, for those who do not see it."""
     missing = sum(job.result is None for job in jobs)
     by_log = [axis.name for axis in axes if axis.is_log]
     parts = [

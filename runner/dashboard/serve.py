@@ -19,7 +19,7 @@ GRACE_S: Final = 2
 
 
 def make_access(hosts: tuple[str, ...], *, needs_login: bool, read_only: bool) -> Access:
-    """Return what lets browsers in; ``hosts`` are names beside those of the loopback."""
+    """Return the access of browsers; ``hosts`` are names beside those of the loopback."""
     return Access(
         monotonic, LOOPBACK | {host.lower() for host in hosts}, needs_login=needs_login, read_only=read_only
     )

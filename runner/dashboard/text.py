@@ -52,7 +52,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(text: str | None, now: datetime) -> str:
-    """Return how long ago a time was."""
+    """Return the age of a time."""
     at = parse_moment(text)
     return "-" if at is None else duration((now - at).total_seconds())
 

@@ -19,7 +19,7 @@ MOST_LINES: Final = 5
 
 
 def describe(left_out: Sequence[LeftOut], directory: Path | None) -> tuple[str, ...]:
-    """Return what a submitter should know of what is left out, in few lines."""
+    """Return the few lines about left-out files that a submitter should know."""
     single = [each for each in left_out if each.kind in {"link", "special"}]
     ignored = [each for each in left_out if each.kind in {"file", "directory"}]
     lines = [_line(each, directory) for each in single[:MOST_LINES]]
@@ -34,7 +34,7 @@ def describe(left_out: Sequence[LeftOut], directory: Path | None) -> tuple[str, 
 
 
 def describe_unsent(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
-    """Return what of the code is not sent to another machine, where data would have to be, too."""
+    """Return the part of the code that is not sent to another machine, where data would have to be, too."""
     if not left_out:
         return ()
     named = ", ".join(_sized(each) for each in left_out[:MOST_NAMED])
@@ -85,7 +85,7 @@ def _sized(each: LeftOut) -> str:
 
 
 def _way(each: LeftOut, directory: Path | None) -> str:
-    """Return how to give to a job what is ignored: small things with the code, others as a mount."""
+    """Return the way to give ignored files to a job: small things with the code, others as a mount."""
     place = PurePosixPath(each.path)
     file = one_line(str(place.parent / ".runnerignore"))
     take = f"to take {one_line(place.name)} along, write !/{one_line(place.name)} into {file}"

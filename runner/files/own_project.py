@@ -48,7 +48,7 @@ class OwnProject:
 
 
 def describe_own(project: OwnProject) -> str:
-    """Return what a job gets of a project."""
+    """Return the parts of a project that a job gets."""
     place = "the code" if project.directory == "." else f"{project.directory} in the code"
     commands = f", with its commands {', '.join(project.commands)}" if project.commands else ""
     return f"packages: {project.name} {project.version} is taken from {place}{commands}"
@@ -83,7 +83,7 @@ class ReadProject:
 
 
 def read_project(read: ReadFile) -> ReadProject:
-    """Return what the files of a project say.
+    """Return the content of a project's files.
 
     Raises:
         ValueError: they cannot be read without running them; begins with the name of the file.

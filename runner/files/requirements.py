@@ -109,7 +109,7 @@ class RequirementLine:
 
 
 def _unquoted(text: str) -> str:
-    """Return what a shell would make of a word in quotes; pip reads its options so."""
+    """Return a word in quotes as a shell reads it; pip reads its options so."""
     if not set(text) & set("\"'\\") or len(text) > MAX_REQUIREMENT:
         return text
     try:
@@ -171,7 +171,7 @@ def _without_comment(line: str) -> str:
 
 
 def find_mistake(line: RequirementLine) -> str | None:
-    """Return what is wrong with a line whatever the index has, None if nothing is."""
+    """Return the fault of a line whatever the index has, None if nothing is."""
     if line.swallows:
         return "its comment ends in \\, so the next line belongs to it; remove the \\"
     if line.is_option and line.local is None:

@@ -83,7 +83,7 @@ class ResolvedMount:
 
 
 def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck) -> DataReference | None:
-    """Return where the data of a job lie, None when they come with the image or are made up.
+    """Return the place of a job's data, None when they come with the image or are made up.
 
     ``check`` returns why a path cannot be used, or None.
 
@@ -105,7 +105,7 @@ def find_data(job: JobFile, base: Path, state_dir: Path, check: paths.PathCheck)
 
 
 def find_inputs(job: JobFile, base: Path, check: paths.PathCheck) -> dict[str, DataReference]:
-    """Return where the files lie that a workload names besides its data, by field."""
+    """Return the places of the files that a workload names besides its data, by field."""
     found = {name: base / written for name, written in paths.input_paths(job.workload).items()}
     return {
         name: DataReference(path=str(path), is_file=check(path, "file") is None)
@@ -147,7 +147,7 @@ class CodeReference(BaseModel):
 
 
 def code_reference(taken: CodeSnapshot) -> CodeReference:
-    """Return what a revision keeps of a snapshot."""
+    """Return the reference to a snapshot in a revision."""
     git = taken.git or GitState()
     return CodeReference(
         snapshot=taken.id,
@@ -333,7 +333,7 @@ class Revision(BaseModel):
         )
 
     def parallel(self, turned: Overrides | None = None) -> Parallel:
-        """Return how the processes of an attempt share the training, or how many a program starts."""
+        """Return the share of each process in the training, or the number that a program starts."""
         plan, nodes = self.job.workload, self.nodes(turned)
         if isinstance(plan, Program):
             return Parallel(processes=plan.processes * nodes, nodes=nodes)
@@ -382,7 +382,7 @@ class Revision(BaseModel):
         return path_below(self.base / self.job.image.dockerfile, code)
 
     def working_directory(self) -> WorkingDirectory | None:
-        """Return what the working directory of an attempt is made of; None if it is not made."""
+        """Return the source of an attempt's working directory; None if it is not made."""
         code = self.program_code
         if self.code is None or code is None:
             return None

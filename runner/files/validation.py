@@ -340,7 +340,7 @@ def _words(kind: Any) -> list[str]:
 
 
 def describe_field(info: FieldInfo) -> str:
-    """Return what a field must be, as messages describe it."""
+    """Return the requirement of a field, as messages describe it."""
     return _wanted(info.annotation, info)
 
 

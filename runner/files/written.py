@@ -48,7 +48,7 @@ class WrittenWrongly(FileError):
 
 
 def values_of(error: FileError) -> Found:
-    """Return what ``WrittenWrongly`` is made of; of very many problems the first."""
+    """Return the values of a ``WrittenWrongly``; of very many problems the first."""
     found = tuple((each.at and tuple(each.at), each.field, each.fact) for each in error.problems[:MAX_JOBS])
     return str(error.path), found  # type: ignore[return-value]  # a position is two numbers
 
@@ -135,7 +135,7 @@ def _policy(named: JobReferences, job: JobFile) -> WrittenPolicy:
 
 
 def find_place(text: bytes, number: int, path: tuple[yaml.PathPart, ...]) -> Position | None:
-    """Return where a value of a job stands in the file; ``number`` counts the jobs of a matrix, from 0."""
+    """Return the position of a value of a job in the file; ``number`` counts the jobs of a matrix, from 0."""
     trees = _trees(text)
     return yaml.find_position(trees[min(number, len(trees) - 1)], path) if trees else None
 

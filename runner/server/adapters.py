@@ -58,16 +58,16 @@ class Adapters(Protocol):
         """Return the accounts of the host and their files."""
 
     def verifier(self, users: HostUsers) -> CheckpointVerifier:
-        """Return what reads and checks checkpoints with the rights of their owners."""
+        """Return the reader that checks checkpoints with the rights of their owners."""
 
     def executor(self, kind: str) -> Executor:
-        """Return what starts and observes attempts."""
+        """Return the executor of attempts."""
 
     def commands(self, kind: str) -> ExecPort:
-        """Return what runs commands inside of attempts."""
+        """Return the port that runs commands inside of attempts."""
 
     def disk(self, executor: Executor) -> DiskActivity:
-        """Return what counts the disk use of attempts."""
+        """Return the counter of the disk use of attempts."""
 
     def network(self, executor: Executor) -> OutboundNetwork | None:
         """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
@@ -79,13 +79,13 @@ class Adapters(Protocol):
         """Return the packages of jobs."""
 
     def pins(self, users: HostUsers) -> MountPins:
-        """Return what holds the sources of mounts in place."""
+        """Return the pins that hold the sources of mounts in place."""
 
     def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
-        """Return what opens the run directory of a job."""
+        """Return the function that opens the run directory of a job."""
 
     def run_directories(self) -> RunDirectories:
-        """Return what lists and removes run directories."""
+        """Return the list of run directories, which also removes them."""
 
     def settings_changed(self) -> None:
         """Let the settings file be read again by the other part of the daemon, if there is one."""
@@ -105,19 +105,19 @@ class LocalAdapters:
         return HostUsers(unknown_uids(self.settings))
 
     def verifier(self, users: HostUsers) -> CheckpointVerifier:
-        """Return what reads and checks checkpoints with the rights of their owners."""
+        """Return the reader that checks checkpoints with the rights of their owners."""
         return CheckpointVerifier(self.settings.verify_within_s, users)
 
     def executor(self, kind: str) -> Executor:
-        """Return what starts and observes attempts."""
+        """Return the executor of attempts."""
         return local_executor(self.directory, self.settings, kind, self.instance)
 
     def commands(self, kind: str) -> ExecPort:
-        """Return what runs commands inside of attempts."""
+        """Return the port that runs commands inside of attempts."""
         return local_commands(self.directory, self.settings, kind)
 
     def disk(self, executor: Executor) -> DiskActivity:
-        """Return what counts the disk use of attempts."""
+        """Return the counter of the disk use of attempts."""
         return NoDiskUse() if executor.queues else HostDiskCounters()
 
     def network(self, executor: Executor) -> OutboundNetwork | None:
@@ -133,11 +133,11 @@ class LocalAdapters:
         return make_packages(self.directory, self.settings, images, users, in_container=executor.in_container)
 
     def pins(self, users: HostUsers) -> MountPins:
-        """Return what holds the sources of mounts in place."""
+        """Return the pins that hold the sources of mounts in place."""
         return PinnedMounts(self.directory / "pins", users)
 
     def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
-        """Return what opens the run directory of a job."""
+        """Return the function that opens the run directory of a job."""
         jobs, files = self.directory / "jobs", None
         if os.geteuid() == 0 and is_openat2_there():
             jobs.mkdir(mode=0o755, exist_ok=True)
@@ -145,7 +145,7 @@ class LocalAdapters:
         return partial(HostRunDirectory, verifier=verifier, files=files)
 
     def run_directories(self) -> RunDirectories:
-        """Return what lists and removes run directories."""
+        """Return the list of run directories, which also removes them."""
         return HostRunDirectories(self.directory / "jobs")
 
     def settings_changed(self) -> None:
@@ -171,20 +171,20 @@ class SplitAdapters:
         )
 
     def verifier(self, users: HostUsers) -> CheckpointVerifier:
-        """Return what reads and checks checkpoints with the rights of their owners."""
+        """Return the reader that checks checkpoints with the rights of their owners."""
         return CheckpointVerifier(self.settings.verify_within_s, users)
 
     def executor(self, kind: str) -> Executor:
-        """Return what starts and observes attempts."""
+        """Return the executor of attempts."""
         known = cast("ExecutorKind", kind)  # the helper refuses others
         return RemoteExecutor(self.helper, known, self.instance)
 
     def commands(self, _kind: str) -> ExecPort:
-        """Return what runs commands inside of attempts."""
+        """Return the port that runs commands inside of attempts."""
         return RemoteExec(self.helper)
 
     def disk(self, _executor: Executor) -> DiskActivity:
-        """Return what counts the disk use of attempts."""
+        """Return the counter of the disk use of attempts."""
         return RemoteDiskUse(self.helper)
 
     def network(self, _executor: Executor) -> OutboundNetwork | None:
@@ -200,15 +200,15 @@ class SplitAdapters:
         return RemotePackages(self.helper)
 
     def pins(self, _users: HostUsers) -> MountPins:
-        """Return what holds the sources of mounts in place."""
+        """Return the pins that hold the sources of mounts in place."""
         return self.helper.pins
 
     def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
-        """Return what opens the run directory of a job."""
+        """Return the function that opens the run directory of a job."""
         return partial(RemoteRunDirectory, verifier=verifier, files=self._files(), helper=self.helper)
 
     def run_directories(self) -> RunDirectories:
-        """Return what lists and removes run directories."""
+        """Return the list of run directories, which also removes them."""
         return RemoteRunDirectories(self.helper, self.directory / "jobs")
 
     def settings_changed(self) -> None:
@@ -220,7 +220,7 @@ class SplitAdapters:
 
 
 def unknown_uids(settings: Settings) -> UnknownUids:
-    """Return what is done with uids that have no account; one's own daemon serves its user alone anyway."""
+    """Return the treatment of uids that have no account; one's own daemon serves its user alone anyway."""
     return settings.unknown_uids or ("refuse" if settings.serves_all_users else "accept")
 
 

@@ -251,7 +251,7 @@ def _site(settings: Settings) -> SiteConfig:
 
 
 def _executor(settings: Settings, store: SqliteStore, adapters: Adapters) -> tuple[Executor, str | None]:
-    """Return where attempts run, and why not in containers unless the settings say so.
+    """Return the executor, and the reason why it is not containers unless the settings say so.
 
     An engine that is down now still has the attempts it was given.
     """
@@ -281,7 +281,7 @@ def _capacity(
 
 
 def _watch(cards: nvidia.NvidiaProbe, clock: Clock, kernel_log: KernelLog) -> DeviceHealthMonitor:
-    """Return what looks at the devices from now on; a driver that hangs does not keep us."""
+    """Return the monitor that watches the devices from now on; a driver that hangs does not keep us."""
     counts: dict[str, DeviceProbe] = {"nvidia": cards, "amd": amd.AmdProbe()}
     probes: dict[str, DeviceHealth] = {"nvidia": nvidia.NvidiaHealth(), "amd": amd.AmdHealth()}
     watch = DeviceHealthMonitor((), probes, clock, kernel_log.xids, counts=counts)

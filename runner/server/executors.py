@@ -46,7 +46,7 @@ def executors() -> PluginRegistry[ExecutorType]:
 
 
 def local_executor(directory: Path, settings: Settings, kind: str, instance: str) -> Executor:
-    """Return what starts and observes attempts with the rights of this process.
+    """Return the executor of attempts with the rights of this process.
 
     Raises:
         UsageError: there is no such executor.
@@ -55,7 +55,7 @@ def local_executor(directory: Path, settings: Settings, kind: str, instance: str
 
 
 def local_commands(directory: Path, settings: Settings, kind: str) -> ExecPort:
-    """Return what runs commands inside of attempts.
+    """Return the port that runs commands inside of attempts.
 
     Raises:
         UsageError: there is no such executor.
@@ -148,7 +148,7 @@ def _slurm_commands(directory: Path, settings: Settings) -> ExecPort:
 
 
 def _kind_here(settings: Settings) -> str:
-    """Return what runs attempts on this machine beside Slurm: containers beside containers."""
+    """Return the executor on this machine beside Slurm: containers beside containers."""
     return "docker" if settings.slurm.containers == "crun" else "process"
 
 
@@ -157,7 +157,7 @@ def _choices(directory: Path) -> Choices:
 
 
 def slurm_settings(directory: Path, settings: Settings, instance: str) -> SlurmExecutorSettings:
-    """Return how a daemon hands its jobs to Slurm."""
+    """Return the settings with which a daemon hands its jobs to Slurm."""
     said = settings.slurm
     return SlurmExecutorSettings(
         instance=instance,
@@ -187,7 +187,7 @@ def _node_containers(directory: Path, settings: Settings, instance: str) -> "Nod
 
 
 def slurm_rules(settings: Settings) -> SlurmRules:
-    """Return what the settings say about jobs in Slurm."""
+    """Return the rules of the settings for jobs in Slurm."""
     said = settings.slurm
     types = {part.casefold(): name for part, name in said.gpu_types.items()}
     classes = {name: (each.partition, each.qos) for name, each in said.classes.items()}

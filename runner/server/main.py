@@ -160,7 +160,7 @@ def _serve(start: DaemonStart, parts: Parts | None = None) -> int:
 
 
 def _privileged_site(start: DaemonStart, daemon_uid: int) -> PrivilegedSite:
-    """Return what the helper knows, which acts with root's rights for the rest of the daemon."""
+    """Return the knowledge of the helper, which acts with root's rights for the rest of the daemon."""
     directory, settings = start.directory, start.settings
     run_as = settings.root_jobs_run_as
     watch_machine(directory, settings).start()  # with the rights that tell what jobs can reach

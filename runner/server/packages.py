@@ -67,7 +67,7 @@ def _read_answer(users: HostUsers, account: Account | None, directory: int) -> t
 
 
 def dockerfile_rules(settings: Settings) -> DockerfileRules:
-    """Return what the Dockerfiles of users may do."""
+    """Return the rules for the Dockerfiles of users."""
     shared = settings.serves_all_users
     offered = frozenset(settings.allowed_images.values()) if shared else None
     return DockerfileRules(offered, settings.dockerfile_network, cache=not shared, builder=settings.builder)
@@ -86,7 +86,7 @@ def needed_images(store: JobStore) -> frozenset[str]:
 
 
 def package_settings(directory: Path, settings: Settings) -> PackageSettings:
-    """Return how packages are resolved and unpacked below a state directory."""
+    """Return the settings for packages below a state directory."""
     asked = settings.packages
     return PackageSettings(
         cache_dir=directory / "images",

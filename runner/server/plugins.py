@@ -32,7 +32,7 @@ def log_plugins() -> None:
 
 
 def findings() -> Iterator[Finding]:
-    """Yield what ``runner doctor`` says of plug-ins; nothing where there are none."""
+    """Yield the lines of ``runner doctor`` about plug-ins; nothing where there are none."""
     for known in registries():
         for plugin in known.plugins:
             yield Finding("plug-in", Verdict.OK, f"{plugin.group}: {plugin.name} of {plugin.distribution}")

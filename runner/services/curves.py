@@ -65,7 +65,7 @@ class KeptCurves(Protocol):
     """Storage of curves; all methods may raise Unavailable."""
 
     def read(self, key: str) -> Any:  # noqa: ANN401  JSON
-        """Return what is kept of a key; None if there is nothing that can be read."""
+        """Return the value that is kept of a key; None if there is nothing that can be read."""
 
     def write(self, key: str, value: object) -> None:
         """Keep a value."""

@@ -55,7 +55,7 @@ def limits_of(settings: DiskQuotaSettings, *, shared: bool) -> tuple[DiskUse, Di
 
 
 def excess(use: DiskUse, limit: DiskUse, whose: str, key: str) -> str | None:
-    """Return which limit is exceeded and how to go on; None if none is."""
+    """Return the limit that is exceeded, and the way on; None if none is."""
     if use.files > limit.files:
         fact = f"{whose} more than {limit.files} files (disk_quota.files_per_{key})"
     elif use.size > limit.size:
@@ -123,7 +123,7 @@ class DiskQuotas:
                 yield job_id
 
     def _use(self, job_id: str, most: DiskUse, *, runs: bool) -> DiskUse:
-        """Return what a directory takes, or took when it was measured not long ago."""
+        """Return the size of a directory, or that when it was measured not long ago."""
         clock, known = self.service.clock, self._known.get(job_id)
         began = clock.monotonic()
         if known is not None and (began < known.again_s if runs else known.ended):

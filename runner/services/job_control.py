@@ -158,7 +158,7 @@ class JobControlService:
 
     @staticmethod
     def _thoroughness(row: JobRow) -> Verification:
-        """Return how to look at checkpoints without hashing any.
+        """Return the thoroughness that hashes no checkpoint.
 
         Files of a program that has ended do not change any more, however lately they were written.
         """

@@ -181,7 +181,7 @@ class JobQueries:
         return self.last_progress(row, attempt.number, attempt.lineage)
 
     def last_progress(self, row: JobRow, attempt: int, lineage: int) -> Status | None:
-        """Return what an attempt has told last, whether it has ended or not."""
+        """Return the last report of an attempt, whether it has ended or not."""
         directory = self.context.attempt_service.directory(row)
         paths = directory.paths(attempt, lineage)
         return directory.status(paths) or read_log_status(directory, paths, parse_revision(row.revision))

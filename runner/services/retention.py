@@ -74,7 +74,7 @@ def choose(runs: Iterable[EndedRun], limits: RetentionSettings, now: datetime) -
 
 
 def _of_user(runs: list[EndedRun], limits: RetentionSettings, now: datetime) -> Iterator[Removal]:
-    """Yield what goes of one user's directories; the newest stay as long as there is room."""
+    """Yield the directories of one user to remove; the newest stay as long as there is room."""
     count, size = 0, 0
     for run in sorted(runs, key=lambda run: run.ended, reverse=True):
         count, size = count + 1, size + run.size
@@ -106,7 +106,7 @@ class RetentionService:
         return PeriodicThread("retention", PERIOD_S, self.apply, begin_at_once=True)
 
     def pending(self) -> list[Removal]:
-        """Return what would be removed now."""
+        """Return the directories that would be removed now."""
         limits = self.service.settings.retention
         if limits.is_unlimited:
             return []

@@ -5,7 +5,7 @@ from bench.support.changes import table
 
 
 def reference() -> str:
-    """Return what the default policy decides in each situation, beside the end of every alternative."""
+    """Return the default policy's decision in each situation, beside the end of every alternative."""
     played = play()
     fastest = sum(each.is_fastest for each in played)
     regret = sum(each.regret for each in played) / len(played)

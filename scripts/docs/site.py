@@ -40,7 +40,7 @@ class SiteError(Exception):
 
 
 def place_of(target: str) -> str:
-    """Return where the site has a file of the repository; both are paths from the root."""
+    """Return the place of a file of the repository in the site; both are paths from the root."""
     if target in FROM_THE_ROOT:
         return FROM_THE_ROOT[target]
     return target if target.startswith("docs/") else f"docs/files/{target}"

@@ -46,7 +46,7 @@ with attach(save) as job:
 
 
 def run(context: Context) -> Iterator[Finding]:
-    """Yield what happens to an attempt whose kernel never ends."""
+    """Yield the checks of an attempt whose kernel never ends."""
     with daemon(context, silence_floor_s=SILENCE_S) as server:
         server.reaches("free")
         place = server.root / "hanging"

@@ -128,7 +128,7 @@ def _largest(context: Context) -> Iterator[Finding]:
 
 
 def _capped(context: Context) -> Iterator[Finding]:
-    """Yield whether ``memory_fraction`` is respected."""
+    """Yield the check that ``memory_fraction`` is respected."""
     name = "memory_fraction 0.25 is respected"
     if context.rehearsal:
         yield not_run(name, "needs a real device")

@@ -360,7 +360,7 @@ def settings_of(executor: Executor, counter: str | None) -> dict[str, Any]:
 
 
 def violations(load: Load, reference: str | None = None) -> list[str]:
-    """Return what is lost, doubled, leaked or left over now that all jobs have ended."""
+    """Return the jobs and things lost, doubled, leaked or left over now that all jobs have ended."""
     daemon = load.daemon
     found = [*_lost_or_doubled(load), *_wrong_ends(load, reference)]
     deadline = time.monotonic() + patience(120)
@@ -408,7 +408,7 @@ def _wrong_ends(load: Load, reference: str | None) -> Iterator[str]:
 
 
 def _starts(daemon: Service, job_id: str, job: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the starts that the programs of a job have noted."""
+    """Yield the faults in the starts that the programs of a job have noted."""
     file = daemon.paths(job_id).cache / "starts"
     if not file.exists():
         return

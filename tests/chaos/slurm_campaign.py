@@ -110,7 +110,7 @@ def run_kills(cluster: Cluster, number: int, seed: int) -> Iterator[str]:
 
 
 def _outcome(daemon: Service, job_id: str) -> str | None:
-    """Return how a job has ended; None if it is held."""
+    """Return the end of a job; None if it is held."""
     outcome: str | None = daemon.ends(job_id, 900)["outcome"]
     return outcome
 

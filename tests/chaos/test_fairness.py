@@ -68,7 +68,7 @@ def submit_as(daemon: Service, uid: int, file: Path) -> str:
 
 
 def seconds_of(victim: int, work: Callable[[], object]) -> float:
-    """Return how long a victim needs for something."""
+    """Return the time that a victim needs for something."""
 
     def timed() -> float:
         began = time.monotonic()

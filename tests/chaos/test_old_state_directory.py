@@ -125,12 +125,12 @@ def let_go(made: Service, job_id: str) -> None:
 
 
 def kept(name: str, made: Service) -> list[Json]:
-    """Return what a command of the commit printed as JSON."""
+    """Return the JSON that a command of the commit printed."""
     return [json.loads(line) for line in in_place((KEPT / "expected" / name).read_text(), made).splitlines()]
 
 
 def printed(made: Service, *arguments: str) -> list[Json]:
-    """Return what the same command prints today."""
+    """Return the JSON that the same command prints today."""
     return [json.loads(line) for line in made.runner(*arguments, "--json").splitlines()]
 
 

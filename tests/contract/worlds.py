@@ -113,7 +113,7 @@ class Place:
 
 
 def seen(executor: Executor, key: Key) -> Observation | None:
-    """Return what the executor observes of one attempt."""
+    """Return the executor's observation of one attempt."""
     return next((observation for observation in executor.observe() if observation.key == key), None)
 
 
@@ -122,7 +122,7 @@ def not_alive(executor: Executor, key: Key) -> bool:
 
 
 def end(executor: Executor, key: Key) -> Gone:
-    """Return how an attempt ended, once it has."""
+    """Return the end of an attempt, once it has ended."""
 
     def look() -> Gone | None:
         observation = seen(executor, key)
@@ -132,7 +132,7 @@ def end(executor: Executor, key: Key) -> Gone:
 
 
 def printed(request: LaunchRequest) -> str:
-    """Return what the attempt has printed so far."""
+    """Return the output of the attempt so far."""
     try:
         return request.log.read_text()
     except FileNotFoundError:

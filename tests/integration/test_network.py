@@ -117,7 +117,7 @@ def program(daemon: Service, name: str, *command: str, **fields: Any) -> Path:
 
 
 def reached(daemon: Service, name: str, *targets: str, network: str = "outbound") -> dict[str, bool]:
-    """Return which targets a job has reached."""
+    """Return the targets that a job has reached."""
     job_id = daemon.submit(program(daemon, name, "python3", "-c", TRY, *targets, network=network))
     job = daemon.ends(job_id)
     assert job["outcome"] == "succeeded", (daemon.told(job_id), daemon.log(job_id))

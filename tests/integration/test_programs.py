@@ -64,7 +64,7 @@ class Job:
         return next((step for step, _ in checkpoints(self.paths.lineage_dir)), 0)
 
     def wait_for(self, process: Forked, step: int) -> None:
-        """Return when a checkpoint of ``step`` or later is there."""
+        """Wait until a checkpoint of ``step`` or later is there."""
         until(lambda: self.newest() >= step or process.poll() is not None, f"a checkpoint of step {step}")
         assert process.poll() is None, f"it ended before step {step}:\n{self.paths.log.read_text()}"
 

@@ -92,7 +92,7 @@ def table(text: str, heading: str) -> list[list[str]]:
 
 
 def words(cell: str) -> set[str]:
-    """Return what stands between backquotes."""
+    """Return the texts between backquotes."""
     return set(re.findall(r"`([^`]+)`", cell))
 
 

@@ -99,7 +99,7 @@ class FrequencyNormalisation(nn.Module):
         self.register_buffer("back_Z", twice_Z / window, persistent=False)
 
     def forward(self, x_MTF: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is left of the windows, and what was taken out, both (M, T, F)."""
+        """Return the windows that are left, and those taken out, both (M, T, F)."""
         with torch.autocast(x_MTF.device.type, enabled=False):
             x_MFT = x_MTF.float().transpose(1, 2)
             real_MFZ, imaginary_MFZ = x_MFT @ self.cosine_TZ, x_MFT @ self.sine_TZ

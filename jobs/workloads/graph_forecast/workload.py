@@ -169,7 +169,7 @@ class GraphForecaster:
         return Evaluation(metrics, usual, "eval_loss")
 
     def _usual_ranking(self, sums: Mapping[str, float], j: int, days: int) -> dict[str, float]:
-        """Return what a constant forecast is worth: it ranks no stock, and says that all rise, or fall."""
+        """Return the value of a constant forecast: it ranks no stock, and says that all rise, or fall."""
         rose = sums[f"rose {days}d"] / max(1.0, sums[f"moved {days}d"])
         rises = float(self._objective.point(self._usual_kJP)[-1, j]) > 0
         nothing = {f"{name}_{days}d": 0.0 for name in ("ic", "rank_ic", "sharpe")}
@@ -207,7 +207,7 @@ class GraphForecaster:
         return list(enumerate(self.plan.horizons))
 
     def _known(self, batch: Batch) -> Tensor | None:
-        """Return which outcomes are known, None if all are."""
+        """Return the mask of known outcomes, None if all are."""
         return batch["weights"] > 0 if self._gaps else None
 
     def _forecast(self, batch: Batch) -> Tensor:
@@ -232,7 +232,7 @@ def _summed(values_BNkJ: Tensor, known_BNkJ: Tensor | None) -> Tensor:
 
 
 def _ranking(sums: Mapping[str, float], days: int) -> dict[str, float]:
-    """Return what the ranking by one horizon is worth."""
+    """Return the value of the ranking by one horizon."""
     graphs = sums[f"graphs {days}d"]
     return {
         f"ic_{days}d": sums[f"ic {days}d"] / max(1.0, graphs),

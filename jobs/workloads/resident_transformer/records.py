@@ -41,7 +41,7 @@ OUTCOMES: Final = ("price", "angle", "steepness")
 
 
 def sizes_of(asked: Annotations) -> Sizes:
-    """Return what the reader takes from each annotation."""
+    """Return the parts that the reader takes from each annotation."""
     return Sizes(
         tuple(frame for frame in FRAME_SECONDS if frame in asked.frames),
         asked.candles,

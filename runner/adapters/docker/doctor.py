@@ -88,7 +88,7 @@ def try_image(url: str | None, image: str, device: TriedDevice | None) -> Findin
 
 
 def _verdict(subject: str, found: Mapping[str, Any]) -> Finding:
-    """Return what the report of a probe means."""
+    """Return the finding that the report of a probe means."""
     where = f"{found.get('device', 'the CPU')}, {found['matmul_s']} s for a first product"
     fact = f"torch {found['torch']} computes on {where}"
     if not found["bf16"]:

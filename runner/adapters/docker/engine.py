@@ -43,7 +43,7 @@ def ask_engine(client: APIClient, root: Path = Path("/")) -> EngineFacts:
 
 
 def read_engine(info: Mapping[str, Any], version: Mapping[str, Any], root: Path = Path("/")) -> EngineFacts:
-    """Return what the answers to ``GET /info`` and ``GET /version`` say."""
+    """Return the facts in the answers to ``GET /info`` and ``GET /version``."""
     options = [str(each) for each in info.get("SecurityOptions") or ()]
     names = {each.partition(",")[0].removeprefix("name=") for each in options}
     known = info.get("CDISpecDirs")
@@ -123,7 +123,7 @@ def _nvidia_devices(path: Path) -> tuple[str, ...] | None:
 
 
 def in_force(wanted: HardeningSettings, engine: EngineFacts) -> HardeningSettings:
-    """Return what is asked of an engine: no profile without AppArmor, and the users of the host."""
+    """Return the hardening asked of an engine: no profile without AppArmor, and the users of the host."""
     return replace(
         wanted,
         apparmor=wanted.apparmor if engine.apparmor else None,

@@ -90,7 +90,7 @@ class EventsWatcher:
 
 
 def _await_state(client: APIClient, container: str) -> None:
-    """Return when the engine's list of containers shows the end of one.
+    """Wait until the engine's list of containers shows the end of one.
 
     The engine sends the event before it has cleaned up, while it holds the lock of the container.  A list
     does not take the lock and would still say "running"; an inspect takes it.

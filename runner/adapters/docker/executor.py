@@ -161,7 +161,7 @@ class DockerExecutor:
         return engine_arguments(request, hardening, _device_gids(request.devices), image_variables)
 
     def _injection(self) -> Injection:
-        """Return how this engine injects NVIDIA devices; an answer is kept until the daemon ends.
+        """Return the way of NVIDIA devices into containers; an answer is kept until the daemon ends.
 
         Raises:
             Unavailable: it cannot, now; the job waits, and is not blamed.
@@ -191,7 +191,7 @@ class DockerExecutor:
             raise Unavailable(f"{attempt_name(request.key)}: not started: {problem}")
 
     def _config_of(self, image: str) -> Json:
-        """Return what an image asks for, nothing if it is not there; ids never change."""
+        """Return the configuration of an image, nothing if it is not there; ids never change."""
         if image not in self._image_configs:
             try:
                 inspected: Json = self._connection.client().inspect_image(image)  # type: ignore[no-untyped-call]
@@ -493,6 +493,6 @@ def _device_gids(devices: tuple[Device, ...]) -> tuple[int, ...]:
 
 
 def _boot_time_s() -> float:
-    """Return when the host was booted, in seconds since the epoch."""
+    """Return the time at which the host was booted, in seconds since the epoch."""
     lines = Path("/proc/stat").read_text().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("btime "))

@@ -369,7 +369,7 @@ def _log(request: LaunchRequest) -> PurePosixPath:
 
 
 def _differences_by_image(requested: Json, inspected: Json) -> Iterator[str]:
-    """Yield what the image has added to the container or overridden."""
+    """Yield each setting that the image has added to the container or overridden."""
     config = inspected["Config"]
     labels = config.get("Labels") or {}
     if (config.get("Healthcheck") or {}).get("Test") != ["NONE"]:

@@ -71,7 +71,7 @@ class MemoryKills:
         self._thread.wake()
 
     def kills(self, container: str) -> int | None:
-        """Return how many processes of a container were killed; None if its cgroup was never seen."""
+        """Return the number of killed processes of a container; None if its cgroup was never seen."""
         self.look()
         with self._lock:
             counter = self._counters.get(container)
@@ -105,7 +105,7 @@ class MemoryKills:
         return None
 
     def _directories(self, container: str, pid: Callable[[], int] | None) -> Iterator[Path]:
-        """Yield where the cgroup of a container may be: where engines put it, then where its init says."""
+        """Yield the places of the cgroup of a container: where engines put it, then where its init says."""
         for root in (self._cgroups, self._cgroups / "memory"):
             yield root / "docker" / container
             yield root / "system.slice" / f"docker-{container}.scope"

@@ -84,7 +84,7 @@ class BridgeNetwork:
         return f"runner_{self.settings.instance}"
 
     def state(self) -> NetworkState:
-        """Return what the last examination has found."""
+        """Return the result of the last examination."""
         return self._state
 
     def prepare(self) -> str:

@@ -78,7 +78,7 @@ class AmdProbe:
 
 
 def _card(compute: Mapping[str, str]) -> str:
-    """Return what the partitions of one card have in common: its place on the bus.
+    """Return the part that the partitions of one card have in common: its place on the bus.
 
     The uppermost four bits of ``location_id`` are the number of the partition.
     """
@@ -174,7 +174,7 @@ class AmdHealth:
         return found
 
     def _throttled(self, uuid: str, node: Path) -> tuple[str, ...] | None:
-        """Return why the clocks of a device are throttled; None if its driver does not report it."""
+        """Return the reasons for throttled clocks of a device; None if its driver does not report it."""
         try:
             raw = (node / "device/gpu_metrics").read_bytes()
         except OSError:  # an older driver; or a device that is suspended, and must not be woken

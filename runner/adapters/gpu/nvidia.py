@@ -96,7 +96,7 @@ def driver_version(sys_root: Path = Path("/sys")) -> str | None:
 
 
 def describe_driver() -> NvidiaFacts:
-    """Return what NVML says about the driver and each GPU; ``nvml_error`` says why it does not answer."""
+    """Return the facts of NVML about the driver and each GPU; ``nvml_error`` says why it does not answer."""
     try:
         pynvml.nvmlInit()
     except UNSUPPORTED as error:

@@ -96,7 +96,7 @@ class DeviceProcesses:
         return roots.get(pid)
 
     def _read(self, pid: int) -> _ProcStat | None:
-        """Return what ``/proc`` reports about a process; None if a part is unreadable, or it has ended."""
+        """Return the record of ``/proc`` about a process; None if a part is unreadable, or it has ended."""
         directory = self.proc / str(pid)
         try:
             before, _, after = (directory / "stat").read_text(errors="replace").rpartition(")")

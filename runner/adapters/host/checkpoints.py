@@ -110,7 +110,7 @@ class LineageReader:
         self._deadline = time.monotonic() + self.look.within_s
 
     def read(self) -> LookedAt:
-        """Return what is there, with the results to remember."""
+        """Return the checkpoints, with the results to remember."""
         valid: list[tuple[Manifest, datetime]] = []
         rejected, unverified, pending = [], [], False
         for directory in self._candidates(self.look.also):
@@ -254,6 +254,6 @@ def _check_allocation(files: Iterable[os.stat_result]) -> None:
 
 
 def _fingerprint(files: Iterable[os.stat_result]) -> str:
-    """Return what differs when a file was replaced or written to; a job cannot set the time of a change."""
+    """Return a text that another file, or another write, changes; a job cannot set the time of a change."""
     seen = [(each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in files]
     return hashlib.sha256(repr(seen).encode()).hexdigest()

@@ -28,7 +28,7 @@ def boot_id() -> str:
 
 
 def written_at(found: os.stat_result) -> datetime:
-    """Return when a file was last written, at the latest: never before a time that was read before the write.
+    """Return the latest time of a file's last write: never before a time that was read before the write.
 
     An attempt that ends because it was asked to must not look as if it had ended before it was asked.
     """

@@ -17,7 +17,7 @@ class CurveFiles:
     directory: Path
 
     def read(self, key: str) -> Any:  # noqa: ANN401  JSON
-        """Return what is kept of a key; None if there is nothing that can be read."""
+        """Return the value that is kept of a key; None if there is nothing that can be read."""
         try:
             return json.loads((self.directory / f"{key}.json").read_bytes())
         except (OSError, ValueError):

@@ -48,7 +48,7 @@ class HostDiskCounters:
         return _larger(known)
 
     def _groups(self, container: str) -> Iterator[Path]:
-        """Yield where engines put the control group of a container."""
+        """Yield the places in which engines put the control group of a container."""
         for root in (self._cgroups, self._cgroups / "blkio"):
             for place in (
                 root / "docker" / container,

@@ -50,7 +50,7 @@ def find_first_damage(directory: int, paths: Sequence[str]) -> tuple[int, str] |
 
 
 def find_damage(fd: int, name: str) -> str | None:
-    """Return what shows that an open file is not whole, or None."""
+    """Return the sign that an open file is not whole, or None."""
     try:
         size = os.fstat(fd).st_size
         if not size:

@@ -158,7 +158,7 @@ def listing(rules: FirewallRules) -> str:
 
 
 def nft(*arguments: str, rules: str | None = None) -> str:
-    """Return what ``nft`` prints.
+    """Return the output of ``nft``.
 
     Raises:
         FirewallProblem: it is not installed, may not do it, or fails.

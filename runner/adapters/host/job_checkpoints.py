@@ -31,7 +31,7 @@ ENDED: Final = (WorkerEnded, UsageError)
 
 
 def twice(work: Callable[[], T]) -> T:
-    """Return what work of a worker returns; it is done again if somebody has killed the worker.
+    """Return the result of a worker's work; it is done again if somebody has killed the worker.
 
     Raises:
         WorkerEnded: it has ended again.
@@ -88,7 +88,7 @@ class CheckpointVerifier:
             raise Unavailable("the daemon leaves; the next one verifies the checkpoints")
 
     def of(self, owner: Owner, how: Verification = Verification.CONTENT) -> UserOutputs:
-        """Return what looks at the checkpoints of an owner so thoroughly."""
+        """Return the reader of an owner's checkpoints that looks so thoroughly."""
         within_s = self.within_s if how is not Verification.KNOWN else None
         return self.work.outputs(owner, self.check, within_s)
 

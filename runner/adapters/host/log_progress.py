@@ -237,7 +237,7 @@ class LogProgressReader:
 
 
 def _evaluation_of(state: bytes) -> _Evaluation | None:
-    """Return what the bar of an evaluation tells; None if it does not know yet how long it takes."""
+    """Return the state of the bar of an evaluation; None if it does not know yet how long it takes."""
     match = _TQDM_TIME.search(state)
     if match is None:
         return None

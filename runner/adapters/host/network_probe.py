@@ -143,7 +143,7 @@ def _ask(child: "subprocess.Popen[str]", line: str | None) -> str:
 
 
 def ip(*arguments: str, inside: tuple[str, ...] = ()) -> str:
-    """Return what ``ip`` prints, typed in another namespace if ``inside`` says how to enter it.
+    """Return the output of ``ip``, typed in another namespace if ``inside`` says how to enter it.
 
     Raises:
         FirewallProblem: it is not installed, or fails.

@@ -168,7 +168,7 @@ class Seen:
         return is_old or time.monotonic() - first_s >= seconds
 
     def may_copy(self, match: MatchedPath) -> bool:
-        """Return whether to copy a version while its program runs: large ones not too often."""
+        """Return True if a version is to be copied while its program runs: large ones not too often."""
         now_s = time.monotonic()
         if match.bytes > LARGE_BYTES and self.copied_s and now_s - self.copied_s < COPY_EVERY_S:
             return False
@@ -279,7 +279,7 @@ class _Stream:
     # --- looking
 
     def present(self) -> list[MatchedPath]:
-        """Return what the pattern names; nothing of another user, nor what came with the code.
+        """Return the paths that the pattern names; nothing of another user, nor what came with the code.
 
         Raises:
             TooMany: the directories have too many entries.
@@ -294,7 +294,7 @@ class _Stream:
         ]
 
     def look(self, how: Verification, check: Callable[[], None]) -> _Look:
-        """Return what is whole and what is torn; what is new and whole gets its place in the order."""
+        """Return the whole and the torn checkpoints; what is new and whole gets its place in the order."""
         try:
             found = self.present()
         except TooMany:
@@ -368,7 +368,7 @@ class _Stream:
         return "", ()
 
     def _lacks(self, match: MatchedPath, older: Sequence[MatchedPath]) -> str | None:
-        """Return which file a checkpoint lacks that the one before has, apart from numbers in names."""
+        """Return a file that this checkpoint lacks and the one before has, apart from numbers in names."""
         if not match.is_directory:
             return None
         names = {_DIGITS.sub("#", each[0]) for each in match.files}
@@ -401,7 +401,7 @@ class _Stream:
         return tuple(numbered)
 
     def _damage(self, match: MatchedPath) -> str | None:
-        """Return what shows that a checkpoint is not whole, or None."""
+        """Return the sign that a checkpoint is not whole, or None."""
         if match.problem is not None:
             return match.problem
         if not match.bytes:
@@ -467,7 +467,7 @@ class _Stream:
         return [replace(each, match=None) if each.path == chosen.path else each for each in later]
 
     def _aside_matches(self) -> list[tuple[int, int, MatchedPath]]:
-        """Return what is set aside: its number in the order, and its attempt."""
+        """Return the paths that are set aside, each with its number in the order, and its attempt."""
         return [
             (self.order.seen[match.digest][0] if match.digest in self.order.seen else 0, attempt, match)
             for attempt, match in self._aside.found(self._pattern)
@@ -715,7 +715,7 @@ class _Stream:
 
 
 def _by_write(match: MatchedPath) -> tuple[bool, int, list[tuple[int, str]]]:
-    """Return what sorts checkpoints that were first seen in one look: by the last write, then by name.
+    """Return the sort key of checkpoints that were first seen in one look: by the last write, then by name.
 
     What was written in the future was written before the clock was set back.
     """
@@ -732,7 +732,7 @@ def _find(look: _Look, step: int) -> _Whole | None:
 
 
 def _known_as(chosen: _Whole, look: _Look) -> str | None:
-    """Return what people call a checkpoint that has no step."""
+    """Return the name that people give a checkpoint that has no step."""
     if chosen.step is not None:
         return None
     return "" if look.has_steps else f"version {chosen.number}"

@@ -96,7 +96,7 @@ def expand_braces(pattern: str) -> tuple[str, ...]:
 
 
 def find_matches(base: int, pattern: str) -> list[MatchedPath]:
-    """Return what a pattern names below an open directory.
+    """Return the paths that a pattern names below an open directory.
 
     Raises:
         TooMany: the directories have too many entries.
@@ -125,7 +125,7 @@ def look_at(base: int, path: PurePosixPath) -> MatchedPath | None:
 
 
 def describe_miss(base: int, pattern: str) -> str:
-    """Return where a pattern that names nothing ends: the first part that is not there, and what is."""
+    """Return the end of a pattern that names nothing: the first part that is not there, and what is."""
     search, parts = _Search(base), PurePosixPath(expand_braces(pattern)[0]).parts
     with suppress(TooMany):
         for count in range(1, len(parts) + 1):

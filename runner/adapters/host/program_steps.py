@@ -61,7 +61,7 @@ def _falling(values: Sequence[int | None]) -> Iterator[int | None]:
 
 
 def _counter(rows: Sequence[Sequence[_Slot]], *, is_constant: bool) -> int | None:
-    """Return which number of names that are alike is a counter, None if none is."""
+    """Return the number of names that are alike that is a counter, None if none is."""
     newest = rows[0]
     bare = sum(not slot.label for slot in newest)  # several are a date
     places = [

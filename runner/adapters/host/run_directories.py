@@ -48,7 +48,7 @@ class HostRunDirectories:
         return self.use(job_id, DiskUse(sys.maxsize, sys.maxsize)).size
 
     def use(self, job_id: str, most: DiskUse) -> DiskUse:
-        """Return what a directory takes; counting stops as soon as it is more than ``most``.
+        """Return the disk use of a directory; counting stops as soon as it is more than ``most``.
 
         Its job may change it meanwhile: no link is followed anywhere, and no other file system is entered.
         """

@@ -79,7 +79,7 @@ WHAT_TO_DO: Final = "put it back, or begin anew with: runner restart"
 
 
 def work_aside(lineage: int, attempt: int) -> str:
-    """Return where the working directory lies that was set aside for an attempt, below the run directory."""
+    """Return the place of an attempt's working directory that was set aside, below the run directory."""
     return f"work/{lineage}.before-{attempt}"
 
 
@@ -275,7 +275,7 @@ class HostRunDirectory:
         return ()
 
     def work_draft(self, lineage: int) -> Path:
-        """Return where a working directory is written before the job can reach it."""
+        """Return the path at which a working directory is written before the job can reach it."""
         return self.root / "work" / f".{lineage}.draft"
 
     def begin_work(self, lineage: int, writer: int | None = None, *, afresh: int | None = None) -> str | None:
@@ -366,7 +366,7 @@ class HostRunDirectory:
         self.publish_seed(lineage)
 
     def seed_draft(self, lineage: int) -> Path:
-        """Return where a lineage is written before the job can reach it."""
+        """Return the path at which a lineage is written before the job can reach it."""
         return self.root / "lineages" / f".{lineage}.draft"
 
     def begin_seed(self, lineage: int) -> Path:
@@ -490,7 +490,7 @@ class HostRunDirectory:
         return tuple(_rates(self.tail(paths.metrics, METRICS_TAIL_BYTES)))
 
     def room_to_save(self, paths: RunPaths) -> RoomToSave | None:
-        """Return what is left for a checkpoint of a lineage, and what its newest one takes; None: unknown."""
+        """Return the room for a checkpoint of a lineage, and the size of its newest one; None: unknown."""
         try:
             with self._files.open_directory(paths.lineage_dir) as lineage:
                 return self._verifier.of(self.owner, Verification.KNOWN).room_to_save(lineage)
@@ -601,7 +601,7 @@ class HostRunDirectory:
         return self._files.open_file(path)
 
     def _report(self, path: Path, model: type[R]) -> R | None:
-        """Return what is in a JSON file of a job, None if it is missing, too large or malformed."""
+        """Return the content of a JSON file of a job, None if it is missing, too large or malformed."""
         try:
             raw = read_limited(path, MAX_REPORT_BYTES, open_file=self._files.open_file)
             return model.model_validate_json(raw)
@@ -626,7 +626,7 @@ class HostRunDirectory:
         return terminal.names(paths.terminals)
 
     def terminal_touched(self, paths: RunPaths) -> float | None:
-        """Return when a terminal of an attempt was last used, in seconds since the epoch."""
+        """Return the last use of an attempt's terminal, in seconds since the epoch."""
         return terminal.touched(paths.terminals)
 
     def tell_terminals(self, paths: RunPaths, text: str) -> None:

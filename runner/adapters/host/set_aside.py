@@ -36,7 +36,7 @@ class SetAside:
     owner: Owner
 
     def found(self, pattern: str) -> Iterator[tuple[int, MatchedPath]]:
-        """Yield what is set aside of the owner's, with its attempt, that of the newest attempt first."""
+        """Yield the owner's copies set aside, with its attempt, that of the newest attempt first."""
         try:
             with directory_at(self.parent, self.place) as place:
                 names = os.listdir(place)

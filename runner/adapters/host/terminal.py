@@ -40,7 +40,7 @@ def names(directory: Path) -> tuple[str, ...]:
 
 
 def touched(directory: Path) -> float | None:
-    """Return when a terminal in a directory was last written to or typed at, in seconds since the epoch."""
+    """Return the last use of a terminal in a directory, in seconds since the epoch."""
     try:
         with _opened(directory) as opened:
             found = [

@@ -36,10 +36,10 @@ class UserOutputs(Protocol):
         """Copy a checkpoint into a directory; may raise CheckpointInvalid, OSError, Unavailable."""
 
     def read_numbers(self, file: Descriptor, offset: int, pieces: int) -> NewNumbers:
-        """Return what a file of numbers has beyond an offset, in so many pieces; may raise OSError."""
+        """Return the content of a file of numbers beyond an offset, in so many pieces; may raise OSError."""
 
     def room_to_save(self, lineage: Descriptor) -> RoomToSave:
-        """Return what is left for a checkpoint, and what the newest one takes; may raise OSError."""
+        """Return the room for a checkpoint, and the size of the newest one; may raise OSError."""
 
     def published(self, lineage: Descriptor, kind: Literal["best", "final"]) -> str | None:
         """Return the name of the weights that a lineage has published; may raise OSError."""
@@ -124,7 +124,7 @@ class OwnOutputs:
 
 
 def _pieces(file: int, read: CurveSet, most: int) -> Iterator[bytes]:
-    """Yield what a file has beyond the offset, in pieces of whole lines."""
+    """Yield the content of a file beyond the offset, in pieces of whole lines."""
     for _ in range(most):
         piece = os.pread(file, PIECE_BYTES, read.offset)
         end = piece.rfind(b"\n") + 1
@@ -137,7 +137,7 @@ def _pieces(file: int, read: CurveSet, most: int) -> Iterator[bytes]:
 
 
 def _size_of(parent: int, name: str) -> int:
-    """Return what the files in a directory below an open one take on the disk."""
+    """Return the disk use of the files in a directory below an open one."""
     size = 0
     with open_directory(name, parent) as directory:
         for each in sorted(os.listdir(directory))[:MOST_FILES]:

@@ -173,7 +173,7 @@ class HostUsers:
         return found
 
     def find_place(self, who: User, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
-        """Return where a value stands in a job file; none if its worker has no answer."""
+        """Return the position of a value in a job file; none if its worker has no answer."""
         try:
             found: Position | None = self.work(who).find_place(text, number, path)
         except (UsageError, Unavailable):
@@ -216,7 +216,7 @@ class HostUsers:
         return found
 
     def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
-        """Return what a shell script in the code of a job loses; a worker of its submitter's reads it."""
+        """Return the losses of a shell script in the code of a job; a worker of its submitter's reads it."""
         try:
             with _told_about(path):
                 found: tuple[str, ...] = self.work(who).check_script(base, path)
@@ -232,7 +232,7 @@ class HostUsers:
         limits: WalkLimits,
         skip: tuple[tuple[int, int], ...],
     ) -> "CodeStream":
-        """Return what a code directory holds, as frames of ``code_snapshot.walk``; the caller closes it.
+        """Return the content of a code directory, as frames of ``code_snapshot.walk``; the caller closes it.
 
         It is read with the rights of a user, by a process of its own also where these are the daemon's:
         the interpreter of the daemon has other work.  ``known`` is the descriptor of the last listing.
@@ -249,7 +249,7 @@ class HostUsers:
         return CodeStream(worker, *near, one_line(str(directory)))
 
     def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> "ArchiveStream":
-        """Return what lies at a name below a directory as a tar archive, read with the rights of an owner.
+        """Return the files at a name below a directory as a tar archive, read with the rights of an owner.
 
         The caller closes it.
 
@@ -284,7 +284,7 @@ class HostUsers:
         return kept
 
     def outputs(self, owner: Owner, check: Callable[[], None], within_s: float | None = None) -> UserOutputs:
-        """Return what looks at the checkpoints of an owner, with their rights.
+        """Return the reader of an owner's checkpoints, with their rights.
 
         ``within_s`` is for what takes so long, and ``check`` ends the wait by what it raises.
         """
@@ -320,12 +320,12 @@ class HostUsers:
             each.end()
 
     def work(self, who: User) -> "UserWork":
-        """Return what the workers of a user do."""
+        """Return the interface of a user's workers."""
         work: UserWork = _calls().proxy("user", partial(self._workers.exchange, who, TEXT_S))
         return work
 
     def _files(self, who: User) -> UserFiles:
-        """Return what opens the files of a user."""
+        """Return the opener of a user's files."""
         if not self._needs_other_rights(who):
             return OwnFiles()
         files: UserFiles = _calls().proxy("user", partial(self._workers.exchange, who, ANSWER_S))
@@ -352,7 +352,7 @@ class HostUsers:
             raise Unavailable(f"the process that works as users has ended: {error.strerror}") from error
 
     def _running(self) -> Spawner:
-        """Return what starts workers, which is started if it is not running."""
+        """Return the spawner of workers, which is started if it is not running."""
         with self._starting:
             if self._spawner is None:
                 connect = self._connect

@@ -73,7 +73,7 @@ class UserWork(UserFiles, UserOutputs, Protocol):
         """Return the jobs of a submission; may raise WrittenWrongly, UsageError, Refused."""
 
     def find_place(self, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
-        """Return where a value of a job stands in the file; ``number`` counts those of a matrix, from 0."""
+        """Return the position of a job's value in the file; ``number`` counts those of a matrix, from 0."""
 
     def has_schedule(self, text: bytes) -> bool:
         """Return True if a job file has a schedule, valid or not."""
@@ -85,7 +85,7 @@ class UserWork(UserFiles, UserOutputs, Protocol):
         """Check the Dockerfile of a job; may raise WrittenWrongly."""
 
     def check_script(self, base: Path, path: str) -> tuple[str, ...]:
-        """Return what a shell script in the code of a job loses; nothing of a file that cannot be read."""
+        """Return the losses of a shell script in the code of a job; nothing of a file that cannot be read."""
 
     def find_links_out(self, directory: Path) -> tuple[tuple[str, str], ...]:
         """Return the links that lead out of a directory, by their paths below it, with what they say."""
@@ -154,7 +154,7 @@ class OwnWork(OwnFiles, OwnOutputs):
 
 
 def _as_values(work: Callable[[], T]) -> T:
-    """Return what work returns; the problems of a file are raised as values that an answer carries."""
+    """Return the result of work; the problems of a file are raised as values that an answer carries."""
     try:
         return work()
     except MissingFile:

@@ -111,7 +111,7 @@ def _offered(site: PrivilegedSite, image: str) -> str:
 
 
 def _check_offered(site: PrivilegedSite, reference: str, pull: PullPolicy = "never") -> PullPolicy:
-    """Return when an image may be pulled: one that the operator names himself never."""
+    """Return the policy by which an image may be pulled: one that the operator names himself never."""
     if reference in site.allowed_images.values():
         return "never"
     if not is_offered(reference, site.allowed_images.values()):

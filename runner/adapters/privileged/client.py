@@ -41,7 +41,7 @@ class PrivilegedClient:
         self.host: PrivilegedHost = PRIVILEGED.proxy("host", ask)
 
     def run(self, name: str, owner: Owner) -> PrivilegedRun:
-        """Return what only root does with one run directory."""
+        """Return the acts of root on one run directory."""
         key = RunOf(name, owner.uid, owner.gid)
         found: PrivilegedRun = PRIVILEGED.proxy("run", self.connections.exchange, key)
         return found

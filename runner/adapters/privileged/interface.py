@@ -165,7 +165,7 @@ class PrivilegedAttempts(Protocol):
     def disk_counters(
         self, keys: Annotated[tuple[Key, ...], Field(max_length=10_000)]
     ) -> tuple[tuple[Key, DiskCounters], ...]:
-        """Return what the processes of attempts have read from disks and written to them."""
+        """Return the bytes that the processes of attempts have read from disks and written to them."""
 
 
 class PrivilegedImages(Protocol):
@@ -219,7 +219,7 @@ class PrivilegedNetwork(Protocol):
     """The network of jobs that may reach the outside."""
 
     def describe(self) -> NetworkDescription | None:
-        """Return what it is, None where attempts have the network of this host."""
+        """Return its description, None where attempts have the network of this host."""
 
     def state(self) -> NetworkState: ...
 

@@ -78,7 +78,7 @@ class PrivilegedSite:
                 self._chosen = Chosen(kind, instance, executor, self.make_packages(kind), network)
 
     def chosen(self, *, use: bool = False) -> Chosen:
-        """Return what the daemon has chosen; once it is used, it stays the same.
+        """Return the choice of the daemon; once it is used, it stays the same.
 
         Raises:
             Refused: it has chosen nothing yet.

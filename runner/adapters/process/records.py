@@ -85,7 +85,7 @@ class ProcessRecord:
         publish(self.path / "environment", statements.encode(errors="surrogateescape"))
 
     def observation(self, key: Key) -> Observation:
-        """Return what the record says about the attempt."""
+        """Return the observation of the attempt in the record."""
         ended = self._ended(key)
         if ended is not None:
             return ended

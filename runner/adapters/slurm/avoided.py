@@ -63,7 +63,7 @@ class AvoidedNodes:
             return tuple(sorted(self._read(now_s).get(job_id, {})))
 
     def _read(self, now_s: float) -> dict[str, dict[str, float]]:
-        """Return what is still avoided, and by whom."""
+        """Return the nodes that are still avoided, by job."""
         known: dict[str, dict[str, float]] = {}
         with suppress(OSError, ValueError, AttributeError, TypeError):
             for job_id, nodes in json.loads(self.path.read_text()).items():

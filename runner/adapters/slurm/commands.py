@@ -38,7 +38,7 @@ class SlurmCommands:
     path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
 
     def ask(self, program: str, *arguments: str, given: str | None = None) -> str:
-        """Return what a command prints on its standard output.
+        """Return the standard output of a command.
 
         Raises:
             Unavailable: Slurm does not answer, or cannot now.
@@ -48,14 +48,14 @@ class SlurmCommands:
         return self._run(program, *arguments, given=given).stdout
 
     def ask_loudly(self, program: str, *arguments: str) -> str:
-        """Return what a command prints, on standard error, too; raises what ``ask`` does."""
+        """Return the output of a command, that on standard error, too; raises what ``ask`` does."""
         done = self._run(program, *arguments)
         return done.stdout + done.stderr
 
     def _run(
         self, program: str, *arguments: str, given: str | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Return what a command that succeeds has printed.
+        """Return the output of a command that succeeds.
 
         Raises:
             Unavailable: Slurm does not answer, or cannot now.
@@ -96,6 +96,6 @@ class SlurmCommands:
 
 
 def describe_failure(stderr: str) -> str:
-    """Return what a command has said about its failure, in one line and without its own prefixes."""
+    """Return the message of a command about its failure, in one line and without its own prefixes."""
     lines = (re.sub(r"^\w+: (error|fatal): ", "", line).strip() for line in stderr.splitlines())
     return "; ".join(dict.fromkeys(line for line in lines if line))[-_WORDS:] or "failed and said nothing"

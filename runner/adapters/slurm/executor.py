@@ -186,7 +186,7 @@ class SlurmExecutor:
         return LaunchResult.ACCEPTED
 
     def expected_start(self, request: LaunchRequest) -> datetime | None:
-        """Return when Slurm would begin an attempt now; None if it does not say."""
+        """Return the time at which Slurm would begin an attempt now; None if it does not say."""
         options = ("--test-only", *self._options(request), str(SCRIPT))
         try:
             said = self.settings.commands.ask_loudly("sbatch", *options)
@@ -390,7 +390,7 @@ class SlurmExecutor:
         return tuple(found)
 
     def _look(self, seen: list[tuple[Booking, SlurmRecord, SlurmEvidence]]) -> QueueAnswer | Unavailable:
-        """Return what Slurm knows of all attempts; sooner again if one has ended or was signalled."""
+        """Return the answer of Slurm about all attempts; sooner again if one has ended or was signalled."""
         is_ending = any(each.exit_code is not None or each.killed or each.cancelled for _, _, each in seen)
         try:
             max_age_s = min(SOON_S, self.settings.poll_s) if is_ending else self.settings.poll_s
@@ -457,7 +457,7 @@ class SlurmExecutor:
         return gone
 
     def _failure_to_start(self, record: SlurmRecord, row: Row) -> str | None:
-        """Return why a node could not start a job that was cancelled; None: somebody has cancelled it.
+        """Return a node's reason for not starting a cancelled job; None: somebody has cancelled it.
 
         A slurmctld that is killed forgets the jobs of its last seconds and gives their numbers again. A node
         that still has the earlier job refuses the later one, which is cancelled because it is not requeued.
@@ -493,7 +493,7 @@ class SlurmExecutor:
     def _unexplained(
         self, booking: Booking, record: SlurmRecord, evidence: SlurmEvidence, answer: QueueAnswer
     ) -> Observation:
-        """Return what becomes of an attempt that Slurm does not know, or whose exit status is not there."""
+        """Return the state of an attempt that Slurm does not know, or whose exit status is not there."""
         key, number = booking.key, record.number or ""
         since_s = self._missing.setdefault(key, answer.asked_s)
         if _row(answer, number, record, booking) is None:
@@ -590,7 +590,7 @@ def _nodes(request: LaunchRequest) -> int:
 
 
 def _progress(booking: Booking) -> tuple[bool, bool]:
-    """Return whether an attempt has begun, and whether it has ended."""
+    """Return two flags: the attempt has begun, and it has ended."""
     directory = booking.attempt_dir
     return (directory / ".slurm-claim").exists(), (directory / ".slurm-exit").exists()
 

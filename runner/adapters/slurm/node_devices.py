@@ -129,7 +129,7 @@ def _names(source: str, target: str) -> Iterator[tuple[str, str]]:
 
 
 def _place(rootfs: Path, target: str) -> str:
-    """Return where a file is shown: at its own place if the image has one there."""
+    """Return the path at which a file is shown: at its own place if the image has one there."""
     return target if (rootfs / target.lstrip("/")).is_file() else f"{PLACE}{target}"
 
 

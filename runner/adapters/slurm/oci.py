@@ -155,7 +155,7 @@ def _kernel_mounts(host: Json, node: NodeSettings, *, shares_network: bool) -> I
 
 
 def _binds(host: Json) -> Iterator[Json]:
-    """Yield what is shown of the shared file system; the kernel checks the user's rights to each source."""
+    """Yield the binds of the shared file system; the kernel checks the user's rights to each source."""
     targets = [PurePosixPath(each["Target"]) for each in host["Mounts"]]
     for parent in PARENTS:
         if any(parent in target.parents for target in targets):

@@ -99,7 +99,7 @@ class SlurmRecord:
         write_file(self.path / "killed", "")
 
     def evidence(self, booking: Booking) -> SlurmEvidence:
-        """Return what the files of the attempt say."""
+        """Return the evidence in the files of the attempt."""
         directory = booking.attempt_dir
         _revalidate(directory)
         code = read_foreign(directory / ".slurm-exit")
@@ -150,7 +150,7 @@ class SlurmRecords:
 
 
 def parse_claim(found: tuple[str, datetime] | None) -> Claim | None:
-    """Return what a batch script has written at its start."""
+    """Return the claim that a batch script has written at its start."""
     words = [] if found is None else found[0].split()
     if len(words) < 3 or not words[0].isdecimal():
         return None

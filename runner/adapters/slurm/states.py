@@ -168,7 +168,7 @@ def parse_rows(text: str) -> list[Row]:
 
 
 def judge(key: Key, row: Row | None, seen: SlurmEvidence, now: datetime) -> Verdict:
-    """Return what is known of an attempt; ``row`` is its job, None if Slurm does not know it."""
+    """Return the state of an attempt; ``row`` is its job, None if Slurm does not know it."""
     if seen.restarted and (row is None or row.ended):
         return started_twice(key, "" if row is None else row.number)
     if row is None:
@@ -183,7 +183,7 @@ def judge(key: Key, row: Row | None, seen: SlurmEvidence, now: datetime) -> Verd
 
 
 def _judge_live(key: Key, row: Row, seen: SlurmEvidence, now: datetime) -> Verdict:
-    """Return what is known of a job that is on its node; it has begun when its script has claimed it."""
+    """Return the state of a job that is on its node; it has begun when its script has claimed it."""
     if seen.exited_at is not None and now - seen.exited_at > COMPLETING:
         return Gone(key, seen.exit_code, at=seen.exited_at)
     if seen.claim is None:
@@ -222,7 +222,7 @@ def may_have_failed_to_start(row: Row, seen: SlurmEvidence) -> bool:
 
 
 def parse_drained(text: str, row: Row) -> str | None:
-    """Return why Slurm has drained the node of a job since it was given to it, from ``sinfo``'s ``%H|%E``.
+    """Return the reason for a drained node, since it was given to a job, from ``sinfo``'s ``%H|%E``.
 
     None if that was before, by a person, or for another reason than that a job could not be started.
     """
@@ -290,7 +290,7 @@ def _code_of_slurm(row: Row, seen: SlurmEvidence, *, oom: bool) -> int | None:
 
 
 def _unexplained(key: Key, row: Row, seen: SlurmEvidence) -> Verdict:
-    """Return what is known of a job that has ended, says Slurm, and has left no exit status."""
+    """Return the state of a job that has ended, says Slurm, and has left no exit status."""
     if row.state == "COMPLETED" or seen.claim is not None:
         return Missing()  # on a shared file system it may become visible later
     return Gone(key, None, error=_describe_end(row, None), never_started=True)
@@ -315,7 +315,7 @@ def _describe_end(row: Row, reason: EndReason | None) -> str:
 
 
 def _canceller(row: Row) -> str:
-    """Return who has cancelled a job, where the state of the accounting has it (``CANCELLED by 1000``)."""
+    """Return the canceller of a job, where the state of the accounting has it (``CANCELLED by 1000``)."""
     found = _CANCELLER.fullmatch(row.reason)
     return f" by uid {found[1]}" if found else ""
 
@@ -326,7 +326,7 @@ def describe_silence(since: datetime, said: str) -> str:
 
 
 def describe_standing(number: str | None, seen: SlurmEvidence) -> str:
-    """Return what is true of an attempt without Slurm's word, by its own files."""
+    """Return the standing of an attempt without Slurm's word, by its own files."""
     if number is None:
         return "the attempt has not been handed over; that is tried again"
     if seen.exit_code is not None:

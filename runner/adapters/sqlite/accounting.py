@@ -39,7 +39,7 @@ class SqliteAccounting:
         return iter(self._store.read("lendings_since", _usage_record, begins=at.isoformat()))
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
-        """Return how long the latest similar jobs that succeeded held their allocations."""
+        """Return the times for which the latest similar jobs that succeeded held their allocations."""
         rows = self._store.rows(f"lasted_by_{alike}", owner=owner, which=which)
         return tuple(float(row["lasted"]) for row in rows)
 
@@ -111,7 +111,7 @@ class SqliteAccounting:
                     )
 
     def hours_since(self, at: datetime) -> Iterator[UsageHour]:
-        """Yield what is summed of the hours from a time on."""
+        """Yield the sums of the hours from a time on."""
         return iter(self._store.read("usage_by_hour", _usage_hour, hour=_hour(at.timestamp())))
 
     def unsummed(self) -> Iterator[UsageRecord]:
@@ -124,7 +124,7 @@ class SqliteAccounting:
         return tuple(replace(span, switch=self._switch(row)) for row, span in found)
 
     def _switch(self, row: sqlite3.Row) -> Switch | None:
-        """Return how an attempt was preempted; None if it was not."""
+        """Return the preemption of an attempt; None if it was not."""
         if row["ended_at"] is None or row["left"] is None or json.loads(row["left"])[2] != PREEMPTION:
             return None
         asked = {name: row[name] for name in ("job_id", "placed_at", "ended_at")}
@@ -205,7 +205,7 @@ def _usage_span(row: sqlite3.Row) -> UsageSpan:
 
 
 def _worked_from_s(row: sqlite3.Row) -> float | None:
-    """Return when an attempt had taken its first step; its launch where nobody saw a step."""
+    """Return the time of the first step of an attempt; its launch where nobody saw a step."""
     ran_s, ended_s = _seconds(row["launched_at"]), _seconds(row["ended_at"])
     if ran_s is None or row["start_s"] is None:
         return ran_s
@@ -214,7 +214,7 @@ def _worked_from_s(row: sqlite3.Row) -> float | None:
 
 
 def _lost_s(row: sqlite3.Row, ran_s: float | None, ended_s: float | None) -> float:
-    """Return how many seconds at the end of an attempt were lost, because no checkpoint keeps them.
+    """Return the seconds at the end of an attempt that were lost, because no checkpoint keeps them.
 
     Nothing counts as lost where no decision records what was saved.
     """
@@ -230,7 +230,7 @@ def _hour(at_s: float) -> int:
 
 
 def _by_hour(span: UsageSpan) -> Iterator[dict[str, object]]:
-    """Yield what an attempt that has ended used in each hour, as columns."""
+    """Yield the use of an attempt that has ended in each hour, as columns."""
     began = True
     for hour in range(_hour(span.placed_s), _hour(span.ended_s or span.placed_s) + 1):
         used = span.sum(hour * HOUR_S, (hour + 1) * HOUR_S)

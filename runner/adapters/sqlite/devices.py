@@ -49,7 +49,7 @@ class SqliteDeviceMarks:
             connection.execute(SQL["unmark_device"], {"uuid": uuid})
 
     def kept(self) -> Mapping[str, Remembered]:
-        """Return what is remembered of each device since the host was booted, by UUID."""
+        """Return the memory of each device since the host was booted, by UUID."""
         found = self.store.read("devices_remembered", _remembered)
         return {uuid: known for uuid, boot, known in found if boot == self.boot}
 

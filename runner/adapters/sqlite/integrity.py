@@ -11,7 +11,7 @@ _INDEX_PROBLEM: Final = re.compile(r"(row \d+ missing from|wrong # of entries in
 
 
 def check_integrity(connection: sqlite3.Connection) -> tuple[str, ...]:
-    """Return what is wrong with the pages, tables and indexes of a database; nothing of a sound one.
+    """Return the faults of the pages, tables and indexes of a database; nothing of a sound one.
 
     Damage inside a value is not seen: it is found when the value is read.
     """

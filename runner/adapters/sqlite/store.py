@@ -452,7 +452,7 @@ class SqliteStore:
         return tuple(each for row in found for each in self._converted(_table(name), convert, row))
 
     def unreadable(self, job_id: str) -> tuple[str, ...]:
-        """Return which rows of a job could not be read, each with what is wrong with it."""
+        """Return the rows of a job that could not be read, each with its fault."""
         return tuple(f"{row}: {problem}" for row, (job, problem) in self._unreadable.items() if job == job_id)
 
     def _converted(self, table: str, convert: Callable[[sqlite3.Row], R], row: sqlite3.Row) -> tuple[R, ...]:

@@ -16,7 +16,7 @@ from runner.files.revision import Revision, parse_revision
 
 
 def program_files(revision: Revision) -> ProgramFiles | None:
-    """Return which files of a program are its checkpoints, None if its job file names none."""
+    """Return the files of a program that are its checkpoints, None if its job file names none."""
     checkpoint = revision.job.checkpoint
     if checkpoint.files is None:
         return None
@@ -49,13 +49,13 @@ def keep_program_start(
 
 
 def read_program_start(directory: RunDirectory, paths: RunPaths) -> ProgramStart | None:
-    """Return what the program of an attempt resumes from; None if that is not known, or from nothing."""
+    """Return the start of an attempt's program; None if that is not known, or from nothing."""
     note = _read_note(directory, paths)
     return None if note is None else note.start
 
 
 def known_program_start(directory: RunDirectory, paths: RunPaths, asked: int | None) -> ProgramStart | None:
-    """Return what was chosen at an earlier launch of the same attempt with the same start."""
+    """Return the choice of an earlier launch of the same attempt with the same start."""
     note = _read_note(directory, paths)
     return note.start if note and (note.lineage, note.asked) == (paths.lineage, asked) else None
 

@@ -349,7 +349,7 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
 
 
 def explain_start(command: Sequence[str], log: bytes) -> str:
-    """Return what keeps a program from starting, and the line that works; empty if that is not known."""
+    """Return the obstacle to a program's start, and the line that works; empty if that is not known."""
     word, last = command[0] if command else "", b"\n".join(log.splitlines()[-LAST_LINES:])
     name = shlex.quote(word)
     if _CARRIAGE_RETURN.search(last):

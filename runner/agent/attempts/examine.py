@@ -83,7 +83,7 @@ def examine_exit(
 
 
 def _read(run: ExaminedAttempt, what: str, read: Callable[[], T], unknown: T) -> T:
-    """Return what ``read`` returns, ``unknown`` if it fails: no report keeps an attempt from ending.
+    """Return the result of ``read``, ``unknown`` if it fails: no report keeps an attempt from ending.
 
     Raises:
         Unavailable: nothing can be read now.
@@ -146,7 +146,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
 
 
 def _last_sign(reports: attempt_facts.AttemptReports) -> datetime | None:
-    """Return when the program of an attempt has reported last, by its own clock."""
+    """Return the time of the last report of an attempt's program, by its own clock."""
     try:
         return None if reports.status is None else datetime.fromtimestamp(reports.status.time, UTC)
     except (ValueError, OverflowError, OSError):
@@ -159,7 +159,7 @@ def _with_more(end: AttemptEnd, *told: str) -> AttemptEnd:
 
 
 def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> str:
-    """Return what a program misses that lies in the directory of its code."""
+    """Return the file that a program misses and that lies in the directory of its code."""
     raised = find_exception(reports.log_tail) if run.is_program else None
     work_dir = run.paths.work_dir
     return _read(run, "code", partial(explain_missing, raised, run.revision, work_dir, run.paths_in_code), "")
@@ -235,7 +235,7 @@ def _read_reports(run: ExaminedAttempt) -> attempt_facts.AttemptReports:
 
 
 def _hint_of_start(run: ExaminedAttempt, gone: Gone, reports: attempt_facts.AttemptReports) -> str:
-    """Return what keeps a program from starting, of an exit code that says that it did not."""
+    """Return the obstacle to a program's start, of an exit code that says that it did not."""
     plan = run.revision.job.workload
     if not isinstance(plan, Program) or gone.exit_code not in NO_START_CODES:
         return ""

@@ -67,7 +67,7 @@ def of_end(
 
 
 def of_terminal(touched_s: float | None, now: datetime) -> dict[str, FactValue]:
-    """Return how long nobody has used the terminals of an attempt, which were last used at a Unix time."""
+    """Return the idle time of the terminals of an attempt, last used at a Unix time."""
     return {} if touched_s is None else {"terminal.idle_s": max(now.timestamp() - touched_s, 0.0)}
 
 

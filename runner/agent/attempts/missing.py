@@ -23,7 +23,7 @@ def explain_missing(
     work_dir: Path,
     paths_in_code: Callable[[], Collection[str]],
 ) -> str:
-    """Return what an exception misses that lies in the code, and what to do; empty if that is not known.
+    """Return the file in the code that an exception misses, and what to do; empty if that is not known.
 
     Args:
         raised: The exception that has ended the program.
@@ -58,7 +58,7 @@ def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Pa
 
 
 def _off_path(module: str, paths: Collection[str]) -> str:
-    """Return where in the code a module is that Python has not found; empty if it is not there."""
+    """Return the place in the code of a module that Python has not found; empty if it is not there."""
     top = module.partition(".")[0]
     ends = (f"{top}.py", f"{top}/__init__.py")
     found = [path for path in paths if path in ends or path.endswith(tuple(f"/{end}" for end in ends))]

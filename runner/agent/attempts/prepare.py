@@ -255,7 +255,7 @@ class LaunchPreparer:
         directory: RunDirectory,
         paths: RunPaths,
     ) -> ProgramStart | None:
-        """Return what an attempt resumes from; it is kept, so that a repeated launch moves nothing again."""
+        """Return the start of an attempt; it is kept, so that a repeated launch moves nothing again."""
         is_first = attempt.number == 1 or attempt.start.source is StartFrom.SCRATCH
         step = attempt.start.step if attempt.start.source is StartFrom.STEP else None
         chosen = directory.choose_program_checkpoint(paths, wanted, step, is_first=is_first)
@@ -394,7 +394,7 @@ class LaunchPreparer:
         return who
 
     def _pin(self, who: User, name: str, number: int, path: Path) -> Path:
-        """Return what to mount for a path: the owner may read it, and can no longer swap it."""
+        """Return the path to mount for a path: the owner may read it, and can no longer swap it."""
         if self.config.pins:
             return self.config.pins.pin(who, path, f"{name}/{number}")
         problem = self.config.users.path_problem(who, path, "either")
@@ -404,7 +404,7 @@ class LaunchPreparer:
 
 
 def _batch_request(row: JobRow, revision: Revision, overrides: Overrides) -> BatchRequest:
-    """Return what an engine with a queue of its own is told to find a place for an attempt."""
+    """Return the request to an engine with a queue of its own for a place for an attempt."""
     job, resources = revision.job, revision.job.resources
     return BatchRequest(
         Limits(resources.cpus, resources.memory, resources.shm_bytes),
@@ -421,7 +421,7 @@ def _batch_request(row: JobRow, revision: Revision, overrides: Overrides) -> Bat
 
 
 def _time_left(row: JobRow, limit: timedelta | None) -> timedelta | None:
-    """Return what is left of the time limit of a job."""
+    """Return the rest of the time limit of a job."""
     return None if limit is None else max(limit - row.job.history.ran, timedelta())
 
 

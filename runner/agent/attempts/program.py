@@ -108,7 +108,7 @@ _OWN: Final = str(PurePosixPath(sys.executable).parent)
 
 
 def _places(environment: Path | None) -> dict[str, str]:
-    """Return where programs of this host are found; ``python`` is the one that has ``jobs``."""
+    """Return the places of programs of this host; ``python`` is the one that has ``jobs``."""
     path = os.pathsep.join((_OWN, os.environ.get("PATH", os.defpath)))
     if environment is None:
         return {"PATH": path}

@@ -119,7 +119,7 @@ class AttemptService:
         return self._verifications.saved(row, directory, paths, wait_s)
 
     def network(self, row: JobRow) -> tuple[str, NetworkState]:
-        """Return what a job reaches, ``host``, ``none`` or ``outbound``, and what is known about that."""
+        """Return the network of a job, ``host``, ``none`` or ``outbound``, and its state."""
         network, access = self._config.network, parse_revision(row.revision).network
         if network is None and self._config.in_container:  # containers on nodes, which have none
             return "none", NetworkState(holds=True)
@@ -159,7 +159,7 @@ class AttemptService:
         return self._launches.prepare(row, attempt, self.directory(row), image, devices)
 
     def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
-        """Return what would be launched; nothing is made."""
+        """Return the request that would be launched; nothing is made."""
         return self._launches.preview(row, attempt, self.directory(row), image)
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
@@ -239,7 +239,7 @@ class AttemptService:
         return self.directory(row).has_kept(decision.attempt, f"{decision.moment}.json")
 
     def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
-        """Return why an attempt that saves when it is asked could not do so now; empty: it probably could."""
+        """Return the reason why an attempt could not save now; empty: it probably could."""
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         if not self.terms(row).saves_when_asked:
@@ -254,7 +254,7 @@ class AttemptService:
         return f"its disk has {room.free_bytes / MIB:.1f} MiB left, and {takes}"
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
-        """Return what work returns that may take minutes; the job's owner waits for his turn.
+        """Return the result of work that may take minutes; the job's owner waits for his turn.
 
         Raises:
             Unavailable: nobody waits for the answer any more.

@@ -68,7 +68,7 @@ class CheckpointVerifications:
         return read_saved(directory, paths, row, Verification.KNOWN)
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
-        """Return what work returns, which is done on a thread of the verification queue.
+        """Return the result of work, which is done on a thread of the verification queue.
 
         Raises:
             Unavailable: nobody waits for the answer any more.

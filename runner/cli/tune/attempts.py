@@ -61,7 +61,7 @@ class Meter:
     _pause: Event = field(default_factory=Event)
 
     def left_s(self) -> float:
-        """Return how much time there is still."""
+        """Return the time that is left."""
         return self.until_s - monotonic()
 
     def measure(self, settings: Settings) -> Attempt:
@@ -97,7 +97,7 @@ class Meter:
         return seen, await_end(self.client, job_id, None)[1]
 
     def _examine(self, job: JobDetail, seen: list[MetricsLine], took_s: float) -> Attempt:
-        """Return what an attempt that has ended has shown."""
+        """Return the findings of an attempt that has ended."""
         raw = self._read(job, "metrics.jsonl")
         self.applied = applied_switches(self._read(job, "effective.json"))
         if job["outcome"] not in {"succeeded", "cancelled"}:

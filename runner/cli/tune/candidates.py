@@ -109,7 +109,7 @@ def _by_cores(switch: str, cores: float) -> list[int]:
 
 
 def asked(base: BenchmarkJob, variables: Sequence[str], arguments: Sequence[str]) -> list[Candidate]:
-    """Return what the user asks for: ``NAME=V1,V2`` of variables, ``--option=V1,V2`` of arguments.
+    """Return the user's choice: ``NAME=V1,V2`` of variables, ``--option=V1,V2`` of arguments.
 
     Raises:
         UsageError: one has not this form or cannot be set, or a built-in workload is given an argument.

@@ -96,7 +96,7 @@ def tune(  # noqa: PLR0913  one per option
 
 
 def _target(base: BenchmarkJob, output: Path | None) -> Path:
-    """Return where the job file goes; checked before anything is measured.
+    """Return the path of the new job file; checked before anything is measured.
 
     Raises:
         UsageError: it would replace the file, or lie where the paths in it lead elsewhere.

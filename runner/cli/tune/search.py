@@ -57,7 +57,7 @@ class Attempt(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """How many times as fast: the mean of some pairs, and its 90 % interval."""
+    """Speed as a ratio: the mean of some pairs, and its 90 % interval."""
 
     mean: float
     low: float
@@ -148,7 +148,7 @@ class Search:
                 row.kept, row.why = False, why or "did not hold when it was measured again"
 
     def _compare(self, old: Settings, new: Settings) -> tuple[Ratio | None, str]:
-        """Return how many times as fast the new settings are, or the reason why that is unknown."""
+        """Return the ratio of the new speed to the old, or the reason why it is unknown."""
         pairs = []
         for number in range(PAIRS):
             turns = (old, new) if number % 2 == 0 else (new, old)

@@ -43,7 +43,7 @@ class WallTime:
 def wall_time(
     submitted_s: float, until_s: float, spans: Sequence[UsageSpan], saving_s: float = 0.0
 ) -> WallTime:
-    """Return where the time of a job went; ``saving_s`` is what its program has told of its saves.
+    """Return the wall time of a job by use; ``saving_s`` is what its program has told of its saves.
 
     Waiting is all time without an allocation, starting the time of an allocation before the program ran.
     """

@@ -82,7 +82,7 @@ class CurveSet:
         return self.curves[name]
 
     def json(self) -> dict[str, Any]:
-        """Return what is kept of it."""
+        """Return its value for the store."""
         return {
             "lineage": self.lineage,
             "attempt": self.attempt,

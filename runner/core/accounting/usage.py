@@ -20,7 +20,7 @@ EXACT_S: Final = 2 * HOUR_S
 
 
 def begin_of_period(since_s: float, until_s: float) -> float:
-    """Return when a period begins that is asked for: a long one at the full hour before."""
+    """Return the beginning of a period: a long one at the full hour before."""
     return since_s if until_s - since_s <= EXACT_S else since_s // HOUR_S * HOUR_S
 
 
@@ -80,7 +80,7 @@ class UsageSpan:
         return _overlap(self.started_s, self._end(until_s) - self.lost_s, since_s, until_s)
 
     def sum(self, since_s: float, until_s: float) -> "UsageSum | None":
-        """Return what was used between two times; None if nothing was allocated then."""
+        """Return the use between two times; None if nothing was allocated then."""
         held_s, useful_s = self.allocated_s(since_s, until_s), self.useful_s(since_s, until_s)
         if held_s <= 0:
             return None
@@ -167,7 +167,7 @@ class Used:
 
     @classmethod
     def of(cls, spans: Iterable[UsageSpan], since_s: float, until_s: float) -> "Used":
-        """Return what allocations used between two times."""
+        """Return the use of allocations between two times."""
         found = [(each, each.sum(since_s, until_s)) for each in spans]
         held = [(span, used) for span, used in found if used is not None]
         return cls(

@@ -196,7 +196,7 @@ def _occupied(health: Health, baseline_bytes: int | None, case: StatusInput) -> 
 
 
 def _normal(baseline_bytes: int | None, case: StatusInput) -> int | None:
-    """Return how many bytes may be in use on a device without processes."""
+    """Return the bytes that may be in use on a device without processes."""
     if baseline_bytes is not None:
         return baseline_bytes + case.cleanup.spare_bytes
     if case.memory_bytes is None:

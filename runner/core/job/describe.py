@@ -85,14 +85,14 @@ def describe_event(event: Event, after: Job) -> str:
 
 
 def _place(event: Launched) -> str:
-    """Return where an engine with a queue of its own has started an attempt."""
+    """Return the host on which an engine with a queue of its own has started an attempt."""
     if event.host is None:
         return ""
     return f" on {event.host}" + (f" ({', '.join(event.devices)})" if event.devices else "")
 
 
 def _resumed(resumed: ProgramStart | None) -> str:
-    """Return what a program resumes from, and which later checkpoints were set aside for it."""
+    """Return the checkpoint that a program resumes from, and the later ones set aside for it."""
     if resumed is None:
         return ""
     if not resumed.path:
@@ -116,7 +116,7 @@ NAMED: Final = 5
 
 
 def describe_decision(after: Job) -> str:
-    """Return what was decided about a job whose attempt has ended, and why."""
+    """Return the decision about a job whose attempt has ended, and its reason."""
     match after.state:
         case Finished(outcome=outcome, why=why):
             return why if why.startswith(outcome) else f"{outcome}: {why}"

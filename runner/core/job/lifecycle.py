@@ -325,7 +325,7 @@ def _unstarted(job: Job, why: str) -> AttemptEnd:
 
 
 def _gave_way(job: Job, state: Allocated) -> int:
-    """Return how often a job has been preempted."""
+    """Return the number of preemptions of a job."""
     return job.preempted + (isinstance(state, Stopping) and state.reason is StopReason.PREEMPTION)
 
 
@@ -392,7 +392,7 @@ def apply_revision(job: Job, event: RevisionApplied) -> tuple[Job, bool]:
 
 
 def deadline_of(job: Job, since: datetime) -> datetime | None:
-    """Return when an attempt that runs since a time has used up the time limit of its job."""
+    """Return the time at which an attempt that runs since another has used up its job's limit."""
     if job.time_limit is None:
         return None
     return since + max(job.time_limit - job.history.ran, timedelta())

@@ -114,7 +114,7 @@ class Evaluations:
     running_s: float | None = None
 
     def after(self, step: float, total: float) -> int:
-        """Return how many follow a step, up to the end."""
+        """Return the number after a step, up to the end."""
         if not self.every or step >= total:
             return 0
         return math.ceil(total / self.every) - math.floor(step / self.every)
@@ -199,7 +199,7 @@ class ChangeCosts:
         return self.costs.save_s if self.work.on_demand and self.standing_s is None else 0.0
 
     def evaluations_after(self, step: float) -> int:
-        """Return how many evaluations an attempt makes that goes on from a step, other than the running one.
+        """Return the evaluations of an attempt that goes on from a step, without the running one.
 
         An attempt that begins at the step after which one runs makes that one, too, and makes it anew.
         """
@@ -251,7 +251,7 @@ def misses_expectation(promised: float, delivered: float) -> bool:
 
 
 def break_even_speedup(work: Work, rate: float, overhead_s: float = 0.0) -> float:
-    """Return how many times faster a restart from step 0 must be to end first; infinite if it cannot.
+    """Return the ratio of speeds from which a restart from step 0 ends first; infinite if it cannot.
 
     ``W / (W - D - rate * overhead)``; without overheads ``1 / (1 - share done)``.
     """

@@ -24,4 +24,4 @@ class MeasuredDirectories(Protocol):
         """Return the ids of the jobs that have a directory."""
 
     def use(self, job_id: str, most: DiskUse) -> DiskUse:
-        """Return what a directory takes; counting stops as soon as it is more than ``most``."""
+        """Return the disk use of a directory; counting stops as soon as it is more than ``most``."""

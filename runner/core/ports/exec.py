@@ -39,7 +39,7 @@ class ExecProcess(Protocol):
     """A command that was started inside of an attempt.  Whoever has it closes it."""
 
     def outputs(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Yield what the command writes, with ``STDOUT`` or ``STDERR``, until both are closed."""
+        """Yield the output of the command, with ``STDOUT`` or ``STDERR``, until both are closed."""
 
     async def write(self, content: bytes) -> None:
         """Write to the command's standard input; nothing happens if it reads no more."""

@@ -44,7 +44,7 @@ class Images(Protocol):
         """
 
     def pin(self, reference: str, pull: PullPolicy) -> str:
-        """Return what names an image for ever, its digest in a registry or its id; pull nothing.
+        """Return the pinned name of an image, its digest in a registry or its id; pull nothing.
 
         ``pull``: whether the registry is asked where a tag points if the engine has none, always or never.
 

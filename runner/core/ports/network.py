@@ -31,7 +31,7 @@ class OutboundNetwork(Protocol):
         """Return True if jobs that were submitted before they could name a network are in it."""
 
     def state(self) -> NetworkState:
-        """Return what the last examination has found; does not block."""
+        """Return the result of the last examination; does not block."""
 
     def prepare(self) -> str:
         """Make the network if it does not exist, examine it, and return its name; blocks.

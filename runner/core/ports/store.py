@@ -138,7 +138,7 @@ class UsageHistory(Protocol):
         """Return the usage records that end after ``at``."""
 
     def hours_since(self, at: datetime) -> Iterable[UsageHour]:
-        """Return what is summed of the hours from a time on."""
+        """Return the sums of the hours from a time on."""
 
     def unsummed(self) -> Iterable[UsageRecord]:
         """Return the usage records that are in no sum yet."""
@@ -283,7 +283,7 @@ class JobStore(Store, Protocol):
         """Return every version of a job's file, the first one first."""
 
     def unreadable(self, job_id: str) -> tuple[str, ...]:
-        """Return which rows of a job could not be read, each with what is wrong with it."""
+        """Return the rows of a job that could not be read, each with its fault."""
 
     def interruptions(self) -> tuple[float, int]:
         """Return for how many seconds the latest attempts ran, and how many of them were interrupted."""

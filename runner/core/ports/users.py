@@ -80,7 +80,7 @@ class FileUsers(Users, Protocol):
     """The users of this host, with the files of their jobs."""
 
     def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> Archive:
-        """Return what lies at a name below a directory as a tar archive, read with the rights of an owner.
+        """Return the files at a name below a directory as a tar archive, read with the rights of an owner.
 
         The caller closes it.  May raise OSError, Unavailable.
         """

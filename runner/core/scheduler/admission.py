@@ -138,7 +138,7 @@ def _quotas(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]
 
 
 def _class_quota(job: PendingJob, snapshot: Snapshot, jobs: int) -> Iterator[Refusal]:
-    """Yield what the quota of the owner within the class of a job refuses."""
+    """Yield the refusals of the owner's quota within the class of a job."""
     found = next((each for each in snapshot.config.classes if each.name == job.priority_class), None)
     if found is not None:
         same = (

@@ -169,17 +169,17 @@ def millicpus(request: ResourceRequest) -> int:
 
 
 def device_units(request: ResourceRequest) -> int:
-    """Return what a request takes of each device: the whole device, or bytes of a shared one."""
+    """Return the part of each device that a request takes: the whole device, or bytes of a shared one."""
     return request.device_bytes if request.kind is DeviceKind.SHARED else 1
 
 
 def first_expected_end(job: RunningJob, config: SchedulerConfig) -> float:
-    """Return when a running job was expected to release its resources, which may have passed."""
+    """Return the time at which a running job was expected to release its resources, which may have passed."""
     return job.started_s + config.default_duration_s if job.ends_s is None else job.ends_s
 
 
 def expected_end(job: RunningJob, now_s: float, config: SchedulerConfig) -> float:
-    """Return when a running job is expected to have released its resources."""
+    """Return the time by which a running job is expected to release its resources."""
     ends_s = first_expected_end(job, config)
     if ends_s > now_s:
         return ends_s
@@ -310,7 +310,7 @@ class Calendar:
             yield self._limit(f"sweep {job.array.id}", "jobs", job.array.max_parallel, 1)
 
     def _class_quota(self, name: str) -> Quota:
-        """Return what each user may have in a class; a class that is not configured any more has no limit."""
+        """Return the quota of each user in a class; a class that is not configured any more has no limit."""
         if not self._class_quotas:
             self._class_quotas.update({each.name: each.user_quota for each in self.snapshot.config.classes})
         return self._class_quotas.get(name, NO_QUOTA)

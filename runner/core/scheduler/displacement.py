@@ -127,7 +127,7 @@ class Displacements:
         ]
 
     def _only(self, job: PendingJob, standing: float) -> tuple[str, str] | None:
-        """Return whose jobs alone may be preempted for a job; None: those of all."""
+        """Return the users whose jobs alone may be preempted for a job; None: those of all."""
         if self._is_by_time or not self.fair_share.has_had_share(job.owner, job.group, standing):
             return None
         return job.owner, job.group
@@ -242,7 +242,7 @@ class StayReason(StrEnum):
 
 
 def stay_reason(job: RunningJob, ends_s: float, now_s: float, config: SchedulerConfig) -> StayReason | None:
-    """Return why a running job, expected to end at ``ends_s``, is not preempted; None: it may be."""
+    """Return the reason why a running job that ends at ``ends_s`` is not preempted; None: it may be."""
     if job.stopping:
         return StayReason.STOPPING
     if not job.preemptible:
@@ -265,7 +265,7 @@ def stay_reason(job: RunningJob, ends_s: float, now_s: float, config: SchedulerC
 def protected_holders(
     job: PendingJob, holders: Iterable[RunningJob], calendar: Calendar
 ) -> Mapping[StayReason, list[str]]:
-    """Return which running jobs of a higher level are not preempted for a waiting one, by reason.
+    """Return the running jobs of a higher level that are not preempted for a waiting one, by reason.
 
     Those that are gone soon are left out.
     """
@@ -303,7 +303,7 @@ def describe_turn(job: RunningJob, now_s: float, config: SchedulerConfig) -> str
 
 
 def switch_cost_s(job: RunningJob, now_s: float) -> float:
-    """Return what it costs a running job to be preempted now: the save, repeated work, and the restart."""
+    """Return the cost of preempting a running job now: the save, repeated work, and the restart."""
     save_s = (job.save_s or 0.0) if job.saves_when_asked else 0.0
     return save_s + job.lost_s(now_s)
 

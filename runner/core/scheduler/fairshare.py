@@ -48,7 +48,7 @@ def jain_index(values: Iterable[float]) -> float:
 
 
 def billed_devices(request: ResourceRequest, config: SchedulerConfig) -> float:
-    """Return how many devices a request counts as; CPUs count by ``cpu_weight``."""
+    """Return the number of devices that a request counts as; CPUs count by ``cpu_weight``."""
     return request.gpus + config.cpu_weight * request.cpus
 
 
@@ -105,7 +105,7 @@ def levels_with_share(snapshot: Snapshot) -> dict[tuple[str, str], int]:
 
 
 def share_excesses(snapshot: Snapshot) -> list[float]:
-    """Return how many times its share each owner has had in a level, where that is more than once."""
+    """Return the multiple of its share that each owner has had in a level, where that is more than once."""
     return [part for _, parts in _parts_of_shares(snapshot) for part in parts if part > 1]
 
 

@@ -70,7 +70,7 @@ class LevelUsage:
         self._count(self._ended, holding, until_s, now_s, limits)
 
     def read(self, now_s: float, limits: Sequence[float]) -> Mapping[OwnerName, tuple[float, ...]]:
-        """Return what each owner has had in each level until now."""
+        """Return the use of each owner in each level until now."""
         self._decay(now_s)
         found = {owner: levels.copy() for owner, levels in self._ended.items()}
         for holding in self._holdings.values():

@@ -117,7 +117,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         return UnboundedJobs(self.snapshot, self.placements, self.started, self.reserved)
 
     def _end_s(self, job: PendingJob) -> float:
-        """Return when a job would end if it began now."""
+        """Return the end of a job if it began now."""
         return self._span(job).end_s(self.snapshot.now_s)
 
     def _span(self, job: PendingJob) -> Span:
@@ -159,7 +159,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         return self._never_reasons[job.job_id]
 
     def _unmet_dependency(self, job: PendingJob) -> str:
-        """Return which dependency of a job has ended in another way than required."""
+        """Return the dependency of a job that has ended in another way than required."""
         unmet = find_unmet(job.dependencies, self.snapshot.ended)
         if unmet is None:
             return ""
@@ -175,7 +175,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         return f"no host has {describe_request(job.request)}{_with_cpus_and_memory(job)}"
 
     def _exceeded_limit(self, job: PendingJob) -> str:
-        """Return which limit is lower than what a job requests."""
+        """Return the limit that is lower than a job's request."""
         for limit in self._limits.for_job(job):
             if limit.maximum < limit.amount:
                 maximum = f"{limit.holder} may have {limit.maximum} {limit.resource} at a time"
@@ -347,7 +347,7 @@ class PendingReasons(Mapping[str, PendingReason]):
     def _allocated(
         self, request_class: RequestClass, slots: list[DeviceSlot], current: list[Maintenance]
     ) -> Iterator[str]:
-        """Yield how many devices are allocated, without those that are out of service anyhow."""
+        """Yield the number of allocated devices, without those that are out of service anyhow."""
         closed = {uuid for window in current for uuid in window.devices}
         ends_s = [
             self._allocated_until[slot.device.uuid]
@@ -363,7 +363,7 @@ class PendingReasons(Mapping[str, PendingReason]):
             yield f"{len(ends_s)} allocated{until}{self._ends_by(slots, next_s)}"
 
     def _ends_by(self, slots: list[DeviceSlot], at_s: float) -> str:
-        """Return what the end of the next allocation follows from, unless it is a time limit."""
+        """Return the source of the end of the next allocation, unless it is a time limit."""
         devices = {slot.device.uuid for slot in slots if self._allocated_until.get(slot.device.uuid) == at_s}
         sources = {job.ends_by for job in self.snapshot.running if not devices.isdisjoint(job.devices)}
         source = sources.pop() if len(sources) == 1 and at_s < inf else None
@@ -383,7 +383,7 @@ class PendingReasons(Mapping[str, PendingReason]):
             yield from describe_shortage(request_class, cpus, memory_bytes, holders)
 
     def _protected_holders(self, job: PendingJob, request_class: RequestClass) -> Iterator[str]:
-        """Yield which jobs of a higher level hold what the job could use and are not preempted, and why."""
+        """Yield the jobs of a higher level that hold usable devices and are not preempted, and the reason."""
         config = self.snapshot.config
         if config.order is not SchedulingOrder.ATTAINED:
             return
@@ -404,7 +404,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         yield from self._stays[key]
 
     def _reserved_for(self, job: PendingJob, available: _Availability) -> str:
-        """Return what free resources are reserved for, if the job would not be done by then."""
+        """Return the purpose for which free resources are reserved, if the job would not be done by then."""
         now_s, ends_s = self.snapshot.now_s, self._end_s(job)
         request_class = self.placements.request_class(job.request)
         if self.placements.find_now(request_class, ends_s - now_s) is not None:
@@ -439,7 +439,7 @@ class PendingReasons(Mapping[str, PendingReason]):
     # --- estimates
 
     def _estimate(self, job: PendingJob, request_class: RequestClass) -> tuple[float | None, str]:
-        """Return when a job starts, and the id of an unbounded job that this depends on, or an empty id."""
+        """Return the start of a job, and the id of an unbounded job that this depends on, or an empty id."""
         if job.job_id in self.reserved:
             at_s = self.reserved[job.job_id]
             return at_s, self._unbounded.blocking(at_s, job, request_class)
@@ -451,7 +451,7 @@ class PendingReasons(Mapping[str, PendingReason]):
         return self._after_maintenance(job, request_class, starts_s), unbounded
 
     def _placement_s(self, job: PendingJob, request_class: RequestClass) -> float | None:
-        """Return when the calendar has a placement for a job."""
+        """Return the time of a job's placement in the calendar."""
         key = (id(request_class), job.duration_s)
         if key not in self._exact_starts:
             self._exact_starts[key] = self._rounded_placement_s(job, request_class)

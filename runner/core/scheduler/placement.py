@@ -92,7 +92,7 @@ class Placements:
         return known
 
     def _placed_here(self, request: ResourceRequest) -> ResourceRequest:
-        """Return what is to be placed of a request: no devices where the engine chooses them itself."""
+        """Return the part of a request to place: no devices where the engine chooses them itself."""
         if any(host.host.chooses_devices for host in self.calendar.hosts):
             return replace(request, gpus=0)
         return request

@@ -168,7 +168,7 @@ def _place_where_all_frees_up(
 
 
 def leaves_s(victim: RunningJob, calendar: Calendar) -> float:
-    """Return when a running job will have left its devices if it is told to stop now."""
+    """Return the time at which a running job leaves its devices if it is told to stop now."""
     grace_s = calendar.snapshot.config.preemption.grace_s
     return calendar.snapshot.now_s + (grace_s if victim.save_s is None else victim.save_s)
 

@@ -149,7 +149,7 @@ class _JobProgress:
     devices: tuple[str, ...] = ()  # that it held last
 
     def reports_at_s(self, begins_s: float) -> float:
-        """Return when the progress of an attempt that begins to work at a time tells its end."""
+        """Return the time at which the progress of an attempt tells its end, from its beginning."""
         told_s = PROGRESS_PART * self.arrival.duration_s - (self.arrival.duration_s - self.work_s)
         return begins_s + max(told_s, 0.0)
 
@@ -342,7 +342,7 @@ class _Simulation:
         return every_s - (self.now_s - begins_s) % every_s
 
     def _switching_left_device_s(self) -> float:
-        """Return what the budget of the machine leaves for switching, counted from the beginning."""
+        """Return the rest of the machine's budget for switching, counted from the beginning."""
         return self.config.switching.budget * self.held.read(self.now_s, inf) - self.switched_device_s
 
     def _usage(self, accounts: Mapping[str, _Account]) -> dict[str, float]:

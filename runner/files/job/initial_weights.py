@@ -38,5 +38,5 @@ def parse_init_from(written: str) -> JobWeights | None:
 
 
 def init_from(plan: Plan) -> str | None:
-    """Return what a plan says about the weights to begin with; a program has no such field."""
+    """Return the weights to begin with in a plan; a program has no such field."""
     return None if isinstance(plan, Program) else plan.init_from

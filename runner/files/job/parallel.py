@@ -57,7 +57,7 @@ class ParallelFields(contract.Spec):
         return max(1, gpus) if self.processes == "auto" else self.processes
 
     def resolve(self, gpus: int, nodes: int = 1) -> contract.Parallel:
-        """Return what an attempt on some nodes with so many GPUs each is told."""
+        """Return the processes of an attempt on some nodes with so many GPUs each."""
         return contract.Parallel(
             processes=self.of_node(gpus) * nodes,
             nodes=nodes,

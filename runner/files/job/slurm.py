@@ -68,5 +68,5 @@ class SlurmFields(contract.Spec):
 
 
 def batch_options(said: SlurmFields) -> BatchOptions:
-    """Return what a job file says to a batch system."""
+    """Return the options of a job file for a batch system."""
     return BatchOptions(said.partition, said.account, said.qos, said.constraint, said.reservation, said.extra)

@@ -114,7 +114,7 @@ class Sweep(contract.Spec):
     at_a_time: int | None = Field(None, ge=1, le=10_000, description="Jobs that may run together; null: any.")
 
     def terms(self) -> SweepTerms:
-        """Return what the candidates are compared by, and when."""
+        """Return the metric that compares the candidates, and its times."""
         stop = self.stop
         return SweepTerms(
             metric=self.metric,

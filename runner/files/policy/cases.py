@@ -81,7 +81,7 @@ def parse_cases(raw: bytes, path: Path) -> tuple[Case, ...]:
 
 
 def run_case(policy: Policy, case: Case) -> Iterator[str]:
-    """Yield where the verdict differs from what was expected."""
+    """Yield the differences of the verdict from the expected one."""
     decision = decide_case(policy, case)
     found = _found(decision)
     for name, wanted in case.expected.items():

@@ -234,7 +234,7 @@ def _classes() -> dict[str, ClassSettings]:
 
 
 def _over(shipped: object, written: object) -> object:
-    """Return what is written, with what it leaves out, at any depth."""
+    """Return the written values, completed by the shipped ones, at any depth."""
     if not (isinstance(shipped, Mapping) and isinstance(written, Mapping)):
         return written
     return {**shipped, **{name: _over(shipped.get(name), each) for name, each in written.items()}}

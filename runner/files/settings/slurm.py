@@ -129,7 +129,7 @@ class SlurmSettings(BaseModel):
     """Longest wait for one of Slurm's commands."""
 
     def allowed(self, field: str) -> frozenset[str] | None:
-        """Return what a job may write into a field; None: anything."""
+        """Return the values that a job may write into a field; None: anything."""
         lists = {
             "partition": self.partitions,
             "account": self.accounts,

@@ -155,7 +155,7 @@ def _detail(service: JobService, caller: Caller, row: JobRow) -> views.Json:
 
 
 def _next_start(service: JobService, row: JobRow) -> list[str]:
-    """Return what the next attempt of a job has otherwise than the one that runs."""
+    """Return the differences of a job's next attempt from the one that runs."""
     state = row.job.state
     if not isinstance(state, Allocated) or state.attempt.revision == row.job.revision:
         return []

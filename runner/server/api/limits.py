@@ -39,7 +39,7 @@ class Pace:
         self._due: dict[int, float] = {}  # when all that was taken will have been earned, by the uid
 
     def wait_s(self, person: int) -> float:
-        """Return how long a person has to wait until more may be taken."""
+        """Return the seconds that a person has to wait until more may be taken."""
         return max(0.0, self._due.get(person, 0.0) - BURST_S - self._clock())
 
     def take(self, person: int, amount: float, per_s: float) -> None:

@@ -182,7 +182,7 @@ class MetricsCollector(Collector):
         }
 
     def _user_samples(self, rows: list[JobRow], most: int) -> Iterator[MetricSample]:
-        """Yield what users have; those with the most jobs have a label of their own."""
+        """Yield the figures of users; those with the most jobs have a label of their own."""
         counts = Counter(row.owner.name for row in rows)
         named = {name for name, _ in counts.most_common(most)}
         jobs: Counter[tuple[str, str]] = Counter()

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def with_packages(service: JobService, wait_s: float, work: Callable[..., T], *args: object) -> T:
-    """Return what the check of a submission returns, when its packages are resolved.
+    """Return the result of a submission's check, when its packages are resolved.
 
     Raises:
         PackagesPending: they are not, after ``wait_s`` seconds.
@@ -50,7 +50,7 @@ async def _done(service: JobService, pending: PendingLock, wait_s: float) -> boo
 
 
 def pending_json(pending: PendingLock) -> dict[str, Any]:
-    """Return what a submission waits for."""
+    """Return the reason why a submission waits."""
     try:
         lines = pending.log.read_text(errors="replace").splitlines()
     except FileNotFoundError:

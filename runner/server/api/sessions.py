@@ -342,7 +342,7 @@ class SessionRoutes:
             await asyncio.sleep(self.pace.wait_s(person))
 
     async def _ended_with_attempt(self, session: Session) -> AttemptOutcome | None:
-        """Return how the attempt of a command that was killed has ended; None if the attempt goes on."""
+        """Return the end of the attempt of a command that was killed; None if the attempt goes on."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SEEN_ALIVE_S
         while await run_control(self._sessions.is_alive, session):
@@ -394,7 +394,7 @@ def attach(app: FastAPI, service: JobService, executor: ExecPort) -> None:
 
 
 async def _await_ready(process: ExecProcess, session: Session) -> None:
-    """Return when a program of the runner says that it is ready.
+    """Wait until a program of the runner says that it is ready.
 
     Raises:
         Unavailable: it says something else, or nothing for too long.

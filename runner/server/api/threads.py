@@ -108,7 +108,7 @@ def _is_wanted(request: Request) -> bool:
 
 
 async def _run(pool: Pool, work: Callable[[], T]) -> T:
-    """Return what blocking work returns, on a thread of a pool.
+    """Return the result of blocking work, on a thread of a pool.
 
     Raises:
         Unavailable: the client had gone when it was the turn of the work.
@@ -118,22 +118,22 @@ async def _run(pool: Pool, work: Callable[[], T]) -> T:
 
 
 async def run_in_share(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what blocking work returns; as the next ones, it may raise ``Unavailable``."""
+    """Return the result of blocking work; as the next ones, it may raise ``Unavailable``."""
     return await _run(GENERAL, partial(work, *args, **named))
 
 
 async def run_check(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what the check of something that a caller wrote returns."""
+    """Return the result of a check of something that a caller wrote."""
     return await _run("checks", partial(work, *args, **named))
 
 
 async def run_rollout(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what the evaluation of a change returns."""
+    """Return the result of a change's evaluation."""
     return await _run("rollouts", partial(work, *args, **named))
 
 
 async def run_control(work: Callable[..., T], *args: object, **named: object) -> T:
-    """Return what short work for a request that controls jobs returns."""
+    """Return the result of short work for a request that controls jobs."""
     return await _run("controls", partial(work, *args, **named))
 
 

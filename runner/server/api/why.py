@@ -86,7 +86,7 @@ def _moment(at_s: float | None) -> str | None:
 
 
 def _starts_at(entry: TrackedJob | None) -> str | None:
-    """Return when the engine expects to begin an attempt that waits in its own queue."""
+    """Return the time at which the engine expects to begin an attempt that waits in its own queue."""
     waiting = None if entry is None else entry.waiting
     return None if waiting is None or waiting.starts_at is None else moment(waiting.starts_at)
 
@@ -110,7 +110,7 @@ def _describe(row: JobRow, why: str, end: _End, *, waits: bool = False, begin: s
 
 
 def begins(row: JobRow) -> str:
-    """Return where the next attempt of a job begins, and why a program that has run begins anew."""
+    """Return the start of a job's next attempt, and the reason why a program begins anew."""
     if row.job.next_start.source is StartFrom.CHECKPOINT and row.job.saved is None and row.job.attempts:
         revision = parse_revision(row.revision)
         if isinstance(revision.job.workload, Program) and program_files(revision) is None:

@@ -67,7 +67,7 @@ class CostBenefit:
         return told
 
     def price_s(self) -> float | None:
-        """Return what the change costs at the present rate, in seconds; None if that is not known."""
+        """Return the cost of the change at the present rate, in seconds; None if that is not known."""
         if self.now is None or not self.interrupts:
             return None
         return price_s(self.case, self.now, "restart" if self.afresh else "resume")

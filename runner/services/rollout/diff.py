@@ -60,7 +60,7 @@ def fields(revision: Revision) -> RevisionFields:
 
 
 def own_rules(plan: type[TrainingPlan | Program]) -> Mapping[str, FieldRule]:
-    """Return what a change of the fields of one kind of workload does to a checkpoint."""
+    """Return the effects of a kind of workload's fields on a checkpoint."""
     if issubclass(plan, Program):
         return {}  # those of a program are known without a plan
     own = plan.checkpoint_fields
@@ -120,12 +120,12 @@ def _workload(revision: Revision) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _data_of(data: DataReference) -> str:
-    """Return where data lie, with the digest of their content if it is known."""
+    """Return the place of data, with the digest of their content if it is known."""
     return data.path if data.digest is None else f"{data.path} ({data.digest[:12]})"
 
 
 def _code_of(revision: Revision, kept: CodeReference | None) -> str:
-    """Return what a program runs: a directory as it was, by the snapshot, or as it is then."""
+    """Return the code that a program runs: a directory as it was, by the snapshot, or as it is then."""
     place = str(revision.code_directory())
     return place if kept is None else f"{place} ({kept.snapshot[:12]})"
 

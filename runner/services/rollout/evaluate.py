@@ -153,7 +153,7 @@ class RolloutEvaluator:
         )
 
     def unconditional_decline(self) -> str:
-        """Return why the change is declined whatever a canary shows; empty if a canary could decide."""
+        """Return the reason to decline the change whatever a canary shows; empty if a canary could decide."""
         evaluation = self.evaluate()
         if evaluation.outcome != "decline":
             return ""
@@ -197,7 +197,7 @@ class RolloutEvaluator:
         return self._stored("stored as asked" if self._runs else verdict.reason)
 
     def _ways_on(self, worth: CostBenefit) -> str:
-        """Return what the user can do about a change for which what runs is not stopped."""
+        """Return the user's options for a change that does not stop the job."""
         ways = ["--at-next-start stores it for the next start"]
         if self.trial is None or self.trial.found is None or self.trial.found.pace is None:
             ways.insert(0, "--canary N measures it")
@@ -245,7 +245,7 @@ class RolloutEvaluator:
         return ""
 
     def _would_accept(self, situation: Situation, **more: FactValue) -> bool:
-        """Return whether the policy would accept the change at no cost, and with the facts ``more``."""
+        """Return True if the policy would accept the change at no cost, and with the facts ``more``."""
         free = {**situation.facts, **_NO_COST, **more}
         policy = self.service.attempt_service.policy(self.row).policy
         history = replace(self.row.job.history, swaps=0)
@@ -253,7 +253,7 @@ class RolloutEvaluator:
         return decided.action.verb in STARTS
 
     def _hint(self, decision: PolicyDecision, situation: Situation, worth: CostBenefit) -> str:
-        """Return what the user can do about a change that is declined."""
+        """Return the user's options for a change that is declined."""
         if self.found.kind is ChangeClass.C and self._would_accept(situation, **{"diff.allowed": True}):
             return f"the job file allows such a change with allow: [{ALLOWED}]"
         approved = {"operator.approved": True}
@@ -384,7 +384,7 @@ class RolloutEvaluator:
         return max((limit - self.row.job.history.ran - since).total_seconds(), 0.0)
 
     def _risk(self, pace: Throughput | None) -> Risk:
-        """Return how often this host interrupts jobs, and how often this job saves."""
+        """Return the rate of this host's interruptions, and that of this job's saves."""
         status, wanted = self.service.queries.progress(self.row), self.before.job.checkpoint
         every = status.save_every_s if status is not None else None
         if every is None and isinstance(wanted.every, timedelta):
@@ -427,7 +427,7 @@ class RolloutEvaluator:
         return (status.total_steps if status is not None else None) or 0
 
     def _incomparable(self) -> str:
-        """Return why a step of the change is other work than a step now; empty if it is the same."""
+        """Return the reason why a step of the change is other work than one now; empty if it is the same."""
         names = {change.name for change in self.found.changes}
         if names & {"workload.steps", "workload.epochs"}:
             return f"with the change there are {steps(self.after) or 'other'} steps, which is other work"

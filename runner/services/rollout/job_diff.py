@@ -61,7 +61,7 @@ class JobDiff:
         return before, self._file_side(caller, before.revision, row, file)
 
     def json(self, before: Side, after: Side) -> dict[str, Any]:
-        """Return what differs as JSON values."""
+        """Return the differences as JSON values."""
         snapshots = self.service.code
         same = has_same_code(snapshots, before.revision, after.revision)
         found = compare_revisions(before.revision, after.revision, same_code=same)

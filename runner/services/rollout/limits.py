@@ -44,7 +44,7 @@ class NewLimits:
     not_before: str | None = None
 
     def of_sections(self) -> dict[str, dict[str, Any]]:
-        """Return what is set by the sections of a job file."""
+        """Return the limits that sections of a job file set."""
         limit = {"time_limit": None} if self.no_time_limit else {"time_limit": self.time_limit}
         resources = {"cpus": self.cpus, "memory": self.memory, **limit}
         queueing = {"priority_class": self.priority_class, "not_before": self.not_before}

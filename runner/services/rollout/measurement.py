@@ -79,7 +79,7 @@ class TrialMeasurer:
         return TrialMeasurement(throughput, start_s, stop_s, trial.done, span=span_of(lines))
 
     def _launched(self, trial: Trial) -> datetime:
-        """Return when a canary was launched: it may have waited in the queue before."""
+        """Return the launch of a canary: it may have waited in the queue before."""
         attempts = self.service.store.attempts(trial.job_id)
         return next((each.launched_at for each in attempts if each.launched_at), trial.began)
 
@@ -132,7 +132,7 @@ class TrialMeasurer:
         return self.service.queries.find(job_id).job.state
 
     def wait_until(self, condition: Callable[[], bool], limit_s: float) -> None:
-        """Return when a condition holds, when the limit is over, or when the daemon stops."""
+        """Wait until a condition holds, when the limit is over, or when the daemon stops."""
         deadline = self.service.clock.monotonic() + limit_s
         while not self.stopped.is_set() and not condition() and self.service.clock.monotonic() < deadline:
             self.stopped.wait(POLL_S)

@@ -120,7 +120,7 @@ def saves_when_asked(service: JobService, row: JobRow, revision: Revision) -> Sa
 
 
 def count_saves(decisions: Iterable[DecisionRow]) -> tuple[int, int]:
-    """Return how often the attempts of a job were asked to stop, and how often that saved their last step."""
+    """Return the number of requests to stop a job's attempts, and of those that saved the last step."""
     ends = [json.loads(each.body)["facts"] for each in decisions if each.moment == DecisionPoint.EXIT]
     asked = [facts for facts in ends if facts.get("killed_by") in ASKED]
     return len(asked), sum(_had_saved(facts) for facts in asked)

@@ -321,6 +321,6 @@ def _expected_speedup(evaluation: Evaluation, verb: Verb, expect: float | None) 
 
 
 def _work_of_a_step(evaluation: Evaluation) -> float:
-    """Return how much of the work of a step with the change a step without it does."""
+    """Return the work of a step without the change as a share of one with it."""
     sizes = [getattr(each.job.workload, "batch_size", None) for each in (evaluation.before, evaluation.after)]
     return sizes[0] / sizes[1] if sizes[0] and sizes[1] else 1.0

@@ -94,7 +94,7 @@ def measure_throughput(
 
 
 def seconds_to_first_step(lines: Sequence[MetricsLine], launched: datetime, rate: float) -> float:
-    """Return how long a start takes: from the launch to the beginning of the first step."""
+    """Return the duration of a start: from the launch to the beginning of the first step."""
     return max(lines[0].time - launched.timestamp() - 1 / rate, 0.0)
 
 
@@ -108,7 +108,7 @@ class RunningEvaluation(NamedTuple):
 def expect_evaluations(
     every: int | None, old: Throughput | None, new: Throughput | None, running: RunningEvaluation | None
 ) -> Evaluations:
-    """Return what the evaluations of a job take; what a canary has not shown takes as long as before.
+    """Return the time of a job's evaluations; what a canary has not shown takes as long as before.
 
     Of the first one nobody knows how long it takes, unless its log tells that: it may end at once.
     """

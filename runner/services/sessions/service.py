@@ -148,7 +148,7 @@ class SessionService:
         return any(seen.key == session.key and isinstance(seen, Alive) for seen in executor.observe())
 
     def outcome(self, session: Session) -> AttemptOutcome | None:
-        """Return how the attempt of a session has ended; None if that is not known yet."""
+        """Return the end of a session's attempt; None if that is not known yet."""
         job_id = session.row.job.id
         attempts = self.context.store.attempts(job_id)
         ended = next((each for each in attempts if each.number == session.attempt.number), None)

@@ -87,7 +87,7 @@ class PlayedOrder:
 def compare(
     variants: Iterable[SchedulerVariant], trace: Sequence[Arrival], site: Site, processes: int = 1
 ) -> Iterator[PlayedOrder]:
-    """Yield what becomes of the same trace in each order, as soon as it is there.
+    """Yield the outcome of the same trace in each order, as soon as it is there.
 
     If ``fifo`` with backfill is among them it is played first, and the others are compared with it.
 

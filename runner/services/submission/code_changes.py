@@ -37,7 +37,7 @@ def code_entries(snapshots: CodeSnapshots | None, revision: Revision) -> Mapping
 
 
 def code_changes(before: Mapping[str, CodeEntry], after: Mapping[str, CodeEntry]) -> tuple[CodeChange, ...]:
-    """Return what differs between the entries of two snapshots, by path."""
+    """Return the differences between the entries of two snapshots, by path."""
     paths = sorted(before.keys() | after.keys())
     pairs = ((path, before.get(path), after.get(path)) for path in paths)
     return tuple(CodeChange(path, old, new) for path, old, new in pairs if old != new)

@@ -90,7 +90,7 @@ def jobs_named(reference: str, owner: str, store: JobStore) -> Iterator[str]:
 def describe_namesake(
     reference: str, owner: str, uid: int, store: JobStore, schedules: Schedules
 ) -> str | None:
-    """Return which schedule or matrix of a user has a name that none of their jobs has; None if none has."""
+    """Return the schedule or matrix of a user with a name that none of their jobs has; None if none has."""
     name = one_line(reference)
     if schedules.named(reference, uid):
         return f"is a schedule, and no job has that name; runner schedule show {name}"

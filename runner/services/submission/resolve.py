@@ -382,7 +382,7 @@ class _JobResolver:
             yield job.origin.problem(where, _not_offered(offered, self.resolver.settings))
 
     def _image(self, job: JobFile) -> tuple[str | None, tuple[Problem, ...]]:
-        """Return what names the image of a job for ever, if it has one that is known now, or the problem."""
+        """Return the pinned name of a job's image, if it has one that is known now, or the problem."""
         offered, images = job.image.offered, self.resolver.images
         reference = None if offered == "auto" else self.resolver.settings.image_reference(offered)
         if images is None or reference is None or self.resolver.host_processes:

@@ -167,7 +167,7 @@ class SubmissionService:
         }
 
     def _script_warnings(self, revision: Revision) -> Iterator[str]:
-        """Yield what the shell scripts of a program lose that lie in its code."""
+        """Yield the losses of the shell scripts in a program's code."""
         code, plan = revision.code_directory(), revision.job.workload
         if code is None or not isinstance(plan, Program):
             return
@@ -177,7 +177,7 @@ class SubmissionService:
                 yield from self.context.users.check_script(who, code, path)
 
     def warnings(self, revision: Revision) -> tuple[str, ...]:
-        """Return what a submitter should know about an accepted job, one line each."""
+        """Return the warnings about an accepted job for its submitter, one line each."""
         written = (*revision.warnings, *self._script_warnings(revision))
         processes, problem = self.context.host_processes, self.context.daemon.executor_problem()
         if processes:
@@ -193,7 +193,7 @@ class SubmissionService:
         )
 
     def _link_warnings(self, revision: Revision) -> Iterator[str]:
-        """Yield what links in the mounts of a job lead to that is not in its container."""
+        """Yield the targets of links in a job's mounts that are not in its container."""
         who = User(revision.uid, revision.gid, revision.groups, revision.user)
         find = partial(self.context.users.find_links_out, who)
         return describe_links(revision.job, revision.base, find)

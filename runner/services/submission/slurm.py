@@ -19,7 +19,7 @@ FieldProblem = tuple[tuple[PathPart, ...], str]
 def find_slurm_problems(
     job: JobFile, settings: SlurmSettings, owner: Owner, check: BatchCheck | None
 ) -> Iterator[FieldProblem]:
-    """Yield what the operator's settings or Slurm refuse of a job; without Slurm ``check`` is None."""
+    """Yield the problems of a job by the operator's settings or Slurm; without Slurm ``check`` is None."""
     if job.executor is not None:
         yield from _nowhere(job, settings, in_slurm=check is not None)
     if job.executor == ("local",) and check is not None:
@@ -73,7 +73,7 @@ def _nowhere(job: JobFile, settings: SlurmSettings, *, in_slurm: bool) -> Iterat
 
 
 def _beyond_nodes(job: JobFile, settings: SlurmSettings) -> Iterator[FieldProblem]:
-    """Yield what no attempt on a node has."""
+    """Yield the requests that no attempt on a node can have."""
     if isinstance(job.workload, Program) and job.workload.terminal:
         fact = "the terminal of a job on a node of Slurm cannot be reached (runner shell)"
         here = "" if settings.local is None else ", or name the daemon's machine: executor: [local]"
@@ -81,7 +81,7 @@ def _beyond_nodes(job: JobFile, settings: SlurmSettings) -> Iterator[FieldProble
 
 
 def _beyond_containers(job: JobFile, settings: SlurmSettings) -> Iterator[FieldProblem]:
-    """Yield what containers on nodes do not have."""
+    """Yield the requests that containers on nodes do not have."""
     if settings.containers == "none":
         return
     if job.resources.nodes > 1 and settings.nodes_network == "none":

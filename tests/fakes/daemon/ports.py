@@ -47,7 +47,7 @@ def forwarding(daemon: Service, job: str, ports: str) -> Iterator[tuple[subproce
 
 
 def fetch(port: int, path: str) -> bytes:
-    """Return what an HTTP server answers."""
+    """Return the answer of an HTTP server."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=patience())
     try:
         connection.request("GET", path)

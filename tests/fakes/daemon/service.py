@@ -307,7 +307,7 @@ class Service(JobFiles):
             return ""
 
     def prints(self, job_id: str, line: str, attempt: int = 1) -> None:
-        """Return when an attempt has printed a line."""
+        """Wait until an attempt has printed a line."""
 
         def look() -> bool:
             return line in self.log(job_id, attempt).splitlines()
@@ -328,7 +328,7 @@ class Service(JobFiles):
         return f"runner.instance={self.instance}"
 
     def containers(self, job_id: str | None = None) -> list[Json]:
-        """Return what the engine says about the containers of this daemon, ended ones included."""
+        """Return the engine's descriptions of the containers of this daemon, ended ones included."""
         labels = [self._label] + ([f"runner.job={job_id}"] if job_id else [])
         with docker_client(self.engine) as client:
             found = client.api.containers(all=True, filters={"label": labels})
@@ -462,7 +462,7 @@ def _inspected(client: docker.DockerClient, container: str) -> Json | None:
 
 
 def speak(path: Path, question: bytes) -> bytes:
-    """Return what a socket answers to raw bytes."""
+    """Return the answer of a socket to raw bytes."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(patience())
         connection.connect(str(path))

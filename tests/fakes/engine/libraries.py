@@ -21,7 +21,7 @@ print(len(files), "libraries")
 
 
 def inside(client: docker.DockerClient, image: str, *argv: str, user: str | None = None) -> str:
-    """Return what a command prints in a container without a network."""
+    """Return the output of a command in a container without a network."""
     container = client.containers.create(image, list(argv), network_mode="none", user=user)
     try:
         container.start()

@@ -74,7 +74,7 @@ def write_training(daemon: Service, name: str, nodes: int, processes: int, polic
 
 
 def reaches_step(daemon: Service, job_id: str, attempt: int, step: int) -> None:
-    """Return when an attempt has reported a step."""
+    """Wait until an attempt has reported a step."""
     lines = [f"step {at}/" for at in range(step, STEPS + 1)]
     until(
         lambda: any(line in daemon.log(job_id, attempt) for line in lines),

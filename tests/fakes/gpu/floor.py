@@ -43,7 +43,7 @@ class Floor(Site):
         return self.sleeper(name, gpus, **{**known, "image": "counter", **fields})
 
     def gpus(self) -> dict[str, Json]:
-        """Return what ``runner gpus`` shows, without the time that a command takes to start."""
+        """Return the rows of ``runner gpus``, without the time that a command takes to start."""
         self.listed = {each["name"]: each for each in self.daemon.client.get("/v1/devices")["devices"]}
         return self.listed
 
@@ -64,13 +64,13 @@ class Floor(Site):
         return found
 
     def booked(self) -> dict[str, list[str]]:
-        """Return what the store says is lent."""
+        """Return the allocations in the store."""
         with closing(sqlite3.connect(self.daemon.state / "store.db")) as store:
             rows = store.execute("SELECT job_id, devices FROM lendings WHERE ended_at IS NULL").fetchall()
         return {str(job_id): json.loads(devices) for job_id, devices in rows}
 
     def shown(self) -> dict[str, list[str]]:
-        """Return what ``runner gpus`` says is lent."""
+        """Return the allocations that ``runner gpus`` shows."""
         found: dict[str, list[str]] = {}
         for each in self.gpus().values():
             for job in each["jobs"]:

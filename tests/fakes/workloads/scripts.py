@@ -80,7 +80,7 @@ def run_disturbed(daemon: Service, script: Script) -> str:
 
 
 def wait_for(daemon: Service, script: Script, job: str, attempt: int, pattern: str) -> None:
-    """Return when an attempt has said what it says in its middle."""
+    """Wait until an attempt has said the line of its middle."""
     wanted = re.compile(pattern, re.MULTILINE)
 
     def look() -> Any:

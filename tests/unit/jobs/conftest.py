@@ -86,7 +86,7 @@ class JobDir:
         return RunPaths(self.root, 1, number).lineage_dir
 
     def names(self, number: int = 1) -> set[str]:
-        """Return what is visible in a lineage."""
+        """Return the visible names in a lineage."""
         return {path.name for path in self.lineage(number).iterdir() if not path.name.startswith(".")}
 
     def state_sha256(self, step: int, number: int = 1) -> str | None:

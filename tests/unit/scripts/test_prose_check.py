@@ -5,9 +5,11 @@ from scripts.prose_check import problems
 
 def test_a_docstring_that_begins_with_a_question_word_is_told_with_its_line() -> None:
     source = 'class A:\n    """Whether it rains."""\n\ndef f():\n    """Return the sky."""\n'
+    source += '\ndef g():\n    """Yield what falls."""\n'
     assert list(problems({"tests/a.py": source})) == [
         "tests/a.py:2: Whether it rains.",
-        "1 of 2 docstrings begin with a question word; begin with a verb or a noun",
+        "tests/a.py:8: Yield what falls.",
+        "2 of 3 docstrings begin with a question word; begin with a verb or a noun",
     ]
 
 

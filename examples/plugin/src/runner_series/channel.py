@@ -9,7 +9,7 @@ from runner.core.ports.notifications import Channel, Origin
 
 
 def make(options: Mapping[str, str]) -> Callable[[Notification, Origin], None]:
-    """Return what appends each notification to the file that the rule names.
+    """Return the delivery that appends each notification to the file that the rule names.
 
     Raises:
         ValueError: the options are not one absolute path.

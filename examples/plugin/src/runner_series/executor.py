@@ -28,7 +28,7 @@ def make(directory: Path, _settings: Settings, instance: str) -> NiceExecutor:
 
 
 def commands(directory: Path, _settings: Settings) -> ExecPort:
-    """Return what runs commands inside of attempts."""
+    """Return the port that runs commands inside of attempts."""
     return ProcessExec(directory / "processes")
 
 

@@ -70,7 +70,7 @@ class BodyNetworks(nn.Module):
             self.get_submodule(name).requires_grad_(name == trained)
 
     def forward(self, inputs_BTC: Tensor, module: Module) -> Tensor:
-        """Return what one of the networks says."""
+        """Return the output of one of the networks."""
         return self.get_submodule(module)(inputs_BTC)
 
     def posed(self, six_BTD: Tensor) -> tuple[Tensor, Tensor]:

@@ -148,7 +148,7 @@ class BodyPoses:
         )
 
     def _said(self, batch: Batch) -> Estimates:
-        """Return what is said by the network that is trained, and by those before it if they are trained."""
+        """Return the output of the network that is trained, and by those before it if they are trained."""
         plan, imu_BTC = self.plan, batch["imu"]
         in_turn = plan.init_from is not None
         last = MODULES.index(self._trained)

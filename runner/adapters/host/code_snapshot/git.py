@@ -58,7 +58,7 @@ def find_repository() -> str | None:
 
 
 def stamp(repository: str) -> list[Any] | None:
-    """Return what changes whenever the answer of git does while no file does; None if that is unknown."""
+    """Return values that change when the answer of git does while no file does; None if that is unknown."""
     if repository != os.getcwd():
         return None
     directory = f"{repository}/.git"

@@ -127,7 +127,7 @@ class IgnoreRules:
         return self.ignored_by(path, is_directory=is_directory) is not None
 
     def ignored_by(self, path: str, *, is_directory: bool) -> Literal["git", "runner"] | None:
-        """Return whose patterns leave an entry of this directory out; those of git spare what it tracks."""
+        """Return the owner of the patterns that ignore an entry here; those of git spare what it tracks."""
         if path == NEVER or path.endswith(f"/{NEVER}"):
             return "runner"
         name = _by_bytes(f"{path}/" if is_directory else path)

@@ -71,7 +71,7 @@ class LeftOutEntries:
 
 
 def find_left_out(directories: Iterable[list[Any]]) -> list[list[Any]]:
-    """Return what a listing leaves out, by path: [path, kind, files, bytes, target, whether it is more]."""
+    """Return the entries left out of a listing: [path, kind, files, bytes, target, whether it is more]."""
     found, left = [], MOST_MEASURED
     for path, *_, rows in directories:
         prefix = f"{path}/" if path else ""
@@ -88,7 +88,7 @@ def find_left_out(directories: Iterable[list[Any]]) -> list[list[Any]]:
 
 
 def _measure(directory: str, most: int) -> tuple[int, int, int]:
-    """Return how many entries of a directory were looked at, the number of its files, and their size.
+    """Return the number of entries of a directory that were looked at, that of its files, and their size.
 
     An environment counts as empty: it works only where it was made.
     """

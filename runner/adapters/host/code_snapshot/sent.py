@@ -35,7 +35,7 @@ def record_of(tree: str) -> str:
 
 
 def find_sent() -> SentCode | None:
-    """Return what is known of the current directory if it was sent; None if it was not."""
+    """Return the record of the current directory if it was sent; None if it was not."""
     parts = os.getcwd().split("/")
     for index in range(3, len(parts)):
         if tuple(parts[index - 2 : index]) == TREES and _TREE.fullmatch(parts[index]):
@@ -44,7 +44,7 @@ def find_sent() -> SentCode | None:
 
 
 def _read(path: str) -> SentCode | None:
-    """Return what a record says; None if there is none of the owner of the current directory."""
+    """Return the content of a record; None if there is none of the owner of the current directory."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
@@ -59,7 +59,7 @@ def _read(path: str) -> SentCode | None:
 
 
 def _checked(git: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client has said about git; nothing if any of it cannot be true."""
+    """Return the statements of a client about git; nothing if any of it cannot be true."""
     commit, dirty = git.get("commit"), git.get("dirty")
     names = {name: git.get(name) for name in ("branch", "remote")}
     is_commit = commit is None or (isinstance(commit, str) and _COMMIT.fullmatch(commit) is not None)

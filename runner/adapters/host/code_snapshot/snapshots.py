@@ -237,7 +237,7 @@ def _lost(directory: Path) -> CodeSnapshot:
 
 
 def _read_listing(place: Path) -> dict[str, Any] | None:
-    """Return what is kept of the last look at a directory, without the files; None if there was none."""
+    """Return the listing of the last look at a directory, without the files; None if there was none."""
     try:
         with place.open("rb") as file:
             found: dict[str, Any] = json.loads(file.readline())

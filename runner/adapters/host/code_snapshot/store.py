@@ -51,7 +51,7 @@ class CodeStore:
     # --- files
 
     def path(self, digest: str) -> Path:
-        """Return where a file is kept, or would be."""
+        """Return the path at which a file is kept, or would be."""
         return self._files / digest[:2] / digest[2:]
 
     def missing(self, digests: Iterable[str]) -> frozenset[str]:

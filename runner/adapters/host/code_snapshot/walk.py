@@ -302,7 +302,7 @@ def _check_device(walk: _Walk, path: str, own: os.stat_result) -> None:
 
 
 def _scan_entries(walk: _Walk, path: str, rules: IgnoreRules, entries: list["os.DirEntry[str]"]) -> list[Any]:
-    """Return what a listing says of the entries of a directory."""
+    """Return the rows of a listing for the entries of a directory."""
     prefix = f"{path}/" if path else ""
     before = walk.known.get(path)
     known = {file[0]: file for file in before[2]} if before else {}
@@ -356,7 +356,7 @@ def _kind(mode: int) -> str:
 
 
 def _relative(path: str, target: str) -> str | None:
-    """Return where a link leads from its own directory; None if it leads out of the code."""
+    """Return the place to which a link leads from its own directory; None if it leads out of the code."""
     parent = PurePosixPath(path).parent
     relative = target
     if target.startswith("/"):
@@ -383,7 +383,7 @@ def _has_too_many(walk: _Walk) -> bool:
 
 
 def _excess(walk: _Walk) -> Iterator[str]:
-    """Yield what is too much: the number of files, their paths, or their size with the largest ones."""
+    """Yield each excess: the number of files, their paths, or their size with the largest ones."""
     limits = walk.limits
     if walk.files <= limits.max_files and _has_too_many(walk):
         most = format_size(limits.max_files * PATH_BYTES)

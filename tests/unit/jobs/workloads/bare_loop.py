@@ -37,7 +37,7 @@ def train(workload: Workload, steps: int, learning_rate: float) -> list[float]:
 
 @torch.inference_mode()
 def evaluate(workload: Workload) -> Evaluation:
-    """Return what the held-out batches say."""
+    """Return the metrics of the held-out batches."""
     workload.model.eval()
     sums: dict[str, float] = {}
     for index in range(workload.plan.eval_batches):

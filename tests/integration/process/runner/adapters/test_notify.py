@@ -94,7 +94,7 @@ def test_one_that_does_not_end_is_killed_with_what_it_has_started(tmp_path: Path
 
 
 def until_gone(pid: int) -> bool:
-    """Return when a process has ended, whether somebody has taken note of it or not."""
+    """Wait until a process has ended, whether somebody has taken note of it or not."""
     descriptor = os.pidfd_open(pid) if Path(f"/proc/{pid}").exists() else None
     if descriptor is None:
         return True

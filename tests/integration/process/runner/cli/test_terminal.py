@@ -18,7 +18,7 @@ RUNNER = (sys.executable, "-m", "runner.cli.main")
 
 
 def seen(*args: str) -> str:
-    """Return what a command writes to a terminal of 140 columns, without colours."""
+    """Return the output of a command on a terminal of 140 columns, without colours."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written("xterm", *args))
 
 

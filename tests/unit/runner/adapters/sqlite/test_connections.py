@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def open_files(path: Path) -> int:
-    """Return how many descriptors this process has of a store and its log."""
+    """Return the number of descriptors that this process has of a store and its log."""
     links = []
     for each in Path("/proc/self/fd").iterdir():
         try:

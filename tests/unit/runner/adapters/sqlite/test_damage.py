@@ -232,7 +232,7 @@ TABLES = {
 
 
 def read_all(store: SqliteStore) -> dict[str, int]:
-    """Return how many rows every question about the store gives."""
+    """Return the number of rows that every question about the store gives."""
     marks, schedules, accounting = (
         SqliteDeviceMarks(store, "boot"),
         SqliteSchedules(store),

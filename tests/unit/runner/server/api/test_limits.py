@@ -44,7 +44,7 @@ class Gate:
         self.served += 1
 
     def ask(self, uid: int, kind: str = "http") -> list[MutableMapping[str, Any]]:
-        """Return what is answered in place of the application."""
+        """Return the answer in place of the application."""
         said: list[MutableMapping[str, Any]] = []
 
         async def send(message: MutableMapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ class Looked(Place):
         return list(self.service.store.noted("1", ALARM))
 
     def busy(self) -> tuple[float, float] | None:
-        """Return what is written about the first attempt."""
+        """Return the record of the first attempt."""
         found = self.store.rows("utilisation_of", job_id=1, attempt=1)
         return (found[0]["device_s"], found[0]["busy_s"]) if found else None
 

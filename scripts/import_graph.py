@@ -76,13 +76,6 @@ def read_graph() -> ImportGraph:
     return ImportGraph(_read_layers(), found, frozenset(edges))
 
 
-def read_picture() -> tuple[frozenset[Edge], frozenset[str]]:
-    """Return the edges and the packages that the committed picture shows."""
-    text = PICTURE.read_text(encoding="utf-8")
-    edges = re.findall(r'<path id="([a-z_]+)-imports-([a-z_]+)"', text)
-    return frozenset(edges), frozenset(re.findall(r'<rect id="([a-z_]+)"', text))
-
-
 def _split(module: str) -> tuple[str, str]:
     """Return the package of runner that contains a module, and the module's name in it."""
     _, package, member, *_ = (*module.split("."), "", "")

@@ -36,9 +36,6 @@ from images.settings import Accelerator, BuilderKind
 SCHEMA: Final = 1
 """Increment it when the same packages give a different layer."""
 
-PATTERN: Final = re.compile(r"[a-z0-9][a-z0-9+.-]+(=[A-Za-z0-9.+~:-]+)?")
-"""A Debian package, possibly with its version; the names are arguments of a command."""
-
 _FETCH: Final = """
 export APT_CONFIG=/run/runner-apt.conf
 apt-get -q update || exit 75

@@ -55,20 +55,12 @@ class Corpus:
     held_out_bytes: int = 0
 
 
-def read_corpus(directory: Path, include: tuple[str, ...], window: int) -> Corpus:
-    """Return all text below a directory whose file names match a pattern, or of a single file, as bytes.
-
-    Raises:
-        InvalidSpec: nothing matches, a file cannot be read, or there are fewer bytes than two windows need.
-    """
-    return _as_bytes(directory, _paths(directory, include), window)
-
-
 def read_text(source: Path, choice: TextChoice, window: int) -> Corpus:
     """Return the text that a choice selects, in its tokens.
 
     Raises:
-        InvalidSpec: as ``read_corpus``; or the text is not UTF-8, or the tokenizer cannot be read.
+        InvalidSpec: nothing matches, a file cannot be read or is not UTF-8, the text is too short for two
+            windows, or the tokenizer cannot be read.
     """
     paths = _named(source, choice.files) if choice.files else _paths(source, choice.include)
     if choice.tokenizer == "bytes":

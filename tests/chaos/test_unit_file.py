@@ -10,10 +10,9 @@ from shutil import which
 
 import pytest
 
-from runner.adapters.privileged.unprivileged import capabilities
 from runner.cli.daemon import unit
 from tests.fakes.daemon.service import RUNNER, Service, service, until
-from tests.fakes.host.users import with_uid
+from tests.fakes.host.users import capabilities, with_uid
 from tests.fakes.patience import patience
 
 pytestmark = [

@@ -4,7 +4,6 @@ import ctypes
 import os
 import pwd
 import struct
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -42,12 +41,6 @@ def give_up_root(user: pwd.struct_passwd, parent: int) -> None:
     _must(_libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0))  # after the change of ids, which resets it
     if os.getppid() != parent:
         os._exit(1)  # the helper has ended before it could take this process with it
-
-
-def capabilities(pid: int | str = "self") -> dict[str, int]:
-    """Return the sets of capabilities of a process, by their names in ``/proc/PID/status``."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return {line.split(":")[0]: int(line.split()[1], 16) for line in lines if line.startswith("Cap")}
 
 
 def _empty_bounding_set() -> int:

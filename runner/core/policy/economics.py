@@ -7,8 +7,6 @@ is an unknown fact.  docs/reference/policy.md derives the formulas.
 """
 
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
@@ -40,18 +38,6 @@ class Rate:
     @property
     def _margin(self) -> float:
         return 2 * self.deviation / math.sqrt(self.count)
-
-
-def measure_rate(rates: Sequence[float]) -> Rate | None:
-    """Return the rate of some measurements; None if there are too few of them.
-
-    Measurements should be means over groups of steps: single steps follow each other too closely to
-    count as independent, and would make the bounds too narrow.
-    """
-    if len(rates) < MIN_MEASUREMENTS:
-        return None
-    mean = statistics.fmean(rates)
-    return Rate(mean, statistics.stdev(rates, mean), len(rates)) if mean > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from runner.base.errors import RunnerError
 from runner.client.http import ErrorResponse
@@ -38,3 +39,9 @@ def _attempted(work: Callable[[], object]) -> tuple[int, object]:
         return error.code, str(error)
     except RunnerError as error:
         return error.exit_code, str(error)
+
+
+def capabilities(pid: int | str = "self") -> dict[str, int]:
+    """Return the sets of capabilities of a process, by their names in ``/proc/PID/status``."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1], 16) for line in lines if line.startswith("Cap")}

@@ -122,10 +122,6 @@ class IgnoreRules:
         """Return the rules of a directory in this one, by its path."""
         return IgnoreRules(directory, self._repository, self)
 
-    def is_ignored(self, path: str, *, is_directory: bool) -> bool:
-        """Return True if an entry of this directory is left out."""
-        return self.ignored_by(path, is_directory=is_directory) is not None
-
     def ignored_by(self, path: str, *, is_directory: bool) -> Literal["git", "runner"] | None:
         """Return the owner of the patterns that ignore an entry here; those of git spare what it tracks."""
         if path == NEVER or path.endswith(f"/{NEVER}"):

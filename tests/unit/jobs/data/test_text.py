@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jobs.data.text import corpus_directory, read_corpus, unigram_nats, windows
+from jobs.data.text import Corpus, TextChoice, corpus_directory, read_text, unigram_nats, windows
 from jobs.training.failures import InvalidSpec
 
 PATTERNS = ("*.py", "*.txt")
@@ -30,6 +30,10 @@ def texts(tmp_path: Path) -> Path:
         (directory / name).parent.mkdir(exist_ok=True, parents=True)
         (directory / name).write_bytes(text)
     return directory
+
+
+def read_corpus(directory: Path, include: tuple[str, ...], window: int) -> Corpus:
+    return read_text(directory, TextChoice(include), window)
 
 
 def everything(directory: Path) -> bytes:

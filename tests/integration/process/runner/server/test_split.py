@@ -15,13 +15,13 @@ from typing import Final
 import pytest
 
 from runner.adapters.privileged.state_files import ROOT_DIRECTORIES, share_state
-from runner.adapters.privileged.unprivileged import capabilities, give_up_root
+from runner.adapters.privileged.unprivileged import give_up_root
 from runner.base.errors import Unavailable, UsageError
 from runner.files.settings.model import Settings
 from runner.server import split as module
 from runner.server.split import daemon_user
 from tests.fakes.daemon.service import Service, service, until
-from tests.fakes.host.users import with_uid
+from tests.fakes.host.users import capabilities, with_uid
 from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")

@@ -16,7 +16,9 @@ from typing import Any, Final, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from jobs.contract import SWITCHES
 from scripts.docs.page import PROVENANCE, ROOT
+from scripts.mutate_switches import TESTS
 
 LEDGERS: Final = PROVENANCE / "sources"
 
@@ -125,8 +127,21 @@ def _number(id_: str) -> tuple[int, str]:
     return (int(digits) if digits.isdecimal() else 0, id_)
 
 
+def switches_of(item: Item) -> list[str]:
+    """Return the switches that an item names: as ``switch: value``, or if the name has an underscore."""
+    text = " ".join([item.item, item.note, *item.where])
+    return [name for name in SWITCHES if re.search(rf"\b{name}{'' if '_' in name else ':'}(?!\w)", text)]
+
+
 def problems(item: Item, root: Path = ROOT) -> Iterator[str]:
     """Yield what an item names and what is not so: files, anchors of pages, tests, measured numbers."""
+    if item.answer == "built":
+        proofs = {name: TESTS[name] for name in switches_of(item)}
+        yield from (
+            f"names the switch {name}, and not the test that fails without it: {test}"
+            for name, test in proofs.items()
+            if test not in item.test
+        )
     for place in item.where:
         yield from _place_problem(place, root)
     for test in item.test:

@@ -1,20 +1,21 @@
 """Decisions of the default policy: changes of a running job against brute force, and attempts at failures.
 
-Fifty situations are decided by the code of the daemon, from steps with noise and a canary, and then each
-admissible alternative is played out to the end of the job.  Fourteen programs that fail as trainings do are
-started by a daemon, until the default policy ends them; how many attempts that takes is counted, and whether
-the last one names the cause.
+A hundred situations, half of them held out, are decided by the code of the daemon, from steps with noise and
+a canary, and then each admissible alternative is played out to the end of the job.  Fourteen programs that
+fail as trainings do are started by a daemon, until the default policy ends them; how many attempts that takes
+is counted, and whether the last one names the cause.
 """
 
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from bench.support.changes import SITUATIONS, Played, play_all, table
+from bench.support.changes import SITUATIONS, Offer, Played, play_all, table
 from bench.support.daemon import BenchDaemon, running_daemon
 from bench.support.failures import FAILURES
+from bench.support.held_out import HELD_OUT
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series, Unit
 from bench.support.scratch import Scratch
 from runner.client.types import JobDetail
@@ -35,7 +36,7 @@ FIND_PYTHON: Final = (
 
 def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield how often the fastest alternative is chosen, the regret, and the attempts at each failure."""
-    played = play()
+    played = play((*SITUATIONS, *HELD_OUT))
     print(table(played), file=sys.stderr)
     fastest = 100.0 * sum(each.is_fastest for each in played) / len(played)
     note = f"{len(played)} situations, each admissible alternative played out"
@@ -63,10 +64,10 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     )
 
 
-def play() -> list[Played]:
-    """Return all situations with what the default policy decides."""
+def play(situations: Sequence[Offer] = SITUATIONS) -> list[Played]:
+    """Return situations with what the default policy decides."""
     policy = load_named_policy("default")
-    return [play_all(offer, policy) for offer in SITUATIONS]
+    return [play_all(offer, policy) for offer in situations]
 
 
 def fail(daemon: BenchDaemon, name: str, text: str) -> JobDetail:

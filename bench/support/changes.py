@@ -15,22 +15,28 @@ from typing import Final
 from runner.core.policy.catalog import validate_facts
 from runner.core.policy.decision import Situation
 from runner.core.policy.economics import ChangeCosts, Choice, Overheads, Risk, Work, estimate_mtbf_s
-from runner.core.policy.evaluate import decide
-from runner.core.policy.facts import DecisionPoint, FactValue
+from runner.core.policy.evaluate import decide, pays
+from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History
-from runner.core.policy.model import Policy
+from runner.core.policy.model import STARTS, Policy
 from runner.services.rollout.cost_benefit import CostBenefit
 from runner.services.rollout.throughput import (
     MetricsLine,
+    Pair,
     RunningEvaluation,
     Throughput,
+    compare_beside,
     expect_evaluations,
     measure_throughput,
 )
+from runner.services.rollout.trial import TIME_LIMIT
 
 NOW: Final = datetime(2030, 1, 1, tzinfo=UTC)
 SEEN: Final = 300
 """Steps of the job that are looked at."""
+
+LONGEST_S: Final = TIME_LIMIT.total_seconds()
+"""The longest canary that is offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +118,29 @@ def _measure(pace: _Pace, noise: float, draw: random.Random, first: int, last: i
     return measure_throughput(lines)
 
 
-def _throughputs(offer: Offer, draw: random.Random) -> tuple[Throughput | None, Throughput | None]:
-    """Return what was measured of the job and of its canary."""
+def _pair(offer: Offer, draw: random.Random) -> Pair:
+    """Return what was measured of the job and of its canary, as they are without each other."""
     before = _Pace(offer.now, offer.eval_every, offer.eval_now_s)
     now = _measure(before, offer.noise, draw, max(offer.done - SEEN, 0), offer.done)
+    evaluated = offer.eval_every is not None and offer.done > offer.eval_every
+    if now is not None and now.eval_s is None and evaluated:  # earlier than what is looked at
+        now = Throughput(now.steps, offer.eval_now_s)
     if not offer.measured:
-        return now, None
+        return Pair(now, None)
     every = min(offer.eval_every, offer.canary // 2) if offer.eval_every else None
     tried = _Pace(offer.new / offer.beside, every, offer.eval_new_s * offer.beside)
-    return now, _measure(tried, offer.noise, draw, offer.saved, offer.saved + offer.canary)
+    new = _measure(tried, offer.noise, draw, offer.saved, offer.saved + offer.canary)
+    if offer.beside == 1 or offer.stands:
+        return Pair(now, new)
+    slowed = replace(before, rate=offer.now / offer.beside, every=None)
+    return compare_beside(now, _measure(slowed, offer.noise, draw, 0, offer.canary), new)
 
 
 def weigh(offer: Offer) -> CostBenefit:
     """Return the cost and benefit of a change as a daemon computes them."""
     draw = random.Random(offer.title)  # noqa: S311  not for cryptography
-    now, new = _throughputs(offer, draw)
-    start_s = offer.start_s * offer.beside * (1 + 0.1 * draw.gauss(0, 1))
+    now, new, slowed = _pair(offer, draw)
+    start_s = offer.start_s * offer.beside * (1 + 0.1 * draw.gauss(0, 1)) / (slowed or 1.0)
     saves = offer.every / now.steps.mean if offer.every and now else None
     running = None
     if offer.evaluated is not None:
@@ -146,7 +159,18 @@ def weigh(offer: Offer) -> CostBenefit:
 
 
 def choose(offer: Offer, policy: Policy) -> Choice:
-    """Return the decision of a policy."""
+    """Return the decision of a policy, after the longer canary that is offered in place of one."""
+    chosen, worth = _decided(offer, policy), weigh(offer)
+
+    def would_pay(known: Facts) -> bool:
+        return any(pays(policy.economics, verb, {**known, "diff.class": offer.kind}) for verb in STARTS)
+
+    if chosen == "keep" and (longer := worth.longer_canary(offer.canary, LONGEST_S, would_pay)):
+        return _decided(replace(offer, canary=longer.steps), policy)
+    return chosen
+
+
+def _decided(offer: Offer, policy: Policy) -> Choice:
     there = offer.saved > 0
     facts: dict[str, FactValue] = {
         "diff.class": offer.kind,

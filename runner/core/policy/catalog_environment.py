@@ -321,7 +321,7 @@ CHANGE_FACTS: Final = (
         FactKind.TRUTH,
         _CHANGE,
         "resuming ends sooner: econ.resume_gain reaches economics.hurdle, or econ.resume_saves_s "
-        "economics.saving, or it alone ends within the time limit",
+        "economics.saving; if only one of both ends within the time limit, that decides",
         "the policy",
         derived=True,
     ),
@@ -338,7 +338,7 @@ CHANGE_FACTS: Final = (
             f"econ.{choice}_in_time",
             FactKind.TRUTH,
             _CHANGE,
-            f"{what} ends within the time limit of the job",
+            f"{what} ends within the time limit of the job, if nothing interrupts it",
             "measured rates, and resources.time_limit; unknown without a limit",
         )
         for choice, what in (

@@ -143,15 +143,13 @@ class Alternatives:
         }
         return {choice: seconds for choice, seconds in known.items() if seconds is not None}
 
-    def facts(self, left_s: float | None = None) -> dict[str, FactValue]:
-        """Return the facts for the policy; ``left_s`` is the time that is left to the job, None: any."""
+    def facts(self) -> dict[str, FactValue]:
+        """Return the facts for the policy."""
         told: dict[str, FactValue] = {"econ.best": self.best}
         for choice, seconds in self.seconds().items():
             if choice != "keep":
                 told[f"econ.{choice}_gain"] = self.keep_s / seconds
                 told[f"econ.{choice}_saves_s"] = self.keep_s - seconds
-            if left_s is not None:
-                told[f"econ.{choice}_in_time"] = seconds <= left_s
         return told
 
 
@@ -207,6 +205,12 @@ def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) 
             case.save_s + fresh_s + costs.load_s + _expected(case, _compute_s(case, case.kept, new.low))
         )
     return Alternatives(_kept_going(case, now.high), resume_s, restart_s)
+
+
+def undisturbed_s(case: ChangeCosts, now: Rate | None, new: Rate | None) -> dict[Choice, float]:
+    """Return the seconds of each alternative that no interruption comes to; empty if a rate is unknown."""
+    found = compare_alternatives(replace(case, risk=Risk()), now, new)
+    return {} if found is None else found.seconds()
 
 
 def _compute_s(case: ChangeCosts, step: float, rate: float) -> float:

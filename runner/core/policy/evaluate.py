@@ -68,14 +68,16 @@ def pays(economics: Economics, verb: Verb, facts: Facts) -> bool | None:
     """Return True if a change is worth its interruption; None if nobody knows its gain.
 
     A tenth of twelve hours is worth it, and a seventh of a minute is: a saving counts by its share of what
-    is left, or by its length.
+    is left, or by its length.  Where only one of both ends within the time limit, nothing else counts.
     """
     gain, saves_s = facts.get(f"econ.{verb}_gain"), facts.get(f"econ.{verb}_saves_s")
     if not isinstance(gain, int | float):
         return None
     long = isinstance(saves_s, int | float) and saves_s >= economics.saving.total_seconds()
-    late = facts.get("econ.keep_in_time") is False and facts.get(f"econ.{verb}_in_time") is True
-    return gain >= economics.hurdle or long or late
+    kept, changed = facts.get("econ.keep_in_time"), facts.get(f"econ.{verb}_in_time")
+    if isinstance(kept, bool) and isinstance(changed, bool) and kept is not changed:
+        return changed
+    return gain >= economics.hurdle or long
 
 
 def failure_fingerprint(facts: Facts) -> str:

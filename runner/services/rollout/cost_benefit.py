@@ -19,6 +19,7 @@ from runner.core.policy.economics import (
     break_even_speedup,
     compare_alternatives,
     price_s,
+    undisturbed_s,
 )
 from runner.core.policy.facts import Facts, FactValue
 
@@ -60,11 +61,19 @@ class CostBenefit:
 
     def facts(self) -> dict[str, FactValue]:
         """Return the facts of the policy catalog."""
-        told = {} if self.found is None else self.found.facts(self.left_s)
+        told = {} if self.found is None else self.found.facts()
+        told |= {f"econ.{choice}_in_time": is_in for choice, is_in in self.in_time().items()}
         price, keep_s = self.price_s(), self.unchanged_s()
         if price is not None and keep_s:
             told |= {"econ.price_s": price, "econ.price_share": max(price, 0.0) / keep_s}
         return told
+
+    def in_time(self) -> dict[Choice, bool]:
+        """Return which alternatives end within the time that is left, if nothing interrupts them."""
+        if self.left_s is None or self.found is None:
+            return {}
+        found = undisturbed_s(self.case, self.now, self.new)
+        return {choice: seconds <= self.left_s for choice, seconds in found.items()}
 
     def price_s(self) -> float | None:
         """Return the cost of the change at the present rate, in seconds; None if that is not known."""
@@ -190,11 +199,10 @@ def _unknown(worth: CostBenefit) -> Iterator[str]:
 
 
 def _in_time(worth: CostBenefit, choice: Choice) -> str:
-    seconds = worth.seconds(choice)
-    if worth.left_s is None or seconds is None:
+    is_in = worth.in_time().get(choice)
+    if is_in is None:
         return ""
-    left = f"the {worth.left_s:.0f} s that its time limit leaves"
-    return f"; within {left}" if seconds <= worth.left_s else f"; not within {left}"
+    return f"; {'within' if is_in else 'not within'} the {worth.left_s:.0f} s that its time limit leaves"
 
 
 def _kept(worth: CostBenefit, now: Rate) -> str:

@@ -39,6 +39,7 @@ from runner.services.rollout.throughput import (
     compare_beside,
     expect_evaluations,
     measure_throughput,
+    present_throughput,
     seconds_to_first_step,
 )
 from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
@@ -404,11 +405,9 @@ class RolloutEvaluator:
         if self.trial is not None:
             without = (self.trial.began.timestamp(), (self.trial.over or now).timestamp())
             until = self.trial.began
-        for end in (now, until):  # what is later counts more, and a canary may have taken all of it
-            recent = ((end - window).timestamp(), end.timestamp())
-            if found := measure_throughput(written, recent, without):
-                return found
-        return measure_throughput(written, without=without)
+        # What is later counts more, and a canary may have taken all of it.
+        recent = [((end - window).timestamp(), end.timestamp()) for end in (now, until)]
+        return present_throughput(written, recent, without)
 
     def _saving(self) -> Saving:
         return saves_when_asked(self.service, self.row, self.before)

@@ -9,7 +9,7 @@ single steps are not independent measurements.
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
@@ -91,6 +91,21 @@ def measure_throughput(
         return None
     rate = _rate([each.seconds / each.steps for each in _windows(trained)])
     return Throughput(rate, _evaluation_s(stretches, rate))
+
+
+def present_throughput(
+    written: Sequence[MetricsLine], recent: Iterable[Span], without: Span = NEVER
+) -> Throughput | None:
+    """Return the throughput in the first of some spans that has enough lines, or in all of the attempt.
+
+    Evaluations are looked for in all of it if the span has none: they may be rarer than it is long, or take
+    longer.
+    """
+    ever = measure_throughput(written, without=without)
+    for span in recent:
+        if found := measure_throughput(written, span, without):
+            return replace(found, eval_s=ever.eval_s) if found.eval_s is None and ever else found
+    return ever
 
 
 def seconds_to_first_step(lines: Sequence[MetricsLine], launched: datetime, rate: float) -> float:

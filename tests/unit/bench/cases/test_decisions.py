@@ -1,12 +1,18 @@
+from collections.abc import Sequence
+
+import pytest
+
 from bench.cases import decisions
 from bench.support.changes import SITUATIONS, Offer, play, play_all
+from bench.support.held_out import HELD_OUT
 from runner.files.policy.load import load_named_policy
 from scripts.docs.decisions import reference
 from scripts.docs.page import DOCS, regenerate
 
 
-def test_the_default_policy_reaches_its_aims_in_the_situations() -> None:
-    played = decisions.play()
+@pytest.mark.parametrize("situations", [SITUATIONS, HELD_OUT])
+def test_the_default_policy_reaches_its_aims_in_the_situations(situations: Sequence[Offer]) -> None:
+    played = decisions.play(situations)
     assert len(played) >= 40
     assert 100 * sum(each.is_fastest for each in played) / len(played) >= decisions.AIM_FASTEST
     assert 100 * sum(each.regret for each in played) / len(played) <= decisions.AIM_REGRET
@@ -14,7 +20,8 @@ def test_the_default_policy_reaches_its_aims_in_the_situations() -> None:
 
 
 def test_the_situations_differ_and_ask_for_each_answer() -> None:
-    assert len({each.title for each in SITUATIONS}) == len(SITUATIONS)
+    titles = [each.title for each in (*SITUATIONS, *HELD_OUT)]
+    assert len(set(titles)) == len(titles)
     assert {each.fastest for each in decisions.play()} == {"keep", "resume", "restart"}
 
 

@@ -22,6 +22,7 @@ from runner.core.policy.economics import (
     interruption_factor,
     misses_expectation,
     price_s,
+    undisturbed_s,
 )
 from runner.core.policy.facts import DecisionPoint
 
@@ -153,14 +154,10 @@ def test_the_price_of_a_change_is_its_stop_its_start_and_what_is_computed_again(
     assert price_s(ChangeCosts(Work(1000, 500)), exactly(1), "resume") is None
 
 
-def test_each_alternative_is_held_against_the_time_that_is_left() -> None:
-    facts = Alternatives(keep_s=100, resume_s=50, restart_s=60).facts(55)
-    assert {name: facts[name] for name in facts if name.endswith("in_time")} == {
-        "econ.keep_in_time": False,
-        "econ.resume_in_time": True,
-        "econ.restart_in_time": False,
-    }
-    assert validate_facts(facts, DecisionPoint.CHANGE) == facts
+def test_without_interruptions_an_alternative_takes_no_more_than_its_work() -> None:
+    case = ChangeCosts(Work(100, 50), Overheads(start_s=10), Risk(mean_between_s=60))
+    assert undisturbed_s(case, exactly(1), exactly(2)) == {"keep": 50, "restart": 60}
+    assert undisturbed_s(case, exactly(1), None) == {}
 
 
 @pytest.mark.parametrize(

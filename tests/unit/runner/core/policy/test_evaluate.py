@@ -620,9 +620,11 @@ def test_a_gain_pays_from_the_hurdle_on(gain: float, pays: bool) -> None:  # noq
         ({"econ.resume_saves_s": 13.0}, False),
         ({"econ.keep_in_time": False, "econ.resume_in_time": True}, True),
         ({"econ.keep_in_time": False, "econ.resume_in_time": False}, False),
+        ({"econ.keep_in_time": True, "econ.resume_in_time": False, "econ.resume_gain": 2.0}, False),
+        ({"econ.keep_in_time": True, "econ.resume_in_time": True, "econ.resume_gain": 2.0}, True),
     ],
 )
-def test_a_saving_pays_by_its_length_or_because_it_alone_is_in_time(
+def test_a_saving_pays_by_its_length_and_what_alone_is_in_time_in_any_case(
     facts: dict[str, FactValue],
     pays: bool,  # noqa: FBT001
 ) -> None:

@@ -136,6 +136,16 @@ def test_what_a_time_limit_leaves_is_held_against_each_alternative() -> None:
     assert worth.facts()["econ.resume_in_time"] is True
 
 
+def test_what_fits_into_the_time_if_nothing_interrupts_it_is_not_late() -> None:
+    """A job that saves nothing will be interrupted; started from step 0 it cannot end in time at all."""
+    risk = Risk(mean_between_s=60.0)
+    worth = CostBenefit(ChangeCosts(Work(400, 200), COSTS, risk), SLOW, Rate(3.0, 0.0, 30), left_s=110.0)
+    assert worth.found is not None
+    assert worth.found.best == "restart"
+    assert worth.found.keep_s > 110.0
+    assert (worth.facts()["econ.keep_in_time"], worth.facts()["econ.restart_in_time"]) == (True, False)
+
+
 def pays(facts: Facts) -> bool:
     return float(facts.get("econ.resume_gain", 0)) >= 1.15  # type: ignore[arg-type]
 

@@ -15,6 +15,7 @@ from runner.services.rollout.throughput import (
     expect_evaluations,
     measure_throughput,
     parse_metrics,
+    present_throughput,
 )
 
 
@@ -171,3 +172,22 @@ def test_a_line_that_makes_no_sense_is_left_out(foolish: bytes) -> None:
 
 def test_a_line_without_a_loss_is_about_an_evaluation() -> None:
     assert parse_metrics(b'{"time": 1, "step": 2, "eval_loss": 3}') == (MetricsLine(1.0, 2, trained=False),)
+
+
+def test_an_evaluation_that_is_rarer_than_the_time_looked_at_is_known_all_the_same() -> None:
+    """It was taken to cost nothing: that one makes evaluations 9 times as fast was worth nothing."""
+    lines, at = [], 0.0
+    for step in range(1, 401):
+        at += 1.0
+        lines.append(MetricsLine(at, step, trained=True))
+        if step % 100 == 0:
+            at += 900.0
+            lines.append(MetricsLine(at, step, trained=False))
+    recent = (at - 990.0, at - 890.0)
+    alone = measure_throughput(lines, recent)
+    assert alone is not None
+    assert alone.eval_s is None
+    found = present_throughput(lines, [(at + 1, at + 2), recent])
+    assert found is not None
+    assert (found.steps, found.eval_s) == (alone.steps, 900.0)
+    assert present_throughput(lines, [(at + 1, at + 2)]) == measure_throughput(lines)

@@ -13,7 +13,7 @@ from runner.cli.bench.variants import unfit
 from runner.cli.tune.search import Candidate
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
-from runner.files.profiles.conflicts import ON_CPU, OWN_PROGRAM
+from runner.files.profiles.conflicts import OWN_PROGRAM
 from runner.files.profiles.load import AUTO, load_choice
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def offered(base: BenchmarkJob, applied: Collection[str], *, numerics: bool) -> 
         for value in (each for each in [*values, *_by_cores(switch, cores)] if each != now):
             why = unfit(switch, value, said, base)
             why = None if why == OWN_PROGRAM and switch in applied else why
-            if base.accelerator == "cpu" and switch in NEEDS_GPU and why in {None, ON_CPU}:
+            if base.accelerator == "cpu" and switch in NEEDS_GPU and why != OWN_PROGRAM:
                 why = GPU
             if why is None and switch in NUMERICS and not numerics:
                 why = "computes with other numbers; --numerics tries it"

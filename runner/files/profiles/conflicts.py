@@ -125,8 +125,6 @@ ENVIRONMENT: Final = frozenset({"threads", "allocator", "launch_blocking", "dete
 
 OWN_PROGRAM: Final = "a program of your own applies it itself, with gpu_job_runner.attach.apply_profile()"
 
-ON_CPU: Final = "the accelerator is the cpu"
-
 _OF_A_DEVICE: Final = frozenset(
     ("tf32_cudnn", "cudnn_benchmark", "allocator", "launch_blocking", "memory_cleanup_every")
 )
@@ -164,7 +162,7 @@ def _idle(switch: str, profile: contract.Profile, kind: str, accelerator: Accele
     if kind not in USED_BY.get(switch, {kind}):
         return f"{kind} has no use for it"
     if accelerator == "cpu" and switch in _OF_A_DEVICE:
-        return ON_CPU
+        return "the accelerator is the cpu"
     if switch in _OF_COMPILATION and profile.compile == "off":
         return "compile is off"
     if switch in _OF_LOADERS and profile.loader_workers == 0:

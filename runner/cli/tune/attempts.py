@@ -14,7 +14,7 @@ from runner.base.errors import RunnerError
 from runner.cli.console import complain
 from runner.cli.placing import placed
 from runner.cli.tune.candidates import job_fields
-from runner.cli.tune.search import Attempt
+from runner.cli.tune.search import ShortAttempt
 from runner.cli.wait import await_end
 from runner.client.http import query_string, quote_path
 from runner.services.rollout.throughput import MetricsLine, measure_throughput, parse_metrics
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runner.cli.bench.variants import BenchmarkJob
-    from runner.cli.tune.search import Settings
+    from runner.cli.tune.search import Variations
     from runner.client.client import Client
     from runner.client.types import JobDetail
 
@@ -64,7 +64,7 @@ class Meter:
         """Return the time that is left."""
         return self.until_s - monotonic()
 
-    def measure(self, settings: Settings) -> Attempt:
+    def measure(self, settings: Variations) -> ShortAttempt:
         """Run one attempt, and return its rate or the reason why it has none."""
         complain(f"{', '.join(each.title for each in settings) or 'as it is'}")
         began_s = monotonic()
@@ -96,19 +96,19 @@ class Meter:
         self.client.act(job_id, "cancel", {})
         return seen, await_end(self.client, job_id, None)[1]
 
-    def _examine(self, job: JobDetail, seen: list[MetricsLine], took_s: float) -> Attempt:
+    def _examine(self, job: JobDetail, seen: list[MetricsLine], took_s: float) -> ShortAttempt:
         """Return the findings of an attempt that has ended."""
         raw = self._read(job, "metrics.jsonl")
         self.applied = applied_switches(self._read(job, "effective.json"))
         if job["outcome"] not in {"succeeded", "cancelled"}:
             why = f"{job['outcome'] or job['state']}: {job['why']}; runner logs {job['id']}"
-            return Attempt(None, took_s, why)
+            return ShortAttempt(None, took_s, why)
         rate = steps_per_s(parse_metrics(raw)) or steps_per_s(seen)
         if rate is None:
-            return Attempt(None, took_s, f"has told fewer than {SEEN} steps in {took_s:.0f} s")
+            return ShortAttempt(None, took_s, f"has told fewer than {SEEN} steps in {took_s:.0f} s")
         if self.base.kind == "program":  # the batch of a built-in workload is the same in all attempts
             rate *= items_per_step(self._read(job, "status.json"))
-        return Attempt(rate, took_s, "", first_losses(raw))
+        return ShortAttempt(rate, took_s, "", first_losses(raw))
 
     def _read(self, job: JobDetail, name: str) -> bytes:
         """Return a report of an attempt; empty if it has not written it."""
@@ -125,7 +125,7 @@ class Meter:
         return b""
 
 
-def attempt_fields(base: BenchmarkJob, settings: Settings) -> dict[str, Any]:
+def attempt_fields(base: BenchmarkJob, settings: Variations) -> dict[str, Any]:
     """Return the job file of one attempt: it is tried once, saves nothing on its way and waits for no job."""
     fields = job_fields(base, settings)
     queue = {

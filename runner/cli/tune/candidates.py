@@ -10,7 +10,7 @@ from jobs.contract import most_workers, profiles_dir, thread_count
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, one_line
 from runner.cli.bench.variants import unfit
-from runner.cli.tune.search import Candidate
+from runner.cli.tune.search import Variation
 from runner.files.job.load import parse_job
 from runner.files.job.model import resolve_profile
 from runner.files.profiles.conflicts import OWN_PROGRAM
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from runner.cli.bench.variants import BenchmarkJob
-    from runner.cli.tune.search import Settings
+    from runner.cli.tune.search import Variations
 
 TRIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "conversion": ("once",),
@@ -73,7 +73,7 @@ GPU: Final = "needs a GPU"
 class Offered(NamedTuple):
     """The candidates, and the switches that are left out, each with the reason."""
 
-    candidates: list[Candidate]
+    candidates: list[Variation]
     left_out: dict[str, str]
 
 
@@ -95,7 +95,7 @@ def offered(base: BenchmarkJob, applied: Collection[str], *, numerics: bool) -> 
             if why is None and switch in NUMERICS and not numerics:
                 why = "computes with other numbers; --numerics tries it"
             if why is None:
-                found.candidates.append(Candidate("profile", switch, value, now))
+                found.candidates.append(Variation("profile", switch, value, now))
             else:
                 found.left_out.setdefault(switch, why)
     return found
@@ -108,7 +108,7 @@ def _by_cores(switch: str, cores: float) -> list[int]:
     return {"threads": some, "loader_workers": [*some, 0]}.get(switch, [])
 
 
-def asked(base: BenchmarkJob, variables: Sequence[str], arguments: Sequence[str]) -> list[Candidate]:
+def asked(base: BenchmarkJob, variables: Sequence[str], arguments: Sequence[str]) -> list[Variation]:
     """Return the user's choice: ``NAME=V1,V2`` of variables, ``--option=V1,V2`` of arguments.
 
     Raises:
@@ -116,7 +116,7 @@ def asked(base: BenchmarkJob, variables: Sequence[str], arguments: Sequence[str]
     """
     if arguments and base.kind != "program":
         raise UsageError(f"--argument: {base.kind} is a built-in workload and has no command")
-    found: list[Candidate] = []
+    found: list[Variation] = []
     for place, texts in (("environment", variables), ("command", arguments)):
         for text in texts:
             name, equals, values = text.partition("=")
@@ -124,13 +124,13 @@ def asked(base: BenchmarkJob, variables: Sequence[str], arguments: Sequence[str]
             if not equals or not name.strip("-") or not values:
                 raise UsageError(f"--{option} {one_line(text)}: write a name and its values: NAME=1,2")
             now = _now(base, place, name)
-            new = [Candidate(place, name, value, now) for value in values.split(",") if value != now]
+            new = [Variation(place, name, value, now) for value in values.split(",") if value != now]
             _check(base, new, option)
             found += new
     return found
 
 
-def _check(base: BenchmarkJob, candidates: Sequence[Candidate], option: str) -> None:
+def _check(base: BenchmarkJob, candidates: Sequence[Variation], option: str) -> None:
     """Check that a job file may have these settings, before anything is measured."""
     for candidate in candidates:
         try:
@@ -155,7 +155,7 @@ def _now(base: BenchmarkJob, place: str, name: str) -> str | None:
     return None
 
 
-def job_fields(base: BenchmarkJob, settings: Settings) -> dict[str, Any]:
+def job_fields(base: BenchmarkJob, settings: Variations) -> dict[str, Any]:
     """Return the fields of the job file with some settings, the profile last."""
     fields = {name: value for name, value in base.written.items() if name != "profile"}
     profile = base.written.get("profile", AUTO)

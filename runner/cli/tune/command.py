@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from runner.cli.bench.variants import BenchmarkJob
     from runner.cli.tune.attempts import Meter
-    from runner.cli.tune.search import Ratio, Row, Search
+    from runner.cli.tune.search import Ratio, Search, TriedSetting
 
 WINDOW: Final = 1 / 100
 """The share of the time for which one attempt trains."""
@@ -191,7 +191,7 @@ def _results(search: Search, left_out: Mapping[str, str], host: str) -> dict[str
     }
 
 
-def _result(row: Row) -> dict[str, Any]:
+def _result(row: TriedSetting) -> dict[str, Any]:
     return {
         **row.candidate._asdict(),
         "kept": row.kept,

@@ -29,7 +29,7 @@ COMPARED: Final = 20
 """First steps whose losses are compared."""
 
 
-class Candidate(NamedTuple):
+class Variation(NamedTuple):
     """One value of one setting; ``place`` is where it is said: profile, environment or command."""
 
     place: str
@@ -43,11 +43,11 @@ class Candidate(NamedTuple):
         return f"{self.name}: {_word(self.before)} -> {_word(self.value)}"
 
 
-Settings: TypeAlias = tuple[Candidate, ...]
+Variations: TypeAlias = tuple[Variation, ...]
 """What an attempt has otherwise than the job file."""
 
 
-class Attempt(NamedTuple):
+class ShortAttempt(NamedTuple):
     """One short attempt: steps or items per second, or the reason why there is no rate."""
 
     rate: float | None
@@ -66,10 +66,10 @@ class Ratio(NamedTuple):
 
 
 @dataclass(slots=True)
-class Row:
-    """One candidate and what came of it."""
+class TriedSetting:
+    """A candidate and its result."""
 
-    candidate: Candidate
+    candidate: Variation
     kept: bool
     why: str
     ratio: Ratio | None = None
@@ -79,14 +79,14 @@ class Row:
 class Search:
     """A search within a time; ``left_s`` says how much of it there is still."""
 
-    measure: Callable[[Settings], Attempt]
+    measure: Callable[[Variations], ShortAttempt]
     left_s: Callable[[], float]
-    rows: list[Row] = field(default_factory=list)
-    kept: Settings = ()
+    rows: list[TriedSetting] = field(default_factory=list)
+    kept: Variations = ()
     final: Ratio | None = None
     _attempt_s: float = 0.0
 
-    def run(self, candidates: Iterable[Candidate], attempt_s: float) -> None:
+    def run(self, candidates: Iterable[Variation], attempt_s: float) -> None:
         """Try all candidates; an attempt of the job as it is takes about so many seconds."""
         self._attempt_s = attempt_s
         for first, candidate, took_s in sorted(self._screen(candidates), key=lambda each: -each[0]):
@@ -99,10 +99,10 @@ class Search:
         """Return the time in which one candidate can be tried, decided and confirmed."""
         return attempt_s * (3 + 4 * PAIRS)
 
-    def _screen(self, candidates: Iterable[Candidate]) -> list[tuple[float, Candidate, float]]:
+    def _screen(self, candidates: Iterable[Variation]) -> list[tuple[float, Variation, float]]:
         """Look at each candidate once; return those that seemed faster, with ratio and time of an attempt."""
-        found: list[tuple[float, Candidate, float]] = []
-        plain: Attempt | None = None
+        found: list[tuple[float, Variation, float]] = []
+        plain: ShortAttempt | None = None
         for candidate in candidates:
             if not self._has_time(3 * self._attempt_s + 2 * PAIRS * self._attempt_s):
                 self._leave(candidate, "not tried: the time was over")
@@ -122,7 +122,7 @@ class Search:
                 self._leave(candidate, f"{first:.2f} x at first sight")
         return found
 
-    def _decide(self, candidate: Candidate, first: float, took_s: float) -> None:
+    def _decide(self, candidate: Variation, first: float, took_s: float) -> None:
         """Keep a candidate if it is faster for certain, beside what is kept already."""
         if not self._has_time(PAIRS * (self._attempt_s + took_s)):
             self._leave(candidate, f"{first:.2f} x at first sight; not decided: the time was over")
@@ -135,7 +135,7 @@ class Search:
             if row.kept and row.candidate.name == candidate.name:
                 row.kept, row.why = False, f"{candidate.title} is faster still"
         self.kept = replaced(self.kept, candidate)
-        self.rows.append(Row(candidate, kept=True, why="faster", ratio=ratio))
+        self.rows.append(TriedSetting(candidate, kept=True, why="faster", ratio=ratio))
 
     def _confirm(self) -> None:
         """Compare what was kept with the job as it was, and keep nothing that does not hold."""
@@ -147,7 +147,7 @@ class Search:
             if row.kept:
                 row.kept, row.why = False, why or "did not hold when it was measured again"
 
-    def _compare(self, old: Settings, new: Settings) -> tuple[Ratio | None, str]:
+    def _compare(self, old: Variations, new: Variations) -> tuple[Ratio | None, str]:
         """Return the ratio of the new speed to the old, or the reason why it is unknown."""
         pairs = []
         for number in range(PAIRS):
@@ -163,8 +163,8 @@ class Search:
         """Return True if there is time for something, and for the last comparison after it."""
         return self.left_s() >= needed_s + 2 * PAIRS * self._attempt_s
 
-    def _leave(self, candidate: Candidate, why: str, ratio: Ratio | None = None) -> None:
-        self.rows.append(Row(candidate, kept=False, why=why, ratio=ratio))
+    def _leave(self, candidate: Variation, why: str, ratio: Ratio | None = None) -> None:
+        self.rows.append(TriedSetting(candidate, kept=False, why=why, ratio=ratio))
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
@@ -175,12 +175,12 @@ def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
     return Ratio(math.exp(mean), math.exp(mean - margin), math.exp(mean + margin), len(logs))
 
 
-def replaced(settings: Settings, candidate: Candidate) -> Settings:
+def replaced(settings: Variations, candidate: Variation) -> Variations:
     """Return settings with one more, in place of another value of the same."""
     return (*(each for each in settings if each[:2] != candidate[:2]), candidate)
 
 
-def unequal(ours: Attempt, theirs: Attempt) -> str:
+def unequal(ours: ShortAttempt, theirs: ShortAttempt) -> str:
     """Return the evidence that two attempts did not do the same work; empty if there is none."""
     steps = sorted(ours.losses.keys() & theirs.losses.keys())[:COMPARED]
     if not steps:

@@ -10,7 +10,7 @@ from runner.base.errors import UsageError
 from runner.cli.bench.variants import BenchmarkJob, read_base_job
 from runner.cli.tune.attempts import attempt_fields
 from runner.cli.tune.candidates import NUMERICS, TRIED, asked, job_fields, offered
-from runner.cli.tune.search import Candidate
+from runner.cli.tune.search import Variation
 
 PROGRAM = {"kind": "program", "command": ["python", "train.py", "--workers", "2", "--depth=3"]}
 CAUSAL = {"kind": "causal_lm", "data": "stdlib", "steps": 10}
@@ -67,7 +67,7 @@ def test_every_value_is_one_of_its_switch(tmp_path: Path) -> None:
             gpu = {"gpus": 1} if switch != "loader_workers" else {}
             profile = {"extends": "compat", "precision": "tf32"} if switch.startswith("tf32") else "compat"
             base = a_job(tmp_path, resources=gpu, profile=profile)
-            fields = job_fields(base, (Candidate("profile", switch, value, None),))
+            fields = job_fields(base, (Variation("profile", switch, value, None),))
             assert fields["profile"][switch] == value
 
 
@@ -115,7 +115,7 @@ def test_an_attempt_is_tried_once_saves_nothing_and_waits_for_nobody(tmp_path: P
         queue={"after": ["000001"], "priority_class": "batch"},
         track=["tensorboard"],
     )
-    fields = attempt_fields(base, (Candidate("profile", "threads", 1, 2),))
+    fields = attempt_fields(base, (Variation("profile", "threads", 1, 2),))
     assert fields["checkpoint"] == {"keep": 3, "every": "1d", "every_steps": None, "milestone_every": None}
     assert fields["retry"] == {"max_attempts": 1}
     assert fields["queue"] == {"priority_class": "batch"}

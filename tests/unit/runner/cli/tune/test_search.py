@@ -8,22 +8,22 @@ import pytest
 
 from runner.cli.tune.search import (
     PAIRS,
-    Attempt,
-    Candidate,
     Search,
-    Settings,
+    ShortAttempt,
+    Variation,
+    Variations,
     ratio_of,
     replaced,
     unequal,
 )
 
-FAST = Candidate("environment", "FAST", "1", None)
-SLOW = Candidate("environment", "SLOW", "1", None)
-SAME = Candidate("profile", "memory_log", "off", "interval")
-TWO = Candidate("profile", "threads", 2, 4)
-ONE = Candidate("profile", "threads", 1, 4)
+FAST = Variation("environment", "FAST", "1", None)
+SLOW = Variation("environment", "SLOW", "1", None)
+SAME = Variation("profile", "memory_log", "off", "interval")
+TWO = Variation("profile", "threads", 2, 4)
+ONE = Variation("profile", "threads", 1, 4)
 
-TIMES: Mapping[Candidate, float] = {FAST: 1.5, SLOW: 0.7, SAME: 1.0, TWO: 1.2, ONE: 1.4}
+TIMES: Mapping[Variation, float] = {FAST: 1.5, SLOW: 0.7, SAME: 1.0, TWO: 1.2, ONE: 1.4}
 
 
 class Machine:
@@ -31,20 +31,20 @@ class Machine:
 
     def __init__(self, drift: float = 0.97, noise: float = 0.01, time_s: float = 10_000.0) -> None:
         self.left = time_s
-        self.asked: list[Settings] = []
-        self.broken: dict[Candidate, Attempt] = {}
+        self.asked: list[Variations] = []
+        self.broken: dict[Variation, ShortAttempt] = {}
         self._drift, self._noise = drift, cycle((1 + noise, 1 - noise, 1.0, 1 - noise, 1 + noise))
 
-    def measure(self, settings: Settings) -> Attempt:
+    def measure(self, settings: Variations) -> ShortAttempt:
         self.asked.append(settings)
         self.left -= 10
         for candidate in settings:
             if candidate in self.broken:
                 return self.broken[candidate]
         rate = 100.0 * self._drift ** len(self.asked) * next(self._noise)
-        return Attempt(rate * math.prod(TIMES[each] for each in settings), 10.0, "", {1: 0.5, 2: 0.4})
+        return ShortAttempt(rate * math.prod(TIMES[each] for each in settings), 10.0, "", {1: 0.5, 2: 0.4})
 
-    def search(self, *candidates: Candidate) -> Search:
+    def search(self, *candidates: Variation) -> Search:
         search = Search(self.measure, lambda: self.left)
         search.run(candidates, 10.0)
         return search
@@ -92,9 +92,9 @@ def test_a_better_value_takes_the_place_of_a_kept_one(monkeypatch: pytest.Monkey
     first = iter((1.0, 1.15, 1.0, 1.1, 1.0))
     true = machine.measure
 
-    def measure(settings: Settings) -> Attempt:
+    def measure(settings: Variations) -> ShortAttempt:
         share = next(first, None)
-        return true(settings) if share is None else Attempt(share, 10.0)
+        return true(settings) if share is None else ShortAttempt(share, 10.0)
 
     monkeypatch.setattr(machine, "measure", measure)
     search = machine.search(TWO, ONE)
@@ -110,19 +110,19 @@ def test_what_cannot_be_told_from_noise_is_not_kept() -> None:
 
 def test_a_gain_that_does_not_hold_in_the_end_is_given_up() -> None:
     rates = iter([*(1.0, 2.0, 1.0), *(1.0, 2.0, 2.1, 1.0) * 2])  # and then it is as fast as before
-    search = Search(lambda _: Attempt(next(rates, 1.0), 10.0), lambda: 1000.0)
+    search = Search(lambda _: ShortAttempt(next(rates, 1.0), 10.0), lambda: 1000.0)
     search.run([FAST], 10.0)
     assert search.kept == ()
     assert verdicts(search) == {"FAST: null -> 1": (False, "did not hold when it was measured again")}
 
 
-def broken_then(machine: Machine, after: int) -> Callable[[Settings], Attempt]:
+def broken_then(machine: Machine, after: int) -> Callable[[Variations], ShortAttempt]:
     """Return measuring in which the changed job fails from some attempt on."""
     true, number = machine.measure, count()
 
-    def measure(settings: Settings) -> Attempt:
+    def measure(settings: Variations) -> ShortAttempt:
         if next(number) >= after and settings:
-            return Attempt(None, 10.0, "failed: out of memory")
+            return ShortAttempt(None, 10.0, "failed: out of memory")
         return true(settings)
 
     return measure
@@ -138,14 +138,14 @@ def test_what_fails_is_not_kept_whenever_it_fails(after: int) -> None:
 
 def test_less_work_is_no_gain() -> None:
     machine = Machine()
-    machine.broken[FAST] = Attempt(500.0, 10.0, "", {1: 0.5, 2: 0.2})
+    machine.broken[FAST] = ShortAttempt(500.0, 10.0, "", {1: 0.5, 2: 0.2})
     search = machine.search(FAST)
     assert search.kept == ()
     assert verdicts(search) == {"FAST: null -> 1": (False, "other work: the first losses are 0.35, not 0.45")}
 
 
 def test_attempts_without_losses_are_not_compared() -> None:
-    assert unequal(Attempt(1.0, 1.0), Attempt(1.0, 1.0, "", {1: 2.0})) == ""
+    assert unequal(ShortAttempt(1.0, 1.0), ShortAttempt(1.0, 1.0, "", {1: 2.0})) == ""
 
 
 @pytest.mark.parametrize("time_s", [100.0, 200.0, 230.0, 260.0, 330.0])
@@ -177,7 +177,7 @@ def test_a_setting_has_one_value() -> None:
 
 def test_values_are_written_as_in_a_file() -> None:
     assert (
-        Candidate("profile", "clone_batches", value=False, before=True).title
+        Variation("profile", "clone_batches", value=False, before=True).title
         == "clone_batches: true -> false"
     )
-    assert Candidate("profile", "micro_batch", None, 4).title == "micro_batch: 4 -> null"
+    assert Variation("profile", "micro_batch", None, 4).title == "micro_batch: 4 -> null"

@@ -17,7 +17,7 @@ from typing import Any, Final
 from runner.base.units import parse_duration
 from scripts.gpu_report import machine
 from scripts.gpu_report.context import environment, source_root
-from scripts.gpu_report.report import REHEARSED, Finding, Part, markdown, not_run, read
+from scripts.gpu_report.report import FILE, REHEARSED, Finding, Part, not_run, read, write
 from scripts.gpu_report.run_part import LIMITS_S, ORDER, module
 
 LEAST_S: Final = 15.0
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(argv)
     results: Path = asked.results or _results(rehearsal=asked.rehearse)
     if asked.render:
-        (results / "report.md").write_text(markdown(read(results, ORDER)))
+        write(results, read(results, ORDER))
         return 0
     until = time.monotonic() + parse_duration(asked.budget).total_seconds()
     about = machine.described(rehearsal=asked.rehearse)
@@ -41,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{about.get('device')}: {', '.join(asked.only or ORDER)}; results in {results}", flush=True)
     for name in asked.only or ORDER:
         part = run_part(name, about, until - time.monotonic(), asked)
-        part.write(results)
-        (results / "report.md").write_text(markdown(read(results, ORDER)))
+        known = {each.name: each for each in read(results, ORDER)} | {name: part}
+        write(results, [known[each] for each in ORDER if each in known])
     wrong = [each for part in read(results, ORDER) for each in part.findings if each.status == "failed"]
-    print(f"{len(wrong)} check(s) failed{mark}; {results / 'report.md'}", flush=True)
+    print(f"{len(wrong)} check(s) failed{mark}; {results / FILE}", flush=True)
     return 1 if wrong else 0
 
 
@@ -139,7 +139,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tiny", action="store_true", help="run on the device with the sizes of a rehearsal")
     parser.add_argument("--results", type=Path, help="directory (default: $OUT, or bench/results/gpu)")
-    parser.add_argument("--render", action="store_true", help="only render report.md from existing results")
+    parser.add_argument(
+        "--render", action="store_true", help="only render the tables of report.md again from its figures"
+    )
     return parser
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from jobs.contract import STDLIB
-from scripts.gpu_report.context import Context
+from scripts.gpu_report.context import CannotMeasureHere, Context
 
 KINDS: Final = ("causal_lm", "imu_stream", "graph_forecast", "resident_transformer", "pair_classifier")
 
@@ -149,6 +149,53 @@ def _candles(directory: Path, context: Context) -> None:
             volume = 1e6 + 1e5 * float(draw.random())
             rows.append(",".join([str(day), *map(repr, (opened, high, low, close, volume))]))
         _write(directory / f"index{number}.csv", rows)
+
+
+def language_model(context: Context) -> Path:
+    """Return the directory of a causal language model with random weights, made on first use: 1.1 B.
+
+    Raises:
+        CannotMeasureHere: A package is missing.
+    """
+    place = context.directory / "data" / "language-model"
+    if place.exists():
+        return place
+    try:
+        import peft  # noqa: F401 - asked for, so that it is missed here and not by a job
+        import torch
+        import transformers
+        from tokenizers import Tokenizer, models, pre_tokenizers
+    except ImportError as error:
+        raise CannotMeasureHere(f"the package {error.name} is missing") from error
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {token: number for number, token in enumerate(["<s>", "<unk>", *letters, *WORDS])}
+    whole = Tokenizer(models.BPE(vocab=words, merges=[], unk_token="<unk>", ignore_merges=True))  # noqa: S106
+    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=whole,
+        bos_token="<s>",  # noqa: S106
+        unk_token="<unk>",  # noqa: S106
+    )
+    config = transformers.LlamaConfig(**context.sized(LLAMA, TINY_LLAMA))
+    with torch.device("cuda" if context.accelerator == "cuda" else "cpu"):
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+WORDS: Final = ("ĠFirst", "ĠSecond", "ĠSimilar")
+
+LLAMA: Final = {
+    "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 1024,
+}  # fmt: skip
+"""The sizes of a Llama of 1.1 billion parameters."""
+
+TINY_LLAMA: Final = {
+    "vocab_size": 512, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 1024,
+}  # fmt: skip
 
 
 def _weekdays(count: int) -> list[date]:

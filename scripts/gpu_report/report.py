@@ -14,6 +14,11 @@ Status: TypeAlias = Literal["passed", "failed", "measured", "not run"]
 
 REHEARSED: Final = "rehearsal"
 
+FILE: Final = "report.md"
+"""The one file of a report."""
+
+_BEGIN, _END = "<details><summary>all figures</summary>\n\n```json\n", "\n```\n\n</details>\n"
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -52,19 +57,25 @@ class Part:
     seconds: float
     findings: tuple[Finding, ...]
 
-    def write(self, directory: Path) -> None:
-        """Write the part to its own file, atomically."""
-        directory.mkdir(parents=True, exist_ok=True)
-        kept = directory / f"{self.name}.json"
-        draft = kept.with_suffix(".part")
-        draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        draft.replace(kept)
+
+def write(directory: Path, parts: Sequence[Part]) -> Path:
+    """Write the one file of a report, atomically: tables for people, then all figures; return its place."""
+    directory.mkdir(parents=True, exist_ok=True)
+    kept = directory / FILE
+    draft = kept.with_suffix(".part")
+    data = json.dumps([asdict(part) for part in parts], indent=1)
+    draft.write_text(f"{markdown(parts)}\n{_BEGIN}{data}{_END}")
+    draft.replace(kept)
+    return kept
 
 
 def read(directory: Path, order: Sequence[str]) -> list[Part]:
-    """Return the parts in a directory, in the given order."""
-    files = (directory / f"{name}.json" for name in order)
-    return [_part(json.loads(file.read_text())) for file in files if file.exists()]
+    """Return the parts of the report in a directory, in the given order."""
+    file = directory / FILE
+    text = file.read_text() if file.exists() else ""
+    data = text.partition(_BEGIN)[2].rpartition(_END)[0]
+    parts = {kept["name"]: _part(kept) for kept in json.loads(data or "[]")}
+    return [parts[name] for name in order if name in parts]
 
 
 def _part(kept: dict[str, Any]) -> Part:

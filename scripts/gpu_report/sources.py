@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from jobs.contract import Profile
 from scripts.gpu_report.context import CannotMeasureHere, Context
-from scripts.gpu_report.data import plan_of
+from scripts.gpu_report.data import language_model, plan_of
 from scripts.gpu_report.fast import EQUAL_STEPS, START_SHARE, rows_of
 from scripts.gpu_report.report import Finding, measured, not_run
 
@@ -32,6 +32,17 @@ class Headline:
     tiny: Mapping[str, Any]
 
 
+PARTS: Final = {"micro_batch": 2}
+"""Of the panel: the networks of 189 features take gigabytes, and all arms are on the device together."""
+
+
+def _panel(nodes: int) -> Mapping[str, Any]:
+    return {
+        "features": ["returns_1d", "signal_*", "noise_*"], "target": "target_{horizon}d", "nodes": nodes,
+        "split": "2020-12-01", "embargo": 20,
+    }  # fmt: skip
+
+
 HEADLINES: Final[Mapping[str, Headline]] = {
     "MobilePoser, joints, 8,192 windows a step": Headline(
         "imu_stream",
@@ -46,27 +57,23 @@ HEADLINES: Final[Mapping[str, Headline]] = {
         },
         {"window": 20, "synthetic_sequences": 12, "batch_size": 16, "hidden": 8, "layers": 1},
     ),
-    "gogooku3, a panel of 16 x 256 stocks a step": Headline(
+    "gogooku3, a panel of 4,096 stocks of 189 features": Headline(
         "graph_forecast",
         {
-            "data": "synthetic-panel", "synthetic_assets": 512, "synthetic_days": 500, "window": 20,
-            "panel": {
-                "features": ["returns_1d", "signal_*", "noise_*"], "target": "target_{horizon}d",
-                "nodes": 256, "split": "2021-08-02", "embargo": 20,
-            },
-            "horizons": (1, 5, 10, 20), "neighbours": 10, "loss": "quantile", "variable_selection": True,
-            "hidden": 256, "heads": 4, "layers": 2, "batch_size": 16, "eval_batches": 8,
+            "data": "synthetic-panel", "synthetic_assets": 512, "synthetic_days": 300, "window": 20,
+            "synthetic_features": 189, "panel": _panel(256), "horizons": (1, 5, 10, 20), "neighbours": 10,
+            "loss": "quantile", "variable_selection": True, "hidden": 128, "heads": 4, "layers": 2,
+            "batch_size": 16, "eval_batches": 8,
         },
         {
-            "before": ("gogooku3-before", {}),
-            "after": ("gogooku3-after", {}),
-            "after, no cache": ("gogooku3-after", {"graph_cache": "off"}),
-            "after, no bf16": ("gogooku3-after", {"precision": "tf32"}),
-            "after, not compiled": ("gogooku3-after", {"compile": "off"}),
+            "before": ("gogooku3-before", PARTS),
+            "after": ("gogooku3-after", PARTS),
+            "after, no cache": ("gogooku3-after", {**PARTS, "graph_cache": "off"}),
+            "after, no bf16": ("gogooku3-after", {**PARTS, "precision": "tf32"}),
+            "after, not compiled": ("gogooku3-after", {**PARTS, "compile": "off"}),
         },
-        {"synthetic_assets": 16, "hidden": 8, "heads": 2, "layers": 1, "batch_size": 2, "eval_batches": 1,
-         "panel": {"features": ["returns_1d", "signal_*"], "target": "target_{horizon}d", "nodes": 8,
-                   "split": "2021-08-02", "embargo": 20}},
+        {"synthetic_assets": 16, "synthetic_features": 9, "hidden": 8, "heads": 2, "layers": 1,
+         "batch_size": 2, "eval_batches": 1, "panel": _panel(8)},
     ),
     "gogo2, annotations, 46.5 M parameters": Headline(
         "resident_transformer",
@@ -84,18 +91,22 @@ HEADLINES: Final[Mapping[str, Headline]] = {
         {"synthetic_annotations": 24, "batch_size": 2, "layers": 1, "heads": 2, "width": 16, "pool": 2,
          "annotations": {"frames": ["1s", "1m"], "candles": 20}},
     ),
-    "LMOL, pairs": Headline(
+    "LMOL, LoRA on 1.1 B parameters": Headline(
         "pair_classifier",
         {
-            "form": "sequence", "batch_size": 32, "length": 96, "layers": 12, "heads": 12, "width": 768,
-            "eval_batches": 1,
+            "form": "sequence", "batch_size": 8, "length": 96, "eval_batches": 1,
+            "lora": {"rank": 8, "alpha": 32, "dropout": 0.0,
+                     "targets": ["q_proj", "k_proj", "v_proj", "o_proj"]},
         },
         {"before": ("lmol-before", {}), "after": ("lmol-after", {})},
-        {"batch_size": 4, "length": 32, "layers": 1, "heads": 2, "width": 16},
+        {"batch_size": 4, "length": 32},
     ),
-    "AGI2, 12 layers of 768, 1,024 bytes": Headline(
+    "AGI2, 124 M parameters, 1,024 tokens of 50,257": Headline(
         "causal_lm",
-        {"batch_size": 12, "context": 1024, "layers": 12, "heads": 12, "width": 768, "eval_batches": 1},
+        {
+            "batch_size": 12, "context": 1024, "layers": 12, "heads": 12, "width": 768, "vocabulary": 50257,
+            "positions": "sinusoidal", "eval_batches": 1,
+        },
         {
             "before: fp32, mask rebuilt": ("agi2-before", {}),
             "after: fp16, mask kept": ("agi2-after", {}),
@@ -103,7 +114,8 @@ HEADLINES: Final[Mapping[str, Headline]] = {
                 "agi2-after", {"precision": "bf16", "attention": "fused", "compile": "default"},
             ),
         },
-        {"include": ("a*.py",), "batch_size": 2, "context": 16, "layers": 1, "heads": 2, "width": 16},
+        {"include": ("a*.py",), "batch_size": 2, "context": 16, "layers": 1, "heads": 2, "width": 16,
+         "vocabulary": 300},
     ),
 }  # fmt: skip
 
@@ -123,7 +135,9 @@ def _source(context: Context, name: str, headline: Headline, until: float) -> Fi
     plan = {**plan_of(headline.kind, context), **fields, "steps": 10**6, "eval_every": None}
     plan |= {"log_every": EQUAL_STEPS, "warmup_steps": 4}
     if plan.get("form") == "sequence":
-        del plan["group"]  # of the other form
+        for field in ("group", "layers", "heads", "width"):  # of the other form, and of a model of its own
+            del plan[field]
+        plan["pretrained"] = str(language_model(context))
     profiles = {arm: _profile(context, *asked) for arm, asked in headline.arms.items()}
     specs = {arm: context.spec(plan, profile) for arm, profile in profiles.items()}
     ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())

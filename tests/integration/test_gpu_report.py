@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 LAUNCHER = ROOT / "scripts" / "gpu-report"
 
 MEASURES = {
-    "sources": "AGI2, 12 layers of 768, 1,024 bytes",
+    "sources": "AGI2, 124 M parameters, 1,024 tokens of 50,257",
     "exact": "causal_lm, 1 kills",
     "near_limit": "model FLOPs utilisation",
     "fast": "pair_classifier, arm by arm",

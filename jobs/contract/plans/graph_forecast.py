@@ -115,7 +115,7 @@ class GraphForecast(TrainingPlan):
     checkpoint_fields: ClassVar = CheckpointFields(
         data=(
             "window", "scales", "horizons", "held_out", "neighbours", "lookback", "half_life", "shrinkage",
-            "threshold", "synthetic_assets", "synthetic_days", "panel", "clean",
+            "threshold", "synthetic_assets", "synthetic_days", "synthetic_features", "panel", "clean",
         ),
         trajectory=("return_weight", "horizon_weights", "mixed"),
         shape=("hidden", "heads", "layers", "loss", "quantiles", "variable_selection", "frequencies"),
@@ -208,6 +208,9 @@ class GraphForecast(TrainingPlan):
     )
     synthetic_assets: int = Field(64, ge=2, le=4096, description="Assets of synthetic data.")
     synthetic_days: int = Field(2000, ge=100, le=10**5, description="Days of synthetic data.")
+    synthetic_features: int = left_out_by_default(
+        8, ge=5, le=4096, description="Features of a synthetic panel."
+    )
 
     @model_validator(mode="after")
     def _hidden_divides(self) -> "GraphForecast":

@@ -262,16 +262,13 @@ class PanelDays:
 # --- Synthetic panels
 
 
-SYNTHETIC_FEATURES: Final = 8
-
-
 def synthetic_panel(plan: GraphForecast, panel: PanelPlan, seed: int) -> tuple[PanelFiles, Values]:
     """Return a synthetic panel: stocks of ten sectors, with listings, delistings and gaps.
 
     The first feature is the day's return; the next ones are noisy views of a hidden signal of each stock,
     which decides a small part of its returns over the following days; the others are noise.
     """
-    days, stocks = plan.synthetic_days, plan.synthetic_assets
+    days, stocks, noises = plan.synthetic_days, plan.synthetic_assets, plan.synthetic_features - 4
     generator = torch.Generator().manual_seed(derive(seed, "synthetic-panel"))
     noise_DN, shocks_DN = (torch.randn(days, stocks, generator=generator) for _ in range(2))
     sector_N = torch.randint(10, (stocks,), generator=generator)
@@ -283,7 +280,7 @@ def synthetic_panel(plan: GraphForecast, panel: PanelPlan, seed: int) -> tuple[P
     returns_DN = 0.02 * (0.6 * sectors_DN + 0.75 * noise_DN + 0.2 * before_DN)
     listed_DN = _listings(days, stocks, generator)
     views = [signal_DN + torch.randn(days, stocks, generator=generator) for _ in range(3)]
-    others = [torch.randn(days, stocks, generator=generator) for _ in range(SYNTHETIC_FEATURES - 4)]
+    others = [torch.randn(days, stocks, generator=generator) for _ in range(noises)]
     features_DNF = torch.stack([returns_DN, *views, *others], dim=-1)
     targets_DNJ = torch.stack([_ahead(returns_DN, listed_DN, horizon) for horizon in plan.horizons], dim=-1)
     absent_DN = ~listed_DN
@@ -293,7 +290,7 @@ def synthetic_panel(plan: GraphForecast, panel: PanelPlan, seed: int) -> tuple[P
         returns_DN.masked_fill(absent_DN, torch.nan),
         listed_DN,
     )
-    names = ("returns_1d", *(f"signal_{n + 1}" for n in range(3)), *(f"noise_{n + 1}" for n in range(4)))
+    names = ("returns_1d", *(f"signal_{n + 1}" for n in range(3)), *(f"noise_{n + 1}" for n in range(noises)))
     columns = replace(columns_of(plan, panel), features=names)
     dates = tuple(_workday(day).isoformat() for day in range(days))
     return PanelFiles((), columns, dates, tuple(f"{10000 + number}" for number in range(stocks))), values

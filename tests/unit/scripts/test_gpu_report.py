@@ -1,5 +1,6 @@
 """Findings are stored and rendered; figures of the comparison are computed as documented."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from scripts.gpu_report import exact, near_limit, near_limit_worker
 from scripts.gpu_report.context import Context, against_target
 from scripts.gpu_report.data import KINDS, plan_of
 from scripts.gpu_report.fast import LEFT_OUT, arms_of
-from scripts.gpu_report.report import Finding, Part, checked, markdown, measured, not_run, read
+from scripts.gpu_report.report import Finding, Part, checked, markdown, measured, not_run, read, write
+from scripts.gpu_report.run_part import LIMITS_S
+from scripts.gpu_report.sources import HEADLINES
 
 MACHINE = {"device": "NVIDIA X", "driver": "1.2"}
 
@@ -26,9 +29,35 @@ FINDINGS = (
 
 
 def test_parts_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    written = part("exact", *FINDINGS)
-    written.write(tmp_path)
+    written = part("exact", *FINDINGS, measured("odd", "```\n</details>"))
+    assert write(tmp_path, [written]) == tmp_path / "report.md"
     assert read(tmp_path, ("fast", "exact")) == [written]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]  # one file is brought back
+    assert (tmp_path / "report.md").read_text().startswith(markdown([written]))
+    assert read(tmp_path / "none", ("exact",)) == []
+
+
+def test_the_plan_of_the_day_fits_a_quarter_of_an_hour_with_the_start_of_the_machine() -> None:
+    page = (Path(__file__).parents[3] / "docs/operate/gpu-report.md").read_text()
+    plan = page.partition("## On the day")[2].partition("## ")[0]
+    rows = [line.split("|")[3].strip() for line in plan.splitlines() if re.match(r"\| [0-9]", line)]
+    minutes = [float(row.removesuffix(" min")) for row in rows]
+    assert len(minutes) >= 3
+    assert sum(minutes) <= 15
+    budget = re.search(r"--budget ([0-9]+)m", plan)
+    assert budget is not None
+    assert LIMITS_S["sources"] + LIMITS_S["exact"] <= 60 * float(budget[1]) + 60
+
+
+def test_the_headlines_are_those_of_the_five_sources_at_their_sizes() -> None:
+    plans = {headline.kind: headline.plan for headline in HEADLINES.values()}
+    assert plans.keys() == set(KINDS)
+    assert plans["imu_stream"]["batch_size"] == 8192
+    panel = plans["graph_forecast"]
+    assert panel["batch_size"] * panel["panel"]["nodes"] == 4096
+    assert panel["synthetic_features"] == 189
+    assert plans["causal_lm"]["vocabulary"] == 50257
+    assert [len(headline.arms) for headline in HEADLINES.values()] == [3, 5, 3, 2, 3]
 
 
 def test_the_report_names_the_machine_and_every_finding() -> None:

@@ -15,6 +15,7 @@ from scripts.gpu_report.exact import PROMISED, finding_of
 from scripts.gpu_report.forked_jobs import Job
 from scripts.gpu_report.report import Part, markdown, not_run, read
 from scripts.gpu_report.run_part import ORDER
+from scripts.gpu_report.sources import HEADLINES
 from tests.fakes.patience import patience
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +60,10 @@ def test_a_part_of_the_report_is_rehearsed(
     found = {finding.name: finding for finding in part.findings}
     assert found[MEASURES[name]].status in {"passed", "measured"}
     assert part.rehearsal
+    if name == "sources":  # all five, each with all of its arms, one of them compiled
+        rows = [row for finding in part.findings for row in finding.figures["rows"]]
+        assert [row["arm"] for row in rows if row["failure"]] == []
+        assert [finding.name for finding in part.findings] == list(HEADLINES)
     check_that_every_line_is_marked(part)
 
 

@@ -103,3 +103,16 @@ def test_a_job_whose_predecessor_published_nothing_says_so(daemon: Service) -> N
     begun = daemon.submit(job(daemon, "vain", init_from=f"job/{made}/best"), end="failed")
     assert daemon.ends(begun)["outcome"] == "failed"
     assert f"workload.init_from: job/{made}/best: no such weights" in daemon.runner("show", begun)
+
+
+def test_a_file_of_another_code_base_is_where_a_job_begins_and_its_export_comes_back(daemon: Service) -> None:
+    made = daemon.submit(job(daemon, "his", export={"format": "state_dict", "prefix": "his."}))
+    assert daemon.ends(made)["outcome"] == "succeeded", daemon.log(made)
+    place = Path(daemon.root, "his.ckpt")
+    shutil.copy(daemon.paths(made).lineage_dir / "export" / "model.pt", place)
+    place.chmod(0o644)
+    file = job(daemon, "ours", init_from=place.name, init_map={"prefix": "his."}, learning_rate=1e-30)
+    begun = daemon.submit(file)
+    assert daemon.ends(begun)["outcome"] == "succeeded", daemon.log(begun)
+    assert f"begins with the weights of {file.parent / place.name}\n" in daemon.log(begun)
+    assert final(daemon, begun) == final(daemon, made)

@@ -34,7 +34,7 @@ from runner.core.ports.images import BuildFailed, Images
 from runner.core.ports.network import OutboundNetwork
 from runner.core.ports.packages import DockerfileRequest, Packages
 from runner.core.ports.store import JobRow
-from runner.core.ports.users import MountPins, Owner, User, Users
+from runner.core.ports.users import MountPins, Owner, PathKind, User, Users
 from runner.files.field_checks import CODE_TARGET, WEIGHTS_TARGET
 from runner.files.job.model import checkpoint_plan
 from runner.files.job.program_files import checkpoint_mount, fill_resume_args
@@ -206,7 +206,7 @@ class LaunchPreparer:
         return checkpoint.files is None and not checkpoint.keep_files
 
     def _initial_weights(self, revision: Revision, owner: Owner, who: User) -> Path | None:
-        """Return the directory of the weights that a job begins with, None if there is none any more.
+        """Return the directory or file of the weights that a job begins with, None if it is gone.
 
         An attempt that resumes does not need it, so that one that is gone is no reason to refuse a launch.
         """
@@ -217,7 +217,8 @@ class LaunchPreparer:
             found = None if init.path is None else Path(init.path)
         else:
             found = config.open_directory(config.jobs_dir / init.job, owner).weights(init.kind)
-        if found is None or config.users.path_problem(who, found, "directory") is not None:
+        kind: PathKind = "either" if init.job is None else "directory"
+        if found is None or config.users.path_problem(who, found, kind) is not None:
             return None
         return found
 

@@ -1,13 +1,16 @@
 """The files of five owners: read, trained from their checkpoints, killed, resumed, opened by their code."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from tests.fakes.workloads.owners import OWNERS
+from jobs.contract import WORKLOADS, kind_of
+from tests.fakes.workloads.owners import AGI2, ATFT, OWNERS, POSER
 from tests.unit.jobs.conftest import JobDir
 
 
@@ -57,3 +60,16 @@ def test_the_files_of_an_owner_are_trained_killed_resumed_and_opened_by_his_code
     assert found
     for tensor_name, tensor in found.items():
         assert torch.equal(final[tensor_name], tensor), tensor_name
+
+
+def test_the_job_files_of_the_page_are_valid_and_have_the_names_of_the_owners() -> None:
+    page = (Path(__file__).parents[3] / "docs/get-started/workloads.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", page.partition("## Five projects")[2], re.DOTALL)
+    found = {each["kind"]: each for each in (yaml.safe_load(block)["workload"] for block in blocks)}
+    plans = {kind_of(plan): plan for plan in WORKLOADS if kind_of(plan) in found}
+    assert len(plans) == len(blocks) == len(OWNERS)
+    for kind, plan in plans.items():
+        assert plan.model_validate(found[kind]).export is not None
+    assert found["imu_stream"]["init_map"]["rename"] == POSER
+    assert found["causal_lm"]["init_map"]["rename"] == found["causal_lm"]["export"]["rename"] == AGI2
+    assert set(found["graph_forecast"]["export"]["rename"].items()) <= set(ATFT.items())

@@ -146,13 +146,15 @@ class Case:
     def bounds(self, choice: str) -> tuple[float, float] | None:
         """Return between which shares of going on an alternative was predicted; None if it was not.
 
-        Up to what is certain; what is expected may be off by a quarter either way.
+        Up to what is certain; what is expected may be off by a quarter either way.  The start has been seen
+        once, in the canary: among others that start at the same time it may take twice as long, or half.
         """
         sure, expected = (self.answer["econ"][kind] for kind in ("seconds", "expected"))
         if sure[choice] is None or expected[choice] is None:
             return None
+        start = 0.0 if choice == "keep" else self.answer["econ"]["start_s"] / expected["keep"]
         certain, about = sure[choice] / sure["keep"], expected[choice] / expected["keep"]
-        return about * (1 - OFF), max(certain, about * (1 + OFF))
+        return (about - start / 2) * (1 - OFF), max(certain, (about + start) * (1 + OFF))
 
 
 def told_well(case: Case) -> bool:

@@ -125,6 +125,7 @@ class CostBenefit:
             },
             "rate_now": _rate_json(self.now),
             "rate_new": _rate_json(self.new),
+            "start_s": self.case.costs.start_s,
             "seconds": {each: self.seconds(each) for each in choices},
             "expected": {each: self.expected(each) for each in choices},
             "facts": self.facts(),

@@ -58,7 +58,7 @@ def test_a_verdict_is_right_if_it_was_the_fastest_and_an_end_out_of_bounds_is_to
     load: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     right = case("restart", 39.0 * load, 70.0 * load)
-    assert right.bounds("restart") == (pytest.approx(0.475 * 0.75), pytest.approx(0.55 * 1.25))
+    assert right.bounds("restart") == pytest.approx((0.475 * 0.75, 0.55 * 1.25))
     assert right.bounds("keep") == (0.75, 1.25)
     assert right.bounds("resume") is None
     assert told_well(right)

@@ -20,7 +20,7 @@ SPLIT_FEW := $(BY_FILE) -n 4 tests/chaos/test_daemon_stopped.py tests/integratio
 # Hundreds of daemons and commands are started: what Python has compiled is kept, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-cuda-image test-mlflow test-scripts check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
+.PHONY: help demo demo-restart demo-restart-told demo-share demo-sweep demo-slurm test test-split test-hosts test-next test-kernel test-cuda-image test-mlflow test-scripts check fix unit soak bench examples docs docs-reference graph venv engine slurm release-notes release-check clean
 
 help:
 	@echo "make demo          train, kill, resume and compare, in containers on this machine"
@@ -32,7 +32,9 @@ help:
 	@echo "make examples      every example that needs no GPU, as shipped, beside its trivial predictor"
 	@echo "make test          everything that can fail: checks, site, unit, contract, integration and chaos tests"
 	@echo "make test-split    as root: all tests that start daemons, with daemons in two parts"
-	@echo "make test-hosts    as root: contract, images, packages, played NVIDIA cards and the demo on Debian's next release"
+	@echo "make test-hosts    as root: test-next, then test-kernel"
+	@echo "make test-next     as root: contract, images, packages, played NVIDIA cards and the demo on Debian's next release"
+	@echo "make test-kernel   as root: contract, systemd, AppArmor, NFS, other engines on Debian 13 under a second kernel"
 	@echo "make test-mlflow   a training and a real MLflow server, both killed (280 MB)"
 	@echo "make test-scripts  scripts of the field, each killed and held on its way: JAX, a notebook, torchvision and more (400 MB)"
 	@echo "make test-cuda-image  the CUDA image from its wheels (2.7 GB, 15 GB of disk): import torch, missing libraries"
@@ -121,10 +123,17 @@ test-split: venv engine slurm
 	export DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" TMPDIR="$$scratch" TEST_DAEMON_USER=$(SPLIT_USER); \
 	$(BIN)/python -m pytest -q --basetemp="$$scratch/two" $(SPLIT) $(ONLY)
 
+test-hosts: test-next test-kernel
+
 # In namespaces of their own; 6 GB below /var/cache/runner-hosts, and minutes to make the root directory once.
-test-hosts: venv engine
+test-next: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" scripts/hosts $(ONLY)
+
+# User Mode Linux, without a virtual machine; 8 GB there.
+test-kernel: venv engine
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" scripts/kernel $(ONLY)
 
 test-cuda-image: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels/test_cuda_image.py

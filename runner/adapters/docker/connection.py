@@ -5,6 +5,7 @@ container.  What is asked of the engine is left to the executor and to the event
 """
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,13 @@ DEFAULT_URL: Final = "unix:///var/run/docker.sock"
 
 LONGEST_MESSAGE: Final = 500
 """Characters of an engine's message that are kept."""
+
+CLOSED: Final = re.compile(r'mount config for type "bind": stat .*: permission denied')
+
+CLOSED_TO_ROOT: Final = (
+    "; it lies on a file system whose server gives root no rights (NFS): "
+    "let others pass its directories and read it, or copy it to a disk of this host"
+)
 
 
 class EngineConnection:
@@ -71,8 +79,9 @@ def engine_errors(action: str) -> Iterator[None]:
 
 
 def explanation(error: APIError) -> str:
-    """Return the engine's message on one line."""
-    return shortened(str(error.explanation or error))
+    """Return the engine's message on one line, and the next step where its root may not look at a mount."""
+    said = shortened(str(error.explanation or error))
+    return said + CLOSED_TO_ROOT if CLOSED.search(said) else said
 
 
 def shortened(text: str) -> str:

@@ -421,6 +421,27 @@ def test_a_start_that_fails_is_the_fault_of_the_host_if_the_container_has_device
     assert executor._chosen_injection == (None if devices else "cdi")
 
 
+def test_a_mount_that_is_closed_to_the_engines_root_is_told_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Squashed(QuickEnd):
+        @staticmethod
+        def info() -> dict[str, Any]:
+            return {**QuickEnd.info(), "Runtimes": {"runc": {}}}
+
+        @staticmethod
+        def create_container_from_config(_config: object, _name: str) -> dict[str, str]:
+            response = Response()
+            response.status_code = 400
+            said = 'invalid mount config for type "bind": stat /home/ada/data: permission denied'
+            raise APIError("", response, said)
+
+    monkeypatch.setattr(EngineConnection, "client", lambda _: Squashed())
+    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: [])
+    with pytest.raises(LaunchRefused, match=r"/home/ada/data: permission denied; it lies on .*NFS.*copy it"):
+        _executor("unix:///nowhere").launch(_request())
+
+
 @pytest.mark.parametrize(
     ("runtime", "devices", "raised"),
     [

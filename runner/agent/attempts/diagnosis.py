@@ -313,6 +313,9 @@ _RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
 _RICH_END: Final = "╰".encode()
 """The beginning of the line above the exception where Rich draws a traceback."""
 
+_DRAWN: Final = " \t│╭╰╮╯─"
+"""Characters of a frame around a message."""
+
 _LAUNCHED: Final = (b"ChildFailedError", b"subprocess.CalledProcessError")
 """Exceptions of launchers, which have started the program that failed."""
 
@@ -337,6 +340,8 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
             may_tell -= {ExitCause.NON_FINITE}  # steps are logged with a loss that is not finite
         for sign in _SIGNS:
             if sign.cause in may_tell and sign.text.search(text):
+                if sign.cause is ExitCause.USAGE_ERROR and not _tracebacks(log):
+                    return _refused(last_words(log))
                 return Diagnosis(sign.cause, sign.hint)
     last = last_words(log)
     if _tracebacks(log):
@@ -344,8 +349,16 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     if _NO_SCRIPT.search(last):
         return Diagnosis(ExitCause.NOT_FOUND, "the script or module is not in the code of the job")
     if exit_code == _USAGE_CODE and _USAGE.search(last):
-        return Diagnosis(ExitCause.USAGE_ERROR, "the program refuses its arguments")
+        return _refused(last)
     return None
+
+
+def _refused(last: bytes) -> Diagnosis:
+    """Return that a program refuses its arguments, with its line about an error, or its last words."""
+    lines = [line for line in last.decode(errors="replace").splitlines() if any(map(str.isalpha, line))]
+    errors = [line for line in lines if "error:" in line.lower()]
+    said = (errors or lines)[-1][:MAX_EXCEPTION].strip(_DRAWN)
+    return Diagnosis(ExitCause.USAGE_ERROR, f"the program refuses its arguments: {said}")
 
 
 def explain_start(command: Sequence[str], log: bytes) -> str:

@@ -53,6 +53,24 @@ def test_the_message_has_the_hint_and_the_exception() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("argparse-unknown", "error: unrecognized arguments: "),
+        ("click", "No such option"),
+        ("typer", "No such option"),
+        ("fire", "ERROR: Could not consume arg"),
+    ],
+)
+def test_a_refused_argument_is_named(name: str, said: str) -> None:
+    code, log, _ = LOGS[name]
+    found = diagnose(log.encode(), code)
+    assert found is not None
+    assert found.hint.startswith("the program refuses its arguments: ")
+    assert said in found.hint
+    assert not {"│", "\n"} & set(found.hint)
+
+
 @pytest.mark.parametrize(("code", "cause"), [(137, "killed"), (143, "terminated"), (139, "segfault")])
 def test_a_signal_is_the_cause_of_its_own(code: int, cause: str) -> None:
     assert explain_exit(ended(code))[0] == cause

@@ -4,20 +4,24 @@
 user's; everything else is root's, and each path that it names must lie in directories of root alone.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from images.store import ImageStore
 from tests.fakes.daemon.service import Service, service, until
+from tests.fakes.engine.wheel_folder import make_wheel
 from tests.fakes.host.users import with_uid
 from tests.fakes.patience import patience
 
@@ -36,7 +40,7 @@ TRAIN: Final = """\
 import json, os, pathlib
 for step in (1, 2, 3):
     place = pathlib.Path(f"out/checkpoint-{step}")
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     (place / "model.bin").write_bytes(b"weights %d" % step)
 pathlib.Path("state.bin").write_bytes(b"x" * 100)
 attempt = pathlib.Path(os.environ["RUNNER_ATTEMPT_DIR"])
@@ -114,51 +118,82 @@ def violations(trace: Path) -> dict[str, set[str]]:
     return dict(found)
 
 
-@pytest.fixture(params=["root", "games"], ids=["one-part", "two-parts"])
-def daemon(request: pytest.FixtureRequest) -> Iterator[Service]:
-    with service(executor="process", unknown_uids="accept", daemon_user=request.param) as made:
-        yield made.start()
+PARTS: Final = pytest.mark.parametrize("user", ["root", "games"], ids=["one-part", "two-parts"])
+RESOURCES: Final = {"cpus": 1, "memory": "1GiB"}
+DOCKERFILE: Final = "FROM ${BASE}\nCOPY train.py /opt/train.py\n"
 
 
-def asked(uid: int, work: object) -> object:
+def asked(uid: int, work: object) -> dict[str, Any]:
     code, answer = with_uid(uid, work)  # type: ignore[arg-type]
     assert code == 0, answer
+    assert isinstance(answer, dict)
     return answer
 
 
-def run_all(daemon: Service, uid: int, home: Path) -> None:
-    """Run a job with code, checkpoints and numbers, look at all of it, and restart it from a checkpoint."""
+def write_home(home: Path, uid: int, files: Mapping[str, str]) -> None:
+    """Make a directory of a user with files."""
     home.mkdir()
-    (home / "train.py").write_text(TRAIN)
-    for each in (home, home / "train.py"):
+    for name, text in files.items():
+        (home / name).write_text(text)
+    for each in (home, *home.iterdir()):
         os.chown(each, uid, uid)
-    workload = {"kind": "program", "command": ["python3", "train.py"], "code": str(home)}
-    file = daemon.file(
-        f"of-{uid}",
-        workload=workload,
-        checkpoint={"files": "out/checkpoint-*"},
-        resources={"cpus": 1, "memory": "64MiB"},
+
+
+def run_all(daemon: Service, uid: int, **fields: object) -> None:
+    """Run a job with code, checkpoints and numbers, look at all of it, and restart it from a checkpoint."""
+    home = daemon.root / f"home-{uid}"
+    command = {"kind": "program", "command": ["python3", "train.py"], "code": str(home)}
+    known = {"checkpoint": {"files": "out/checkpoint-*"}, "resources": RESOURCES, **fields}
+    files = {"train.py": TRAIN, "requirements.txt": "bar\n", "Dockerfile": DOCKERFILE}
+    write_home(
+        home, uid, {**files, "job.yaml": json.dumps({"name": f"of-{uid}", "workload": command, **known})}
     )
     placed = home / "job.yaml"
-    placed.write_bytes(file.read_bytes())
-    os.chown(placed, uid, uid)
-    answer = asked(uid, partial(daemon.client.submit, str(placed), placed.read_bytes(), None))
-    assert isinstance(answer, dict)
-    job = str(answer["job"]["id"])
-    assert daemon.ends(job)["outcome"] == "succeeded", daemon.told(job)
-    curves = asked(uid, partial(daemon.client.get, f"/v1/jobs/{job}/curves"))
-    assert isinstance(curves, dict)
-    assert curves["curves"]["loss"]
+    job = str(asked(uid, partial(daemon.client.submit, str(placed), placed.read_bytes(), None))["job"]["id"])
+    ends_well(daemon, job)
+    assert asked(uid, partial(daemon.client.get, f"/v1/jobs/{job}/curves"))["curves"]["loss"]
     daemon.runner("cp", f"{job}:out", str(daemon.root / f"copy-{uid}"))
     asked(uid, partial(daemon.client.job, job))
-    daemon.runner("show", job)
-    daemon.runner("logs", job)
+    for command_of_reading in ("show", "logs"):
+        daemon.runner(command_of_reading, job)
+    asked(uid, partial(daemon.client.act, job, "restart", {"from": 2}))
+    assert ends_well(daemon, job)["attempt"] == 2
 
 
-def test_root_names_no_path_below_a_directory_of_a_user(daemon: Service, tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
+def ends_well(daemon: Service, job: str) -> dict[str, Any]:
+    found = daemon.ends(job)
+    assert found["outcome"] == "succeeded", f"{daemon.told(job)}\n{daemon.log(job)}\n{daemon.log_tail()}"
+    return found
+
+
+def assert_nothing_named(daemon: Service, trace: Path, run: Callable[[], None]) -> None:
     with followed(daemon.daemon_pid(), trace):
-        for uid in (BOB, ANN):
-            run_all(daemon, uid, daemon.root / f"home-{uid}")
+        run()
     assert any("execve" in call for call, _ in lines_of_root(trace))
     assert violations(trace) == {}
+
+
+@PARTS
+def test_root_names_no_path_below_a_directory_of_a_user(user: str, tmp_path: Path) -> None:
+    with service(executor="process", daemon_user=user) as daemon:
+        daemon.start()
+
+        def run() -> None:
+            for uid in (BOB, ANN):
+                run_all(daemon, uid)
+
+        assert_nothing_named(daemon, tmp_path / "trace", run)
+
+
+@pytest.mark.engine
+@PARTS
+def test_root_names_none_for_containers_packages_and_a_dockerfile(user: str, tmp_path: Path) -> None:
+    ImageStore().ensure("cpu", tmp_path / "build.txt")
+    with tempfile.TemporaryDirectory(prefix="wheels") as wheels:
+        Path(wheels).chmod(0o755)
+        make_wheel(Path(wheels), "bar", "1.0")
+        packages = {"find_links": [wheels], "no_index": True, "dockerfiles": True}
+        with service(executor="docker", daemon_user=user, packages=packages) as daemon:
+            daemon.start()
+            image = {"dockerfile": "Dockerfile", "requirements": "requirements.txt"}
+            assert_nothing_named(daemon, tmp_path / "trace", partial(run_all, daemon, BOB, image=image))

@@ -2,7 +2,8 @@
 
 One floods it with requests, one lets it check the worst texts that its limits allow, one streams through
 sixteen sessions, and one has thousands of waiting jobs and looks at all of them.  The daemon is root's, for
-all users, and everybody is a process with a uid of their own.
+all users.  Everybody has a uid and a session of their own, as after a login: the kernel shares processors
+between sessions, if it does so there.
 """
 
 import json
@@ -33,6 +34,9 @@ VICTIM: Final = FIRST_UID + 9
 SETTINGS: Final = "unknown_uids: accept\nsystem_wide: true\n"
 SESSIONS: Final = 16
 FLOODERS: Final = 8
+MATRIX: Final = 1000
+"""Jobs of one submission at most."""
+
 LATER: Final = "2099-01-01T00:00:00+00:00"
 ASKED: Final = ("list", "cancel", "a job of no work")
 
@@ -86,6 +90,7 @@ def _as_user(uid: int, load: Callable[[Callable[[], object]], None]) -> Iterator
 
 
 def _become(uid: int) -> None:
+    os.setsid()
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
@@ -184,8 +189,15 @@ def wait(here: Endpoint, effort: Effort, begun: Callable[[], object]) -> None:
     """Have thousands of jobs that wait, and look at them."""
     client = Client(here)
     already = len(client.jobs(mine=True, ended=False))
-    for _ in range(already, effort.hostile_waiting):
-        _submit(client, "/bin/true", f"queue: {{not_before: '{LATER}'}}\n")
+    while already < effort.hostile_waiting:
+        count = min(effort.hostile_waiting - already, MATRIX)
+        seeds = ", ".join(map(str, range(count)))
+        _submit(
+            client,
+            "/bin/true",
+            f"queue: {{not_before: '{LATER}'}}\nmatrix: {{values: {{seed: [{seeds}]}}}}\n",
+        )
+        already += count
     begun()
     _together(2, lambda: client.jobs(mine=True, ended=False))
 

@@ -32,6 +32,8 @@ Restart=always
 RestartSec=1
 # Only the daemon itself: jobs that are processes of this host go on without it.
 KillMode=process
+# What users run on this host does not keep the daemon from answering; containers have shares of their own.
+CPUWeight=400
 # Each command that follows something holds a connection.
 LimitNOFILE=65536
 UMask=0022

@@ -68,6 +68,8 @@ class Explanation:
 
     def reason(self, job_id: str) -> PendingReason | None:
         """Return the reason why a job waits; None if the plan does not know the job.  From any thread."""
+        if job_id in self._told:
+            return self._told[job_id]
         with self._lock:  # the loop does not wait for that
             if job_id in self._told:
                 return self._told[job_id]
@@ -255,9 +257,10 @@ class Scheduler:
     def why(self, tracked: TrackedJob) -> str:
         """Return the reason why a job waits in the queue; empty if for nothing.  From any thread."""
         state = tracked.row.job.state
-        backoff_s = _backoff_s(tracked, state, self.context.moment()) if isinstance(state, Queued) else 0.0
-        if backoff_s > 0:
-            return f"backoff, {backoff_s:.0f} s left"
+        if isinstance(state, Queued) and state.not_before is not None:
+            backoff_s = _backoff_s(tracked, state.not_before, self.context.moment())
+            if backoff_s > 0:
+                return f"backoff, {backoff_s:.0f} s left"
         reason = self.pending_reason(tracked)
         if reason:
             return reason.why
@@ -300,11 +303,9 @@ def _given_up(job: PendingJob, jobs: JobViews, now_s: float) -> str:
     return f"queue.on_unmet: {unmet.why}"
 
 
-def _backoff_s(tracked: TrackedJob, state: Queued, now: Instant) -> float:
+def _backoff_s(tracked: TrackedJob, not_before: datetime, now: Instant) -> float:
     """Return the rest of a backoff: it keeps its length when the time of day is set."""
-    if state.not_before is None:
-        return 0.0
-    return (state.not_before - tracked.since.later(now.monotonic)).total_seconds()
+    return (not_before - tracked.since.later(now.monotonic)).total_seconds()
 
 
 def _next_change_s(queue: Snapshot, made: Plan) -> float:

@@ -58,7 +58,7 @@ ALL_CPU_S: Final = 3600
 MEMORY_BYTES: Final = 2 * 1024**3
 """Address space of a worker."""
 
-NICENESS: Final = 5
+NICENESS: Final = 10
 """The daemon goes first."""
 
 DESCRIPTORS: Final = 64

@@ -95,8 +95,8 @@ ROOM_BYTES: Final = 32 * 1024 * 1024
 CLEANED_UP: Final = "cleaned_up"
 """The key in ``meta`` of the event up to which all clean-ups are done."""
 
-KEPT_ROWS: Final = 1024
-"""Jobs that are kept as they were read; a page has 200."""
+KEPT_ROWS: Final = 8192
+"""Jobs that are kept as they were read: a list of thousands that wait goes through all of them again."""
 
 MOST_ROWS: Final = 64
 """Rows that one statement writes; SQLite limits the variables of a statement, and its cache."""

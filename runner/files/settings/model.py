@@ -280,7 +280,7 @@ class Settings(BaseModel):
     sessions_per_user: int = Field(32, ge=0, le=1000)
     """Commands, terminals and forwarded connections of one user inside of jobs at a time; 0: none."""
 
-    session_bytes_per_s: Annotated[float, BeforeValidator(written_size)] | None = Field(64 * 1024**2, ge=1024)
+    session_bytes_per_s: Annotated[float, BeforeValidator(written_size)] | None = Field(16 * 1024**2, ge=1024)
     """Bytes a second of all sessions of one user, in both directions, on average; None: no limit."""
 
     requests_per_s: float | None = Field(50.0, ge=1)

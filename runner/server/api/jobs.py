@@ -284,7 +284,9 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     following = int(rows[-1].job.id) if len(rows) == known else None
     if label is not None:  # it would tell who has it
         rows = tuple(row for row in rows if not service.queries.is_hidden(caller, row))
-    jobs = [hide_summary(service, caller, row, show(service, row)) for row in rows]
+    jobs = [show(service, row) for row in rows]
+    if service.settings.private_jobs:
+        jobs = [hide_summary(service, caller, *pair) for pair in zip(rows, jobs, strict=True)]
     unrecorded = service.queries.unrecorded(caller) if cursor is None else ()
     return JSONResponse({"jobs": jobs, "next": following, "unrecorded": unrecorded})
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,16 +28,6 @@ from tests.fakes.daemon.clock import FakeClock
 from tests.fakes.patience import patience
 
 STEPS = 12
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Attempts install signal handlers; give back what was there."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -1,27 +1,14 @@
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpu_job_runner import attach
-from gpu_job_runner.attach import Told
-from jobs.contract import Cause, ExitCode, Result, RunPaths, Status
+from jobs.contract import Cause, ExitCode, Result, RunPaths
 from tests.fakes.patience import patience
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Attempts install signal handlers; give back what was there."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -29,19 +16,6 @@ def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path, 1, 1)
     paths.attempt_dir.mkdir(parents=True)
     return paths
-
-
-def told(paths: RunPaths, **fields: object) -> Told:
-    known = {"job_id": "j-1", "seed": 7, "save_every_steps": 4}
-    return Told(paths.lineage_dir, paths.attempt_dir, **{**known, **fields})  # type: ignore[arg-type]
-
-
-def status(paths: RunPaths) -> Status:
-    return Status.model_validate_json(paths.status.read_bytes())
-
-
-def result(paths: RunPaths) -> Result:
-    return Result.model_validate_json(paths.result.read_bytes())
 
 
 SCRIPT = """

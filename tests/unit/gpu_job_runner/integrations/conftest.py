@@ -1,7 +1,6 @@
-"""Attempts in this process: their signal handlers are taken back, and they can be asked to stop at a step."""
+"""Attempts in this process."""
 
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,6 @@ import pytest
 from gpu_job_runner.attach import Attempt, Told
 
 Make = Callable[[str], Attempt]
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -107,35 +107,16 @@ class Resolver:
         """
         if not wanted.lines:
             return Lock(facts.python, facts.machine, ())
+        asked = _Question(self, facts, account, token, built)
         try:
-            return self._resolve(wanted, facts, account, token, built)
+            return asked.resolve(wanted)
         except Unresolvable as error:
             if wanted.own_family or error.unbuilt is not None or THE_IMAGE_HAS not in str(error):
                 raise
             try:  # what needs another torch gets one of its own, as if a requirement had named it
-                alone = replace(wanted, own_family=frozenset({"torch"}))
-                return self._resolve(alone, facts, account, token, built)
+                return asked.resolve(replace(wanted, own_family=frozenset({"torch"})))
             except Unresolvable as again:
                 raise (error if again.unbuilt is None else again) from again
-
-    def _resolve(
-        self,
-        wanted: Requirements,
-        facts: PythonFacts,
-        account: Account | None,
-        token: CancellationToken,
-        built: tuple[Built, ...],
-    ) -> Lock:
-        options = ["--no-config", "--no-build-isolation"]
-        found = self._compile(wanted, facts, account, token, built, options)
-        while (
-            more := _unasked_family(found, wanted, facts) if torch_index(self.indexes, wanted, facts) else ()
-        ):
-            wanted = replace(wanted, lines=(*wanted.lines, *more))  # which takes them from that index, too
-            found = self._compile(wanted, facts, account, token, built, options)
-        if torch_index(self.indexes, wanted, facts) is None:
-            _check_builds(found, wanted, facts)
-        return _read_lock(found, wanted, facts, built)
 
     def find_source(
         self,
@@ -153,48 +134,64 @@ class Resolver:
         name, version = package
         alone = replace(wanted, lines=(f"{name}=={version}",), constraints=())
         options = ["--config-file=sources.toml", "--no-build-isolation", "--no-deps", f"--no-binary={name}"]
-        found = self._compile(alone, facts, account, token, (), options, name)
+        found = _Question(self, facts, account, token).compile(alone, options, name)
         return _source(next(each for each in found if each.name == _normal(name)))
 
-    def _compile(  # noqa: PLR0913, PLR0917  (one value per part of the question)
-        self,
-        wanted: Requirements,
-        facts: PythonFacts,
-        account: Account | None,
-        token: CancellationToken,
-        built: tuple[Built, ...],
-        options: list[str],
-        declared: str | None = None,
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One question to the resolver: for which Python, with whose rights, and until when."""
+
+    resolver: Resolver
+    facts: PythonFacts
+    account: Account | None
+    token: CancellationToken
+    built: tuple[Built, ...] = ()
+
+    def resolve(self, wanted: Requirements) -> Lock:
+        indexes, facts = self.resolver.indexes, self.facts
+        options = ["--no-config", "--no-build-isolation"]
+        found = self.compile(wanted, options)
+        while more := _unasked_family(found, wanted, facts) if torch_index(indexes, wanted, facts) else ():
+            wanted = replace(wanted, lines=(*wanted.lines, *more))  # which takes them from that index, too
+            found = self.compile(wanted, options)
+        if torch_index(indexes, wanted, facts) is None:
+            _check_builds(found, wanted, facts)
+        return _read_lock(found, wanted, facts, self.built)
+
+    def compile(
+        self, wanted: Requirements, options: list[str], declared: str | None = None
     ) -> tuple[FoundPackage, ...]:
-        if self.indexes.netrc is not None and account is not None:
-            account = self.trusted
-        home = own_directory(self.cache_dir / "uv", account)
-        with scratch(self.cache_dir / "resolving", "resolve-", account) as work:
-            _write_inputs(work, wanted, facts, built)
-            index = (
-                torch_index(self.indexes, wanted, facts) if _names(wanted) & _family(wanted, facts) else None
-            )
+        """Return what the resolver finds; ``declared`` is a package that counts as needing nothing."""
+        resolver, facts, account = self.resolver, self.facts, self.account
+        indexes, cache_dir = resolver.indexes, resolver.cache_dir
+        if indexes.netrc is not None and account is not None:
+            account = resolver.trusted
+        home = own_directory(cache_dir / "uv", account)
+        with scratch(cache_dir / "resolving", "resolve-", account) as work:
+            _write_inputs(work, wanted, facts, self.built)
+            index = torch_index(indexes, wanted, facts) if _names(wanted) & _family(wanted, facts) else None
             source = work.path / ("requirements.txt" if index is None else "pyproject.toml")
             if index is not None:
                 work.write("pyproject.toml", _project(wanted, index, _family(wanted, facts)))
             static = f'[[dependency-metadata]]\nname = "{declared}"\nrequires-dist = []\n' if declared else ""
             work.write("sources.toml", static)
-            paths = self._arguments(work.path, home, facts)
+            paths = self._arguments(work.path, home)
             paths.append(f"--python={answering_python(work, account)}")
-            environment = uv_environment(home, self.indexes, work)
+            environment = uv_environment(home, indexes, work)
             argv = [find_uv(), "pip", "compile", *options, *paths, str(source)]
-            outcome = run(argv, work.path, environment, account, self.limits, token)
+            outcome = run(argv, work.path, environment, account, resolver.limits, self.token)
             if outcome.exit_code != 0:
                 raise _failure(outcome.exit_code, outcome.output, facts)
             with work.opened("out") as out:
-                return self.read(account, out)
+                return resolver.read(account, out)
 
-    def _arguments(self, work: Path, home: Path, facts: PythonFacts) -> list[str]:
+    def _arguments(self, work: Path, home: Path) -> list[str]:
         return [
             *["--quiet", "--color=never", f"--cache-dir={home / 'cache'}"],
             *["--no-python-downloads", "--generate-hashes", "--format=pylock.toml"],
-            *[f"--python-version={facts.python}", f"--python-platform={platform(facts)}"],
-            *index_arguments(self.indexes),
+            *[f"--python-version={self.facts.python}", f"--python-platform={platform(self.facts)}"],
+            *index_arguments(self.resolver.indexes),
             *[f"--find-links={work / 'held'}", f"--constraints={work / 'constraints.txt'}"],
             f"--output-file={work / 'out' / ANSWER}",
         ]

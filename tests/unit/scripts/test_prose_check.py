@@ -1,6 +1,6 @@
 """Riddles and homonyms that the check of the prose finds."""
 
-from scripts.prose_check import problems
+from scripts.prose_check import problems, rates
 
 
 def test_a_docstring_that_begins_with_a_question_word_is_told_with_its_line() -> None:
@@ -24,3 +24,8 @@ def test_a_class_name_means_one_thing_in_a_package() -> None:
         "class Row has two meanings: runner/a.py, runner/b.py; rename one"
     ]
     assert list(problems({"tests/a.py": same, "tests/b.py": same})) == []
+
+
+def test_rates_of_a_project_are_a_row_of_the_table() -> None:
+    riddle = '"""Return what is there."""  # noqa: D400\nclass Row: ...\n'
+    assert rates({"a/x.py": riddle, "a/y.py": "class Row: ...\n"}) == "2 | 3 | 1 | 100.0 % | 1 | 333.3"

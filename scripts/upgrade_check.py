@@ -51,8 +51,8 @@ class Site:
         """Return number and launch of each attempt of a job, with the state and the outcome of the job."""
         shown = json.loads(self(version, "show", job, "--json"))
         kept = ("number", "launched_at")
-        job: dict[str, Any] = {each: shown[each] for each in ("state", "outcome")}
-        return [job | {each: attempt[each] for each in kept} for attempt in shown["attempts"]]
+        whole = {each: shown[each] for each in ("state", "outcome")}
+        return [whole | {each: attempt[each] for each in kept} for attempt in shown["attempts"]]
 
 
 def settings(executor: str) -> Mapping[str, object]:

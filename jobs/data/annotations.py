@@ -22,7 +22,7 @@ import gzip
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
@@ -236,7 +236,8 @@ def _annotation(file: Path, sizes: Sizes, tables: _Tables, cleaner: Cleaner) -> 
     own = Annotation(file, at, known, json.dumps(record), 0 if sizes.labels else unseen)
     if sizes.labels:
         yield from _labelled(root, state, whole, sizes, own, lambda frame: tables.of(symbol, frame))
-    yield own
+    else:
+        yield own
 
 
 def _loaded(file: Path) -> Any:  # noqa: ANN401 - whatever the file holds
@@ -289,9 +290,10 @@ def _labelled(  # noqa: PLR0913, PLR0917  (an annotation in its parts)
     own: Annotation,
     beside: Callable[[str], Candles | None],
 ) -> Iterator[Annotation]:
-    """Yield a record for each labelled candle but that of the annotation itself, of closed candles alone.
+    """Yield a record for each labelled candle, of closed candles alone; that of the signal is the annotation.
 
-    What came after it is not known, nor are the other inputs: they are those of the annotation's time.
+    All are known when the last of them is: they overlap, and must not lie on both sides of a split.  What
+    came after a candle is not known, nor are the other inputs: they are those of the annotation's time.
     """
     given = root.get("training_labels") or state.get("training_labels")
     frame = next((each for each in sizes.frames if given and given.get(f"labels_{each}")), None)
@@ -305,6 +307,8 @@ def _labelled(  # noqa: PLR0913, PLR0917  (an annotation in its parts)
         fact = f"has {len(labels)} labels for {len(rows or ())} candles of ohlcv_{frame}; give as many"
         raise given.need(f"labels_{frame}").wrong(fact)
     own_action = json.loads(own.record)["action"]
+    known = max(own.known, rows[-1][0] + FRAME_SECONDS[frame] if rows else own.known)
+    yield replace(own, known=known)
     for label, (begin, _, _) in zip(labels, rows, strict=True):
         action, closed = _action_of(label, own_action), begin + FRAME_SECONDS[frame]
         if begin <= own.at < closed:
@@ -320,7 +324,7 @@ def _labelled(  # noqa: PLR0913, PLR0917  (an annotation in its parts)
             **dict.fromkeys(_UNKNOWN),
             "pivots": [None] * sizes.pivots,
         }
-        yield Annotation(own.path, closed, max(closed, own.known), json.dumps(record))
+        yield Annotation(own.path, closed, known, json.dumps(record))
 
 
 _UNKNOWN: Final = ("order_book", "technical", "position", "price", "angle", "steepness", "direction")

@@ -106,6 +106,8 @@ def labelled(directory: Path, labels: list[Any], **more: Any) -> list[dict[str, 
     found = read_annotations(directory, replace(SIZES, labels=True))
     assert sum(one.later for one in found) == 0
     assert [one.at for one in found] == sorted(one.at for one in found)
+    assert len({one.known for one in found}) == 1
+    assert found[0].known >= found[-1].at
     return [json.loads(one.record) for one in found]
 
 

@@ -75,7 +75,7 @@ def run(context: Context) -> Iterator[Finding]:
         )
         good = ended["outcome"] == "succeeded" and ended["attempt"] == 2
         yield checked("a hung attempt is stopped and restarted", summary, good=good, seconds=second_s)
-        after = server.reaches("free", "quarantined", "dirty")
+        after = server.until(lambda: _looked_at(server), "the device is looked at", 40)
         yield checked(
             "the device afterwards",
             f"{after['state']} {after['reason'] or ''}".strip(),
@@ -87,6 +87,13 @@ def run(context: Context) -> Iterator[Finding]:
 def _ended(server: Daemon, job: str) -> dict[str, Any] | None:
     found = server.job(job)
     return found if found["state"] in {"finished", "held"} else None
+
+
+def _looked_at(server: Daemon) -> dict[str, Any] | None:
+    """Return the device once it was looked at after the job; until then it is dirty for that reason alone."""
+    found = server.device()
+    is_new = found["state"] == "dirty" and "not looked at" in (found["reason"] or "")
+    return found if found["state"] in {"free", "quarantined", "dirty"} and not is_new else None
 
 
 def _xids(context: Context) -> Finding:

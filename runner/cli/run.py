@@ -374,7 +374,7 @@ def check_one_word(command: tuple[str, ...]) -> None:
     word = command[0]
     if len(command) > 1 or not any(each.isspace() for each in word) or os.path.exists(word):
         return
-    is_line = not set("|&;<>$`()") & set(word)
+    is_line = not set("|&;<>$`()") & set(word) and "=" not in word.split()[0]
     line = " ".join(word.split()) if is_line else f"bash -o pipefail -c {shlex.quote(word)}"
     raise click.UsageError(
         f"{word[:60]!r} is one word, and no program has that name; write: runner run -- {line}"

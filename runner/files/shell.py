@@ -4,6 +4,7 @@ Without a shell, ``a | b`` passes the pipe to the program as an argument.
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -16,6 +17,10 @@ SHELL: Final = ("bash", "-o", "pipefail", "-c")
 """A shell whose pipe fails if any program in it does."""
 
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+INTERPRETERS: Final = {".py": "python", ".pl": "perl", ".R": "Rscript", ".jl": "julia", ".sh": "bash"}
+OF_AN_INTERPRETER: Final = tuple(ending for ending in INTERPRETERS if ending != ".sh")
+"""Endings of scripts that are no shell's."""
+
 _COMMAND_OPTION: Final = re.compile(r"-[a-z]*c")
 _PIPE: Final = re.compile(r"(?<![|>])\|(?!\|)")
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\\.")
@@ -38,11 +43,18 @@ _TRAINERS: Final = re.compile(r"python[0-9.]*|torchrun|accelerate|deepspeed|jupy
 """Programs whose failure is that of the job."""
 
 
+def interpreter_of(script: str) -> str:
+    """Return the program that reads a script, by its ending."""
+    return INTERPRETERS.get(f".{script.rpartition('.')[2]}", "bash")
+
+
 def find_scripts(command: Iterable[str]) -> Iterator[str]:
-    """Yield the shell scripts that a command names, as paths."""
+    """Yield the scripts that a command gives to a shell, or that the kernel starts by their first line."""
     words = tuple(command)
     if _text_for_shell(words) is not None:
         return
+    if words and "/" in words[0] and words[0].endswith(OF_AN_INTERPRETER):
+        yield words[0]
     after_shell = False
     for word in words:
         is_option = word[:1] in "-+"
@@ -51,14 +63,21 @@ def find_scripts(command: Iterable[str]) -> Iterator[str]:
         after_shell = word.rpartition("/")[2] in SHELLS or (after_shell and is_option)
 
 
-def find_script_warnings(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a shell script at which a failure of a program is lost, and how to keep it."""
+def find_script_warnings(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a script that cannot start, or at which a failure is lost, and what to write."""
+    first, name = text.partition("\n")[0], shlex.quote(one_line(path))
+    if first.endswith("\r"):
+        yield 1, f"its lines end as on Windows (CR LF), so it will fail; write: sed -i 's/\\r$//' {name}"
+        return
+    if path.endswith(OF_AN_INTERPRETER):
+        if not first.startswith("#!"):
+            yield 1, f"it has no #! line, so a shell would read it; write: {interpreter_of(path)} {name}"
+        return
     lines = list(_commands(text))
     if "pipefail" not in text:
         piped = next((number for number, line in lines if _has_pipe(line)), None)
         if piped is not None:
             yield piped, "a failure before a '|' counts as a success; write set -o pipefail above it"
-    first = text.partition("\n")[0]
     strict = _STRICT.search(text) or (first.startswith("#!") and re.search(r"\s-[a-z]*e", first))
     if strict:
         return

@@ -144,7 +144,7 @@ class OwnWork(OwnFiles, OwnOutputs):
         except UsageError:
             return ()
         shown = one_line(path)
-        return tuple(f"{shown}:{number}: {fact}" for number, fact in find_script_warnings(text))
+        return tuple(f"{shown}:{number}: {fact}" for number, fact in find_script_warnings(path, text))
 
     def find_links_out(self, directory: Path) -> tuple[tuple[str, str], ...]:
         return find_links_out(directory)

@@ -6,8 +6,7 @@ what stands directly above it in the form of a message of an error; a word in a 
 """
 
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, islice, pairwise, takewhile
 from typing import Final, NamedTuple
 
@@ -113,14 +112,14 @@ _SIGNS: Final = (
     _sign(
         ExitCause.DEVICE_ASSERT,
         rb"device-side assert triggered|cudaErrorAssert",
-        "an index or a label is out of range; CUDA_LAUNCH_BLOCKING=1 shows where",
+        "an index or a label is out of range; env CUDA_LAUNCH_BLOCKING=1 before the command shows where",
     ),
     _sign(
         ExitCause.DEVICE_FAULT,
         rb"illegal memory access|misaligned address|illegal (?:address|instruction) was encountered"
         rb"|unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
         rb"|CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR)|CUBLAS_STATUS_INTERNAL_ERROR",
-        "a kernel has failed; CUDA_LAUNCH_BLOCKING=1 shows which",
+        "a kernel has failed; env CUDA_LAUNCH_BLOCKING=1 before the command shows which",
     ),
     _sign(
         ExitCause.PORT_IN_USE,
@@ -258,9 +257,12 @@ _TOLD_BY: Final = {
 }
 """Exceptions that libraries raise for these causes alone; otherwise their text is the program's own."""
 
-CAUSES: Final = frozenset({sign.cause for sign in _SIGNS} | {ExitCause.NOT_FOUND})
+CAUSES: Final = frozenset({sign.cause for sign in _SIGNS} | {ExitCause.NOT_EXECUTABLE, ExitCause.NOT_FOUND})
 """The causes that a log can tell."""
 
+_READ_BY_A_SHELL: Final = re.compile(
+    rb"([^\s:]{1,200}\.py): (?:line )?[0-9]+: (?:(?:import|from): (?:command )?not found|[Ss]yntax error)"
+)
 _NO_SCRIPT: Final = re.compile(rb"can't open file '[^'\n]{0,200}': \[Errno 2\]|: No module named ")
 _USAGE: Final = re.compile(
     rb"(?im)^usage: |^(?:\S+: )?error: (?:no such|missing|invalid|got unexpected)|^try '[^\n]{0,200}--help'"
@@ -291,20 +293,6 @@ _WENT_ON: Final = re.compile(
 """The beginning of a line of a program that has caught an exception and goes on."""
 
 _STOPS: Final = re.compile(rb"(?i)stop|abort|exit|quit|halt|terminat|diverg")
-
-_CARRIAGE_RETURN: Final = re.compile(
-    rb"\\r'?: (?:command not found|No such file)|\^M|\r['\"]?: (?:command not found|No such file|not found)"
-    rb"|bad interpreter: [^\n]{0,100}\r"
-)
-"""What a shell, ``env`` and the kernel say of a script whose lines end with CR LF."""
-
-_SCRIPTS: Final = (".sh", ".bash", ".py", ".pl")
-_NO_COMMAND: Final = re.compile(
-    rb"(?m)^[^\n]{0,200}?: (?:exec: )?([A-Za-z0-9_.+-]{1,60}): (?:command )?not found\s*$"
-    rb"|^/usr/bin/env: '?([A-Za-z0-9_.+-]{1,60})'?: No such file"
-)
-_PACKAGES: Final = {"gcc": "build-essential", "g++": "build-essential", "cc": "build-essential"}
-"""Debian packages of commands that have another name."""
 
 _TRACEBACK: Final = b"Traceback (most recent call last)"
 _RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
@@ -346,6 +334,10 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     last = last_words(log)
     if _tracebacks(log):
         return None
+    if match := _READ_BY_A_SHELL.search(last):
+        script = match[1].decode(errors="replace")
+        hint = f"{script} has no #! line, so a shell has read it; write: python {script}"
+        return Diagnosis(ExitCause.NOT_EXECUTABLE, hint)
     if _NO_SCRIPT.search(last):
         return Diagnosis(ExitCause.NOT_FOUND, "the script or module is not in the code of the job")
     if exit_code == _USAGE_CODE and _USAGE.search(last):
@@ -359,32 +351,6 @@ def _refused(last: bytes) -> Diagnosis:
     errors = [line for line in lines if "error:" in line.lower()]
     said = (errors or lines)[-1][:MAX_EXCEPTION].strip(_DRAWN)
     return Diagnosis(ExitCause.USAGE_ERROR, f"the program refuses its arguments: {said}")
-
-
-def explain_start(command: Sequence[str], log: bytes) -> str:
-    """Return the obstacle to a program's start, and the line that works; empty if that is not known."""
-    word, last = command[0] if command else "", b"\n".join(log.splitlines()[-LAST_LINES:])
-    name = shlex.quote(word)
-    if _CARRIAGE_RETURN.search(last):
-        script = next((each for each in command if each.endswith(_SCRIPTS)), "the script")
-        return f"{script} has the line ends of Windows; write: sed -i 's/\\r$//' {shlex.quote(script)}"
-    if len(command) == 1 and len(word.split()) > 1:
-        return f"the command is one word; write it without quotes: {' '.join(word.split())}"
-    if "/" not in word and word.endswith(_SCRIPTS):
-        return f"a program of the working directory begins with ./ : ./{word}, or {_interpreter(word)} {name}"
-    if "/" in word and word.endswith(_SCRIPTS) and b"ermission denied" in last:
-        return f"{word} may not be executed: chmod +x {name}, or {_interpreter(word)} {name}"
-    missing = [next(filter(None, groups)) for groups in _NO_COMMAND.findall(last)]
-    tool = missing[-1].decode() if missing else word
-    if "/" in tool or not tool or tool.endswith(_SCRIPTS):
-        return ""
-    return (
-        f"{tool} is not in the image; image.system: [{_PACKAGES.get(tool, tool)}] installs a Debian package"
-    )
-
-
-def _interpreter(script: str) -> str:
-    return "python" if script.endswith(".py") else "bash"
 
 
 def find_exception(log: bytes) -> PythonException | None:

@@ -14,9 +14,10 @@ from typing import Final, TypeVar
 from jobs.contract import AttemptSpec, Program, RunPaths
 from runner.agent.attempts import facts as attempt_facts
 from runner.agent.attempts.checkpoints import read_saved_of
-from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, explain_start, find_exception
+from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, find_exception
 from runner.agent.attempts.log_status import read_log_status
 from runner.agent.attempts.missing import explain_missing
+from runner.agent.attempts.start import explain_start
 from runner.agent.interface import ExitFindings, PinnedPolicy, ProgressProbe
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Unavailable
@@ -239,7 +240,9 @@ def _hint_of_start(run: ExaminedAttempt, gone: Gone, reports: attempt_facts.Atte
     plan = run.revision.job.workload
     if not isinstance(plan, Program) or gone.exit_code not in NO_START_CODES:
         return ""
-    return explain_start(plan.command, reports.log_tail)
+    nothing: Collection[str] = ()
+    in_code = partial(_read, run, "code", run.paths_in_code, nothing)
+    return explain_start(plan.command, reports.log_tail, in_code, in_container=run.in_container)
 
 
 def _node(reports: attempt_facts.AttemptReports, attempt: Attempt) -> str:

@@ -16,6 +16,7 @@ from runner.agent.attempts.prepare import AttemptConfig, LaunchPreparer, attempt
 from runner.agent.attempts.verification import WAIT_S, CheckpointVerifications
 from runner.agent.interface import ExitFindings, PinnedPolicy, PreparedLaunch, ProgressProbe, QueueTerms
 from runner.agent.ports import OpenRunDirectory, RunDirectory
+from runner.base.readable import readable_size
 from runner.core.job.attempt import Attempt
 from runner.core.ports.checkpoints import SavedCheckpoints
 from runner.core.ports.devices import Device
@@ -250,8 +251,8 @@ class AttemptService:
         room = directory.room_to_save(paths)
         if room is None or room.free_bytes >= max(room.newest_bytes, LEAST_ROOM_BYTES):
             return ""
-        takes = f"its newest checkpoint takes {room.newest_bytes / MIB:.1f} MiB"
-        return f"its disk has {room.free_bytes / MIB:.1f} MiB left, and {takes}"
+        takes = f"its newest checkpoint takes {readable_size(room.newest_bytes)}"
+        return f"its disk has {readable_size(room.free_bytes)} left, and {takes}"
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
         """Return the result of work that may take minutes; the job's owner waits for his turn.

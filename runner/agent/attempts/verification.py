@@ -20,6 +20,7 @@ from jobs.contract import RunPaths
 from runner.agent.attempts.checkpoints import read_saved
 from runner.agent.ports import RunDirectory, VerificationQueue
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_duration
 from runner.base.threads import run_to_future
 from runner.base.waiting import check_wanted
 from runner.core.ports.checkpoints import SavedCheckpoints, Verification
@@ -60,10 +61,8 @@ class CheckpointVerifications:
             return found
         running = self._start(row, directory, paths)
         if not await_result(running, wait_s):
-            raise Unavailable(
-                f"job {row.job.id}: its checkpoints are being verified, and not done in {wait_s:g} s; "
-                "try again in a moment"
-            )
+            fact = f"its checkpoints are being verified, and not done in {readable_duration(wait_s)}"
+            raise Unavailable(f"job {row.job.id}: {fact}; try again in a moment")
         running.result()
         return read_saved(directory, paths, row, Verification.KNOWN)
 

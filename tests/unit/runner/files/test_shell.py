@@ -101,6 +101,7 @@ def test_words_that_reach_a_program_are_not(command: tuple[str, ...]) -> None:
         (("timeout", "1h", "/bin/bash", "a.sh"), ["a.sh"]),
         (("bash", "-c", "python x.py"), []),
         (("python", "train.py"), []),
+        (("./train.py", "--lr", "1"), ["./train.py"]),
     ],
 )
 def test_the_scripts_of_a_command_are_found(command: tuple[str, ...], scripts: list[str]) -> None:
@@ -131,4 +132,22 @@ def test_the_scripts_of_a_command_are_found(command: tuple[str, ...], scripts: l
     ],
 )
 def test_a_script_that_loses_a_failure_is_warned_about(text: str, lines: list[int]) -> None:
-    assert [number for number, _ in shell.find_script_warnings(text)] == lines
+    assert [number for number, _ in shell.find_script_warnings("go.sh", text)] == lines
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "said"),
+    [
+        ("go.sh", "#!/bin/bash\r\npython x.py\r\n", "sed -i 's/\\r$//' go.sh"),
+        ("./x.py", "#!/usr/bin/env python\r\nprint(1)\r\n", "sed -i 's/\\r$//' ./x.py"),
+        ("./x.py", "import sys\na = 1 | 2\n", "write: python ./x.py"),
+    ],
+)
+def test_a_script_that_cannot_start_is_warned_about(path: str, text: str, said: str) -> None:
+    [(line, fact)] = shell.find_script_warnings(path, text)
+    assert line == 1
+    assert said in fact
+
+
+def test_a_script_of_another_interpreter_is_not_read_as_a_shell_reads_it() -> None:
+    assert not list(shell.find_script_warnings("./x.py", "#!/usr/bin/env python3\na = 1 | 2\n"))

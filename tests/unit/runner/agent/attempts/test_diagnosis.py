@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from runner.agent.attempts.diagnosis import diagnose, explain_start, find_exception
+from runner.agent.attempts.diagnosis import diagnose, find_exception
 from runner.core.job.exit_cause import Evidence, explain_exit
 
 ENDS: Final = Path(__file__).with_name("ends_of_logs.txt").read_text(encoding="utf-8")
@@ -74,31 +74,3 @@ def test_a_refused_argument_is_named(name: str, said: str) -> None:
 @pytest.mark.parametrize(("code", "cause"), [(137, "killed"), (143, "terminated"), (139, "segfault")])
 def test_a_signal_is_the_cause_of_its_own(code: int, cause: str) -> None:
     assert explain_exit(ended(code))[0] == cause
-
-
-@pytest.mark.parametrize(
-    ("command", "log", "hint"),
-    [
-        (("python train.py",), "", "write it without quotes: python train.py"),
-        (("train.sh",), "train.sh: not found", "./train.sh, or bash train.sh"),
-        (("train.py", "--x"), "", "./train.py, or python train.py"),
-        (("./train.sh",), "./train.sh: Permission denied", "chmod +x ./train.sh, or bash ./train.sh"),
-        (
-            ("./train.sh",),
-            "/usr/bin/env: 'bash\\r': No such file or directory",
-            r"sed -i 's/\r$//' ./train.sh",
-        ),
-        (("bash", "t.sh"), "t.sh: line 2: $'\\r': command not found", r"sed -i 's/\r$//' t.sh"),
-        (("./t.sh",), "bash: ./t.sh: /bin/bash^M: bad interpreter: No such file", r"sed -i 's/\r$//' ./t.sh"),
-        (("make", "all"), "", "make is not in the image; image.system: [make]"),
-        (("bash", "t.sh"), "t.sh: line 3: gcc: command not found", "image.system: [build-essential]"),
-        (("sh", "-c", "git x"), "sh: 1: git: not found", "image.system: [git]"),
-        (("/opt/bin/x",), "", ""),
-    ],
-)
-def test_a_program_that_cannot_start_is_told_with_the_line_that_works(
-    command: tuple[str, ...], log: str, hint: str
-) -> None:
-    found = explain_start(command, log.encode())
-    assert hint in found if hint else found == ""
-    assert found in explain_exit(replace(ended(127), hint_of_start=found))[1]

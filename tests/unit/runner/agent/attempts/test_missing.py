@@ -44,7 +44,7 @@ def explain(line: str, paths: tuple[str, ...] = PATHS) -> str:
 def test_a_missing_file_names_what_was_left_out(line: str) -> None:
     told = explain(line)
     assert told.startswith(
-        "git ignores data (3 files, 3.0 GiB), and the job does not get it; to take data along"
+        "git ignores data (3 files, 3 GiB), and the job does not get it; to take data along"
     )
     assert "--mount /home/ada/project/data:/data/data" in told
 

@@ -1,0 +1,117 @@
+"""The reason why a program did not start (exit codes 126 and 127), with the line that works."""
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
+from posixpath import normpath
+from typing import Final
+
+from runner.agent.attempts.diagnosis import LAST_LINES
+from runner.base.textfile import one_line
+from runner.files.shell import INTERPRETERS, SHELLS, interpreter_of
+
+_CARRIAGE_RETURN: Final = re.compile(
+    rb"\\r['\"\xe2]?[^\n]{0,4}: |\^M|\r['\"]?: |bad interpreter: [^\n]{0,100}\r"
+)
+"""What a shell, ``env`` and the kernel say of a script whose lines end with CR LF."""
+
+_NO_COMMAND: Final = re.compile(
+    rb"(?m)^[^\n]{0,200}?: (?:exec: )?([A-Za-z0-9_.+=-]{1,200}): "
+    rb"(?:(?:command )?not found|Permission denied)\s*$"
+)
+"""A command that was looked for on the PATH; in a directory of it that is closed, permission is denied."""
+
+_NO_INTERPRETER: Final = re.compile(
+    rb"env: \W{0,4}([A-Za-z0-9_.+-]{1,60})\W{0,4}: |: ([^\s:]{1,200}): bad interpreter"
+)
+_NO_FILE: Final = re.compile(
+    rb"(?m)([^\s:]{1,200}): (?:No such file or directory|Can't open)|[Cc](?:annot|an't) open ([^\s:]{1,200})"
+)
+_NOT_EXECUTABLE: Final = re.compile(
+    rb"(?m)(?:^|[\s:])((?!/)[^\s:]{0,200}/[^\s:]{1,200}): Permission denied\s*$"
+)
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_BUILTINS: Final = frozenset(
+    (".", "cd", "export", "exec", "set", "source", "trap", "ulimit", "umask", "unset")
+)
+_SCRIPTS: Final = (*INTERPRETERS, ".bash")
+_PACKAGES: Final = {"gcc": "build-essential", "g++": "build-essential", "cc": "build-essential"}
+"""Debian packages of commands that have another name."""
+
+
+def explain_start(
+    command: Sequence[str], log: bytes, paths_in_code: Callable[[], Collection[str]], *, in_container: bool
+) -> str:
+    """Return what keeps a program from starting, and the line that works; empty if that is not known."""
+    last = b"\n".join(log.splitlines()[-LAST_LINES:])
+    return (
+        _of_the_line(command, last)
+        or _of_a_script(command, last, paths_in_code)
+        or _of_a_command(last, in_container=in_container)
+    )
+
+
+def _of_the_line(command: Sequence[str], last: bytes) -> str:
+    """Return what is wrong with the words of a command."""
+    word = command[0] if command else ""
+    line = shlex.join(command)
+    if len(command) == 1 and len(word.split()) > 1:
+        return f"the command is one word; write it without quotes: {' '.join(word.split())}"
+    if _ASSIGNMENT.fullmatch(word):
+        return f"a variable is an option: runner run --env {shlex.quote(word)} -- {shlex.join(command[1:])}"
+    if word in _BUILTINS:
+        return f"{word} is a word of shells: runner run -- bash -c {shlex.quote(line)}"
+    if word == "sudo":
+        return f"jobs have no rights of root; write it without sudo: {shlex.join(command[1:])}"
+    if "/" not in word and word.endswith(_SCRIPTS) and not _CARRIAGE_RETURN.search(last):
+        name, reader = shlex.quote(word), interpreter_of(word)
+        return f"a program of the working directory begins with ./ : ./{word}, or {reader} {name}"
+    return ""
+
+
+def _of_a_script(command: Sequence[str], last: bytes, paths_in_code: Callable[[], Collection[str]]) -> str:
+    """Return what keeps a script of the code from starting."""
+    word = command[0] if command else ""
+    name, reader = shlex.quote(word), interpreter_of(word)
+    if _CARRIAGE_RETURN.search(last):
+        script = next((each for each in command if each.endswith(_SCRIPTS)), "the script")
+        return f"{script} has the line ends of Windows; write: sed -i 's/\\r$//' {shlex.quote(script)}"
+    if match := _NO_INTERPRETER.search(last):
+        wanted = (match[1] or match[2]).decode(errors="replace")
+        return (
+            f"the first line of the script names {wanted}, which is not there; {reader} {name} reads it, too"
+        )
+    if word.rpartition("/")[2] in SHELLS and (match := _NO_FILE.search(last)):
+        return _not_there((match[2] or match[1]).decode(errors="replace"), paths_in_code())
+    if match := _NOT_EXECUTABLE.search(last):
+        other = match[1].decode(errors="replace")
+        return f"{other} may not be executed: chmod +x {other}, or {interpreter_of(other)} {other}"
+    if "/" not in word or word.startswith("/"):
+        return ""
+    paths = paths_in_code()
+    if normpath(word) in paths and b"not found" in last:
+        fact = f"the program that the first line of {word} names is not there, or the line ends as on Windows"
+        return f"{fact} (sed -i 's/\\r$//' {name}); {reader} {name} does without it"
+    return _not_there(word, paths)
+
+
+def _not_there(name: str, paths: Collection[str]) -> str:
+    """Return that a script is not in the code, and one whose name is similar."""
+    if normpath(name) in paths or not paths:
+        return ""
+    near = get_close_matches(normpath(name), paths, 1)
+    meant = f"; did you mean {one_line(near[0])}?" if near else ""
+    return f"{one_line(name)} is not in the code of the job{meant}"
+
+
+def _of_a_command(last: bytes, *, in_container: bool) -> str:
+    """Return that a command is not on the PATH, and the way to have it."""
+    missing = [found.decode() for found in _NO_COMMAND.findall(last)]
+    tool = missing[-1] if missing else ""
+    if not tool or tool.endswith(_SCRIPTS):
+        return ""
+    if not in_container:
+        return f"{tool} is not on the PATH of this machine for the user of the job"
+    package = _PACKAGES.get(tool, tool)
+    return f"{tool} is not in the image; image.system: [{package}] installs a Debian package"

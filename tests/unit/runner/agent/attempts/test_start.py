@@ -1,0 +1,70 @@
+"""The line that works, of programs that did not start."""
+
+from typing import Final
+
+import pytest
+
+from runner.agent.attempts.start import explain_start
+from runner.core.job.exit_cause import Evidence, explain_exit
+
+IN_CODE: Final = ("train.sh", "train.py", "scripts/go.sh", "t.sh")
+
+
+@pytest.mark.parametrize(
+    ("command", "log", "hint"),
+    [
+        (("python train.py",), "", "write it without quotes: python train.py"),
+        (("FOO=a b", "python", "x.py"), "", "runner run --env 'FOO=a b' -- python x.py"),
+        (("cd", "src"), "", "runner run -- bash -c 'cd src'"),
+        (("sudo", "python", "x.py"), "", "write it without sudo: python x.py"),
+        (("train.sh",), "runner: 1: exec: train.sh: not found", "./train.sh, or bash train.sh"),
+        (("train.py", "--x"), "", "./train.py, or python train.py"),
+        (("./train.sh",), "./train.sh: Permission denied", "chmod +x ./train.sh, or bash ./train.sh"),
+        (("./train.sh",), "runner: 1: exec: ./train.sh: not found", "bash ./train.sh does without it"),
+        (("./tran.sh",), "runner: 1: exec: ./tran.sh: not found", "did you mean train.sh?"),
+        (("bash", "go.sh"), "bash: go.sh: No such file or directory", "go.sh is not in the code of the job"),
+        (("sh", "tran.sh"), "sh: 0: cannot open tran.sh: No such file", "did you mean train.sh?"),
+        (("./train.sh",), "/usr/bin/env: \u2018bash\\r\u2019: No such file", r"sed -i 's/\r$//' ./train.sh"),
+        (
+            ("./train.py",),
+            "/usr/bin/env: \u2018py\\r\u2019: Permission denied",
+            r"sed -i 's/\r$//' ./train.py",
+        ),
+        (("./train.py",), "/usr/bin/env: \u2018pythn\u2019: No such file", "names pythn, which is not there"),
+        (
+            ("./train.py",),
+            "/usr/bin/env: \u2018pythn\u2019: Permission denied",
+            "python ./train.py reads it, too",
+        ),
+        (("./t.sh",), "bash: ./t.sh: /bin/bsh: bad interpreter: No such file", "names /bin/bsh"),
+        (("bash", "t.sh"), "t.sh: line 2: $'\\r': command not found", r"sed -i 's/\r$//' t.sh"),
+        (("./t.sh",), "bash: ./t.sh: /bin/bash^M: bad interpreter: No such file", r"sed -i 's/\r$//' ./t.sh"),
+        (
+            ("make", "all"),
+            "runner: 1: exec: make: not found",
+            "make is not in the image; image.system: [make]",
+        ),
+        (("bash", "t.sh"), "t.sh: line 3: gcc: command not found", "image.system: [build-essential]"),
+        (("sh", "-c", "git x"), "sh: 1: git: not found", "image.system: [git]"),
+        (("bash", "-c", "./t.sh"), "bash: line 1: ./t.sh: Permission denied", "chmod +x ./t.sh"),
+        (("bash", "t.sh"), "some words", ""),
+        (("/opt/bin/x",), "", ""),
+        ((), "", ""),
+    ],
+)
+def test_a_program_that_cannot_start_is_told_with_the_line_that_works(
+    command: tuple[str, ...], log: str, hint: str
+) -> None:
+    found = explain_start(command, log.encode(), lambda: IN_CODE, in_container=True)
+    assert hint in found if hint else found == ""
+    evidence = Evidence(
+        127, oom_seen=False, engine_error="", result_cause=None, result_message="", writes_result=False,
+        hint_of_start=found,
+    )  # fmt: skip
+    assert found in explain_exit(evidence)[1]
+
+
+def test_a_plain_process_is_not_told_of_an_image() -> None:
+    log = b"t.sh: line 3: make: Permission denied"
+    said = explain_start(("bash", "t.sh"), log, lambda: (), in_container=False)
+    assert said == "make is not on the PATH of this machine for the user of the job"

@@ -20,6 +20,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from runner.adapters.chat import SHAPES, as_json
+from runner.base.readable import readable_duration
 from runner.core.notification import ALARMS, DECISIONS, Notification, ReportedCurve
 from runner.core.ports.notifications import Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import SENDMAIL, NotificationRule, find_channel
@@ -184,7 +185,9 @@ def run_command(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT
             try:
                 child.communicate(text, limit_s)
             except subprocess.TimeoutExpired as error:
-                raise Undelivered(f"{name}: not done after {limit_s:g} s", RetryLater.SOME) from error
+                raise Undelivered(
+                    f"{name}: not done after {readable_duration(limit_s)}", RetryLater.SOME
+                ) from error
             finally:
                 _end(child)
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from runner.base.errors import Unavailable, UsageError
+from runner.base.readable import readable_duration
 from runner.base.textfile import one_line
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.cli.parameters import as_json, check_optional_ref, complete_names, count_from, the_job
@@ -221,7 +222,9 @@ def _checkpoint(facts: Mapping[str, Any]) -> str:
     known: bool | None = facts.get("checkpoint.compatible")
     fits = "" if known is None else "fits the change" if known else "does not fit the change"
     step, age = facts.get("checkpoint.step"), facts.get("checkpoint.age_s")
-    return ", ".join(filter(None, (f"of step {step}", f"{age:.0f} s old" if age is not None else "", fits)))
+    return ", ".join(
+        filter(None, (f"of step {step}", f"{readable_duration(age)} old" if age is not None else "", fits))
+    )
 
 
 def _format_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from runner.base.errors import UsageError
+from runner.base.readable import readable_size
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.cli.parameters import CommandGroup, as_json
 from runner.client.autostart import NoDaemon, state_dir
@@ -142,7 +143,7 @@ def tokenize(*, texts: tuple[Path, ...], output: Path, vocabulary: int) -> None:
     from runner.adapters.datasets.tokenizer import train_tokenizer
 
     made = train_tokenizer(texts, output, vocabulary)
-    say(f"{output}: {made.tokens:,} tokens, from {made.files} file(s) of {made.bytes:,} bytes")
+    say(f"{output}: {made.tokens:,} tokens, from {made.files} file(s) of {readable_size(made.bytes)}")
 
 
 def _state_dir() -> Path:

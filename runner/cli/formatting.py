@@ -60,7 +60,7 @@ def unix(iso: str) -> float:
 
 
 def age(iso: str | None, now: float) -> str:
-    return readable_duration(now - unix(iso)) if iso else "-"
+    return readable_duration(round(now - unix(iso))) if iso else "-"
 
 
 def count(number: float) -> str:
@@ -203,7 +203,7 @@ def epochs_text(job: JobDetail) -> str:
     if not epochs:
         return ""
     of = "" if epochs["total"] is None else f" of {epochs['total']:.4g}"
-    took = "" if epochs["epoch_s"] is None else f", {_short(epochs['epoch_s'])} each"
+    took = "" if epochs["epoch_s"] is None else f", {readable_duration(epochs['epoch_s'])} each"
     return f"{epochs['done']:.4g}{of}, of {epochs['steps_per_epoch']:,} steps{took}"
 
 
@@ -244,8 +244,10 @@ def time_text(job: JobDetail) -> str:
         return ""
     time = account["time"]
     parts = {"waiting": time["waiting_s"], "starting": time["starting_s"], "saving": time["saving_s"]}
-    rest = ", ".join(f"{name} {_short(spent)}" for name, spent in {**parts, "lost": time["lost_s"]}.items())
-    return f"{100 * (time['goodput'] or 0.0):.0f} % work of {_short(time['total_s'])}; {rest}"
+    rest = ", ".join(
+        f"{name} {readable_duration(spent)}" for name, spent in {**parts, "lost": time["lost_s"]}.items()
+    )
+    return f"{100 * (time['goodput'] or 0.0):.0f} % work of {readable_duration(time['total_s'])}; {rest}"
 
 
 def used_text(job: JobDetail) -> str:
@@ -256,19 +258,15 @@ def used_text(job: JobDetail) -> str:
     asked, used, found = account["asked"], account["used"], list[str]()
     if memory := used["memory_bytes"]:
         peak, mean, most = (
-            each / 1024**3 for each in (memory["peak"], memory["mean"], asked["memory_bytes"])
+            readable_size(each) for each in (memory["peak"], memory["mean"], asked["memory_bytes"])
         )
-        found.append(f"memory {peak:.3g} of {most:.3g} GiB, {mean:.3g} on average")
+        found.append(f"memory {peak} of {most}, {mean} on average")
     if cpus := used["cpus"]:
         found.append(f"CPUs {cpus['peak']:.2g} of {asked['cpus']:g}, {cpus['mean']:.2g} on average")
     for name, device in used["devices"].items():
         if device:
             found.append(f"{name} {device['peak']:.3g} at most, {device['mean']:.3g} on average")
     return "; ".join([*found, *account["advice"]])
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds:.1f}s" if seconds < 10 else readable_duration(seconds)
 
 
 _NOT_REPORTED: Final = ("seconds_", "baseline_")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_size
 from runner.cli.console import complain, on_terminal, say, say_json, say_row
 from runner.cli.parameters import CommandGroup, as_json, check_text
 
@@ -288,7 +289,7 @@ def _print_table(rows: tuple[ImageRow, ...]) -> None:
 
 
 def _table_cells(row: ImageRow) -> tuple[str, ...]:
-    size = f"{row.size_bytes / GIB:.1f} GiB"
+    size = readable_size(row.size_bytes)
     tag = next((tag for tag in row.tags if not tag.endswith(":current")), "-")
     current = "yes" if row.current else "-"
     used, owner = _moment(row.used_s) or "-", row.owner

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.base.errors import UsageError
+from runner.base.readable import readable_duration
 from runner.base.textfile import FileError, one_line
 from runner.cli.console import complain, complain_of, say, say_json, say_row
 from runner.cli.parameters import CommandGroup, as_json, check_ref, check_refs, count_from
@@ -257,5 +258,5 @@ def _print_replay(replay: Replay) -> None:
     more = "; it would go on where the journal ends" if replay.continues else ""
     complain(
         f"job {replay.job}: {replay.attempts_made} of {len(replay.steps)} attempts, "
-        f"{still:.0f} of {recorded:.0f} s of work lost{more}"
+        f"{still:.0f} of {readable_duration(recorded)} of work lost{more}"
     )

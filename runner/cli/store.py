@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.base.errors import UsageError
+from runner.base.readable import readable_size
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json
 from runner.client.autostart import NoDaemon, state_dir
@@ -41,7 +42,7 @@ def backup(*, file: str, as_json: bool) -> None:
     if as_json:
         say_json({"file": str(target), "bytes": size, "state_dir": directory})
     else:
-        say(f"{file}: {size} bytes, the store of {directory}")
+        say(f"{file}: {readable_size(size)}, the store of {directory}")
 
 
 @click.command()

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from runner.base.errors import RunnerError, UsageError
+from runner.base.readable import readable_size
 from runner.cli.console import (
     INTERRUPTED,
     complain,
@@ -226,10 +227,10 @@ def _plan_lines(resolved: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "code", f"snapshot {str(code.get('snapshot', ''))[:12]}"
     packages = [name for name in ("requirements", "python", "system", "dockerfile") if image.get(name)]
     yield "image", " with ".join(filter(None, (image.get("name", "auto"), ", ".join(packages))))
-    gpus, memory = resources.get("gpus", 0), resources.get("memory", 0) / 1024**3
+    gpus, memory = resources.get("gpus", 0), readable_size(resources.get("memory", 0))
     devices = f"{gpus} x {resolved.get('accelerator')}" if gpus else "no GPU"
     limit = resources.get("time_limit") or "none"
-    yield "resources", f"{devices}, {resources.get('cpus', 0):g} CPU, {memory:.3g} GiB; time limit: {limit}"
+    yield "resources", f"{devices}, {resources.get('cpus', 0):g} CPU, {memory}; time limit: {limit}"
     yield "network", str(resolved.get("network"))
     for mount in job.get("mounts") or ():
         mode = "read-only" if mount.get("read_only") else "writable"

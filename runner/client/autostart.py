@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from runner.base.errors import Unavailable, UsageError
 from runner.base.file_systems import remote_type
+from runner.base.readable import readable_duration
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -217,10 +218,8 @@ def _start(endpoint: Endpoint, directory: str, log: IO[bytes], tell: Tell) -> No
         code = child.returncode
         if code is None:
             log_path = os.path.join(directory, "daemon.log")
-            raise Unavailable(
-                f"the daemon (pid {child.pid}) does not answer after {START_LIMIT_S:g} s, and still starts;"
-                f" try again in a while (log: {log_path})"
-            )
+            fact = f"does not answer after {readable_duration(START_LIMIT_S)}, and still starts"
+            raise Unavailable(f"the daemon (pid {child.pid}) {fact}; try again in a while (log: {log_path})")
         killed = code is not None and code < 0  # by a signal, before it could log an error
         if not killed and (code != LOCKED or not (was_locked or is_locked(directory))):
             break

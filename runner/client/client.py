@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runner.base.errors import RunnerError, Unavailable
+from runner.base.readable import readable_duration
 from runner.client.autostart import (
     SYSTEM_SOCKET,
     NoDaemon,
@@ -482,7 +483,7 @@ class Client:
             except TimeoutError as error:
                 done = "" if method == "GET" else "; it may have been done: see runner list"
                 raise Unavailable(
-                    f"{self.endpoint.socket}: no answer within {limit_s:.0f} s{done}"
+                    f"{self.endpoint.socket}: no answer within {readable_duration(limit_s)}{done}"
                 ) from error
             except OSError as error:
                 raise ConnectionLost(

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from runner.agent.interface import ExitFindings, PinnedPolicy
 from runner.base import jsontext as compact
+from runner.base.readable import readable_duration
 from runner.base.threads import run_guarded
 from runner.control.context import Context, as_started
 from runner.control.messages import Examined, LaunchRefusal
@@ -27,7 +28,6 @@ from runner.core.policy.catalog import facts_at, validate_facts
 from runner.core.policy.causes import ExitCause
 from runner.core.policy.decision import Action, Guard, PolicyDecision, Situation
 from runner.core.policy.evaluate import decide, mark_overruled
-from runner.core.policy.explain import format_span
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History, fingerprint
 from runner.core.policy.model import Source, Verb
@@ -272,7 +272,7 @@ def _charge_for_grace(decision: PolicyDecision, job: Job, situation: Situation) 
     advanced = facts.get("progress.advanced")
     known = advanced if isinstance(advanced, bool) else None
     history = decision.history.charge(str(facts.get("root", "")), situation.effective, advanced=known)
-    fact = f"and was killed after {format_span(job.grace)} of grace"
+    fact = f"and was killed after {readable_duration(job.grace)} of grace"
     reason = f"{decision.action.reason} {fact}; from now on it counts as a job that cannot save when asked"
     return replace(decision, action=replace(decision.action, reason=reason, charged=True), history=history)
 
@@ -300,7 +300,7 @@ def _paused_at(context: Context, row: JobRow, state: Allocated, findings: ExitFi
 
 def _time_limit_reason(job: Job, state: Stopping) -> str:
     """Return the reason why a preempted job stays: another attempt would have no time at all."""
-    limit = format_span(job.time_limit or timedelta())
+    limit = readable_duration(job.time_limit or timedelta())
     return f"time limit of {limit} reached when it was {_request_reason(state)}"
 
 

@@ -15,6 +15,7 @@ import structlog
 from runner.agent.interface import ExitFindings
 from runner.base.errors import Unavailable
 from runner.base.instant import Instant
+from runner.base.readable import readable_duration
 from runner.base.retry import RetryTable, delay_s, describe_error
 from runner.base.threads import run_guarded
 from runner.control.commands import execute
@@ -127,7 +128,7 @@ class CommandDispatcher:
     def record_error(self, job_id: str, error: BaseException) -> None:
         """Schedule a retry after an unexpected error, ever later: it will probably happen again."""
         state = self.retries.record_error(job_id, self.context.clock.monotonic())
-        again = f"tried again after {delay_s(state.errors):g} s"
+        again = f"tried again after {readable_duration(delay_s(state.errors))}"
         times = f", {state.errors} times in a row" if state.errors > 1 else ""
         self._set_waiting(job_id, f"{describe_error(error)} ({again}{times})")
 
@@ -136,7 +137,7 @@ class CommandDispatcher:
         job_id, misses = tracked.row.job.id, tracked.image_misses
         wait_s = self.retries.postpone(job_id, self.context.clock.monotonic(), misses - 1)
         fact = f"its image was not in the engine at {misses} launches in a row, although it was prepared"
-        self._set_waiting(job_id, f"{fact}; it is prepared again after {wait_s:g} s")
+        self._set_waiting(job_id, f"{fact}; it is prepared again after {readable_duration(wait_s)}")
 
     # --- on a thread of an executor
 

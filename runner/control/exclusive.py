@@ -12,13 +12,14 @@ from threading import Lock
 from typing import Final, TypeVar
 
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_duration
 from runner.control.inbox import Inbox
 from runner.control.messages import Call
 from runner.control.transitions import ANSWER_S, call_on_loop
 
 T = TypeVar("T")
 
-BUSY: Final = f"the daemon has been busy for {ANSWER_S:.0f} s; try again"
+BUSY: Final = f"the daemon has been busy for {readable_duration(ANSWER_S)}; try again"
 
 
 class ExclusiveSection:

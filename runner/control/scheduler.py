@@ -17,6 +17,7 @@ import structlog
 
 from runner.base.errors import Unavailable
 from runner.base.instant import Instant
+from runner.base.readable import readable_duration
 from runner.base.retry import RETRY_S
 from runner.control.context import Context, TrackedJob
 from runner.control.job_views import JobViews
@@ -260,7 +261,7 @@ class Scheduler:
         if isinstance(state, Queued) and state.not_before is not None:
             backoff_s = _backoff_s(tracked, state.not_before, self.context.moment())
             if backoff_s > 0:
-                return f"backoff, {backoff_s:.0f} s left"
+                return f"backoff, {readable_duration(backoff_s)} left"
         reason = self.pending_reason(tracked)
         if reason:
             return reason.why

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
+from runner.base.readable import readable_size
 from runner.core.cuda import Gpu, dotted, driver_advice, driver_fits, gpu_problem, parse_version
 
 GIB: Final = 1024**3
@@ -466,9 +467,11 @@ def _host(host: HostFacts) -> Iterator[Finding]:
 def _least(subject: str, size: int | None, least: int, advice: str) -> Finding:
     if size is None:
         return Finding(subject, Verdict.UNKNOWN, "could not be read", "")
-    fact = f"{size / GIB:.1f} GiB"
+    fact = readable_size(size)
     if size < least:
-        return Finding(subject, Verdict.WARNING, f"{fact}; at least {least / GIB:g} GiB is advised", advice)
+        return Finding(
+            subject, Verdict.WARNING, f"{fact}; at least {readable_size(least)} is advised", advice
+        )
     return Finding(subject, Verdict.OK, fact)
 
 

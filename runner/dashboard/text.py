@@ -54,7 +54,7 @@ def duration(seconds: float | None) -> str:
 def ago(text: str | None, now: datetime) -> str:
     """Return the age of a time."""
     at = parse_moment(text)
-    return "-" if at is None else duration((now - at).total_seconds())
+    return "-" if at is None else duration(round((now - at).total_seconds()))
 
 
 def clock(text: str | None) -> str:

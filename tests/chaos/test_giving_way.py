@@ -123,7 +123,7 @@ def test_a_job_that_says_it_saves_and_does_not_is_killed_charged_told_and_not_be
     first = short(shared)
     assert shared.ends(first)["outcome"] == "succeeded"
     told = shared.told(long)
-    assert "still alive after 2 s of grace; sending SIGKILL" in told
+    assert "still alive after 2s of grace; sending SIGKILL" in told
     assert "from now on it counts as a job that cannot save when asked" in told
     [decision] = shared.client.get(f"/v1/jobs/{long}/decisions", {})["decisions"]
     assert (decision["facts"]["killed_by"], decision["verdict"]["charged"]) == ("preemption", True)

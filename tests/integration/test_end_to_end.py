@@ -128,7 +128,7 @@ def test_at_its_time_limit_a_job_saves_and_fails_with_the_reason(daemon: Service
     resources = {"cpus": 1, "memory": "256MiB", "time_limit": "1s"}
     job_id = daemon.submit(daemon.counting("limited", 1000, every=1000, resources=resources), end="failed")
     job = daemon.ends(job_id)
-    assert job["why"] == "time limit of 1 s reached"
+    assert job["why"] == "time limit of 1s reached"
     assert (job["attempts"][0]["exit_code"], job["attempts"][0]["checkpoint_step"] > 1) == (75, True)
     daemon.runner("wait", job_id, code=10)
 
@@ -166,7 +166,7 @@ def test_a_program_that_does_not_listen_is_killed_after_its_grace(daemon: Servic
     daemon.prints(job_id, "step 3")
     daemon.runner("cancel", job_id)
     assert daemon.ends(job_id)["attempts"][0]["exit_code"] == 137
-    assert "still alive after 1 s of grace; sending SIGKILL" in daemon.told(job_id)
+    assert "still alive after 1s of grace; sending SIGKILL" in daemon.told(job_id)
 
 
 def test_usr1_saves_and_the_training_goes_on(daemon: Service) -> None:

@@ -296,7 +296,7 @@ def test_the_time_limit_lets_it_save_and_ends_the_job(daemon: Service) -> None:
     resources = {"cpus": 1, "memory": "256MiB", "time_limit": "2s"}
     job_id = daemon.submit(daemon.counting("late", 1000, every=1000, resources=resources), end="failed")
     ended = daemon.ends(job_id)
-    assert ended["why"] == "time limit of 2 s reached"
+    assert ended["why"] == "time limit of 2s reached"
     assert ended["attempts"][0]["checkpoint_step"] > 1
     [kept] = records(daemon, job_id)
     assert kept["facts"]["killed_by"] == "deadline"

@@ -27,6 +27,7 @@ from jobs.contract import (
     open_verified_size,
     read_manifest_in,
 )
+from runner.base.readable import readable_duration
 from runner.base.units import format_size
 from runner.core.ports.checkpoints import SavedCheckpoints, Verification
 
@@ -178,7 +179,7 @@ class LineageReader:
     def _check_time(self) -> None:
         self.check()
         if time.monotonic() > self._deadline:
-            raise NotVerified(f"not verified within {self.look.within_s:g} s")
+            raise NotVerified(f"not verified within {readable_duration(self.look.within_s)}")
 
     def _verify_content(self, fd: int, manifest: Manifest, files: Mapping[str, os.stat_result]) -> None:
         """Compare the content of every file with the manifest; one with several names is read once."""

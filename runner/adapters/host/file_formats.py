@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from runner.adapters.host.program_files import open_below
+from runner.base.readable import readable_duration
 
 MAX_HEADER_BYTES: Final = 16 * 1024**2
 """A longer header of a safetensors file is not read, and a longer JSON file is not parsed."""
@@ -38,7 +39,7 @@ def find_first_damage(directory: int, paths: Sequence[str]) -> tuple[int, str] |
     until_s = time.process_time() + READ_CPU_S
     for index, path in enumerate(paths):
         if time.process_time() > until_s:
-            return index, f"takes more than {READ_CPU_S:g} s to read with those before it"
+            return index, f"takes more than {readable_duration(READ_CPU_S)} to read with those before it"
         try:
             with open_below(directory, PurePosixPath(path)) as fd:
                 fact = find_damage(fd, path)

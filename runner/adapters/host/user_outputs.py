@@ -13,6 +13,7 @@ from runner.adapters.host.checkpoints import LineageLook, LineageReader, LookedA
 from runner.adapters.host.program_checkpoints import ProgramLineage, ProgramPlaces, ProgramReader, Seen
 from runner.adapters.rpc.calls import Descriptor
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_duration
 from runner.core.accounting.curve_set import CurveSet, NewNumbers
 from runner.core.ports.checkpoints import ProgramCheckpoint, RoomToSave, SavedCheckpoints, Verification
 
@@ -118,7 +119,7 @@ class OwnOutputs:
         def check() -> None:
             self._check()
             if time.monotonic() > until_s:
-                raise Unavailable(f"checkpoints: not copied within {asked.within_s:g} s")
+                raise Unavailable(f"checkpoints: not copied within {readable_duration(asked.within_s)}")
 
         return ProgramReader(ProgramPlaces(base, kept, lineage), asked, check)
 

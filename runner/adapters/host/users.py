@@ -24,6 +24,7 @@ from runner.adapters.host.user_files import OwnFiles, UserFiles
 from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
 from runner.adapters.host.workers import OneWorker, Spawner, WorkerEnded, Workers
 from runner.base.errors import Unavailable, UsageError
+from runner.base.readable import readable_duration
 from runner.base.textfile import Position, one_line
 from runner.core.ports.users import Owner, PathKind, UnknownUids, User
 
@@ -439,7 +440,7 @@ class CodeStream:
                 yield kind, content
                 complete = kind in LAST
         except TimeoutError as error:
-            fact = f"no answer from the file system in {ANSWER_S:g} s"
+            fact = f"no answer from the file system in {readable_duration(ANSWER_S)}"
             raise Unavailable(f"{self._shown}: {fact}") from error
         except (EOFError, ConnectionError) as error:
             raise Unavailable(f"{self._shown}: the process that reads it as its user has ended") from error

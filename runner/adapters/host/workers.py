@@ -17,6 +17,7 @@ from weakref import finalize
 
 from runner.adapters.rpc.frames import Disconnected, receive, send
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_duration
 from runner.core.ports.users import User
 
 AT_A_TIME: Final = 4
@@ -150,7 +151,9 @@ def _answering(connection: socket.socket, who: User, within_s: float) -> Iterato
         yield
     except (Disconnected, OSError) as error:
         if isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError):
-            raise Unavailable(f"no answer from the file systems of {who.name} in {within_s:g} s") from error
+            raise Unavailable(
+                f"no answer from the file systems of {who.name} in {readable_duration(within_s)}"
+            ) from error
         raise Disconnected(str(error)) from error
 
 

@@ -35,6 +35,7 @@ from runner.adapters.launch import attempt_environment, attempt_name, check_requ
 from runner.adapters.process.reach import closed_directory
 from runner.adapters.process.records import ProcessIdentity, ProcessRecord
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_duration
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, LaunchResult, Observation
 from runner.core.ports.users import Owner
@@ -238,9 +239,8 @@ class ProcessExecutor:
             finally:
                 os.close(shim_end)
             if not _readable((ready,), self.settings.timeout_s):
-                raise Unavailable(
-                    f"launch {record.path.name}: its shim did not start within {self.settings.timeout_s:g} s"
-                )
+                limit = readable_duration(self.settings.timeout_s)
+                raise Unavailable(f"launch {record.path.name}: its shim did not start within {limit}")
         finally:
             os.close(ready)
 

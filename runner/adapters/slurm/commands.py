@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from runner.base.errors import Unavailable
+from runner.base.readable import readable_duration
 from runner.core.ports.executor import LaunchRefused
 
 PASSES: Final = re.compile(
@@ -77,7 +78,9 @@ class SlurmCommands:
         except FileNotFoundError as error:
             raise Unavailable(f"{program}: is not installed here; install Slurm's commands") from error
         except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"{program}: no answer from Slurm within {self.timeout_s:g} s") from error
+            raise Unavailable(
+                f"{program}: no answer from Slurm within {readable_duration(self.timeout_s)}"
+            ) from error
         except OSError as error:
             raise Unavailable(f"{program}: {error.strerror or error}") from error
         if done.returncode == 0:

@@ -25,6 +25,7 @@ from runner.agent.devices.inventory_types import (
 )
 from runner.base.errors import Refused, Unavailable, UsageError
 from runner.base.instant import Instant
+from runner.base.readable import readable_duration
 from runner.base.threads import PeriodicThread
 from runner.core.devices import state as core
 from runner.core.devices.reading import Health, ProcessOnDevice, Sample
@@ -282,7 +283,7 @@ class Inventory:
                     continue
                 times = 1 if before is None else before.times + 1
                 wait_s = min(FAULT_S * 2 ** (times - 1), LONGEST_FAULT_S)
-                why = f"{fault} (tried again after {wait_s:g} s)"
+                why = f"{fault} (tried again after {readable_duration(wait_s)})"
                 mark = AdminMark(DeviceState.QUARANTINED, why, DAEMON, now.at)
                 self._faults[uuid] = _LaunchFault(mark, now.monotonic + wait_s, times)
                 log.warning("devices.not_given", device=uuid, why=fault, again_after_s=wait_s)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from runner.base.readable import readable_size
 from runner.base.units import format_size
 from runner.core.accounting.usage import UsageSpan
 
@@ -71,7 +72,7 @@ def advise(
     if most_bytes is not None:
         fits = max(ceil(most_bytes * ROOM / GIB * 2), 1) * GIB // 2
         if fits * WASTE <= asked_bytes:
-            fact = f"asked {format_size(asked_bytes)}, never above {most_bytes / GIB:.2g}GiB"
+            fact = f"asked {readable_size(asked_bytes)}, never above {readable_size(most_bytes)}"
             found.append(f"{fact}: resources.memory: {format_size(fits)}")
     if most_cpus is not None:
         enough = max(ceil(most_cpus * ROOM), 1)

@@ -6,11 +6,10 @@ devices may idle: start, reading of the data set and compilation.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from statistics import fmean
 from typing import Final
 
-from runner.core.policy.explain import format_span
+from runner.base.readable import readable_duration
 
 LONG_PHASES: Final = frozenset({"init", "data", "compile", "drain"})
 """Phases in which a device may idle."""
@@ -105,7 +104,7 @@ def idle_alarm(
         return None
     if window.silent and (not on_devices or used >= IDLE_SHARE):
         return None
-    what, lately = "devices" if on_devices else "steps", format_span(timedelta(seconds=window_s))
+    what, lately = "devices" if on_devices else "steps", readable_duration(window_s)
     kind, why = ("mute", _WORDS["mute"]) if window.silent else _diagnosis(wait, setup, on_devices=on_devices)
     below = min(below, IDLE_SHARE) if window.silent else below
     return IdleAlarm(kind, f"{why} ({what} busy {used:.0%} of the last {lately}, alarm below {below:.0%})")

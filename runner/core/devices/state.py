@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from runner.base.instant import Instant
+from runner.base.readable import readable_duration
 from runner.core.devices.reading import Health, ProcessOnDevice, Sample
 from runner.core.scheduler.snapshot import GIB, DeviceState
 
@@ -116,7 +117,10 @@ def _verdict(
     if unclean is not None and returned_at is not None:
         waited_s, after = case.now.monotonic - returned_at, f"after {_jobs(uncleaned_jobs)}: {unclean}"
         if waited_s > case.cleanup.clean_within_s:
-            return DeviceState.QUARANTINED, f"not clean {case.cleanup.clean_within_s:g} s {after}"
+            return (
+                DeviceState.QUARANTINED,
+                f"not clean {readable_duration(case.cleanup.clean_within_s)} {after}",
+            )
         if not case.holders:
             return DeviceState.DIRTY, after
     if case.holders:
@@ -213,7 +217,7 @@ def _lower(baseline_bytes: int | None, sample: Sample | None) -> int | None:
 def _unseen(case: StatusInput) -> str:
     if case.sample is None:
         return "not looked at yet"
-    return f"its driver has not answered for {case.now.monotonic - case.sample.at:.0f} s"
+    return f"its driver has not answered for {readable_duration(case.now.monotonic - case.sample.at)}"
 
 
 def _jobs(jobs: frozenset[str]) -> str:

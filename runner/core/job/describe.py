@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
+from runner.base.readable import readable_duration
 from runner.core.job.attempt import AttemptEnd, ProgramStart, StartFrom
 from runner.core.job.events import (
     CancelRequested,
@@ -30,7 +31,6 @@ from runner.core.job.events import (
 from runner.core.job.exit_cause import NO_MATCH
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping, StopReason
-from runner.core.policy.explain import format_span
 from runner.core.policy.model import Verb
 
 
@@ -74,9 +74,11 @@ def describe_event(event: Event, after: Job) -> str:
         case SwitchCalledOff(_, number, why):
             return f"attempt {number} goes on, it was not told: {why}"
         case DeadlinePassed():
-            return f"time limit of {format_span(after.time_limit or timedelta())} reached{_asked(after)}"
+            return (
+                f"time limit of {readable_duration(after.time_limit or timedelta())} reached{_asked(after)}"
+            )
         case GracePassed():
-            return f"still alive after {after.grace.total_seconds():g} s of grace; sending SIGKILL"
+            return f"still alive after {readable_duration(after.grace)} of grace; sending SIGKILL"
         case Exited(_, number, ended, _):  # exhaustive
             decided = describe_decision(after)
             _, is_missed, missed = ended.message.partition(NO_MATCH)
@@ -123,7 +125,7 @@ def describe_decision(after: Job) -> str:
         case Held(why=why):
             return f"held: {why}"
         case Queued(since=since, why=why, not_before=not_before) if not_before and not_before > since:
-            return f"{why}, in {format_span(not_before - since)}"
+            return f"{why}, in {readable_duration(not_before - since)}"
         case Queued(why=why):
             return why
         case _:
@@ -185,7 +187,7 @@ _WISHES: Final[Mapping[str, str]] = {
 
 def _asked(after: Job) -> str:
     return (
-        f"; sending SIGTERM, {after.grace.total_seconds():g} s of grace"
+        f"; sending SIGTERM, {readable_duration(after.grace)} of grace"
         if isinstance(after.state, Stopping)
         else ""
     )

@@ -23,6 +23,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from runner.base.readable import readable_duration
 from runner.core.job.attempt import Attempt, AttemptEnd, ExitDecision, StartFrom
 from runner.core.job.commands import Command, Kill, Launch, PrepareImage, Remove, Terminate
 from runner.core.job.events import (
@@ -63,7 +64,6 @@ from runner.core.job.states import (
     StopReason,
 )
 from runner.core.policy.adjustments import Overrides
-from runner.core.policy.explain import format_span
 from runner.core.policy.model import STARTS, Verb
 
 Step: TypeAlias = tuple[Job, tuple[Command, ...]]
@@ -352,7 +352,7 @@ def _skipped(ended: AttemptEnd) -> str:
 def _why_not(job: Job, state: Allocated, reason: str, ended: AttemptEnd) -> str:
     """Return why no attempt follows: the decision, and the message of the program or of the checkpoints."""
     if isinstance(state, Stopping) and state.reason is StopReason.TIME_LIMIT and job.time_limit is not None:
-        return f"time limit of {format_span(job.time_limit)} reached"
+        return f"time limit of {readable_duration(job.time_limit)} reached"
     if isinstance(state, Stopping) and state.reason is StopReason.HOLD:
         return f"held by {state.by}"
     plain = reason.removeprefix("give up: ").removeprefix("hold: ")

@@ -8,6 +8,7 @@ afterwards.  All rules are evaluated, later ones too, so that a user can see the
 from dataclasses import dataclass, replace
 from typing import Final
 
+from runner.base.readable import readable_duration
 from runner.core.policy import adjustments as remedies
 from runner.core.policy import guards as limits
 from runner.core.policy.adjustments import NO_SETTING, can_adjust
@@ -18,7 +19,6 @@ from runner.core.policy.explain import (
     describe_exit,
     describe_program_exit,
     describe_warning,
-    format_span,
     with_reason,
 )
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
@@ -216,7 +216,9 @@ def _while_running(policy: Policy, history: History, situation: Situation) -> Po
     verdict = Action(Verb.KEEP, "", "nothing speaks against it", charged=False)
     wall = policy.ceilings.wall
     if wall is not None and history.ran + situation.uptime >= wall:
-        verdict = Action(Verb.STOP, "", f"the running time of {format_span(wall)} is used", limit=Guard.WALL)
+        verdict = Action(
+            Verb.STOP, "", f"the running time of {readable_duration(wall)} is used", limit=Guard.WALL
+        )
     elif asked.answer:
         rule = asked.answer.rule
         verdict = Action(rule.do, rule.name, f"stop: {describe_warning(rule, situation.facts)}")

@@ -7,10 +7,11 @@ per line is a journal; ``replay`` asks another policy about the attempts in it.
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import inf
 from typing import Any, Final, TypeAlias
 
+from runner.base.readable import readable_duration
 from runner.core.policy.adjustments import describe_change
 from runner.core.policy.conditions import FactUse, format_value
 from runner.core.policy.decision import Action, PolicyDecision, RuleResult, Situation
@@ -138,7 +139,8 @@ def explain_record(kept: Record) -> Iterator[str]:
     for rule in kept["rules"]:
         yield f"  {rule['name']:<{width}}  {_TRUTH[rule['truth']]:<7}  {_because(rule)}"
     yield ""
-    yield f"  charged {used['charged']} of {used['of']} attempts; ran {used['ran_s']:.0f} s in all"
+    ran = readable_duration(used["ran_s"])
+    yield f"  charged {used['charged']} of {used['of']} attempts; ran {ran} in all"
     for tally in (*used["tried"], *used["stuck"]):
         yield f"  {_tallied(tally)}"
     yield from _economics(kept["facts"])
@@ -232,15 +234,6 @@ def describe_warning(rule: Rule, facts: Facts) -> str:
 def with_reason(text: str, rule: Rule) -> str:
     """Return a reason with the text of the policy's author."""
     return f"{text} ({rule.why})" if rule.why else text
-
-
-def format_span(duration: timedelta) -> str:
-    """Return a duration in a suitable unit."""
-    seconds = duration.total_seconds()
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def _begin(start: StartPoint, facts: Facts) -> str:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from runner.base.readable import readable_duration
 from runner.core.policy.adjustments import keeps_settings
 from runner.core.policy.catalog import FACTS
 from runner.core.policy.causes import ExitCause
 from runner.core.policy.conditions import evaluate
 from runner.core.policy.decision import Action, Guard, Situation
-from runner.core.policy.explain import describe_action, describe_exit, format_span
+from runner.core.policy.explain import describe_action, describe_exit
 from runner.core.policy.facts import Facts
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Ceilings, Policy, Rule, Source, Verb
@@ -48,7 +49,8 @@ def apply_ceilings(
         used = f"all {most} attempts are used" if most > 1 else "its one attempt is used"
         return _replace_action(verdict, Verb.GIVE_UP, f"{used}; the last: {last}", Guard.ATTEMPTS)
     if (wall := policy.ceilings.wall) is not None and after.ran >= wall:
-        why = f"{format_span(after.ran)} of running time are used, of {format_span(wall)}; the last: {last}"
+        used = f"{readable_duration(after.ran)} of running time are used, of {readable_duration(wall)}"
+        why = f"{used}; the last: {last}"
         return _replace_action(verdict, Verb.GIVE_UP, why, Guard.WALL)
     stuck = after.times_stuck(root, situation.effective)
     if stuck >= policy.ceilings.no_progress and all(map(keeps_settings, verdict.adjust)):
@@ -56,7 +58,7 @@ def apply_ceilings(
         return _replace_action(verdict, Verb.GIVE_UP, why, Guard.NO_PROGRESS)
     if exceeds_restart_rate(policy.ceilings, after, situation, verdict.delay):
         storm = policy.ceilings.storm
-        why = f"{storm.attempts} attempts started within {format_span(storm.within)}; the last: {last}"
+        why = f"{storm.attempts} attempts started within {readable_duration(storm.within)}; the last: {last}"
         return _replace_action(verdict, Verb.HOLD, why, Guard.STORM)
     return verdict
 

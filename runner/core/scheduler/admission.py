@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from runner.base.readable import readable_size
 from runner.core.scheduler.calendar import Calendar
 from runner.core.scheduler.config import Quota, Quotas
 from runner.core.scheduler.device_selection import select_devices
-from runner.core.scheduler.formatting import describe_request, format_count, format_cpus, format_memory
+from runner.core.scheduler.formatting import describe_request, format_count, format_cpus
 from runner.core.scheduler.placement import Placements, matches_request
 from runner.core.scheduler.snapshot import PendingJob, ResourceRequest, SchedulableDevice, Snapshot
 
@@ -75,10 +76,10 @@ def _existing(job: PendingJob, snapshot: Snapshot) -> Iterator[Refusal]:
 def _no_host(request: ResourceRequest, snapshot: Snapshot) -> str:
     hosts = snapshot.hosts
     cpus = max((host.cpus for host in hosts), default=0)
-    memory = format_memory(max((host.memory_bytes for host in hosts), default=0))
+    memory = readable_size(max((host.memory_bytes for host in hosts), default=0))
     beside = " with such devices" if request.gpus else ""
     return (
-        f"the request is for {format_cpus(request.cpus)} and {format_memory(request.memory_bytes)} of"
+        f"the request is for {format_cpus(request.cpus)} and {readable_size(request.memory_bytes)} of"
         f" memory; no host{beside} has both; the most that one has is {format_cpus(cpus)} or {memory}"
     )
 
@@ -123,7 +124,7 @@ def _inventory(devices: Iterable[SchedulableDevice]) -> str:
     if not models:
         return "are none"
     return "are " + ", ".join(
-        f"{count} {model} ({kind}, {format_memory(memory)})"
+        f"{count} {model} ({kind}, {readable_size(memory)})"
         for (model, kind, memory), count in models.items()
     )
 

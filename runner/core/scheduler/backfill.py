@@ -13,11 +13,12 @@ from functools import partial
 from math import inf
 from typing import TypeAlias
 
+from runner.base.readable import readable_duration
 from runner.core.scheduler.calendar import Calendar, Limit, expected_end
 from runner.core.scheduler.device_selection import Selection
 from runner.core.scheduler.displacement import Displacements, switch_cost_s
 from runner.core.scheduler.fairshare import FairShare
-from runner.core.scheduler.formatting import format_duration, format_time
+from runner.core.scheduler.formatting import format_time
 from runner.core.scheduler.pending import PendingReason, PendingReasons
 from runner.core.scheduler.placement import Placement, Placements, RequestClass
 from runner.core.scheduler.preemption import PreemptionCandidate, book_release, find_preemption
@@ -365,7 +366,7 @@ def _describe_wait(placement: Placement, candidate: PreemptionCandidate, unknown
     """Return for how long a job would wait that nobody makes room for; ``unknown``: for a job of that id."""
     if unknown:
         return f"which would wait for job {unknown}, whose end is unknown"
-    return f"which would wait {format_duration(placement.at_s - candidate.placement.at_s)} longer"
+    return f"which would wait {readable_duration(placement.at_s - candidate.placement.at_s)} longer"
 
 
 def _preemption_reason(job: PendingJob, candidate: PreemptionCandidate, waits: str) -> str:
@@ -386,13 +387,13 @@ def _displacement_reason(
     """Return for whom a job is preempted, after how long, what that costs, and when it may be back."""
     earlier_s, now_s = candidate.placement.at_s, snapshot.now_s
     count, unit = (job.request.gpus, "GPU") if job.request.gpus else (job.request.cpus, "CPU")
-    had = f"{format_duration(job.ran_s)} of service" if job.ran_s else "no service so far"
+    had = f"{readable_duration(job.ran_s)} of service" if job.ran_s else "no service so far"
     needs = f"needs {count:g} {unit}{'s' if count != 1 else ''}"
-    lasts = "" if job.duration_s is None else f", about {format_duration(job.duration_s)}"
+    lasts = "" if job.duration_s is None else f", about {readable_duration(job.duration_s)}"
     ends = "" if job.duration_s is None else format_time(earlier_s + job.duration_s, snapshot)
     back = f"; back about {ends}" if ends else ""
     return (
         f"preempted for job {job.job_id} ({had}, {needs}{lasts}), {waits}, "
-        f"after {format_duration(now_s - victim.started_s)}; "
-        f"cost about {format_duration(switch_cost_s(victim, now_s))}{back}"
+        f"after {readable_duration(now_s - victim.started_s)}; "
+        f"cost about {readable_duration(switch_cost_s(victim, now_s))}{back}"
     )

@@ -1,14 +1,13 @@
 """Requests, times and devices as text, for pending reasons and refusals."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
-from runner.core.policy.explain import format_span as span_of
+from runner.base.readable import readable_size
 from runner.core.scheduler.placement import RequestClass
 from runner.core.scheduler.snapshot import (
-    GIB,
     DeviceKind,
     DeviceState,
     EstimateSource,
@@ -27,8 +26,6 @@ FIRST_S, LAST_S = (datetime(*day, tzinfo=UTC).timestamp() for day in ((1000, 1, 
 """The first and the last time that are formatted; the year has four digits."""
 
 DAY_S = 86_400
-
-MIB = 1024**2
 
 BRANDS = {"nvidia": "NVIDIA", "amd": "AMD"}
 """Display names of vendors."""
@@ -79,10 +76,6 @@ def _date(day: int) -> str:
     return f"{datetime.fromtimestamp(day * DAY_S, UTC):%Y-%m-%d}"
 
 
-def format_duration(seconds: float) -> str:
-    return span_of(timedelta(seconds=seconds))
-
-
 def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -96,11 +89,6 @@ def format_job_ids(ids: Sequence[str]) -> str:
     return f"jobs {', '.join(ids[:NAMED])} and {len(ids) - NAMED} others"
 
 
-def format_memory(amount: int) -> str:
-    """Return an amount of memory as text: ``64 MiB``, ``1.5 GiB``."""
-    return f"{amount / MIB:.4g} MiB" if 0 < amount < GIB else f"{amount / GIB:.4g} GiB"
-
-
 def format_cpus(count: float) -> str:
     """Return a number of CPUs as text: ``1 cpu``, ``1.5 cpus``."""
     return f"{count:g} cpu{'' if count == 1 else 's'}"
@@ -109,7 +97,7 @@ def format_cpus(count: float) -> str:
 def describe_request(request: ResourceRequest) -> str:
     """Return a request as text: ``2 linked GPUs with >= 40 GiB``, or CPUs and memory if it has no GPUs."""
     if not request.gpus:
-        return f"{format_cpus(request.cpus)} and {format_memory(request.memory_bytes)} of memory"
+        return f"{format_cpus(request.cpus)} and {readable_size(request.memory_bytes)} of memory"
     nouns = {DeviceKind.WHOLE: "GPU", DeviceKind.SLICE: "GPU slice", DeviceKind.SHARED: "shared GPU"}
     linked = "linked " if request.linked and request.gpus > 1 else ""
     brand = "" if request.models or not request.vendor else f"{BRANDS.get(request.vendor, request.vendor)} "
@@ -121,8 +109,8 @@ def _conditions(request: ResourceRequest) -> Iterator[str]:
     if request.models:
         yield f" ({' or '.join(request.models)})"
     if request.device_bytes:
-        yield f" with {format_memory(request.device_bytes)} left" if request.kind is DeviceKind.SHARED else (
-            f" with >= {format_memory(request.device_bytes)}")  # fmt: skip
+        yield f" with {readable_size(request.device_bytes)} left" if request.kind is DeviceKind.SHARED else (
+            f" with >= {readable_size(request.device_bytes)}")  # fmt: skip
     if request.capability > (0, 0):
         yield " of capability >= {}.{}".format(*request.capability)
 
@@ -148,5 +136,5 @@ def describe_shortage(
         yield f"{format_cpus(request_class.request.cpus)} wanted and {cpus / 1000:g} free{held}"
         held = ""
     if request_class.request.memory_bytes > memory_bytes:
-        wanted = format_memory(request_class.request.memory_bytes)
-        yield f"{wanted} of memory wanted and {format_memory(memory_bytes)} free{held}"
+        wanted = readable_size(request_class.request.memory_bytes)
+        yield f"{wanted} of memory wanted and {readable_size(memory_bytes)} free{held}"

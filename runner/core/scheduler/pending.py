@@ -13,6 +13,7 @@ from functools import cached_property
 from math import exp2, inf, log2
 from typing import Final
 
+from runner.base.readable import readable_size
 from runner.core.scheduler.attained import pending_standing
 from runner.core.scheduler.calendar import DeviceSlot, HostCalendar, Limit
 from runner.core.scheduler.config import SchedulingOrder
@@ -27,7 +28,6 @@ from runner.core.scheduler.formatting import (
     format_count,
     format_cpus,
     format_job_ids,
-    format_memory,
     format_time,
     format_zone,
 )
@@ -485,4 +485,4 @@ def _with_cpus_and_memory(job: PendingJob) -> str:
     request = job.request
     if not request.gpus:
         return ""
-    return f" with {format_cpus(request.cpus)} and {format_memory(request.memory_bytes)} of memory"
+    return f" with {format_cpus(request.cpus)} and {readable_size(request.memory_bytes)} of memory"

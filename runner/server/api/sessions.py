@@ -28,6 +28,7 @@ from runner.adapters.host.terminal import HeldTerminal, RelayedConnection
 from runner.adapters.host.users import SUBORDINATE_IDS
 from runner.agent.attempts.inside import MAIN, NO_PYTHON
 from runner.base.errors import Refused, RunnerError, Unavailable, UsageError
+from runner.base.readable import readable_duration
 from runner.core.ports.exec import ExecPort, ExecProcess, ExecRequest, TerminalSize
 from runner.server.api.application import error_body
 from runner.server.api.audit import AuditLog
@@ -430,7 +431,9 @@ async def _first(websocket: WebSocket, model: type[M]) -> M:
         async with asyncio.timeout(FIRST_MESSAGE_S):
             return _parse(await websocket.receive_text(), model)
     except TimeoutError as error:
-        raise UsageError(f"the client has not said within {FIRST_MESSAGE_S:.0f} s what it wants") from error
+        raise UsageError(
+            f"the client has not said within {readable_duration(FIRST_MESSAGE_S)} what it wants"
+        ) from error
     except KeyError as error:
         raise UsageError("the first message of a session is text") from error
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from runner.base.readable import readable_duration
 from runner.core.policy.economics import (
     Alternatives,
     ChangeCosts,
@@ -192,7 +193,8 @@ def _unknown(worth: CostBenefit) -> Iterator[str]:
     if price is not None and keep_s is not None:
         back = 0 if worth.afresh else worth.case.kept
         again = f"{max(work.done - back, 0):.0f} steps again" if work.done > back else "no step again"
-        yield f"price      {_costs(worth.case.costs)}, {again}: {price:.0f} s for {keep_s:.0f} s of work"
+        takes, work_left = readable_duration(price), readable_duration(keep_s)
+        yield f"price      {_costs(worth.case.costs)}, {again}: {takes} for {work_left} of work"
     missing = "both rates must be measured, and some work must be left"
     if worth.new is not None and worth.new.low <= 0:
         missing = TOO_UNSURE
@@ -201,9 +203,10 @@ def _unknown(worth: CostBenefit) -> Iterator[str]:
 
 def _in_time(worth: CostBenefit, choice: Choice) -> str:
     is_in = worth.in_time().get(choice)
-    if is_in is None:
+    if is_in is None or worth.left_s is None:
         return ""
-    return f"; {'within' if is_in else 'not within'} the {worth.left_s:.0f} s that its time limit leaves"
+    left = f"the {readable_duration(worth.left_s)} that its time limit leaves"
+    return f"; {'within' if is_in else 'not within'} {left}"
 
 
 def _kept(worth: CostBenefit, now: Rate) -> str:
@@ -263,8 +266,8 @@ def _costs(costs: Overheads) -> str:
 
 
 def _risk(mean_s: float, interval_s: float | None) -> str:
-    lost = "it saves nothing on its way" if interval_s is None else f"it saves every {interval_s:.0f} s"
-    return f"one interruption in {mean_s / 3600:.3g} h is reckoned with; {lost}"
+    saves = "nothing on its way" if interval_s is None else f"every {readable_duration(interval_s)}"
+    return f"one interruption in {readable_duration(mean_s)} is reckoned with; it saves {saves}"
 
 
 def _resumed(worth: CostBenefit, found: Alternatives, new: Rate) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from jobs.contract import Phase
 from runner.agent.attempts import facts as exit_facts
+from runner.base.readable import readable_duration
 from runner.control.decisions import decision_row
 from runner.core.job.attempt import Attempt
 from runner.core.job.model import Job
@@ -204,7 +205,7 @@ class RolloutEvaluator:
             ways.insert(0, "--canary N measures it")
         elif longer := worth.longer_canary(self.trial.done, TIME_LIMIT.total_seconds(), self._would_pay):
             where = "in which it stands still" if self.trial.parked else "beside it"
-            said = f"--canary {longer.steps} could tell: about {longer.seconds:.0f} s {where}"
+            said = f"--canary {longer.steps} could tell: about {readable_duration(longer.seconds)} {where}"
             ways.insert(0, f"the measurement is too wide to decide; {said}")
         return ", ".join(ways)
 
@@ -260,7 +261,7 @@ class RolloutEvaluator:
         approved = {"operator.approved": True}
         if self.found.kind in {ChangeClass.D, ChangeClass.E} and self._would_accept(situation, **approved):
             price = worth.price_s()
-            cost = "" if price is None else f", and costs {price:.0f} s of work that is done"
+            cost = "" if price is None else f", and costs {readable_duration(price)} of work that is done"
             return f"--approve begins again at step 0, in a new lineage{cost}; the old one is kept"
         name = self.service.attempt_service.policy(self.row).policy.name
         if not decision.action.rule:

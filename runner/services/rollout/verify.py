@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from runner.base.errors import RunnerError, Unavailable
+from runner.base.readable import readable_duration
 from runner.base.threads import PeriodicThread
 from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.job.states import Running
@@ -48,7 +49,7 @@ def verify(promise: ExpectedSpeedup, rate: Rate, work: Work) -> MeasuredSpeedup:
         return MeasuredSpeedup(f"the change brings too little: {said}", roll_back=True)
     return MeasuredSpeedup(
         f"the change brings less than half: {said}; "
-        f"but going back would take {back_s:.0f} s, and going on {on_s:.0f} s",
+        f"but going back would take {readable_duration(back_s)}, and going on {readable_duration(on_s)}",
         roll_back=False,
     )
 

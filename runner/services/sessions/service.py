@@ -13,6 +13,7 @@ from jobs.contract import JOB_DIR, RunPaths
 from runner.agent.attempts.inside import MAIN, RELAY, TERMINAL, install, relay_command, terminal_command
 from runner.agent.ports import RunDirectory
 from runner.base.errors import Refused
+from runner.base.readable import readable_duration
 from runner.base.textfile import one_line
 from runner.core.job.attempt import Attempt
 from runner.core.job.describe import attempt_prefix
@@ -161,7 +162,7 @@ class SessionService:
     def end(self, session: Session, outcome: str) -> None:
         """Record the end of a session."""
         lasted_s = (self.context.clock.now() - session.began_at).total_seconds()
-        text = f"{session.what} of {session.user}, ended after {lasted_s:.0f} s: {outcome}"
+        text = f"{session.what} of {session.user}, ended after {readable_duration(lasted_s)}: {outcome}"
         self._note(session, ENDED, text)
 
     def _note(self, session: Session, kind: str, text: str) -> None:

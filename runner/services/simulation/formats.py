@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from runner.base.readable import readable_duration
 from runner.base.textfile import FileError, Position, Problem, quoted, read_lines
 from runner.core.scheduler.simulator import Arrival
 from runner.core.scheduler.snapshot import ResourceRequest
@@ -166,7 +167,9 @@ class _Format:
     assumptions: str
 
 
-_COSTS: Final = f"a save is assumed to take {SAVE_S:g} s and a restart {RESTART_S:g} s"
+_COSTS: Final = (
+    f"a save is assumed to take {readable_duration(SAVE_S)} and a restart {readable_duration(RESTART_S)}"
+)
 
 FORMATS: Final[Mapping[str, _Format]] = {
     "alibaba-gpu-2023": _Format(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from runner.base.readable import readable_size
 from runner.base.textfile import Problem, one_line
 from runner.base.units import format_size
 from runner.base.yaml import PathPart
@@ -45,7 +46,7 @@ def missing_resources(job: JobFile, capacity: Capacity) -> Iterator[tuple[tuple[
     if wants.cpus > capacity.cpus:
         yield ("resources", "cpus"), f"asks for {wants.cpus:g}; there {_is(capacity.cpus)} {capacity.cpus:g}"
     if wants.memory > capacity.memory_bytes:
-        there = f"{capacity.memory_bytes / 1024**3:.1f}GiB"
+        there = readable_size(capacity.memory_bytes)
         yield ("resources", "memory"), f"asks for {format_size(wants.memory)}; there are {there}"
     if capacity.chooses_devices:
         return

@@ -190,7 +190,7 @@ def test_an_earlier_canary_is_named(api: FakeApi, invoke: Invoke, job_file: Path
                 "checkpoint.age_s": 9.7,
                 "checkpoint.compatible": False,
             },
-            "checkpoint of step 4, 10 s old, does not fit the change",
+            "checkpoint of step 4, 9.7s old, does not fit the change",
         ),
         (
             {

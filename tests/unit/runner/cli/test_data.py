@@ -63,7 +63,7 @@ def test_tokenize_says_what_it_made_and_overwrites_nothing(tmp_path: Path, invok
     text, output = tmp_path / "text.txt", tmp_path / "made.json"
     text.write_text("viele Worte, viele Verse\n" * 9)
     result = invoke("data", "tokenize", str(text), "-o", str(output), "--vocabulary", "260")
-    assert result.stdout == f"{output}: 260 tokens, from 1 file(s) of 225 bytes\n"
+    assert result.stdout == f"{output}: 260 tokens, from 1 file(s) of 225 B\n"
     again = invoke("data", "tokenize", str(text), "-o", str(output))
     assert again.exit_code == 2
     assert again.stderr.startswith(f"{output}: exists already; remove it")

@@ -22,9 +22,9 @@ def attempt(**facts: object) -> AttemptResponse:
     ("seconds", "text"),
     [
         (-3, "0s"),
-        (0.4, "0s"),
+        (0.4, "0.4s"),
         (59.4, "59s"),
-        (59.6, "1m00s"),
+        (59.6, "1m"),
         (187, "3m07s"),
         (7500, "2h05m"),
         (273_600, "3d04h"),
@@ -257,19 +257,17 @@ ACCOUNT = {
         "work_s": 9000.0, "waiting_s": 600.0, "starting_s": 12.5, "saving_s": 60.0, "lost_s": 5.0,
         "total_s": 9677.5, "goodput": 0.93,
     },
-    "advice": ["asked 64GiB, never above 9.1GiB: resources.memory: 12GiB"],
+    "advice": ["asked 64 GiB, never above 9.1 GiB: resources.memory: 12GiB"],
 }  # fmt: skip
 
 
 def test_the_account_tells_where_the_time_went_and_what_was_used() -> None:
     found = job(account=ACCOUNT)
-    assert (
-        render.time_text(found) == "93 % work of 2h41m; waiting 10m00s, starting 12s, saving 1m00s, lost 5.0s"
-    )
+    assert render.time_text(found) == "93 % work of 2h41m; waiting 10m, starting 12s, saving 1m, lost 5s"
     assert render.used_text(found) == (
-        "memory 9.1 of 64 GiB, 8 on average; CPUs 3.2 of 16, 2.5 on average;"
-        " device 0 util 98 at most, 61.5 on average;"
-        " asked 64GiB, never above 9.1GiB: resources.memory: 12GiB"
+        "memory 9.1 GiB of 64 GiB, 8 GiB on average; CPUs 3.2 of 16, 2.5 on average; "
+        "device 0 util 98 at most, 61.5 on average; "
+        "asked 64 GiB, never above 9.1 GiB: resources.memory: 12GiB"
     )
     assert render.time_text(job()) == render.used_text(job()) == ""
 

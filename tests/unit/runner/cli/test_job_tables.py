@@ -67,7 +67,7 @@ def test_the_page_of_a_job_tells_its_attempts_with_cause_verdict_and_checkpoints
     assert killed.split() == [
         "1",
         "1",
-        "1m00s",
+        "1m",
         "137",
         "killed",
         "-",

@@ -82,7 +82,7 @@ def test_a_job_in_a_pipe_is_facts_and_then_attempts(api: FakeApi, invoke: Invoke
     assert "state\tsucceeded" in lines
     assert "run_dir\t/state/jobs/000001" in lines
     assert f"weights_sha256\t{'ab' * 32}" in lines
-    assert lines[-2] == f"attempt\t1\t1\t{AT}\t1m00s\t137\tkilled\t-\t50\t-"
+    assert lines[-2] == f"attempt\t1\t1\t{AT}\t1m\t137\tkilled\t-\t50\t-"
     assert lines[-1] == f"attempt\t2\t1\t{AT}\t-\t-\trunning\t50\t-\t-"
 
 

@@ -102,7 +102,7 @@ def test_memory_in_bytes_goes_before_a_share() -> None:
 def test_a_job_is_shown_with_its_pace_what_it_waits_for_and_what_it_fills() -> None:
     assert row(an_overview(), "7", **{"7": 3600.0}) == [
         "7", "train", "ada", "running", "2", "10/400", "5.1k", "83%", "12%", "50%",
-        "3.5M/12.0k", "1h00m", "1h00m", "GPU-0",
+        "3.5M/12.0k", "1h", "1h", "GPU-0",
     ]  # fmt: skip
 
 
@@ -113,12 +113,12 @@ def test_a_job_that_does_something_else_than_training_says_what() -> None:
 
 def test_the_pace_of_a_silent_job_is_not_shown_as_if_it_were_one() -> None:
     job = a_job(progress={"phase": "train", "time": NOW - 300, "step": 10, "items_per_s": 5.0})
-    assert row(an_overview(jobs=[job]), "7")[3:8] == ["silent 5m00s", "2", "10", "-", "-"]
+    assert row(an_overview(jobs=[job]), "7")[3:8] == ["silent 5m", "2", "10", "-", "-"]
 
 
 def test_what_is_wrong_with_a_job_stands_beside_where_it_is() -> None:
-    job = a_job(alarm="devices busy 12% of the last 10 min: input-bound")
-    assert row(an_overview(jobs=[job]), "7")[-1] == "GPU-0: devices busy 12% of the last 10 min: input-bound"
+    job = a_job(alarm="devices busy 12% of the last 10m: input-bound")
+    assert row(an_overview(jobs=[job]), "7")[-1] == "GPU-0: devices busy 12% of the last 10m: input-bound"
 
 
 def test_what_runs_comes_before_what_does_not() -> None:

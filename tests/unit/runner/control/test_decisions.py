@@ -191,7 +191,7 @@ def test_a_job_that_gave_way_starts_again_only_if_it_has_time_left(
     assert event.ruling.verdict.verb is verb
     assert json.loads(kept.body)["verdict"]["do"] == verb  # what is written down is what follows
     if verb is Verb.GIVE_UP:
-        said = "time limit of 20 min reached when it was preempted for job 9"
+        said = "time limit of 20m reached when it was preempted for job 9"
         assert (event.ruling.verdict.reason, event.ruling.verdict.limit) == (said, Guard.WALL)
 
 

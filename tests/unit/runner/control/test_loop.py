@@ -40,7 +40,7 @@ def test_an_attempt_that_dies_is_followed_by_another_after_the_backoff(host: Hos
     host.context.end(host.key(job_id), 137)
     host.settle()
     assert host.state(job_id) == "queued"
-    assert host.daemon.why(job_id) == "backoff, 5 s left"
+    assert host.daemon.why(job_id) == "backoff, 5s left"
     host.wait(5)
     assert host.state(job_id) == "running"
     assert [a.cause for a in host.store.attempts(job_id)] == ["killed", None]
@@ -175,7 +175,7 @@ def test_an_image_that_stays_gone_is_prepared_again_ever_later_and_charges_nothi
     host.settle()
     for waited in (2, 4, 8, 16):
         assert host.state(job_id) == "preparing"
-        assert host.daemon.why(job_id).endswith(f"it is prepared again after {waited} s")
+        assert host.daemon.why(job_id).endswith(f"it is prepared again after {waited}s")
         host.wait(waited)
     job = host.row(job_id).job
     assert (job.attempts, job.history.charged) == (0, 0)
@@ -225,7 +225,7 @@ def test_a_launch_that_raises_whatever_it_may_is_tried_again_and_charges_nothing
     with ThreadPoolExecutor(1) as thread:  # not the main thread, which anything may end
         thread.submit(host.settle).result()
     assert (host.state(job_id), host.row(job_id).job.history.charged) == ("starting", 0)
-    assert "oops (tried again after 2 s)" in host.daemon.why(job_id)
+    assert "oops (tried again after 2s)" in host.daemon.why(job_id)
     host.attempt_service.launch_mistake = None
     host.wait(2)
     assert (host.state(job_id), host.row(job_id).job.attempts) == ("running", 1)

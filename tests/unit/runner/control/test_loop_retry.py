@@ -28,13 +28,13 @@ def test_a_mistake_that_nobody_expected_is_tried_again_ever_later(host: Host) ->
     host.attempt_service.mistake = KeyError("no such\nthing")
     job_id = host.submit()
     host.settle()
-    assert host.daemon.why(job_id) == "KeyError: 'no such\\nthing' (tried again after 2 s)"
+    assert host.daemon.why(job_id) == "KeyError: 'no such\\nthing' (tried again after 2s)"
     host.wait(2)
-    assert host.daemon.why(job_id).endswith("(tried again after 4 s, 2 times in a row)")
+    assert host.daemon.why(job_id).endswith("(tried again after 4s, 2 times in a row)")
     host.wait(3)
     assert host.daemon.why(job_id).endswith("2 times in a row)")
     host.wait(1)
-    assert host.daemon.why(job_id).endswith("(tried again after 8 s, 3 times in a row)")
+    assert host.daemon.why(job_id).endswith("(tried again after 8s, 3 times in a row)")
     host.attempt_service.mistake = None
     host.wait(8)
     assert (host.state(job_id), host.daemon.why(job_id)) == ("running", "")
@@ -76,7 +76,7 @@ def test_an_end_that_cannot_be_looked_into_is_looked_into_again(host: Host) -> N
     host.context.end(host.key(job_id), 0)
     for waited in (2, 4, 8):
         host.settle()
-        assert f"OSError: bad sector (tried again after {waited} s" in host.daemon.why(job_id)
+        assert f"OSError: bad sector (tried again after {waited}s" in host.daemon.why(job_id)
         host.wait(waited)
     host.attempt_service.mistake = None
     host.wait(16)
@@ -144,7 +144,7 @@ def test_a_time_of_day_that_jumps_changes_no_backoff(host: Host, jump_s: float) 
     host.settle()
     host.clock.jump(jump_s)
     host.wait(4)
-    assert (host.state(job_id), host.daemon.why(job_id)) == ("queued", "backoff, 1 s left")
+    assert (host.state(job_id), host.daemon.why(job_id)) == ("queued", "backoff, 1s left")
     host.wait(1)
     assert host.state(job_id) == "running"
 

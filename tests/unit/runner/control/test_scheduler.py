@@ -336,7 +336,7 @@ def test_a_backoff_keeps_its_length_when_the_time_of_day_is_set(site: Host) -> N
     site.settle()
     site.clock.jump(-3600)
     site.wait(1)
-    assert (site.state(job_id), site.daemon.why(job_id)) == ("queued", "backoff, 4 s left")
+    assert (site.state(job_id), site.daemon.why(job_id)) == ("queued", "backoff, 4s left")
     site.wait(4)
     assert site.state(job_id) == "running"
     [seen] = site.daemon.snapshot().running
@@ -476,11 +476,11 @@ def test_a_job_that_does_not_save_as_it_says_is_charged_and_told_and_not_believe
     idle = hand_in(site, Wish(gpus=2, terms=IDLE))
     site.context.running[site.key(idle)] = Program(on_signal={15: None})
     hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT, limit=HOUR))
-    site.wait(31)  # of 30 s of grace
+    site.wait(31)  # of 30s of grace
     job = site.row(idle).job
     assert isinstance(job.state, Queued)
     assert (job.preempted, job.history.charged) == (1, 1)
-    said = "was killed after 30 s of grace; from now on it counts as a job that cannot save when asked"
+    said = "was killed after 30s of grace; from now on it counts as a job that cannot save when asked"
     assert said in job.state.why
     assert site.daemon.scheduler.jobs.switching.unsaving == {idle}
     site.boot()  # the next daemon knows of it
@@ -493,7 +493,7 @@ def test_what_switching_has_cost_is_not_forgotten_by_the_next_daemon(site: Host)
     idle = hand_in(site, Wish(gpus=2, terms=IDLE))
     site.context.running[site.key(idle)] = Program(on_signal={15: None})
     hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
-    site.wait(31)  # of 30 s of grace
+    site.wait(31)  # of 30s of grace
     assert isinstance(site.row(idle).job.state, Queued)
     site.wait(3600)
 
@@ -554,7 +554,7 @@ def test_a_switch_keeps_its_length_when_the_time_of_day_is_set(site: Host, jump_
     site.context.running[site.key(idle)] = Program(on_signal={15: None})
     urgent = hand_in(site, Wish(gpus=2, owner=BOB, terms=URGENT))
     site.clock.jump(jump_s)
-    site.wait(29)  # of 30 s of grace
+    site.wait(29)  # of 30s of grace
     assert (site.state(idle), site.state(urgent)) == ("stopping", "queued")
     site.wait(2)
     assert (site.state(idle), site.state(urgent)) == ("queued", "running")

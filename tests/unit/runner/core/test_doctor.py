@@ -271,7 +271,7 @@ def test_users_that_the_engine_maps_are_those_of_the_host_for_jobs() -> None:
 def test_the_disk_of_the_engine_is_its_own_and_holds_images_twice_in_the_store_of_containerd() -> None:
     full = replace(MACHINE, engine=replace(ENGINE, place="/srv/docker", free_bytes=0))
     finding = one(full, "free disk of the engine")
-    assert (finding.verdict, finding.fact) == (Verdict.WARNING, "0.0 GiB; at least 20 GiB is advised")
+    assert (finding.verdict, finding.fact) == (Verdict.WARNING, "0 B; at least 20 GiB is advised")
     assert finding.advice.startswith("/srv/docker: docker system prune")
     roomy = replace(ENGINE, place="/srv/docker", free_bytes=30 * GIB)
     assert one(replace(MACHINE, engine=roomy), "free disk of the engine").verdict is Verdict.OK

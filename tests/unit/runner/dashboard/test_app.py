@@ -137,7 +137,7 @@ def test_the_machine_shows_devices_jobs_and_the_queue_with_reasons(desk: Desk) -
         "97 %",
         "60 °C",
         "400 W",
-        "1.0 GiB of 8.0 GiB",
+        "1 GiB of 8 GiB",
         "train",
         "10/100",
         "waits for GPU-0",

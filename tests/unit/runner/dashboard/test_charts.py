@@ -40,7 +40,7 @@ def test_what_has_no_steps_is_drawn_over_hours() -> None:
 def test_bytes_have_a_unit() -> None:
     chart = draw("memory_bytes", {"a": rows([0.0, 2.0**30])})
     assert chart is not None
-    assert (chart.low, chart.high) == ("0 B", "1.0 GiB")
+    assert (chart.low, chart.high) == ("0 B", "1 GiB")
 
 
 def test_a_strip_has_a_cell_for_each_quarter_of_an_hour() -> None:

@@ -17,7 +17,7 @@ DATA_STEP = (
     "to take data along, write !/data into .runnerignore;"
     " or mount it (--mount /home/ada/project/data:/data/data) and name that path"
 )
-NAMED = "data (12 files, 3.0 GiB), sets/*.npy (5 files, 2.0 KiB), a.txt (0 B), and 2 more"
+NAMED = "data (12 files, 3 GiB), sets/*.npy (5 files, 2 KiB), a.txt (0 B), and 2 more"
 LINK_LINE = (
     "workload.code: weights is a link to ../big/weights, and is left out;"
     " mount it (--mount /home/ada/big/weights:/data/weights) and name that path"
@@ -57,7 +57,7 @@ def test_a_missing_path_finds_what_was_left_out(path: str, found: LeftOut | None
 
 def test_what_is_not_sent_to_a_server_is_named_without_a_mount_of_this_machine() -> None:
     [told] = describe_unsent([DATA, ARRAYS])
-    named = "data (12 files, 3.0 GiB), sets/*.npy (5 files, 2.0 KiB)"
+    named = "data (12 files, 3 GiB), sets/*.npy (5 files, 2 KiB)"
     step = "copy them to the server and mount them, or name them in .runnerignore, such as !/data"
     assert told == f"workload.code: git ignores {named}, and they are not sent; {step}"
     assert describe_unsent([]) == ()

@@ -93,7 +93,7 @@ def test_a_daemon_that_only_starts_slowly_is_not_said_to_have_failed(
     monkeypatch.setattr(autostart, "START_LIMIT_S", 1.0)
     stand.daemon_is("exec sleep 600")
     with pytest.raises(
-        Unavailable, match=r"\(pid \d+\) does not answer after 1 s, and still starts; try again"
+        Unavailable, match=r"\(pid \d+\) does not answer after 1s, and still starts; try again"
     ):
         start(stand.place, quiet)
 

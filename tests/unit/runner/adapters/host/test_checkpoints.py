@@ -112,8 +112,8 @@ def test_a_verification_ends_at_its_deadline_and_leaves_the_rest_unknown(
     found = lineage.saved()
     assert found.steps == (30,)
     assert found.unverified == (
-        "step-00000020: not verified within 10 s",
-        "step-00000010: not verified within 10 s",
+        "step-00000020: not verified within 10s",
+        "step-00000010: not verified within 10s",
     )
 
 

@@ -129,7 +129,7 @@ def test_the_way_of_an_attempt_is_recorded(store: SqliteStore) -> None:
     follow(store, add(store), *RUN, Exited(NOW, 1, ended, AGAIN))
     (attempt,) = store.attempts("1")
     assert (attempt.exit_code, attempt.cause, attempt.checkpoint_step) == (137, "killed", 40)
-    assert attempt.verdict == "resume from step 40: exception, in 5 s"
+    assert attempt.verdict == "resume from step 40: exception, in 5s"
     assert attempt.ended_at == NOW
 
 

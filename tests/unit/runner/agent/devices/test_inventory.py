@@ -195,7 +195,7 @@ def test_one_that_is_not_clean_in_time_is_quarantined_and_stays_so_over_restarts
     site.restart()
     site.look()
     assert site.states()["GPU-0"] == "quarantined"
-    assert site.inventory.unfit()["GPU-aa"].startswith("not clean 60 s after job 7: 30 GiB in use")
+    assert site.inventory.unfit()["GPU-aa"].startswith("not clean 1m after job 7: 30 GiB in use")
     assert site.inventory.resume("GPU-0", "ann").standing.state is DeviceState.FREE
     site.restart()
     site.look()
@@ -498,7 +498,7 @@ def test_a_device_that_could_not_be_given_to_a_container_is_quarantined_and_look
     site.look()
     by_uuid = {each.device.uuid: each.standing for each in site.inventory.views()}
     assert by_uuid[uuid].state is DeviceState.QUARANTINED
-    assert by_uuid[uuid].reason == "nvml error: driver/library version mismatch (tried again after 30 s)"
+    assert by_uuid[uuid].reason == "nvml error: driver/library version mismatch (tried again after 30s)"
     assert by_uuid[other].state is DeviceState.FREE
     site.look(31)
     assert {each.device.uuid: each.standing.state for each in site.inventory.views()}[
@@ -506,7 +506,7 @@ def test_a_device_that_could_not_be_given_to_a_container_is_quarantined_and_look
     ] is DeviceState.FREE
     told(site, "still", uuid)
     site.look(31)
-    assert site.inventory.unfit()[uuid] == "still (tried again after 60 s)"
+    assert site.inventory.unfit()[uuid] == "still (tried again after 1m)"
     told(site, None, uuid)
     assert site.inventory.unfit() == {}
 

@@ -38,11 +38,11 @@ def test_a_job_that_was_just_submitted_has_no_goodput() -> None:
 
 def test_advice_names_what_would_be_enough_where_much_more_was_asked_for() -> None:
     assert advise(64 * GIB, 9.1 * GIB, 16, 3.2) == [
-        "asked 64GiB, never above 9.1GiB: resources.memory: 12GiB",
+        "asked 64 GiB, never above 9.1 GiB: resources.memory: 12GiB",
         "asked 16 CPUs, never above 3.2: resources.cpus: 5",
     ]
     assert advise(16 * GIB, 9.1 * GIB, 8, 3.2) == []
     assert advise(64 * GIB, None, 16, None) == []
     assert advise(2 * GIB, 0.01 * GIB, 1, 0.1) == [
-        "asked 2GiB, never above 0.01GiB: resources.memory: 512MiB"
+        "asked 2 GiB, never above 10.2 MiB: resources.memory: 512MiB"
     ]

@@ -38,7 +38,7 @@ def test_an_idle_device_whose_job_waits_for_data_is_input_bound() -> None:
     assert said(spell(), LoaderSetup(workers=0)) == IdleAlarm(
         "input",
         "input-bound: 83% of step time waits for data; loader workers 0 "
-        "(devices busy 20% of the last 10 min, alarm below 70%)",
+        "(devices busy 20% of the last 10m, alarm below 70%)",
     )
 
 
@@ -93,8 +93,7 @@ def mute(util: float | None, *, then: UtilizationSample | None = None) -> Sample
 def test_a_device_that_idles_under_a_program_which_says_nothing_is_an_alarm() -> None:
     assert said(mute(0.0)) == IdleAlarm(
         "mute",
-        "it says nothing of itself, and its devices idle "
-        "(devices busy 0% of the last 10 min, alarm below 1%)",
+        "it says nothing of itself, and its devices idle (devices busy 0% of the last 10m, alarm below 1%)",
     )
     assert alarm_kind("attempt 1: it says nothing of itself, and its devices idle (devices") == "mute"
 
@@ -117,7 +116,7 @@ def test_a_job_without_devices_is_judged_by_its_waiting_alone() -> None:
     found = said(spell(util=None, wait=0.83), on_devices=False)
     assert found == IdleAlarm(
         "input",
-        "input-bound: 83% of step time waits for data (steps busy 17% of the last 10 min, alarm below 70%)",
+        "input-bound: 83% of step time waits for data (steps busy 17% of the last 10m, alarm below 70%)",
     )
     assert said(spell(util=None, wait=0.2), on_devices=False) is None
     assert said(spell(util=None, wait=None), on_devices=False) is None

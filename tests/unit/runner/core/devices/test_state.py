@@ -69,7 +69,7 @@ def test_a_look_that_found_it_clean_makes_it_free() -> None:
 
 def test_a_driver_that_has_stopped_answering_closes_the_device_and_opens_it_again() -> None:
     standing = now_at(30, seen(5), free())
-    assert (standing.state, standing.reason) == (DeviceState.DIRTY, "its driver has not answered for 25 s")
+    assert (standing.state, standing.reason) == (DeviceState.DIRTY, "its driver has not answered for 25s")
     assert now_at(31, seen(31), standing).state is DeviceState.FREE
 
 
@@ -200,12 +200,12 @@ def test_one_that_is_not_clean_in_time_is_quarantined() -> None:
     standing = now_at(71, seen(70.5, used=20 * GIB), given_back())
     assert (standing.state, standing.reason) == (
         DeviceState.QUARANTINED,
-        "not clean 60 s after job 7: 20 GiB in use by no process that can be seen, where 0.5 GiB is normal",
+        "not clean 1m after job 7: 20 GiB in use by no process that can be seen, where 0.5 GiB is normal",
     )
 
 
 def test_one_whose_driver_does_not_answer_any_more_is_quarantined_too() -> None:
-    assert now_at(40, seen(9), given_back()).reason == "after job 7: its driver has not answered for 31 s"
+    assert now_at(40, seen(9), given_back()).reason == "after job 7: its driver has not answered for 31s"
     assert now_at(71, seen(9), given_back()).state is DeviceState.QUARANTINED
 
 
@@ -230,7 +230,7 @@ def test_a_shared_device_is_lent_on_while_one_of_its_jobs_leaves() -> None:
     late = now_at(70, seen(69, ProcessOnDevice(5, job="7")), still, "8")
     assert (late.state, late.reason) == (
         DeviceState.QUARANTINED,
-        "not clean 60 s after job 7: still used by job 7 (pid 5)",
+        "not clean 1m after job 7: still used by job 7 (pid 5)",
     )
 
 

@@ -312,7 +312,7 @@ def test_the_running_time_of_all_attempts_counts_against_the_limit() -> None:
     job, commands = advance(job, DeadlinePassed(LATER))
     assert commands == (Terminate(1),)
     job, _ = advance(job, Exited(LATER, 1, AttemptEnd(75, "stopped"), ENOUGH))
-    assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 10 min reached")
+    assert job.state == Finished(LATER, Outcome.FAILED, "time limit of 10m reached")
 
 
 def test_a_time_limit_that_is_used_up_leaves_a_deadline_in_the_past_of_nobody() -> None:
@@ -358,7 +358,7 @@ def test_a_job_that_gives_way_is_asked_to_stop_and_remembers_how_often(state: St
     assert isinstance(job.state, Stopping)
     assert (job.state.reason, job.state.by, commands) == (StopReason.PREEMPTION, "9", (Terminate(1),))
     assert story.describe_event(PreemptRequested(NOW, "9", "preempted for job 9"), job) == (
-        "preempted for job 9; sending SIGTERM, 30 s of grace"
+        "preempted for job 9; sending SIGTERM, 30s of grace"
     )
     job, _ = advance(job, Exited(LATER, 1, DIED, AGAIN))
     assert (isinstance(job.state, Queued), job.preempted) == (True, 1)
@@ -592,7 +592,7 @@ def test_the_story_names_where_an_attempt_begins() -> None:
 
 RESTART = RestartRequested(LATER, "ann", Start())
 NEWEST, NONE_VALID = "from the newest checkpoint", "with no valid checkpoint to begin from"
-SIGTERM = "; sending SIGTERM, 30 s of grace"
+SIGTERM = "; sending SIGTERM, 30s of grace"
 
 
 @pytest.mark.parametrize(

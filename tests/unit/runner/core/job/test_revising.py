@@ -149,7 +149,7 @@ def test_a_job_that_is_at_rest_takes_its_revision_and_rests(state: State) -> Non
 
 def test_a_wait_is_told_in_digits_that_matter() -> None:
     waits = job(Queued(NOW, "img", "again", NOW + timedelta(seconds=4.02009)))
-    assert story.describe_decision(waits) == "again, in 4.02 s"
+    assert story.describe_decision(waits) == "again, in 4s"
 
 
 def test_the_story_says_who_changed_what_and_what_follows() -> None:
@@ -157,7 +157,7 @@ def test_the_story_says_who_changed_what_and_what_follows() -> None:
     after, _ = advance(job(RUNS), event)
     assert (
         story.describe_event(event, after)
-        == "revision 2 by ann: resume: faster; sending SIGTERM, 7 s of grace"
+        == "revision 2 by ann: resume: faster; sending SIGTERM, 7s of grace"
     )
     back = revision(Verb.RESUME, number=3, lineage=1, why="rolled back")
     assert (

@@ -371,7 +371,7 @@ def test_running_time_is_counted_over_all_attempts() -> None:
         (Verb.RESUME, None),
         (Verb.GIVE_UP, Guard.WALL),
     ]
-    assert "5 h of running time are used, of 5 h" in verdicts[1].reason
+    assert "5h of running time are used, of 5h" in verdicts[1].reason
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_a_storm_is_held_whether_charged_or_not() -> None:
         policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, History(starts=starts), short
     ).action
     assert (verdict.verb, verdict.limit) == (Verb.HOLD, Guard.STORM)
-    assert "3 attempts started within 10 min" in verdict.reason
+    assert "3 attempts started within 10m" in verdict.reason
     long_ago = History(starts=(NOW - HOUR, NOW - timedelta(minutes=1)))
     assert (
         decide(policy(RESUME, ceilings=ceilings), DecisionPoint.EXIT, long_ago, short).action.verb
@@ -544,7 +544,7 @@ def test_an_attempt_is_stopped_when_the_running_time_is_used() -> None:
     assert (verdict.verb, verdict.limit, verdict.reason) == (
         Verb.STOP,
         Guard.WALL,
-        "the running time of 60 min is used",
+        "the running time of 1h is used",
     )
 
 

@@ -126,7 +126,7 @@ def test_an_explanation_has_every_rule_with_the_fact_that_decided() -> None:
         "  other    true     always: an earlier rule has answered",
     ]
     assert lines[8:] == [
-        "  charged 1 of 20 attempts; ran 3600 s in all",
+        "  charged 1 of 20 attempts; ran 1h in all",
         "  rule smaller has answered once for device_out_of_memory",
         "  ended without progress once for device_out_of_memory with spec spec",
     ]

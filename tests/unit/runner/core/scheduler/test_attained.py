@@ -127,8 +127,8 @@ def test_a_short_job_takes_the_place_of_a_long_one_which_comes_back() -> None:
     (gone,) = decided.preemptions
     assert (gone.job_id, gone.for_job) == ("long", "short")
     assert gone.why == (
-        "preempted for job short (no service so far, needs 1 GPU), which would wait for job long, whose end "
-        "is unknown, after 9 h; cost about 30 s"
+        "preempted for job short (no service so far, needs 1 GPU), which would wait for job long, "
+        "whose end is unknown, after 9h; cost about 30s"
     )
     assert decided.reservations[0].at_s == NOW_S + 10
 
@@ -138,10 +138,9 @@ def test_a_job_that_gives_way_is_told_when_it_may_be_back() -> None:
     busy = [replace(each, ends_s=NOW_S + 15 * HOUR_S) for each in (long(), long("b", "h-1"))]
     (gone, _) = planned([had], [host(2)], busy=busy, rules=RULES).preemptions
     assert gone.why.startswith(
-        "preempted for job short (4 min of service, needs 2 GPUs, about 6 min), which would wait 15 h "
-        "longer, "
+        "preempted for job short (4m of service, needs 2 GPUs, about 6m), which would wait 14h59m longer, "
     )
-    assert gone.why.endswith("; cost about 30 s; back about 17:52")
+    assert gone.why.endswith("; cost about 30s; back about 17:52")
 
 
 LET_BE: Sequence[tuple[RunningJob, StayReason | None]] = (
@@ -208,11 +207,11 @@ def test_a_job_that_waits_is_told_which_jobs_of_a_higher_level_are_let_be() -> N
     ("busy", "queue", "expected"),
     [
         ([long()], [], "for job long, whose end is unknown"),
-        ([replace(long(), ends_s=NOW_S + 4 * HOUR_S)], [], "4 h longer"),
+        ([replace(long(), ends_s=NOW_S + 4 * HOUR_S)], [], "3h59m longer"),
         (
             [replace(long(), ends_s=NOW_S + 4 * HOUR_S), replace(long("b", "h-1"), preemptible=False)],
             [],
-            "4 h longer",  # the other one may go on
+            "3h59m longer",  # the other one may go on
         ),
         (
             [replace(long(ran_s=29 / 0.03 + 20), ends_s=NOW_S + 99 * HOUR_S), long("b", "h-1")],

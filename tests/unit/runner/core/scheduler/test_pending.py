@@ -76,7 +76,7 @@ def test_a_state_without_a_reason_stands_alone() -> None:
 
 def test_conditions_are_named() -> None:
     amd = replace(waiting("1"), request=ResourceRequest(gpus=1, vendor="amd"))
-    assert why(amd).startswith("never starts: no host has 1 AMD GPU with 1 cpu and 0 GiB")
+    assert why(amd).startswith("never starts: no host has 1 AMD GPU with 1 cpu and 0 B")
     new = replace(waiting("1"), request=ResourceRequest(gpus=1, models=("B200", "B300"), capability=(10, 0)))
     assert why(new).startswith("never starts: no host has 1 GPU (B200 or B300) of capability >= 10.0 with")
 
@@ -468,7 +468,7 @@ def test_an_overdue_queue_holds_back_what_would_fit() -> None:
     queue = [waiting("late", gpus(4), age_s=9e6), waiting("1", ResourceRequest(1))]
     wait = planned(queue, busy=BUSY, rules=rules).pending_reasons["1"]
     assert wait.why.startswith(
-        "waits for 1 cpu and 0 GiB of memory: held back by the queue order; starts about"
+        "waits for 1 cpu and 0 B of memory: held back by the queue order; starts about"
     )
     free = planned([queue[0], waiting("1", gpus(1))], busy=BUSY, rules=rules).pending_reasons["1"]
     assert free.why.startswith(

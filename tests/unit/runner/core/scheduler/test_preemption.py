@@ -29,7 +29,7 @@ def test_an_urgent_job_takes_the_place_of_an_idle_one() -> None:
     decided = planned([URGENT], busy=FULL)
     (gone,) = decided.preemptions
     assert (gone.job_id, gone.for_job) == ("a", "urgent")
-    assert gone.why.startswith("preempted for job urgent of class urgent, which would wait 8.98 h longer: ")
+    assert gone.why.startswith("preempted for job urgent of class urgent, which would wait 8h59m longer: ")
     assert decided.reservations[0].at_s == NOW_S + 60
     wait = decided.pending_reasons["urgent"]
     assert wait.starts_s == NOW_S + 60

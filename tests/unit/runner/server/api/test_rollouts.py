@@ -549,7 +549,7 @@ PROMISE = ExpectedSpeedup(back_to=1, rate=1.0, faster=4.0)
         (4.1, 0, False, "keeps what it promised"),
         (2.6, 0, False, "keeps what it promised"),
         (0.5, 200, True, "brings too little"),
-        (2.0, 200, False, "going back would take 200 s, and going on 100 s"),
+        (2.0, 200, False, "going back would take 3m20s, and going on 1m40s"),
     ],
 )
 def test_a_change_is_taken_back_only_if_it_disappoints_and_going_back_ends_sooner(

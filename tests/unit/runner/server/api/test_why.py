@@ -159,4 +159,4 @@ def test_what_brought_a_job_back_into_the_queue_is_said_too(host: Host) -> None:
     host.attempt_service.steps[job_id] = 40
     host.context.end(host.key(job_id), 137)
     host.settle()
-    assert why(host, job_id).startswith("backoff, 5 s left (before that: resume from step 40: ")
+    assert why(host, job_id).startswith("backoff, 5s left (before that: resume from step 40: ")

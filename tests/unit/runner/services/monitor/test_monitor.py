@@ -71,7 +71,7 @@ def test_an_idle_device_becomes_a_line_on_its_job_once_that_says_why(place: Look
     [said] = place.alarms()
     assert said == (
         "attempt 1: input-bound: 83% of step time waits for data; loader workers 1 "
-        "(devices busy 40% of the last 60 s, alarm below 70%)"
+        "(devices busy 40% of the last 1m, alarm below 70%)"
     )
     assert "1" in place.monitor.alarms
     assert [event["kind"] for event in place.ask("GET", "/events?job=1").json()["events"]].count(ALARM) == 1

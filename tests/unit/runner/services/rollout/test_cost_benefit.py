@@ -64,14 +64,12 @@ def test_a_canary_beside_the_job_says_how_it_was_compared() -> None:
 
 def test_interruptions_are_reckoned_with_where_they_are_known() -> None:
     often = CostBenefit(ChangeCosts(Work(400, 168), COSTS, Risk(600.0)), SLOW, FAST)
-    assert "risk       one interruption in 0.167 h is reckoned with; it saves nothing on its way" in text(
-        often
-    )
+    assert "risk       one interruption in 10m is reckoned with; it saves nothing on its way" in text(often)
     kept = often.seconds("keep")
     assert kept is not None
     assert kept > 116.0
     saves = CostBenefit(ChangeCosts(Work(400, 168), COSTS, Risk(36_000.0, 60.0)), SLOW, FAST)
-    assert "risk       one interruption in 10 h is reckoned with; it saves every 60 s" in text(saves)
+    assert "risk       one interruption in 10h is reckoned with; it saves every 1m" in text(saves)
 
 
 @pytest.mark.parametrize(("now", "new"), [(None, FAST), (SLOW, None), (None, None)])
@@ -123,15 +121,15 @@ def test_evaluations_are_shown_with_what_they_take() -> None:
 
 def test_a_change_of_unknown_gain_has_a_price_at_the_present_rate() -> None:
     worth = CostBenefit(ChangeCosts(Work(401, 400, 80), Overheads(start_s=1.0)), Rate(1.0, 0.0, 30))
-    assert "price      start 1.0 s, 320 steps again: 321 s for 1 s of work" in text(worth)
+    assert "price      start 1.0 s, 320 steps again: 5m21s for 1s of work" in text(worth)
     assert worth.facts() == {"econ.price_s": 321.0, "econ.price_share": 321.0}
     afresh = CostBenefit(ChangeCosts(Work(500, 400, 80)), Rate(1.0, 0.0, 30), afresh=True)
-    assert "400 steps again: 400 s for 100 s of work" in text(afresh)
+    assert "400 steps again: 6m40s for 1m40s of work" in text(afresh)
 
 
 def test_what_a_time_limit_leaves_is_held_against_each_alternative() -> None:
     worth = CostBenefit(ChangeCosts(Work(400, 200, 200), COSTS), SLOW, FAST, left_s=60.0)
-    assert "= 100.0 s; not within the 60 s that its time limit leaves" in text(worth)
+    assert "= 100.0 s; not within the 1m that its time limit leaves" in text(worth)
     assert worth.facts()["econ.keep_in_time"] is False
     assert worth.facts()["econ.resume_in_time"] is True
 

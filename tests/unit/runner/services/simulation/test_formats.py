@@ -110,5 +110,5 @@ def test_a_file_of_another_format_is_refused_at_its_line(
 
 
 def test_every_format_says_what_is_assumed() -> None:
-    assert all("10 s" in each.assumptions for each in FORMATS.values())
+    assert all("10s" in each.assumptions for each in FORMATS.values())
     assert DAY_S == 86400

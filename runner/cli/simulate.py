@@ -31,8 +31,12 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 @click.option(
     "--trace", type=FILE, metavar="FILE", help="Jobs as CSV or JSON Lines; docs/explanation/simulation.md."
 )
-@click.option("--format", "published", type=click.Choice(("alibaba-gpu-2023", "philly", "helios")),
-              help="The trace is a published one, as it was published.")  # fmt: skip
+@click.option(
+    "--format",
+    "published",
+    type=click.Choice(("alibaba-gpu-2023", "philly", "philly-sia", "helios")),
+    help="The trace is a published one, as it was published.",
+)
 @click.option("--last", "last_days", type=click.FloatRange(min=0.001), metavar="DAYS",
               help="Of a published trace, only the jobs submitted in its last days.")  # fmt: skip
 @click.option("--synthetic", "seed", type=int, metavar="SEED", help="Generate a trace: 20 users, two weeks.")

@@ -191,6 +191,7 @@ class JobViews:
         )
         if remaining_s is not None and self.tracked_jobs[probed.job_id].row.job.time_limit is None:
             ends_s = reported_s + remaining_s
+            self.changed |= view.ends_by is not EstimateSource.PROGRESS  # its standing may be another one
             view = replace(view, ends_s=ends_s, ends_by=EstimateSource.PROGRESS)
         if probed.start_s is not None:
             view = replace(view, restart_s=probed.start_s)

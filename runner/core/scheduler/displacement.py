@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from runner.core.scheduler.attained import next_rise_s, pending_standing, running_standing
+from runner.core.scheduler.attained import (
+    goes_by_remaining_time,
+    next_rise_s,
+    pending_standing,
+    running_standing,
+)
 from runner.core.scheduler.calendar import Calendar, expected_end
 from runner.core.scheduler.config import SchedulerConfig, SchedulingOrder
 from runner.core.scheduler.fairshare import FairShare, billed_devices
@@ -291,15 +296,16 @@ def describe_turn(job: RunningJob, now_s: float, config: SchedulerConfig) -> str
     if config.order is not SchedulingOrder.ATTAINED:
         return ""
     ends_s = expected_end(job, now_s, config)
-    level = round(running_standing(job, ends_s, now_s, config))
+    standing = running_standing(job, ends_s, now_s, config)
     stays = stay_reason(job, ends_s, now_s, config)
     if stays is not None:
         gives_way = f"cannot be preempted now: {stays}"
     else:
         gives_way = (
-            "may be preempted for jobs of a lower one" if level else "is preempted for higher classes only"
+            "may be preempted for jobs of a lower one" if standing else "is preempted for higher classes only"
         )
-    return f"in service level {level}, {gives_way}"
+    by = " by its remaining time" if goes_by_remaining_time(job, config) else ""
+    return f"in service level {standing:g}{by}, {gives_way}"
 
 
 def switch_cost_s(job: RunningJob, now_s: float) -> float:

@@ -57,6 +57,7 @@ class Arrival:
     save_s: float | None = None  # how long that takes; None: it works on for the grace period
     checkpoint_every_s: float | None = None  # of a job that does not save when asked; None: it never saves
     progress: bool = False  # it reports its steps, so its end is known soon after its first start
+    misjudged: float = 1.0  # the remaining time that its steps suggest, by the true one
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class _Simulation:
         self.waiting[job.job_id] = PendingJob(
             job.job_id, job.owner, job.request, job.submitted_s, job.group, job.priority_class, job.priority,
             dependencies=job.dependencies, time_limit_s=None if known else life.limit_s,
-            estimated_s=life.work_s + self._overhead(life, life.attempt + 1) if told else None,
+            estimated_s=self._judged_s(life, life.attempt + 1) if told else None,
             estimated_by=EstimateSource.PROGRESS if told and not known else None,
             array=job.array, ran_s=life.held_s, queued_s=life.queued_s, last_devices=life.devices,
         )  # fmt: skip
@@ -285,6 +286,11 @@ class _Simulation:
             lost_device_s = lost_s * billed_devices(life.arrival.request, self.config)
             self.switched_device_s += lost_device_s
 
+    def _judged_s(self, life: _JobProgress, attempt: int) -> float:
+        """Return how long the rest of a job seems to take from the start of an attempt on."""
+        misjudged = 1.0 if self.site.true_durations else life.arrival.misjudged
+        return life.work_s * misjudged + self._overhead(life, attempt)
+
     def _overhead(self, life: _JobProgress, attempt: int) -> float:
         return life.arrival.restart_s if attempt > 1 else 0.0
 
@@ -323,12 +329,17 @@ class _Simulation:
 
     def _with_known_end(self, job: RunningJob, life: _JobProgress) -> RunningJob:
         """Return a running job with its end, if that is known from the steps that it reports."""
-        if job.ends_s is not None:
+        if job.stopping or life.limit_s is not None or self.site.true_durations:
+            return job
+        if job.ends_s is not None and self.now_s < job.ends_s:
             return job
         begins_s = job.started_s + self._overhead(life, life.attempt)
         if self.now_s < life.reports_at_s(begins_s):
             return job
-        known = replace(job, ends_s=begins_s + life.work_s, ends_by=EstimateSource.PROGRESS)
+        left_s = max(begins_s + life.work_s - self.now_s, 0.0)  # it is judged anew if it takes longer
+        known = replace(
+            job, ends_s=self.now_s + left_s * life.arrival.misjudged, ends_by=EstimateSource.PROGRESS
+        )
         self.running[job.job_id] = known
         return known
 

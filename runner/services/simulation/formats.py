@@ -4,6 +4,8 @@
   https://github.com/alibaba/clusterdata (Q. Weng et al., Beware of Fragmentation, USENIX ATC 2023).
 - ``philly``: ``cluster_job_log`` of https://github.com/msr-fiddle/philly-traces (M. Jeon et al., Analysis of
   Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads, USENIX ATC 2019).
+- ``philly-sia``: the same jobs as a table, ``sia-simulator/traces/philly.csv`` of
+  https://github.com/siasosp23/artifacts (S. Jayaram Subramanya et al., Sia, SOSP 2023).
 - ``helios``: ``cluster_log.csv`` of https://github.com/S-Lab-System-Group/HeliosData (Q. Hu et al.,
   Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU Datacenters, SC 2021).
 
@@ -149,6 +151,16 @@ def _philly(_number: int, row: Row) -> Arrival | None:
     return _arrival(row["jobid"], row["user"], gpus, _seconds(row["submitted_time"]), ran_s)
 
 
+def _philly_sia(number: int, row: Row) -> Arrival | None:
+    return _arrival(
+        f"line-{number}",
+        row["cluster"],
+        int(row["num_gpus"]),
+        _seconds(row["timestamp"]),
+        float(row["duration"]),
+    )
+
+
 def _helios(_number: int, row: Row) -> Arrival | None:
     return _arrival(
         row["job_id"], row["user"], int(row["gpu_num"]), _seconds(row["submit_time"]), float(row["duration"])
@@ -178,5 +190,6 @@ FORMATS: Final[Mapping[str, _Format]] = {
         f"one user, because the trace names none; parts of GPUs count as whole ones; {_COSTS}",
     ),
     "philly": _Format(_json_rows, _philly, f"a job's attempts are one piece of work; {_COSTS}"),
+    "philly-sia": _Format(_csv_rows, _philly_sia, f"a virtual cluster is one user; {_COSTS}"),
     "helios": _Format(_csv_rows, _helios, _COSTS),
 }

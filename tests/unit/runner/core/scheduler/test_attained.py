@@ -100,6 +100,57 @@ def test_the_limits_of_the_levels_are_learned_from_what_earlier_jobs_held() -> N
     assert first == 60 * ceil(2000 / 60)  # a fifth of the jobs end below it
 
 
+# --- by remaining time
+
+
+def known(job: RunningJob, remaining_s: float) -> RunningJob:
+    return replace(job, ends_s=NOW_S + remaining_s, ends_by=EstimateSource.PROGRESS)
+
+
+def left(job: PendingJob, remaining_s: float) -> PendingJob:
+    return replace(job, ran_s=9 * HOUR_S, estimated_s=remaining_s, estimated_by=EstimateSource.PROGRESS)
+
+
+def test_a_remaining_time_that_is_known_takes_the_place_of_the_service() -> None:
+    first, _, last = LEVELS
+    times_s = (0.0, first / 8, first / 2, first, last - 1, last, 8 * last, inf)
+    standings = [pending_standing(left(short(), each), RULES) for each in times_s]
+    assert standings == [0, 0, 0.5, 1, 2.75, 3, 3.75, 3.75]
+    assert running_standing(known(long(), first), NOW_S + first, NOW_S, RULES) == 1
+    assert next_rise_s(known(long(ran_s=0.0), first), NOW_S, RULES) is None
+    assert pending_standing(replace(left(short(), last), time_limit_s=last), RULES) == 3  # of its service
+    none = replace(RULES, switching=replace(RULES.switching, levels_device_s=()))
+    assert pending_standing(left(short(), last), none) == 0
+
+
+def test_a_job_that_ends_soon_is_let_be_and_takes_the_place_of_one_that_does_not() -> None:
+    assert victims([short()], [known(long(), 9 * HOUR_S)]) == ["long"]
+    assert victims([short()], [known(long(), LEVELS[0] / 8)]) == []
+    assert victims([left(short(), HOUR_S)], [known(long(), 9 * HOUR_S)]) == ["long"]
+    assert victims([left(short(), 9 * HOUR_S)], [known(long(), HOUR_S)]) == []
+    told = describe_turn(known(long(), LEVELS[0] / 2), NOW_S, RULES)
+    assert told == "in service level 0.5 by its remaining time, may be preempted for jobs of a lower one"
+
+
+def test_a_long_job_that_has_waited_for_too_long_is_in_the_lowest_level_whatever_is_known() -> None:
+    limit_s = RULES.priority_class("normal").starvation_limit_s
+    waited = replace(known(long(ran_s=60.0), 99 * HOUR_S), queued_s=NOW_S - 61 - limit_s)
+    assert running_standing(waited, NOW_S + 99 * HOUR_S, NOW_S, RULES) == 0
+    assert pending_standing(left(short(), 99 * HOUR_S), RULES, promoted=True) == 0
+
+
+def test_jobs_whose_steps_are_known_end_sooner_though_the_estimates_are_wrong() -> None:
+    jobs = tuple(
+        Arrival(str(n), "ada", gpus(1), 60.0 * n, 600.0 * (1 + 30 * (n % 3)), save_s=10.0, restart_s=20.0)
+        for n in range(60)
+    )
+    wrong = tuple(replace(each, progress=True, misjudged=0.5 + (n % 2)) for n, each in enumerate(jobs))
+    site = Site((host(2),), RULES, min_interval_s=1.0)
+    blind, told = (make_report(site, simulate(site, trace), 60) for trace in (jobs, wrong))
+    assert told.mean_completion_s < blind.mean_completion_s
+    assert told.jobs == blind.jobs == 60
+
+
 # --- where a job comes back
 
 

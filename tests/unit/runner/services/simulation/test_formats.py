@@ -50,6 +50,14 @@ job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,du
 """
 
 
+SIA = """\
+timestamp,duration,num_gpus,gpu_time,cluster
+2017-10-09 07:01:55,66.0,1,66.0,11cb48
+2017-10-09 06:13:03,2951.0,2,5902.0,6214e9
+2017-10-09 06:13:04,0.0,2,0.0,6214e9
+"""
+
+
 def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "trace"
     path.write_text(text)
@@ -79,6 +87,15 @@ def test_helios_jobs_have_their_duration_and_owner(tmp_path: Path) -> None:
     found = read_published(written(tmp_path, HELIOS), "helios")
     [job] = found.jobs
     assert (job.owner, job.duration_s, job.save_s, job.restart_s) == ("uXBbc", 36848.0, 10.0, 20.0)
+
+
+def test_the_table_of_philly_has_virtual_clusters_as_owners(tmp_path: Path) -> None:
+    found = read_published(written(tmp_path, SIA), "philly-sia")
+    assert [(job.job_id, job.owner, job.request.gpus, job.duration_s) for job in found.jobs] == [
+        ("line-3", "6214e9", 2, 2951.0),
+        ("line-2", "11cb48", 1, 66.0),
+    ]
+    assert found.left_out == 1
 
 
 def test_submissions_are_stretched_to_a_load(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 Only the type checker imports this module: creating these classes takes longer than a submission.
 """
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict  # pydantic reads those of ``typing`` from Python 3.12 on
 
 
 class ProgressResponse(TypedDict, total=False):

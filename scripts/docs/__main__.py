@@ -1,10 +1,11 @@
 """Write every generated page anew: ``python -m scripts.docs``."""
 
-from scripts.docs import cli, decisions, job_file, machines, policy, promises, sources
+from scripts.docs import api, cli, decisions, job_file, machines, policy, promises, sources
 from scripts.docs.page import ROOT, regenerate
 
 PAGES = {
     "docs/explanation/changing-a-running-job.md": decisions.reference,
+    "docs/reference/api.md": api.reference,
     "docs/reference/cli.md": cli.reference,
     "docs/reference/jobfile-fields.md": job_file.reference,
     "docs/reference/policy-facts.md": policy.reference,

@@ -75,12 +75,24 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     return _error(422, "usage", f"{where}: {first['msg']}", UsageError.exit_code)
 
 
+class Application(FastAPI):
+    """The routes with a description that has the types of their answers."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        if self.openapi_schema is None:
+            from runner.server.api.answers import described  # noqa: PLC0415  few ask for it
+
+            self.openapi_schema = described(super().openapi())
+        return self.openapi_schema
+
+
 def application(service: JobService, leave: Callable[[], None]) -> FastAPI:
     """Return the HTTP application of a service; ``leave`` ends the process.
 
     Routes that need threads of their own (rollouts, schedules, status) are attached by the composition root.
     """
-    app = FastAPI(
+    app = Application(
         title="runner", version="1", docs_url=None, redoc_url=None,
         max_body_size=MAX_BODY_BYTES, telemetry=NO_TELEMETRY, dependencies=[Depends(get_caller)],
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Requests that schemathesis makes from the daemon's own OpenAPI, as an ordinary user over the socket.
 
-No request may be answered with a 5xx, except 503, which says that something is away for a while.  The short
+No request may be answered with a 5xx, except 503, which says that something is away for a while, and every
+answer must be as the document describes it.  The short
 form runs in ``make test``; ``RUNNER_FUZZ_CALLS=10000`` makes so many calls.
 """
 
@@ -26,6 +27,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from bench.support.daemon import runner_command
 from runner.client.autostart import Endpoint, NoDaemon
 from runner.client.client import Client
+from tests.fakes.daemon.generated_client import Checker, answers, client_source
 from tests.fakes.patience import patience
 
 CALLS: Final = int(os.environ.get("RUNNER_FUZZ_CALLS", "600"))
@@ -91,6 +93,7 @@ def _await(path: Path, daemon: subprocess.Popen[bytes], log: Path) -> None:
 class Tally:
     """The answers so far."""
 
+    checker: Checker
     statuses: Counter[int] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
 
@@ -98,13 +101,63 @@ class Tally:
         self.statuses[answer.status_code] += 1
         if answer.status_code >= 500 and answer.status_code != 503:
             self.bad.append(f"{answer.status_code} {case.as_curl_command()}: {answer.text[:300]}")
+        elif answer.headers.get("content-type") == "application/json" and (
+            wrong := self._wrong(case, answer)
+        ):
+            self.bad.append(f"{answer.status_code} {case.as_curl_command()}: {wrong}: {answer.text[:300]}")
+
+    def _wrong(self, case: Any, answer: requests.Response) -> str:
+        if answer.status_code in {404, 405} and "detail" in answer.json():
+            return ""  # a path that a drawn value has made another one
+        path = case.operation.path.replace("{", "").replace("}", "")
+        return self.checker.problem(case.operation.method, path, answer.status_code, answer.json())
+
+
+def test_a_client_that_is_generated_from_the_description_works() -> None:
+    """Every request has a type of answer, and a whole life of a job is answered as the types say."""
+    directory = Path(tempfile.mkdtemp(prefix="runner-generated-"))
+    directory.chmod(0o755)
+    try:
+        with running_daemon(directory) as path:
+            session = session_of(path)
+            described = session.get(f"{BASE}/openapi.json").json()
+            operations = [each for found in described["paths"].values() for each in found.values()]
+            assert all(answers(each) for each in operations)
+            checker, made = Checker(described), dict[str, Any]()
+            exec(client_source(described), made)  # noqa: S102  of this repository
+
+            def ask(method: str, path: str, query: Any, body: Any) -> tuple[int, Any]:
+                given = {name: value for name, value in query.items() if value is not None}
+                answer = session.request(method, f"{BASE}{path}", params=given, json=body, timeout=patience())
+                told = answer.json()
+                assert not checker.problem(method, path, answer.status_code, told), (path, told)
+                return answer.status_code, told
+
+            client = made["Client"](ask)
+            file = {"path": "/tmp/job.yaml", "text_b64": b64encode(JOB.encode()).decode()}
+            assert client.submit({**file, "dry_run": True})[0] == 200
+            assert client.submit(file)[0] == 201
+            (job,) = client.list_jobs(mine=True)[1]["jobs"]
+            assert client.get_reason(job["id"])[1]["state"] == "queued"
+            assert client.wait(job["id"], timeout=0)[1]["done"] is False
+            assert client.apply({**file, "dry_run": True})[0] == 200
+            assert client.list_revisions(job["id"])[1]["revisions"][0]["present"]
+            assert client.hold(job["id"])[0] == client.release(job["id"])[0] == 200
+            assert client.cancel_job(job["id"])[1]["changed"]
+            assert client.list_events(job=job["id"])[1]["events"][0]["kind"] == "submitted"
+            assert client.get_version()[1]["jobs"]
+            assert client.get_overview()[1]["queue_length"] == 0
+            assert client.job_account(job["id"])[1]["job"] == job["id"]
+            assert client.get_job("absent")[0] == 404
+    finally:
+        shutil.rmtree(directory)
 
 
 @pytest.mark.timeout(900)
 def test_no_request_that_the_api_describes_is_answered_with_an_internal_error() -> None:
     directory = Path(tempfile.mkdtemp(prefix="runner-fuzz-"))
     directory.chmod(0o755)
-    tally = Tally()
+    tally = None
     try:
         with running_daemon(directory) as path:
             client = Client(Endpoint(str(path), None))
@@ -112,15 +165,17 @@ def test_no_request_that_the_api_describes_is_answered_with_an_internal_error() 
                 with as_ordinary_user():
                     client.submit("/tmp/job.yaml", JOB.replace("target", name).encode(), None)
             described = session_of(path).get(f"{BASE}/openapi.json").json()
+            tally = Tally(Checker(described))
             schema = schemathesis.openapi.from_dict(described)
             version = schema["/v1/version"]["GET"].Case()
             version.call(base_url=BASE, session=session_of(path))  # imports what another user could not read
             fuzz(schema, session_of(path), tally)
             assert client.version()["pid"]  # it is still there
     finally:
-        sys.stdout.write(f"{tally.statuses.total()} calls: {dict(tally.statuses)}\n")
+        sys.stdout.write("" if tally is None else f"{tally.statuses.total()} calls: {dict(tally.statuses)}\n")
         log = (directory / "log").read_text()
         shutil.rmtree(directory)
+    assert tally is not None
     assert not tally.bad, "\n".join(tally.bad[:20])
     assert "Traceback" not in log, log[log.index("Traceback") - 500 :][:4000]
     assert tally.statuses.total() >= CALLS

@@ -443,5 +443,5 @@ def described(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _json(schema: Any) -> dict[str, Any]:  # noqa: ANN401  a JSON schema
+def _json(schema: Any) -> dict[str, Any]:
     return {"description": "the answer", "content": {"application/json": {"schema": schema}}}

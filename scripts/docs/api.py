@@ -45,7 +45,7 @@ def reference() -> str:
             *(
                 line
                 for name, schema in sorted(described["components"]["schemas"].items())
-                if "properties" in schema and "Validation" not in name
+                if "Validation" not in name
                 for line in _type(name, schema)
             ),
         ]
@@ -78,8 +78,10 @@ def _type(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     yield f"### {name}\n"
     if described := _first_line(schema):
         yield f"{described}\n"
+    if "properties" not in schema:
+        yield f"{_name(schema)}\n"
     required = schema.get("required", ())
-    for field, each in schema["properties"].items():
+    for field, each in schema.get("properties", {}).items():
         optional = "" if field in required else ", optional"
         yield f"- `{field}`: {_name(each)}{optional}"
     yield ""

@@ -34,8 +34,8 @@ VICTIM: Final = FIRST_UID + 9
 SETTINGS: Final = "unknown_uids: accept\nsystem_wide: true\n"
 SESSIONS: Final = 16
 FLOODERS: Final = 8
-MATRIX: Final = 1000
-"""Jobs of one submission at most."""
+MATRIX: Final = 250
+"""Jobs of one submission, whose answer a client awaits for 30 s."""
 
 LATER: Final = "2099-01-01T00:00:00+00:00"
 ASKED: Final = ("list", "cancel", "a job of no work")

@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,37 @@ def test_other_mappings_are_no_progress(tmp_path: Path) -> None:
 def test_a_log_that_is_no_file_tells_nothing(tmp_path: Path) -> None:
     (tmp_path / "log.txt").mkdir()
     assert LogProgressReader(tmp_path / "log.txt", None).status() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        (b"\rVal: 10%|# | 1/9 [00:01<00:09, 1it/s] Epoch 1/2:  50%|## | 5/10 [00:05<00:05, 1it/s]", 5),
+        (b"\r" + b"x" * 300 + b" 50%|## | 5/10 [00:05<00:05, 1it/s]", 5),
+        (b"\r7% of it | Valid: 50%|## | 5/10 [00:05<00:05, 1it/s]", None),
+        (b"\rEpoch 2/2:100%|##| 10/10 [00:05<00:00, 1it/s]", 20),
+    ],
+    ids=["two-bars", "long-title", "behind-other-text", "no-blank"],
+)
+def test_the_title_of_a_bar_is_what_stands_between_it_and_the_text_before(
+    tmp_path: Path, text: bytes, step: int | None
+) -> None:
+    status = told(tmp_path, text)
+    assert (status.step if status else None) == step
+
+
+@pytest.mark.parametrize("line", [b"a" * 4000 + b"|", b"1%||" + b"1" * 4000, b"1%||1/1 [x" * 400])
+def test_no_text_costs_much_more_than_its_length(tmp_path: Path, line: bytes) -> None:
+    harmless = cost(tmp_path, b"a" * LINE_BYTES)
+    assert cost(tmp_path, line) < 20 * harmless
+
+
+def cost(tmp_path: Path, line: bytes) -> float:
+    """Return the processor time of a look at a log of such lines."""
+    text = (line + b"\n") * (LOOK_BYTES // len(line))
+    found = []
+    for _ in range(5):
+        began = time.thread_time()
+        told(tmp_path, text)
+        found.append(time.thread_time() - began)
+    return min(found)

@@ -4,8 +4,8 @@ from scripts.docs import api, cli, decisions, job_file, machines, policy, promis
 from scripts.docs.page import ROOT, regenerate
 
 PAGES = {
-    "docs/explanation/changing-a-running-job.md": decisions.reference,
     "docs/reference/api.md": api.reference,
+    "provenance/decisions.md": decisions.reference,
     "docs/reference/cli.md": cli.reference,
     "docs/reference/jobfile-fields.md": job_file.reference,
     "docs/reference/policy-facts.md": policy.reference,

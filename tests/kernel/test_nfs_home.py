@@ -45,7 +45,7 @@ def test_a_daemon_of_ones_own_keeps_its_state_on_this_machine(home: Path) -> Non
 
 def test_a_daemon_of_ones_own_says_why_the_engine_cannot_mount_what_lies_there(home: Path) -> None:
     options = ("--image", IMAGE, *LIMITS, *MOUNT, "--no-retry", "--no-code")
-    told = ran(RUNNER, "run", *options, "--", "true", user="alice", where=home, code=1)
+    told = ran(RUNNER, "run", *options, "--", "true", user="alice", where=home, code=10)
     assert "a file system whose server gives root no rights (NFS)" in told
 
 

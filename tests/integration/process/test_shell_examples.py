@@ -14,7 +14,16 @@ ROOT: Final = Path(__file__).parents[3]
 SHELL: Final = r"(?:sh|bash|/bin/(?:ba)?sh)"
 LIST: Final = re.compile(rf"\[\"?{SHELL}\"?, [^\[\]\n]*\]")
 LINE: Final = re.compile(rf"runner (?:run|exec) [^\n]*?-- ({SHELL} [^\n`]*)")
-PROGRAMS: Final = ("python", "python3", "torchrun", "accelerate", "tensorboard", "papermill", "ls")
+PROGRAMS: Final = (
+    "python",
+    "python3",
+    "torchrun",
+    "accelerate",
+    "tensorboard",
+    "papermill",
+    "ls",
+    "train.sh",
+)
 
 
 def commands() -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -237,4 +237,4 @@ def test_a_broad_except_stands_nowhere_else() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ExceptHandler) and is_broad(node)
     }
-    assert found == {"base/threads.py"}
+    assert found == {"base/threads.py", "adapters/notify.py"}  # the channel of a plug-in may raise anything

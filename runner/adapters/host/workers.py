@@ -26,8 +26,10 @@ AT_A_TIME: Final = 4
 SOON_S: Final = 1.0
 """A kept worker that ends within this time had ended before it was asked."""
 
-MAX_ANSWER_BYTES: Final = 64 * 1024**2
+START_S: Final = 20.0
+"""More for the first answer of a worker, which has to start before, also on a busy machine."""
 
+MAX_ANSWER_BYTES: Final = 64 * 1024**2
 
 CHECK_MS: Final = 250
 """Between two looks whether an answer is still wanted."""
@@ -229,7 +231,7 @@ class Workers:
                 if time.monotonic() - began_s > SOON_S:
                     raise _ended(who) from error
         try:
-            return self._ask_one(who, self.spawn(who, None), request, given, within_s)
+            return self._ask_one(who, self.spawn(who, None), request, given, within_s + START_S)
         except Disconnected as error:
             raise _ended(who) from error
 

@@ -105,11 +105,12 @@ def test_killed_in_part_and_as_a_whole_it_ends_with_the_bits_of_one_that_was_not
     argv, save_every = CASES[framework]
     whole, killed = (Job(tmp_path / name, argv, save_every) for name in ("whole", "killed"))
     whole.finish()
-    with killed.attempt() as gang:
-        gang.wait_while_running(killed.saved(1).exists)
-        os.kill(gang.rank(1), signal.SIGKILL)
-        assert gang.end() == 128 + signal.SIGKILL, gang.output
-    assert (killed.result().rank, killed.result().processes) == (1, 2)
+    if framework == "torch":  # a part that is lost is the launcher's matter, whatever the framework
+        with killed.attempt() as gang:
+            gang.wait_while_running(killed.saved(1).exists)
+            os.kill(gang.rank(1), signal.SIGKILL)
+            assert gang.end() == 128 + signal.SIGKILL, gang.output
+        assert (killed.result().rank, killed.result().processes) == (1, 2)
     with killed.attempt() as gang:
         gang.wait_while_running(killed.saved(3).exists)
         gang.kill()
@@ -125,45 +126,40 @@ def plain(tmp_path: Path) -> Job:
     return Job(tmp_path / "job", python("distributed.py", "100000"), 100)
 
 
-def test_a_stop_ends_all_processes_after_one_step_that_is_saved(plain: Job) -> None:
-    with plain.attempt() as gang:
-        gang.wait_while_running(plain.saved(1).exists)
-        gang.launcher.send_signal(signal.SIGTERM)
-        assert gang.end() == ExitCode.STOPPED, gang.output
-        said = f"leaving with 75: asked to stop; step {plain.newest()} is saved"
-        assert said in gang.output
-        assert said in gang.log(1)
-    assert (plain.result().cause, plain.result().step) == (Cause.STOPPED, plain.newest())
-
-
-def test_a_save_that_is_asked_for_is_made_once_and_they_go_on(plain: Job) -> None:
+def test_a_save_that_is_asked_for_is_made_and_a_stop_ends_all_after_one_step_that_is_saved(
+    plain: Job,
+) -> None:
     plain.save_every = 10**6
     with plain.attempt() as gang:
         gang.wait_for("step 50:")
         gang.launcher.send_signal(signal.SIGUSR1)
         gang.wait_while_running(lambda: bool(list(checkpoints(plain.paths.lineage_dir))))
+        asked = plain.newest()
         gang.launcher.send_signal(signal.SIGTERM)
         assert gang.end() == ExitCode.STOPPED, gang.output
+        said = f"leaving with 75: asked to stop; step {plain.newest()} is saved"
+        assert said in gang.output
+        assert said in gang.log(1)
+    assert {step for step, _ in checkpoints(plain.paths.lineage_dir)} == {plain.newest(), asked}
+    assert (plain.result().cause, plain.result().step) == (Cause.STOPPED, plain.newest())
 
 
-def test_all_resume_from_the_step_that_rank_0_finds_valid(plain: Job) -> None:
+def tear(directory: Path) -> None:
+    (directory / "state.pt").write_bytes(b"torn")
+
+
+def test_all_resume_from_the_step_that_rank_0_finds_valid_and_leave_if_there_is_none(plain: Job) -> None:
     with plain.attempt() as gang:
         gang.wait_while_running(plain.saved(3).exists)
         gang.kill()
-    newest = plain.paths.lineage_dir / f"step-{plain.newest():08d}"
-    (newest / "state.pt").write_bytes(b"torn")
-    before = sorted(step for step, _ in checkpoints(plain.paths.lineage_dir))[-2]
+    (_, newest), (before, _), *_ = checkpoints(plain.paths.lineage_dir)
+    tear(newest)
     with plain.attempt() as gang:
         gang.wait_for(f"resumed from step {before}")
         gang.wait_for_log(1, f"resumed from step {before}")
-
-
-def test_without_a_valid_checkpoint_all_leave_with_99(plain: Job) -> None:
-    with plain.attempt() as gang:
-        gang.wait_while_running(plain.saved(1).exists)
         gang.kill()
     for _, directory in checkpoints(plain.paths.lineage_dir):
-        (directory / "state.pt").write_bytes(b"torn")
+        tear(directory)
     with plain.attempt() as gang:
         assert gang.end() == ExitCode.NO_VALID_CHECKPOINT, gang.output
         assert "leaving with 99: rank 0 found none" in gang.log(1)

@@ -314,17 +314,15 @@ def test_a_hard_link_to_a_file_of_another_user_stays_shut(open_path: Path) -> No
 def test_a_process_that_would_stay_root_opens_nothing(
     closed: tuple[Path, int], field: str, number: int, cpu_s: int | None
 ) -> None:
-    users = HostUsers()
     packet = {"uid": 65534, "gid": 65534, "groups": [65534], "cpu_s": cpu_s}
     packet |= {field: [number] if field == "groups" else number}
     mine, theirs = socket.socketpair()
     with mine:
         with theirs:
-            socket.send_fds(users._running().requests, [json.dumps(packet).encode()], [theirs.fileno()])
+            socket.send_fds(USERS._running().requests, [json.dumps(packet).encode()], [theirs.fileno()])
         files = CALLS.proxy("user", lambda request, given: _exchange(mine, request, given))
         with pytest.raises((Disconnected, OSError)):  # no answer, and no descriptor
             files.open_path(closed[0] / "secret", "file")
-    users.close()
 
 
 def _exchange(connection: socket.socket, request: bytes, given: tuple[int, ...]) -> tuple[bytes, list[int]]:

@@ -13,8 +13,7 @@ from tests.fakes.patience import patience
 
 USE = {
     "who": "ada", "device_s": 0.0, "cpu_s": 3600.0, "share": 1.0, "efficiency": 1.0, "utilisation": None,
-    "attempts": 1,
-}  # fmt: skip
+    "attempts": 1, "gave_way": 0, "gave_way_cost_s": 0.0, "preferred": 0, "spared_wait_s": 0.0}  # fmt: skip
 RUNNER = (sys.executable, "-m", "runner.cli.main")
 
 
@@ -42,7 +41,7 @@ def test_submit_loads_click_and_the_standard_library_and_nothing_else(api: FakeA
     assert {name for name in top if name in known or name.startswith("_")} == top
     assert {name for name in modules if name.partition(".")[0] == "runner"} == {
         "runner", "runner.client", "runner.client.client", "runner.base", "runner.base.errors",
-        "runner.base.file_systems",
+        "runner.base.file_systems", "runner.base.readable",
         "runner.client.autostart", "runner.client.http",
         "runner.cli", "runner.cli.entry",
         "runner.cli.main", "runner.cli.parameters", "runner.cli.console", "runner.cli.placing",
@@ -123,7 +122,9 @@ def test_standard_input_that_is_closed_is_one_line(api: FakeApi, words: list[str
 @pytest.mark.parametrize("command", [["list"], ["submit"], ["--version"], ["usage"]])
 def test_a_full_disk_under_the_output_is_one_line(api: FakeApi, job_file: Path, command: list[str]) -> None:
     api.add("train")
-    api.answers["usage"] = {"uses": [USE], "by": "user", "total": USE, "there": {"device_s": 0, "cpu_s": 0}}
+    there = {"device_s": 0, "cpu_s": 0}
+    known = {"uses": [USE], "by": "user", "total": USE, "there": there, "switching_budget": 0.03}
+    api.answers["usage"] = known
     args = [*command, *([str(job_file)] if command == ["submit"] else [])]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*RUNNER, *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)

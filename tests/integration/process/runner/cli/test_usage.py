@@ -18,7 +18,7 @@ def an_answer(*uses: dict[str, Any], **facts: object) -> dict[str, Any]:
     return {
         "since": "2030-01-01T00:00:00.000Z", "until": "2030-01-08T00:00:00.000Z", "by": "user",
         "uses": list(uses), "total": a_use("", device_s=16 * H, utilisation=0.5, share=1.0),
-        "there": {"device_s": 64 * H, "cpu_s": 640 * H},
+        "there": {"device_s": 64 * H, "cpu_s": 640 * H}, "switching_budget": 0.03,
     } | facts  # fmt: skip
 
 

@@ -213,6 +213,6 @@ def test_a_slow_start_is_told_and_one_without_end_is_given_up(
     monkeypatch.setattr(autostart, "START_LIMIT_S", 0.1)
     stand.daemon_is("exec tail -f /dev/null")
     told: list[str] = []
-    with pytest.raises(Unavailable, match=r"does not answer after 0\.1 s, and still starts"):
+    with pytest.raises(Unavailable, match=r"does not answer after 0\.1s, and still starts"):
         start(stand.place, told.append)
     assert told == [f"starting the daemon of {stand.directory} ..."]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from runner.base.errors import Refused
-from runner.cli.console import complain, harmless, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, harmless, on_terminal, say, say_json, say_row, takes_escapes
 from runner.cli.parameters import CommandGroup, as_json, check_ref
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COLUMNS: Final = ("ID", "NAME", "STATE", "STEP", "AT RUNGS", "FINAL", "HOURS")
+REDRAW: Final = "\x1b[H\x1b[J"  # from the first line on; what was there is gone
+OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
+EVERY_S: Final = 1.0
+wait = threading.Event().wait
+
 LEFT_OUT: Final = ("sweep", "matrix")
 
 the_sweep = click.argument("reference", metavar="SWEEP", callback=check_ref)
@@ -48,9 +55,39 @@ def show(reference: str, *, as_json: bool) -> None:
         return
     from runner.cli.table import make_table, print_table
 
-    rungs = ", ".join(map(str, found["rungs"])) or "none"
-    say(f"{found['name']}: {found['direction']} {found['metric']}; rungs: {rungs}; {found['device_h']:.3g} h")
+    say(_heading(found))
     print_table(make_table(COLUMNS, rows))
+
+
+@sweep.command()
+@the_sweep
+@click.pass_context
+def top(context: click.Context, reference: str) -> None:
+    """Show the candidates on a screen that is kept up to date until the sweep is over; Ctrl-C leaves.
+
+    In a pipe it prints one table, as "show" does.
+    """
+    if not takes_escapes():
+        context.invoke(show, reference=reference, as_json=False)
+        return
+    from runner.cli.table import format_table, make_table, terminal_style, terminal_width
+
+    while True:
+        found = _get(reference)
+        table = make_table(COLUMNS, [_cells(each, found["best"]) for each in _ranked(found)])
+        lines = [_heading(found), *format_table(table, terminal_width(), terminal_style())]
+        click.echo(REDRAW + "\n".join(lines[: shutil.get_terminal_size().lines - 1]))
+        if all(each["state"] in OVER for each in found["candidates"]):
+            return
+        wait(EVERY_S)
+
+
+def _heading(found: dict[str, Any]) -> str:
+    """Return what is compared, at which steps, and what that has taken so far."""
+    rungs = ", ".join(map(str, found["rungs"])) or "none"
+    return (
+        f"{found['name']}: {found['direction']} {found['metric']}; rungs: {rungs}; {found['device_h']:.3g} h"
+    )
 
 
 @sweep.command()

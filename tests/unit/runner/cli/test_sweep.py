@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from tests.fakes.daemon.api import FakeApi
 from tests.unit.runner.cli.conftest import Invoke
 
@@ -86,3 +88,25 @@ def test_stop_and_resume_tell_how_many(api: FakeApi, invoke: Invoke) -> None:
         "/v1/sweeps/rate/stop",
         "/v1/sweeps/rate/resume",
     ]
+
+
+def test_top_is_drawn_until_the_sweep_is_over(
+    api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.answers["sweeps"] = SWEEP
+    once = invoke("sweep", "top", "rate").stdout
+    assert once == invoke("sweep", "show", "rate").stdout  # in a pipe
+    monkeypatch.setattr("runner.cli.sweep.takes_escapes", lambda: True)
+    ended = [{**PARTS, "job": "000001", "name": "rate-1", "state": "cancelled", "parameters": {"seed": 1}}]
+
+    def later(_seconds: float) -> bool:
+        api.answers["sweeps"] = {**SWEEP, "best": None, "candidates": ended}
+        return False
+
+    monkeypatch.setattr("runner.cli.sweep.wait", later)
+    heading = "rate: minimize loss; rungs: 10, 30; 1 h\n"
+    _, first, second = invoke("sweep", "top", "rate").stdout.split(heading)
+    assert "rate-3" in first
+    assert "succeeded, best" in first
+    assert "rate-3" not in second
+    assert "cancelled" in second

@@ -1,7 +1,9 @@
 """``runner cancel``, ``kill``, ``restart``, ``hold`` and ``release``: control a job by hand."""
 
+from __future__ import annotations
+
 import signal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,7 +13,9 @@ from runner.cli.choice import check_choice, chosen_jobs, for_each
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.client.client import find_or_start
-from runner.client.types import JobSummary
+
+if TYPE_CHECKING:
+    from runner.client.types import JobSummary
 
 MOST_CANCELLED: Final = 1000
 """Jobs that the daemon cancels at the same moment."""

@@ -11,6 +11,9 @@ CONTRACT_VERSION: Final = 1
 BILLION: Final = 10**9
 """Upper limit of the number of steps, sequences or batches; a checkpoint name holds twelve digits."""
 
+LARGEST_INTEGER: Final = 2**63 - 1
+"""The store, and most that reads JSON, holds no larger one."""
+
 
 class Spec(BaseModel):
     """Base of the models that the runner writes: frozen, with unknown keys forbidden."""
@@ -21,7 +24,8 @@ class Spec(BaseModel):
 class Report(BaseModel):
     """Base of the models that the program writes: frozen, with unknown keys ignored.
 
-    A number that is not finite is treated as missing, because JSON cannot represent it.
+    A number that is not finite is treated as missing, because JSON cannot represent it, and so is an integer
+    of more than 64 bits, which no one who reads it can store or divide.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -29,11 +33,16 @@ class Report(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _finite(cls, given: object) -> object:
-        return _without_infinities(given)
+        return _without_unusable(given)
 
 
-def _without_infinities(given: object) -> object:
+def _without_unusable(given: object) -> object:
     if not isinstance(given, dict):
         return given
-    figures = (each for each in given.items() if not isinstance(each[1], float) or isfinite(each[1]))
-    return {key: _without_infinities(value) for key, value in figures}
+    return {key: _without_unusable(value) for key, value in given.items() if not _is_unusable(value)}
+
+
+def _is_unusable(value: object) -> bool:
+    if isinstance(value, int):
+        return abs(value) > LARGEST_INTEGER
+    return isinstance(value, float) and not isfinite(value)

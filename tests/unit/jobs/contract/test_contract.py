@@ -16,6 +16,7 @@ from jobs.contract import (
     CheckpointPlan,
     Profile,
     RunPaths,
+    Status,
     checkpoint_name,
     checkpoints,
     dump,
@@ -218,3 +219,11 @@ def test_only_a_pretrained_classifier_is_exported_in_a_layout_of_its_library() -
     assert PairClassifier.model_validate(own).formats == known
     assert PairClassifier.model_validate({**own, "pretrained": "model"}).formats == known | {"huggingface"}
     assert PairClassifier.model_validate({**own, "pretrained": "m", "lora": {}}).formats == known | {"peft"}
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63), 10**4000], ids=["64 bits", "negative", "huge"])
+def test_an_integer_that_nobody_can_store_is_missing(number: int) -> None:
+    text = f'{{"phase": "train", "time": 1, "step": {number}, "metrics": {{"a": {number}, "b": 2}}}}'
+    status = Status.model_validate_json(text)
+    assert (status.step, status.metrics) == (0, {"b": 2})
+    assert Status.model_validate_json(text.replace(str(number), str(2**63 - 1))).step == 2**63 - 1

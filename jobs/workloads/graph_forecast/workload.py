@@ -43,6 +43,8 @@ class GraphForecaster:
         self.plan = plan
         self._switches = setting.switches
         self._objective = objective_of(plan)
+        weights = torch.tensor(plan.horizon_weights or [1.0] * len(plan.horizons))
+        self._horizon_weights = weights / weights.mean()  # here: an evaluation would make an inference tensor
         material = material_of(plan, setting, self._objective)
         self._take(material)
         seed_all(setting.seed, "weights")
@@ -100,12 +102,6 @@ class GraphForecaster:
         for each in others:
             total = total + self.plan.return_weight * each
         return total if self.plan.mixed is None else total + self._mixed(self.plan.mixed, forecast, batch)
-
-    @cached_property
-    def _horizon_weights(self) -> Tensor:
-        """The weights of the horizons, 1 on average."""
-        weights = torch.tensor(self.plan.horizon_weights or [1.0] * len(self.plan.horizons))
-        return weights / weights.mean()
 
     def _mixed(self, mixed: Mixed, forecast_BNkJP: Tensor, batch: Batch) -> Tensor:
         """Return the further losses of the returns, each day's as much as its nodes."""

@@ -55,7 +55,7 @@ WRAPPED = {
     "late": [
         "bash",
         "-c",
-        f"trap 'echo trapped' TERM; {PROGRAM}; S=$?; for I in {{1..200000}}; do :; done; exit $S",
+        f"trap 'echo trapped' TERM; {PROGRAM}; S=$?; for I in {{1..20000}}; do :; done; exit $S",
     ],
     "forwarder": ["bash", "-c", f"trap 'kill $P' TERM; {PROGRAM} & P=$!; wait $P; wait $P"],
     "nested": ["sh", "-c", "bash home/train.sh; exit $?"],

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 from http import HTTPStatus
 from http.client import HTTPException, HTTPMessage
@@ -53,10 +53,21 @@ def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMA
             argv, format_mail(to, notification, origin, _picture(notification))
         )
     if rule.channel is not None:
-        deliver = find_channel(rule.channel).make(rule.options)
-        return lambda notification: deliver(notification, origin)
+        return _sender_of_plugin(find_channel(rule.channel).make(rule.options), origin)
     command = rule.command or ()
     return lambda notification: run_command(command, f"{as_json(notification, origin)}\n".encode())
+
+
+def _sender_of_plugin(deliver: Callable[[Notification, Origin], None], origin: Origin) -> Send:
+    def send(notification: Notification) -> None:
+        try:
+            deliver(notification, origin)
+        except Undelivered:
+            raise
+        except Exception as error:
+            raise Undelivered(f"{type(error).__name__}: {error}", RetryLater.SOME) from error
+
+    return send
 
 
 # --- webhook

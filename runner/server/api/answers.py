@@ -52,7 +52,7 @@ class Firing(TypedDict):
     text: str
 
 
-class Schedule(TypedDict):
+class ScheduleRecord(TypedDict):
     id: str | int | None
     name: str
     owner: str
@@ -63,18 +63,18 @@ class Schedule(TypedDict):
     last: Firing | None
 
 
-class ScheduleDetail(Schedule):
+class ScheduleDetail(ScheduleRecord):
     path: str
     text: str
     occasions: list[Firing]
 
 
 class ScheduleAnswer(TypedDict):
-    schedule: Schedule
+    schedule: ScheduleRecord
 
 
 class SchedulesAnswer(TypedDict):
-    schedules: list[Schedule]
+    schedules: list[ScheduleRecord]
 
 
 class NextTimesAnswer(TypedDict):
@@ -89,7 +89,7 @@ class SubmittedAnswer(TypedDict):
 
     job: NotRequired[JobSummary]
     jobs: NotRequired[list[JobSummary]]
-    schedule: NotRequired[Schedule]
+    schedule: NotRequired[ScheduleRecord]
     warnings: NotRequired[list[str]]
 
 
@@ -107,7 +107,7 @@ class PlanAnswer(TypedDict):
     devices: NotRequired[Any]
     warnings: list[str]
     jobs: list[PlannedJob]
-    schedule: NotRequired[Schedule]
+    schedule: NotRequired[ScheduleRecord]
 
 
 class Pending(TypedDict):
@@ -225,7 +225,7 @@ class ChangedJob(TypedDict):
     parked: NotRequired[bool]
 
 
-class Verdict(TypedDict):
+class RuleVerdict(TypedDict):
     verb: str
     rule: str
     reason: str
@@ -241,7 +241,7 @@ class AppliedAnswer(TypedDict):
     facts: dict[str, Any]
     arithmetic: list[str]
     econ: dict[str, Any]
-    verdict: Verdict
+    verdict: RuleVerdict
     rules: list[Any]
     outcome: str
     why: str
@@ -272,7 +272,7 @@ class LimitsAnswer(TypedDict):
     revision: int
 
 
-class Revision(TypedDict):
+class RevisionRecord(TypedDict):
     number: int
     at: str | None
     by: str
@@ -282,7 +282,7 @@ class Revision(TypedDict):
 
 
 class RevisionsAnswer(TypedDict):
-    revisions: list[Revision]
+    revisions: list[RevisionRecord]
 
 
 class Lent(TypedDict):
@@ -312,7 +312,7 @@ class UsageAnswer(TypedDict):
     switching_budget: float
 
 
-class Removal(TypedDict):
+class RemovedRun(TypedDict):
     job: str
     name: str
     owner: str
@@ -322,7 +322,7 @@ class Removal(TypedDict):
 
 
 class PruneAnswer(TypedDict):
-    removed: list[Removal]
+    removed: list[RemovedRun]
     unlimited: bool
 
 

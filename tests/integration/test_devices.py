@@ -38,7 +38,7 @@ def test_a_device_from_the_first_look_to_the_proof_that_it_is_clean(tmp_path: Pa
         here.say()
         here.daemon.runner("cancel", job_id)
         here.reaches(held[1], "free")
-        assert "not clean 5 s after job" in here.reaches(held[0], "quarantined")["reason"]
+        assert "not clean 5s after job" in here.reaches(held[0], "quarantined")["reason"]
         assert "21 GiB in use by no process" in here.gpus()[held[0]]["reason"]
         here.daemon.runner("gpus", "resume", held[0])
         here.reaches(held[0], "free")

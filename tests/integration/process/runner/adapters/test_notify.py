@@ -88,7 +88,7 @@ def test_one_that_does_not_read_may_still_be_right(tmp_path: Path) -> None:
 def test_one_that_does_not_end_is_killed_with_what_it_has_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     stays = program(tmp_path, f"sleep 60 & echo $! > {pids}; wait")
-    with pytest.raises(Undelivered, match=r"not done after 0.3 s"):
+    with pytest.raises(Undelivered, match=r"not done after 0.3s"):
         run_command((stays,), b"", limit_s=0.3)
     assert until_gone(int(pids.read_text()))
 

@@ -79,7 +79,7 @@ def test_a_device_that_was_dirty_for_50_s_before_a_restart_is_quarantined_after_
     assert [each[0][0] for each in told[:4]] == ["free", "allocated", "dirty", "dirty"]
     before, *after = (each[0] for each in told[-4:])
     why = "after job 7: 9 GiB in use by no process that can be seen, where 0.5 GiB is normal"
-    assert [before, *after] == [("dirty", why)] * 3 + [("quarantined", f"not clean 60 s {why}")]
+    assert [before, *after] == [("dirty", why)] * 3 + [("quarantined", f"not clean 1m {why}")]
     assert {each[1][0] for each in told} == {"free"}
 
 

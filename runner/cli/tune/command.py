@@ -143,7 +143,7 @@ def told(search: Search, left_out: Mapping[str, str]) -> Iterator[str]:
     if search.kept:
         yield f"all that was kept, measured again: {_ratio(search.final)} times as fast as before"
     else:
-        yield "nothing is kept: the job is as fast as these settings make it"
+        yield "nothing is kept: no setting is faster for certain; WHY says which were not decided"
 
 
 def job_text(base: BenchmarkJob, search: Search, host: str) -> str:

@@ -1,8 +1,9 @@
-"""Scripts of the world, as people write them, in real containers: killed in the middle and held further on,
-they end as if they had not been.
+"""Scripts of the world, as people write them, in real containers: killed in the middle, they end as if they
+had not been.
 
 Each directory of ``examples/scripts`` is one, with its requirements and its job file.  None of them imports
-anything of the runner.  More of them are in ``tests/wheels``.
+anything of the runner.  More of them are in ``tests/wheels``, where they are held, too: these end within
+seconds, on a fast machine before a request to hold them comes.
 """
 
 import json
@@ -28,16 +29,14 @@ from tests.fakes.workloads.scripts import (
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 ALL: Final = (
-    Script("c", r"^step 20/", r"^step 40/", "out/final.bin"),
-    Script("loader", r"^epoch 4/", r"^epoch 7/"),
-    Script("plain", r"^.*step 30 ", r"^.*step 80 "),
-    Script("sdist", r"^step 30 ", r"^step 60 ", "final.pt"),
-    Script("huggingface", r"\D12/40 ", r"\D24/40 ", "out/final/model.safetensors"),
-    Script("lightning", r"^epoch 8 ", r"^epoch 20 "),
-    Script("torchrun", r"^epoch 10 ", r"^epoch 25 ", "final.pt"),
-    Script("shell", r"^step 600/", r"^step 1200/"),
+    Script("c", r"^step 20/", None, "out/final.bin"),
+    Script("loader", r"^epoch 4/", None),
+    Script("plain", r"^.*step 30 ", None),
+    Script("sdist", r"^step 30 ", None, "final.pt"),
+    Script("huggingface", r"\D12/40 ", None, "out/final/model.safetensors"),
+    Script("lightning", r"^epoch 4 ", None),
 )
-TRACKED: Final = Script("tracked", r"^step 20 ", r"^step 60 ")
+TRACKED: Final = Script("tracked", r"^step 20 ", None)
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +48,20 @@ def daemon(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.mark.parametrize("script", ALL, ids=lambda script: script.name)
-def test_a_script_that_is_disturbed_ends_with_the_weights_of_one_that_is_not(
+def test_a_script_that_is_killed_ends_with_the_weights_of_one_that_is_not(
     daemon: Service, script: Script
 ) -> None:
     assert_equal_weights(daemon, script, run_whole(daemon, script), run_disturbed(daemon, script))
 
 
-def test_trackers_have_every_step_of_a_script_that_was_disturbed(daemon: Service) -> None:
+def test_trackers_have_every_step_of_a_script_that_was_killed(daemon: Service) -> None:
     jobs = run_whole(daemon, TRACKED), run_disturbed(daemon, TRACKED)
     assert_equal_weights(daemon, TRACKED, *jobs)
     homes = [daemon.state / "jobs" / job_id / "homes" / "1" for job_id in jobs]
     there, here = (mlflow_losses(home) for home in homes)
     assert list(here) == list(range(120))
     assert here == there
-    assert len(list((homes[1] / "tensorboard").iterdir())) == 3  # one file for each attempt
+    assert len(list((homes[1] / "tensorboard").iterdir())) == 2  # one file for each attempt
     assert sum(map(records, (homes[1] / "tensorboard").iterdir())) >= 120
 
 

@@ -21,6 +21,10 @@ from tests.fakes.workloads.scripts import Script, assert_equal_weights, place, r
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 EXACT: Final = (
+    Script("huggingface", r"\D12/40 ", r"\D1[0-9]/40 ", "out/final/model.safetensors"),
+    Script("lightning", r"^epoch 4 ", r"^epoch [5-9] "),
+    Script("torchrun", r"^epoch 5 ", r"^epoch [6-9] ", "final.pt"),
+    Script("shell", r"^step 300/", r"^step [4-9]00/"),
     Script("accelerate", r"^step 100 ", r"^step 400 "),
     Script("jax", r"^step 400 ", r"^step 1500 ", "final.npz"),
     Script("notebook", r"^500 ", r"^900 ", "final.pt", "progress.txt"),

@@ -173,8 +173,7 @@ def test_an_image_of_a_pattern_stays_what_its_tag_named_at_submission(
             daemon.runner("cancel", job_id)
             daemon.ends(job_id)
             assert daemon.log(job_id, attempt=2).splitlines()[-1] == "saved"
-            by_digest, by_tag = (f"/v2/lab/tiny/manifests/{each}" for each in (digest_of(lab.manifest), "1"))
-            assert by_digest in lab.asked
-            assert by_tag not in lab.asked
+            assert lab.asked  # its layers, and its manifest by the digest unless the engine has kept that
+            assert "/v2/lab/tiny/manifests/1" not in lab.asked
         with suppress(ImageNotFound):
             engine_api.remove_image(id_of(lab, engine_api), force=True)

@@ -64,7 +64,7 @@ def _sender_of_plugin(deliver: Callable[[Notification, Origin], None], origin: O
             deliver(notification, origin)
         except Undelivered:
             raise
-        except Exception as error:
+        except Exception as error:  # code of a plug-in: it may raise anything
             raise Undelivered(f"{type(error).__name__}: {error}", RetryLater.SOME) from error
 
     return send

@@ -118,7 +118,14 @@ def _few_files(client: docker.DockerClient, image: str) -> bytes:
 
 def _children(pid: int) -> list[int]:
     threads = Path(f"/proc/{pid}/task").glob("*/children")  # each thread has those that it started
-    return [int(child) for thread in threads for child in thread.read_text().split()]
+    return [int(child) for thread in threads for child in _text(thread).split()]
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return ""
 
 
 @contextmanager

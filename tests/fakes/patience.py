@@ -3,6 +3,7 @@
 It is spent by a test that fails, and by no other one, so it is generous.  No other limit decides a test.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -21,9 +22,9 @@ STARTS_S: Final = 0.03
 MEASURED: Final = "TEST_SLOWNESS"
 
 
-def patience(seconds: float = 60.0) -> float:
-    """Return the limit of a wait for something that is there within so many seconds on a quiet machine."""
-    return GENEROUS * slowness() * seconds
+def patience(seconds: float = 60.0) -> int:
+    """Return the limit in whole seconds of a wait for what takes so many on a quiet machine."""
+    return math.ceil(GENEROUS * slowness() * seconds)
 
 
 def slowness() -> float:

@@ -67,8 +67,14 @@ def followed(pid: int, trace: Path) -> Iterator[None]:
 
 
 def all_traced(pid: int, tracer: int) -> bool:
-    threads = Path(f"/proc/{pid}/task").glob("*/status")
-    return all(f"TracerPid:\t{tracer}\n" in each.read_text() for each in threads)
+    return all(_is_traced(each, tracer) for each in Path(f"/proc/{pid}/task").glob("*/status"))
+
+
+def _is_traced(status: Path, tracer: int) -> bool:
+    try:
+        return f"TracerPid:\t{tracer}\n" in status.read_text()
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+        return True
 
 
 def lines_of_root(trace: Path) -> Iterator[tuple[str, str]]:

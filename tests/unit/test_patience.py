@@ -79,3 +79,8 @@ def test_a_clock_that_decides_is_found(line: str) -> None:
 def test_a_slow_machine_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(module.MEASURED, "3.0")
     assert (slowness(), patience(2.0)) == (3.0, 2.0 * 3.0 * module.GENEROUS)
+
+
+def test_a_limit_is_a_whole_number_that_any_library_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(module.MEASURED, "1.44")
+    assert (patience(), type(patience())) == (432, int)

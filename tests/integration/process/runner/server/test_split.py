@@ -1,5 +1,6 @@
 """A daemon of root in two parts: the part that answers has no rights, and the other one is its helper."""
 
+import contextlib
 import os
 import pwd
 import re
@@ -111,7 +112,10 @@ def test_whoever_has_given_up_root_opens_no_file_of_another_user_and_no_engine()
 
 def test_the_part_that_parses_has_no_open_file_of_root_but_those_it_was_given(daemon: Service) -> None:
     pid, state = part(daemon), daemon.state
-    names = {Path(entry.path).readlink() for entry in os.scandir(f"/proc/{pid}/fd")}
+    names = set()
+    for entry in os.scandir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # a descriptor may be closed while they are read
+            names.add(Path(entry.path).readlink())
     files = {name for name in names if name.is_absolute() and name.exists() and name.parts[1] != "dev"}
     given = {state / name for name in ("lock", "daemon.log")}
     assert {name for name in files - given if name.stat().st_uid != USER.pw_uid} == set()

@@ -58,7 +58,7 @@ def status(users: HostUsers, who: User) -> dict[str, list[str]]:
     spawner = users._running().process
     assert spawner is not None
     for pid in Path(f"/proc/{spawner.pid}/task/{spawner.pid}/children").read_text().split():
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, ProcessLookupError):
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
             found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
             if found["Uid"][0] == str(who.uid) and found["State"][0] != "Z":

@@ -11,7 +11,7 @@ PAGES = {
     "docs/reference/policy-facts.md": policy.reference,
     "provenance/promises.md": promises.reference,
     "provenance/README.md": sources.reference,
-    "docs/operate/machines.md": machines.reference,
+    "provenance/machines.md": machines.reference,
 }
 
 

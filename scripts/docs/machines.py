@@ -1,4 +1,4 @@
-"""The generated part of ``docs/operate/machines.md``: what ``runner doctor`` says on made-up machines.
+"""The generated part of ``provenance/machines.md``: what ``runner doctor`` says on made-up machines.
 
 The tests collect the facts of some of them from made-up trees and from the stand-in for NVML, and compare.
 """
@@ -118,7 +118,8 @@ ABOUT: Final[Mapping[str, tuple[str, str]]] = {
         (
             "The driver is of branch 570, and the torch in the CUDA image needs CUDA 13, hence "
             "580.65.06. A job with a GPU waits, `runner why` says the same, and no attempt is charged. "
-            "Update the driver, or [make the lock for CUDA 12.6](gpu-images.md#older-drivers-and-gpus), "
+            "Update the driver, or [make the lock for CUDA 12.6]"
+            "(../docs/operate/gpu-images.md#older-drivers-and-gpus), "
             "whose image the daemon then takes by itself."
         ),
     ),

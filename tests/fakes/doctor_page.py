@@ -10,7 +10,7 @@ import click
 from runner.cli.doctor import terminal_text
 from runner.core.doctor import Finding, Verdict
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "operate" / "hosts.md"
+PAGE: Final = Path(__file__).parents[2] / "provenance" / "hosts.md"
 DIFFERS: Final = re.compile(
     r"[\d.]+ [KMGT]iB|(?<=inotify watches: )\d+|(?<=inotify instances: )\d+|\+dfsg\d*"
 )

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "operate" / "security-limits.md").read_text()
+PAGE = (ROOT / "provenance" / "attacks.md").read_text()
 ROWS = re.findall(r"^\| H(\d+) \|.*\| `(tests/\S+\.py)::(test_\w+)` \|$", PAGE, re.MULTILINE)
 
 

@@ -21,7 +21,7 @@ compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"
 
 
 def stand_in() -> NvidiaHost:
-    """Return the two cards of the page ``operate/machines.md``."""
+    """Return the two cards of the page ``provenance/machines.md``."""
     h100 = Card("GPU-a", "NVIDIA H100 80GB HBM3")
     h100.say(bus="00000000:17:00.0", cap="9.0", persist=0, ecc=0, remapped=0)
     v100 = Card("GPU-b", "Tesla V100-SXM2-16GB")

@@ -114,7 +114,7 @@ def test_every_link_of_a_page_leads_somewhere(path: Path) -> None:
             assert not anchor or anchor in anchors(found), link
 
 
-# --- lifecycle.md
+# --- lifecycle.md and causes.md
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
@@ -228,7 +228,7 @@ def explained() -> set[str]:
 
 
 def test_the_vocabulary_of_causes_is_complete() -> None:
-    rows = table(page("explanation/lifecycle"), "Causes")
+    rows = table(page("explanation/causes"), "Causes")
     assert {row[0].strip("`") for row in rows} == explained()
     codes = {cause: code for code, (cause, _) in causes.BY_CODE.items()}
     codes |= {cause: 128 + number for number, (cause, _) in causes.BY_SIGNAL.items()}
@@ -237,7 +237,7 @@ def test_the_vocabulary_of_causes_is_complete() -> None:
 
 
 def test_the_ceilings_and_waits_are_those_of_the_default_policy() -> None:
-    told = {row[0].strip("`"): row[1].strip("`") for row in table(page("explanation/lifecycle"), "Limits")}
+    told = {row[0].strip("`"): row[1].strip("`") for row in table(page("explanation/causes"), "Limits")}
     policy = load_named_policy("default")
     ceilings, backoff = policy.ceilings, policy.backoff
     assert told == {

@@ -68,7 +68,7 @@ class AttemptEnd:
     """The evidence about the end of an attempt."""
 
     exit_code: int | None  # None: unknown, because the container has vanished
-    cause: str  # one word, see docs/explanation/lifecycle.md
+    cause: str  # one word, see docs/explanation/causes.md
     message: str = ""  # one line for people
     oom_seen: bool = False  # the kernel killed a process of this attempt for memory
     completed: bool = False  # exit 0, and the result says so where the workload writes one

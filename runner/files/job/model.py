@@ -76,7 +76,7 @@ class Resources(contract.Spec):
     gpus: int = Field(0, ge=0, le=64, description="Whole GPUs, allocated to this job alone.")
     cpus: float = Field(1.0, ge=0.1, le=1024, description="CPU cores; 1.5 is one and a half.")
     memory: Memory = Field(4 * GIB, description="Memory limit; /dev/shm and /tmp count.")
-    shm: Shm | None = Field(None, description="Size of the job's own /dev/shm; null: half of memory.")
+    shm: Shm | None = Field(None, description="Size of /dev/shm, a part of memory; null: half of it.")
     time_limit: TimeLimit | None = Field(
         None, description="Running time, after which the job is stopped; null: no limit."
     )
@@ -177,15 +177,15 @@ class JobOrigin:
 class JobFile(contract.Spec):
     """The job file: one job as its owner requests it."""
 
-    name: JobName = Field(description="Name of the job; the file's own name where this is left out.")
+    name: JobName = Field(description="Name of the job; need not be unique.")
     workload: Annotated[contract.Plan, BeforeValidator(check_kind), AfterValidator(check_plan_paths)] = Field(
         description="What is trained."
     )
     profile: Annotated[ProfileChoice, BeforeValidator(expand_profile)] = Field(
-        ProfileChoice(), description="How it is run fast: the name of a profile, or changes to one."
+        ProfileChoice(), description="A performance profile, or changes to one."
     )
     accelerator: Literal["auto", "cuda", "rocm", "cpu"] = Field(
-        "auto", description="auto: whatever GPUs the machine has if some are asked for, else cpu."
+        "auto", description="auto: that of the machine's GPUs if the job requests some, else cpu."
     )
     resources: Resources = Field(Resources(), description="What one attempt may use.")
     parallel: ParallelFields = Field(
@@ -227,7 +227,7 @@ class JobFile(contract.Spec):
         (), description="What a change of this file may do to a training that runs: changed_training."
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Seed of everything that is random.")
-    priority: int = Field(50, ge=0, le=100, description="Higher goes first in the queue.")
+    priority: int = Field(50, ge=0, le=100, description="Higher goes first, among your own jobs of a class.")
     queue: QueueFields = Field(QueueFields(), description="When it may start, and before whom.")
     devices: DeviceRequest = Field(DeviceRequest(), description="On which GPUs it can run.")
     executor: Places | None = Field(
@@ -243,11 +243,9 @@ class JobFile(contract.Spec):
         description="Many candidates from this file, of which the best go on.",
     )
     schedule: Schedule | None = Field(None, description="When it is submitted again, on its own.")
-    labels: dict[LabelKey, LabelValue] = Field(
-        {}, max_length=32, description="Your own words about the job, to find it by."
-    )
+    labels: dict[LabelKey, LabelValue] = Field({}, max_length=32, description="Labels to find the job by.")
     stop_grace: Grace = Field(
-        timedelta(seconds=30), description="Time to save and leave when asked to stop; then it is killed."
+        timedelta(seconds=30), description="Time to save and exit after a request to stop; then it is killed."
     )
 
     _origin: JobOrigin = PrivateAttr(default_factory=JobOrigin)

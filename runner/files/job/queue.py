@@ -148,7 +148,9 @@ class JobDependency(contract.Spec):
 
     job: Reference = Field(description="Its id, or its name: the newest of yours with that name.")
     condition: Literal["ok", "any", "failed"] = Field(
-        "ok", description="How it must have ended: succeeded, in any way, or not succeeded."
+        "ok",
+        description="ok: it succeeded; failed: it did not; any: it ended. Of a matrix, all jobs must have"
+        " ended; ok: all succeeded; failed: one did not.",
     )
 
     @property
@@ -168,7 +170,7 @@ def _dependency(value: object) -> object:
 class QueueFields(contract.Spec):
     """Conditions of the start of a job, and its place among others."""
 
-    priority_class: Name = Field("normal", description="A class that the site has; the higher goes first.")
+    priority_class: Name = Field("normal", description="A class of the settings; a higher one goes first.")
     after: tuple[Annotated[JobDependency, BeforeValidator(_dependency)], ...] = Field(
         (), max_length=64, description="Jobs that must have ended first; a text is the name or id of one."
     )
@@ -179,7 +181,7 @@ class QueueFields(contract.Spec):
     )
     preemptible: bool = Field(
         default=True,
-        description="false: it is never preempted for jobs with less service; its usage counts more.",
+        description="false: never preempted for jobs with less service; its usage counts 1.5 times.",
     )
     not_before: Timestamp | None = Field(
         None, description="Earliest start, with an offset from UTC; null: now."
@@ -197,7 +199,7 @@ class DeviceRequest(contract.Spec):
         None, description="Least memory of each device; of a shared one, the part that this job takes."
     )
     capability: Capability | None = Field(None, description='Least compute capability, such as "8.0".')
-    linked: bool = Field(default=False, description="true: all on one NVLink or xGMI island.")
+    linked: bool = Field(default=False, description="true: all in one NVLink or xGMI link group.")
 
     @property
     def lent_as(self) -> DeviceKind:
@@ -213,12 +215,18 @@ class Matrix(contract.Spec):
     """Many jobs from one file: one for each combination of values."""
 
     values: dict[VariedField, tuple[MatrixValue, ...]] = Field(
-        min_length=1, max_length=16, description="Field or variable, and the values that it takes in turn."
+        min_length=1,
+        max_length=16,
+        description="A list of values for each field, with dotted names; at most 1000 jobs.",
     )
     exclude: tuple[dict[VariedField, MatrixValue], ...] = Field(
-        (), max_length=1000, description="Combinations to leave out; a part of one stands for all with it."
+        (),
+        max_length=1000,
+        description="Combinations to leave out; a partial one excludes all that contain it.",
     )
-    at_a_time: int | None = Field(None, ge=1, le=10_000, description="Jobs that may run together; null: any.")
+    at_a_time: int | None = Field(
+        None, ge=1, le=10_000, description="Jobs that may run at once; null: any number."
+    )
     max_failures: int | None = Field(
         None,
         ge=1,
@@ -230,17 +238,17 @@ class Matrix(contract.Spec):
 class Schedule(contract.Spec):
     """Times at which the job is submitted again, on its own."""
 
-    cron: Cron = Field(description="minute hour day month weekday, or @daily and the like.")
-    timezone: Zone = Field("UTC", description="Whose clock the cron expression means.")
+    cron: Cron = Field(description="minute hour day month weekday, or @hourly, @daily and the like.")
+    timezone: Zone = Field("UTC", description="Time zone of the expression, such as Europe/Berlin.")
     overlap: Literal["skip", "queue", "replace"] = Field(
         "skip",
-        description="While the last one is unfinished: leave this one out, add it, or cancel that.",
+        description="While the last job is unfinished: skip this time, queue another job, or replace it.",
     )
     missed: Literal["run_once", "skip"] = Field(
-        "skip", description="What to do about times at which the daemon was down."
+        "skip", description="Times at which the daemon was down: skip them, or one job for all."
     )
     until: Timestamp | None = Field(
-        None, description="The last moment at which one is submitted; null: no end."
+        None, description="The last time of a submission, with an offset from UTC; null: no end."
     )
 
 

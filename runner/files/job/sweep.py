@@ -111,7 +111,9 @@ class Sweep(contract.Spec):
         gt=0,
         description="Device hours, or CPU hours without devices, after which it ends; null: no limit.",
     )
-    at_a_time: int | None = Field(None, ge=1, le=10_000, description="Jobs that may run together; null: any.")
+    at_a_time: int | None = Field(
+        None, ge=1, le=10_000, description="Jobs that may run at once; null: any number."
+    )
 
     def terms(self) -> SweepTerms:
         """Return the metric that compares the candidates, and its times."""

@@ -21,45 +21,26 @@ TEXT = "".join(
 )
 FIELDS = (DOCS / "reference/jobfile-fields.md").read_text(encoding="utf-8")
 FIRST_JOB = (DOCS / "get-started/first-job.md").read_text(encoding="utf-8")
-ROW = re.compile(r"^\| `([a-z_0-9.\[\]]+)` \| (.+?) \|", re.MULTILINE)
-SPECIAL = {"name": "the file's name", "workload": "required"}
+ROW = re.compile(r"^\| `([a-z_0-9.\[\]]+)` \| ([^|;]+?)(?:; [^|]+)? \|", re.MULTILINE)
 ELSEWHERE = ("workload", "profile")
-"""Sections whose fields are told by the page that is made from the models."""
+"""Sections whose fields have tests of their own."""
 
 
-def fields(part: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every field of the schema, dotted, with its default as the page should show it."""
+def fields(part: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted path of every field of the schema."""
     for name, field in part["properties"].items():
         path = f"{prefix}{name}"
         sections = [] if name in ELSEWHERE else re.findall(r'"#/\$defs/(\w+)"', json.dumps(field))
         for section in sections:
             inner = f"{path}[]." if "items" in field else f"{path}."
             yield from fields(definitions[section], definitions, inner)
-        yield path, SPECIAL.get(path) or default(field, required=name in part.get("required", ()))
+        yield path
 
 
-def default(field: dict[str, Any], *, required: bool) -> str:
-    if required:
-        return "required"
-    value = field.get("default", "see below")
-    if value == "see below":
-        return value
-    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
-
-
-def documented() -> list[tuple[str, str]]:
+def test_the_page_of_fields_has_every_field_of_the_schema() -> None:
     document = job_schema()
-    return list(fields(document, document["$defs"]))
-
-
-@pytest.mark.parametrize(("path", "expected"), documented())
-def test_the_page_tells_every_field_with_its_default(path: str, expected: str) -> None:
-    assert dict(ROW.findall(TEXT)).get(path) == expected
-
-
-def test_the_page_tells_no_field_that_does_not_exist() -> None:
-    kinds = {*WORKLOADS}
-    assert {path for path, _ in ROW.findall(TEXT)} - {path for path, _ in documented()} - kinds == set()
+    told = {path for path, _ in ROW.findall(FIELDS)}
+    assert [path for path in fields(document, document["$defs"]) if path not in told] == []
 
 
 def test_the_page_lists_every_kind_of_workload() -> None:
@@ -73,9 +54,7 @@ def test_the_page_of_fields_leaves_out_no_field_of_a_kind(kind: str) -> None:
     common = dict(ROW.findall(sections["Every training"])) if kind != "program" else {}
     told = common | dict(ROW.findall(sections[kind]))
     wanted = {name: job_file.default(info) for name, info in plan.model_fields.items()}
-    assert told == {f"workload.{name}": shown for name, shown in wanted.items()} | {
-        "workload.kind": "required"
-    }
+    assert told == {f"workload.{name}": shown for name, shown in wanted.items() if name != "kind"}
 
 
 def test_the_page_of_fields_has_every_switch() -> None:
@@ -84,7 +63,7 @@ def test_the_page_of_fields_has_every_switch() -> None:
 
 
 def test_the_page_lists_the_refused_variables() -> None:
-    table = TEXT.split("### environment")[1].split("### secrets")[0]
+    table = TEXT.split("## environment")[1].split("## secrets")[0]
     names = re.findall(r"`([A-Z][A-Z_]+)(\*?)`", table)
     patterns = [pattern for pattern, _ in REFUSED_VARIABLES]
     assert len(names) > 30

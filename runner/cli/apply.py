@@ -72,12 +72,10 @@ def _check_canary(_: click.Context, __: click.Parameter, value: str | None) -> s
     is_flag=True,
     help="Stop nothing for the change; store it for the next start of the job.",
 )
-@click.option(
-    "--file-only", is_flag=True, help="Change what the file says, and keep the code that the job has."
-)
+@click.option("--file-only", is_flag=True, help="Keep the code that the job has.")
 @click.option(
     "--expect", type=click.FloatRange(1, 1000, min_open=True), metavar="X",
-    help="The change is made to be X times as fast; take it back if it brings less than half of that.",
+    help="Expected speed-up; the change is taken back if it brings less than half of it.",
 )  # fmt: skip
 @click.option(
     "--canary", "steps", type=click.IntRange(25, 1_000_000), metavar="N",
@@ -105,9 +103,9 @@ def apply(  # noqa: PLR0913  one per option
 ) -> None:
     """Change a job while it runs; FILE is the new version of its job file.
 
-    The command shows each field that differs with its class, the measurements, and the decision of the
-    job's policy: what runs goes on as it is and the change is declined (keep), it is resumed with the
-    change, or it starts again (restart). The exit code is 3 if the change is declined.
+    The command shows the fields that differ with their classes, the measurements, and the decision of
+    the policy: decline the change (keep), resume with it, or restart. The exit code is 3 if it is
+    declined.
     """
     client = find_or_start(complain)
     body = {**_body(file, job), "canary": measured, "at_next_start": at_next_start, "expect": expect}
@@ -244,8 +242,8 @@ def _format_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[
 def rollback(job: str, revision: int | None, *, as_json: bool) -> None:
     """Return a job to an earlier revision of its file, and to the lineage of that revision.
 
-    The default REVISION is the one before the present one. A running attempt is stopped and continues
-    from the newest checkpoint of that lineage, unless nothing that it uses differs. Nothing is deleted.
+    REVISION is by default the one before. A running attempt is stopped and goes on from the newest
+    checkpoint of that lineage.
     """
     answer = find_or_start(complain).act(job, "rollback", {"revision": revision})
     if as_json:

@@ -31,10 +31,9 @@ PART_BYTES: Final = 1024 * 1024
 def cp(source: str, destination: str) -> None:
     """Copy a file or a directory of a job to DEST; links stay links.
 
-    A relative PATH begins in the working directory of the program, /job/PATH in the run directory of the
-    job. If DEST is a directory, the copy is put into it under its own name; of an empty PATH, which is the
-    whole working directory, and of one that ends with "/.", the content is put there. "-" writes a tar
-    archive to standard output. A job that runs may be copied from.
+    A relative PATH begins in the working directory of the program, /job/PATH in the run directory. The
+    content of a PATH that is empty or ends with "/." is put into DEST; anything else keeps its name in
+    a directory DEST. "-" writes a tar archive to standard output.
     """
     job, colon, path = source.partition(":")
     if not colon:

@@ -76,14 +76,10 @@ def serve(
 ) -> None:
     """Run the daemon in the foreground until SIGTERM or "runner stop"; jobs continue without it.
 
-    You need not call this: the other commands start your own daemon if none answers.
-    It keeps its state, its socket and its log in $RUNNER_STATE_DIR, else $XDG_STATE_HOME/runner or
-    ~/.local/state/runner (root: /var/lib/runner).
-    A daemon that a command starts reads its settings from $RUNNER_SETTINGS, else from
-    ~/.config/runner/settings.yaml (root: /etc/runner/settings.yaml), never from an earlier --settings.
-
-    A daemon for all users of a machine listens on /run/runner/runner.sock, where every
-    command looks first.  As root, with systemd:
+    Other commands start your own daemon if none answers, with its state in $RUNNER_STATE_DIR, else
+    $XDG_STATE_HOME/runner or ~/.local/state/runner (root: /var/lib/runner), and the settings of
+    $RUNNER_SETTINGS, else of ~/.config/runner/settings.yaml (root: /etc/runner/settings.yaml). One for
+    all users listens on /run/runner/runner.sock. As root, with systemd:
 
     \b
     runner serve --systemd-unit > /etc/systemd/system/runner.service
@@ -112,9 +108,7 @@ def serve(
 def stop(*, as_json: bool) -> None:
     """Stop the daemon; jobs continue, and the next command starts it again.
 
-    Commands that wait or follow already do not start it: they wait until another command has.
-
-    Returns when the daemon has released its state directory. Exits with 4 after 20 s.
+    Commands that wait or follow do not start it again. Exits with 4 after 20 s.
     """
     try:
         client = find(complain)

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 def dash(*, listen: str | None, read_only: bool, proxied: str | None, opens: bool | None) -> None:
     """Show the machine and its jobs in a browser.
 
-    The command runs until Ctrl-C. It asks the daemon as you, so the pages show and change what you may. It
-    prints a link that works once. On a server that others use, too, it listens at a socket that only you
-    may open, and prints the line of ssh that carries it to your own computer.
+    The command runs until Ctrl-C and prints a link that works once. The pages show and change what you
+    may. On a shared server it listens at a socket of yours, and prints the line of ssh that carries it
+    to your own computer.
     """
     from runner.dashboard.listen import listening, parse_address, usual_address
     from runner.dashboard.serve import make_access, serve

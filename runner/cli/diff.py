@@ -31,9 +31,8 @@ LIMIT_S: Final = 120.0
 def diff(job: str, other: str | None, *, as_json: bool) -> None:
     """Show what differs between a job and another job, or a job file.
 
-    Without a second argument, the job is compared with its own file and its code as they are now. JOB@N is
-    revision N of a job. The command compares the fields with their classes, the packages, and the code
-    line by line. The exit code is 0 whether something differs or not.
+    Without a second argument: its own file and code as they are now. JOB@N is revision N. The exit code
+    is 0 whether something differs or not.
     """
     body: dict[str, Any] = {}
     if other is not None and _is_file(other):

@@ -31,8 +31,8 @@ PROBLEMS_EXIT = 4
 def doctor(*, tried: str | None, as_json: bool) -> None:
     """Check the drivers, device nodes, container engine and limits of this machine.
 
-    Each line is a finding: ok, warning, problem, unknown or absent, what was looked at, the fact, and the
-    next step. In a pipe, tabs separate these. The exit code is 4 if there is a problem.
+    Each line is a finding: ok, warning, problem, unknown or absent; what was looked at, the fact, and
+    the next step. The exit code is 4 if there is a problem.
     """
     from runner.client.autostart import state_dir
     from runner.core.doctor import Verdict, examine

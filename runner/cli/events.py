@@ -33,7 +33,7 @@ WAIT_S: Final = 30.0
 def events(job: str | None, *, follow: bool, after: int, as_json: bool) -> None:
     """Print the events of one job or of all jobs, the oldest first.
 
-    In a pipe, tabs separate sequence number, time (UTC), job id, name, kind and text.
+    In a pipe: sequence number, time (UTC), job id, name, kind and text, between tabs.
     """
     client = find_or_start(complain)
     if follow:

@@ -19,9 +19,8 @@ from runner.client.sessions import run_command
 def exec_(job: str, command: tuple[str, ...], *, has_input: bool, on_terminal: bool) -> None:
     """Run a command inside of a running job.
 
-    The command runs as the job does: same user, limits, devices, environment and directory. The exit code
-    is that of the command. A refusal of runner itself has the usual code, and a message.
-    With -t, Ctrl-p Ctrl-q leaves the command, and "runner attach" goes back to it.
+    The command runs as the job does: same user, limits, devices, environment and directory. The exit
+    code is that of the command. With -t, Ctrl-p Ctrl-q leaves it, and "runner attach" goes back.
 
     \b
     runner exec -it JOB bash

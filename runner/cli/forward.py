@@ -29,9 +29,8 @@ def ports(ctx: click.Context, param: click.Parameter, given: str) -> tuple[int, 
 def forward(job: str, port: tuple[int, int]) -> None:
     """Show a port inside of a running job on this machine's loopback, for you alone.
 
-    TensorBoard, Jupyter or a debugger listen on REMOTE inside of the job, which needs no network for that.
-    LOCAL is the port of this machine, by default the same one; 0 is any that is free. Processes of other
-    users are turned away. The command ends with the job, or with Ctrl-C.
+    For TensorBoard, Jupyter or a debugger; the job needs no network. LOCAL is by default the same port;
+    0 is any that is free. The command ends with the job, or with Ctrl-C.
 
     \b
     runner forward JOB 6006

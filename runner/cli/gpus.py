@@ -43,9 +43,8 @@ def reason_given(ctx: click.Context, param: click.Parameter, given: str) -> str:
 def gpus(context: click.Context, *, as_json: bool) -> None:
     """List the devices: utilisation, state, jobs, and why a device is out of service.
 
-    In a pipe, each device is one line without a header; tabs separate name, UUID, model, bytes in use,
-    bytes in total, utilisation (%), temperature (C), power (W), state, since (UTC), jobs and reason.
-    "-" is a value that the driver does not report.
+    In a pipe: name, UUID, model, bytes in use, bytes in total, utilisation (%), temperature (C), power
+    (W), state, since (UTC), jobs and reason, between tabs.
     """
     if context.invoked_subcommand is not None:
         return
@@ -80,8 +79,7 @@ def _print(devices: list[Device], *, as_json: bool) -> None:
 def drain(*, devices: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Drain devices: they get no new jobs until "runner gpus resume", running jobs continue.
 
-    DEVICE is a UUID, the beginning of one, or a name such as GPU-3. Only root and the daemon's user may
-    drain devices.
+    DEVICE is a UUID, the beginning of one, or a name such as GPU-3. For root and the daemon's user.
     """
     client = find_or_start(complain)
     for device in devices:
@@ -96,8 +94,7 @@ def drain(*, devices: tuple[str, ...], reason: str, as_json: bool) -> None:
 def resume(*, devices: tuple[str, ...], as_json: bool) -> None:
     """Return drained, quarantined or dirty devices to service, after the daemon has checked them.
 
-    With this you confirm that the devices are in order: memory in use on a device now that belongs to
-    no process counts as normal from now on.
+    Memory in use on a device that belongs to no process counts as normal from now on.
     """
     client = find_or_start(complain)
     for device in devices:

@@ -20,9 +20,8 @@ from runner.client.remote import VARIABLE, chosen_host, hosts_file, parse_host, 
 def host() -> None:
     """Name the servers that commands are for.
 
-    ``runner --host ssh://USER@SERVER list`` asks the daemon of that server by ssh. A name stands for such an
-    address, and the one that is used needs no --host. RUNNER_HOST says it for one shell; empty, it stands
-    for this machine.
+    "runner --host ssh://USER@SERVER list" asks the daemon of that server by ssh. A name stands for such
+    an address; the one in use needs no --host. RUNNER_HOST names one for a shell; empty, this machine.
     """
 
 

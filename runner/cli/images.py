@@ -31,8 +31,7 @@ GIB: Final = 1024**3
 def images() -> None:
     """Build and maintain the images that jobs run in.
 
-    These commands are optional: the daemon builds a missing image before it starts the job. They need
-    access to the engine's socket.
+    The daemon builds missing images by itself. These commands need access to the engine's socket.
     """
 
 
@@ -78,9 +77,8 @@ def build(
 ) -> None:
     """Build the image for an accelerator, unless it exists.
 
-    With --with and --name, packages are added to it, and the result gets the tag NAME:latest. Write
-    "allowed_images: {NAME: NAME:latest}" into the settings, and jobs can say "image: NAME". The output
-    of the build goes to standard error.
+    With --with and --name, packages are added and the result gets the tag NAME:latest, for
+    "allowed_images: {NAME: NAME:latest}" in the settings.
     """
     from dataclasses import replace
 
@@ -113,9 +111,8 @@ def build(
 def lock(*, name: str, output: str | None) -> None:
     """Make the lock NAME for another version of CUDA or ROCm, such as cuda-12.6 or rocm-7.1.
 
-    Needs the index that has this build of torch (torch_indexes in the settings; by default PyTorch's
-    own), and the one of the other packages. The lock is written into the state directory, where the
-    daemon finds it: a new image gets the newest CUDA that the driver and the GPUs can run.
+    Needs the index of this build of torch (torch_indexes in the settings). The lock is written into the
+    state directory; a new image gets the newest CUDA that the driver and the GPUs can run.
     """
     from pathlib import Path
 
@@ -142,8 +139,7 @@ def lock(*, name: str, output: str | None) -> None:
 def show(*, image: str, as_json: bool) -> None:
     """Show the Python, the torch and the packages of an IMAGE.
 
-    IMAGE is an accelerator, a name of allowed_images, a tag or an id. The image is asked in a container
-    without a network. In a pipe, tabs separate the name and the version of each package.
+    IMAGE is an accelerator, a name of allowed_images, a tag or an id.
     """
     from runner.cli.images_with import show_image
 
@@ -156,9 +152,8 @@ def show(*, image: str, as_json: bool) -> None:
 def list_images(*, as_json: bool) -> None:
     """List the images made here, the newest first.
 
-    New jobs get the images marked "current". Images with packages are shared by all jobs with the same
-    lock; one with packages that a user has built belongs to the uid in OWNER. In a pipe, tabs separate
-    id, kind, accelerator, bytes, made (UTC), "current" or "-", and tags.
+    New jobs get the images marked "current". In a pipe: id, kind, accelerator, bytes, made (UTC),
+    "current" or "-", and tags, between tabs.
     """
     from images.prune import list_images
 
@@ -177,9 +172,8 @@ def list_images(*, as_json: bool) -> None:
 def prune(*, dry_run: bool, as_json: bool) -> None:
     """Remove and print the images that no new job gets and no container uses.
 
-    Only images that the runner has built or used from this state directory are removed, and none that
-    has a tag of yours or that allowed_images names. Images that you build FROM them stay.
-    Base images stay. Wheels and logs stay too, in a directory that you can delete at any time.
+    Images that have a tag of yours, that allowed_images names or that the runner has not made from this
+    state directory stay, and base images do.
     """
     from images import prune as pruning
 

@@ -51,10 +51,8 @@ def starting_point(ctx: click.Context, param: click.Parameter, given: str) -> st
 def cancel(jobs: tuple[str, ...], *, sweep: str | None, mine: bool, everything: bool, as_json: bool) -> None:
     """Cancel jobs: their programs may save a checkpoint, then they end.
 
-    To cancel a job that has ended changes nothing and is no error. Every JOB is tried; the exit code is
-    the first one that is not 0. With --sweep, or the name of a matrix, all its jobs that have not ended are
-    cancelled. All jobs are cancelled at the same moment if possible, so that no waiting job of the list
-    starts in place of a running one.
+    All are cancelled at the same moment if possible. To cancel a job that has ended is no error. Every
+    JOB is tried; the exit code is the first one that is not 0.
     """
     if [bool(jobs), bool(sweep), mine, everything].count(True) != 1:
         raise click.UsageError("give JOBs, --sweep, --mine or --all, one of them")
@@ -103,8 +101,7 @@ def _tell_cancelled(answer: dict[str, Any], *, as_json: bool) -> None:
 def kill(job: str, *, name: str, as_json: bool) -> None:
     """Send a signal to the program of a job.
 
-    The effect is the same as if the signal came from elsewhere: a program that dies of it is resumed.
-    Use "runner cancel" to end a job.
+    A program that dies of it is resumed; "runner cancel" ends a job.
     """
     answer = find_or_start(complain).act(job, "signal", {"signal": name})
     _tell(answer, f"{answer['job']['name']}: SIG{name} sent", as_json=as_json)
@@ -139,10 +136,7 @@ def restart(  # noqa: PLR0913  one per option
     lineage: int | None,
     as_json: bool,
 ) -> None:
-    """Start another attempt of running, held or ended jobs.
-
-    --failed restarts only those that have failed: of a matrix by --sweep or its name.
-    """
+    """Start another attempt of running, held or ended jobs."""
     place = {} if lineage is None else {"lineage": lineage}
     check_choice(jobs, sweep)
     client = find_or_start(complain)
@@ -168,10 +162,7 @@ def _has_failed(job: JobSummary) -> bool:
 @perhaps_a_sweep
 @as_json
 def hold(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
-    """Stop jobs until "runner release"; their programs may save a checkpoint.
-
-    Every JOB is tried. Of a matrix those are held that have not ended.
-    """
+    """Stop jobs until "runner release"; their programs may save a checkpoint."""
     check_choice(jobs, sweep)
     client = find_or_start(complain)
 
@@ -191,9 +182,8 @@ def hold(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
 def release(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     """Release held jobs: each goes on from its newest checkpoint, and one that has none from step 0.
 
-    It is said where each begins. Every JOB is tried. If the policy held a job, its attempts are counted
-    from zero again; settings that adjustments changed stay changed. "runner restart" starts from another
-    checkpoint; "runner policy explain" tells why the job was held.
+    If the policy held a job, its attempts are counted from zero again. "runner restart" starts from
+    another checkpoint.
     """
     check_choice(jobs, sweep)
     client = find_or_start(complain)

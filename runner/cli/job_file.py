@@ -32,10 +32,9 @@ TEMPLATE: Final = Path(__file__).parent.parent / "files" / "job" / "template.yam
 def validate(files: tuple[str, ...], *, offline: bool, verbose: bool, as_json: bool) -> None:
     """Check job files and the paths in them; submit nothing.
 
-    Paths are checked as the current user. A FILE of "-" is read from standard input; its paths are
-    relative to the current directory. If a daemon runs, it is asked what "submit" would say; none is
-    started. Each problem is a line FILE:LINE:COLUMN: FIELD: FACT. The exit code is 2 if there is a
-    problem, and 3 if the job would be refused.
+    A FILE of "-" is standard input. A running daemon is asked what "submit" would say. Each problem is
+    a line FILE:LINE:COLUMN: FIELD: FACT. The exit code is 2 if there is one, and 3 if the job would be
+    refused.
     """
     client = None if offline else _running_daemon()
     codes = [_validate(file, client, verbose=verbose, as_json=as_json) for file in files]
@@ -71,11 +70,9 @@ def schema() -> None:
 def init(file: Path, *, force: bool, training: bool) -> None:
     """Write a commented job file that runs without changes.
 
-    The default FILE is job.yaml; "-" is standard output. An existing file is not overwritten. If its
-    directory holds a script, such as train.py or src/main.py, the job runs it, with the packages of
-    requirements.txt or pyproject.toml, and comments say how it resumes after a kill; Lightning, Hugging Face,
-    PyTorch and torchrun are recognised. If there is none, that is said, and the job is a sample that trains a
-    small model; if it may be any of several, nothing is written.
+    FILE is job.yaml by default, "-" standard output. If the directory holds a script, such as train.py
+    or src/main.py, the job runs it, and comments say how it resumes; else the job trains a small model.
+    Of several scripts none is chosen.
     """
     from runner.cli.proposal import propose
 

@@ -55,16 +55,16 @@ def some_labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
     metavar="STATE",
     multiple=True,
     callback=states,
-    help="List only jobs in this state: queued, running, failed, ..., active or ended; may be repeated.",
+    help="List only jobs in this state: queued, running, failed, ..., active or ended; repeatable.",
 )
 @click.option(
-    "--user", "users", metavar="NAME", multiple=True, help="List only jobs of this user; may be repeated."
+    "--user", "users", metavar="NAME", multiple=True, help="List only jobs of this user; repeatable."
 )
 @click.option(
     "--since",
     callback=time_ago,
     metavar="TIME",
-    help="List what has not ended before TIME: 2h (ago), or 2030-01-31T18:00:00+01:00.",
+    help="List what has not ended before TIME: 2h ago, or a time with its offset.",
 )
 @click.option(
     "--columns",
@@ -90,14 +90,10 @@ def list_jobs(  # noqa: PLR0913  one per option
 ) -> None:
     """List the jobs that have not ended, and those that ended in the last 24 hours.
 
-    Of jobs that have ended the newest 200 are listed unless --limit is given; a line on standard error
-    says so if there are more.
-
-    In a pipe, each job is one line without a header; tabs separate id, name, owner, state, attempts
-    made, priority, step/total, since (UTC) and reason. If the program does not report a step, the step
-    of the newest checkpoint is shown. "runner policy explain" tells how many attempts count towards the
-    limit of the policy. With --sweep, the jobs of a matrix are listed in order. --columns takes id, name,
-    owner, state, attempts, priority, step, since, why, submitted, gpus, labels, loss and rate.
+    In a pipe: id, name, owner, state, attempts made, priority, step/total, since (UTC) and reason,
+    between tabs. --columns takes id, name, owner, state, attempts, priority, step, since, why,
+    submitted, gpus, labels, loss and rate. A step that is not reported is that of the newest
+    checkpoint.
     """
     label, *others = labels or (None,)
     accepts = with_labels(make_filter(wanted, users, since), others)
@@ -154,9 +150,8 @@ def _unrecorded(ids: Sequence[str]) -> str:
 def show(job: str, *, as_file: bool, as_json: bool) -> None:
     """Show the state, the attempts and the run directory of a job.
 
-    In a pipe, each fact is a line "name<TAB>value"; then follows one line for each attempt, which
-    begins with "attempt", and one for each operator of a recorded trace, which begins with
-    "operator".
+    In a pipe: lines of name and value between tabs, then one line for each attempt, which begins with
+    "attempt", and one for each operator of a recorded trace.
     """
     client = find_or_start(complain)
     detail = client.with_account(client.job(job))

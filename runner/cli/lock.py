@@ -27,8 +27,8 @@ from runner.client.client import find_or_start
 def lock(file: str, output: str | None, *, verbose: bool) -> None:
     """Resolve the packages of a job FILE now, and write the lock beside it.
 
-    A job file that says "requirements: pylock.toml" gets exactly these packages, on any machine. The
-    lock has the format of PEP 751, with the sha256 of each wheel.
+    A job file with "requirements: pylock.toml" gets exactly these packages, on any machine (PEP 751,
+    with sha256).
     """
     with details_told(verbose=verbose):
         raw = read(file)

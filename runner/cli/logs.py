@@ -73,11 +73,8 @@ def logs(  # noqa: PLR0913  one per option
 ) -> None:
     """Print what jobs wrote to standard output and standard error.
 
-    Lines are printed as a terminal would show them in the end: of a progress bar, which overwrites its
-    line, the last state. Escape sequences are printed unchanged; --raw prints every byte unchanged. Of
-    several jobs, or of all jobs of a matrix, each line follows the name of its job. Notes, for example
-    where the log quota removed a part, go to standard error. Programs write no times: --since is right
-    within some seconds.
+    Of a progress bar, the last state is printed. Of several jobs, each line follows the name of its
+    job. Notes go to standard error. --since is right within some seconds.
     """
     if build and (attempt or tail is not None or since is not None or rank is not None):
         raise click.UsageError("--build goes with none of --attempt, --tail, --since and --rank")

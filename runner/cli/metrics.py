@@ -49,15 +49,14 @@ class Line(NamedTuple):
 
 @click.command()
 @the_job
-@click.option("--name", "names", multiple=True, metavar="NAME", help="Only this curve; may be repeated.")
+@click.option("--name", "names", multiple=True, metavar="NAME", help="Only this curve; repeatable.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every point as a line of comma-separated values.")
 @as_json
 def metrics(job: str, names: tuple[str, ...], *, as_csv: bool, as_json: bool) -> None:
     """Print the curves of a job: what it reported, and what its devices did.
 
-    A long curve is kept in at most 1,024 points; a point then stands for the mean of several values, with
-    their least and their largest. On a terminal one line per curve; in a pipe, and with --csv, every point:
-    name, time (UTC), step, mean, least, largest and number of values.
+    A point of a long curve is the mean of several values. In a pipe, and with --csv, every point: name,
+    time (UTC), step, mean, least, largest and number of values.
     """
     answer = find_or_start(complain).get(_path(job))
     curves = _chosen(answer, names)

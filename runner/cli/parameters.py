@@ -57,9 +57,7 @@ def check_optional_ref(ctx: click.Context, param: click.Parameter, given: str | 
     return None if given is None else check_ref(ctx, param, given)
 
 
-verbose: Final = click.option(
-    "--verbose", is_flag=True, help="Print all that the resolver of packages says, not only its reason."
-)
+verbose: Final = click.option("--verbose", is_flag=True, help="Print all output of the package resolver.")
 
 
 def check_text(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
@@ -160,6 +158,6 @@ perhaps_a_sweep = click.option(
     metavar="JOB",
     callback=check_optional_ref,
     shell_complete=complete_names,
-    help="All jobs of the matrix that JOB belongs to.",
+    help="All jobs of JOB's matrix.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")

@@ -27,8 +27,8 @@ FILE = click.Path(path_type=Path)
 def policy() -> None:
     """Check, show, test and simulate policies.
 
-    A policy decides what happens when an attempt ends, hangs or is to be changed. POLICY is a file, or
-    the name of a policy that comes with the runner.
+    A policy decides when an attempt ends, hangs or is to be changed. POLICY is a file, or the name of a
+    shipped policy.
     """
 
 
@@ -78,8 +78,8 @@ def test(policy_: str, cases: tuple[Path, ...], *, as_json: bool) -> None:
 def facts(*, as_json: bool) -> None:
     """Print the facts that a rule can test.
 
-    Tabs separate name, values, when the fact is known (E at the end of an attempt, W while it runs, C
-    when a change is offered), meaning and source.
+    Between tabs: name, values, known at (E the end of an attempt, W while it runs, C a change), meaning
+    and source.
     """
     from runner.files.policy.fact_table import rows
 
@@ -165,15 +165,14 @@ def _undecided(job: JobDetail) -> str:
 @policy.command()
 @click.argument("policy_", metavar="POLICY")
 @click.option("--journal", "journals", required=True, multiple=True, type=FILE, metavar="FILE",
-              help="Records of decisions, one JSON object per line; - is standard input.")  # fmt: skip
+              help="A journal; - is standard input.")  # fmt: skip
 @as_json
 def simulate(policy_: str, journals: tuple[Path, ...], *, as_json: bool) -> None:
     """Replay journals with another policy, and compare its decisions with the recorded ones.
 
-    Each attempt is a line; tabs separate job, attempt, recorded decision, decision of POLICY, rule,
-    seconds lost and reason. "-" marks an attempt that POLICY would not have made. A summary line for
-    each job goes to standard error. After the first different decision that starts an attempt, the rest
-    is marked "?".
+    Each attempt is a line; tabs separate job, attempt, recorded decision, decision of POLICY ("-": it
+    would not have made the attempt; "?": unknown after a different decision), rule, seconds lost and
+    reason. Summaries go to standard error.
     """
     from runner.files.policy.journal import (
         read_journals,

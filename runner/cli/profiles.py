@@ -29,18 +29,15 @@ def _complete(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[
 def profiles() -> None:
     """List, show and compare profiles: named sets of optimisation settings for job files.
 
-    "profile: NAME" in a job file selects a profile; a mapping extends one and changes some of its
-    switches. The default "auto" is the profile named after the accelerator.
+    "profile: NAME" in a job file selects one; the default "auto" is the one named after the
+    accelerator.
     """
 
 
 @profiles.command("list")
 @as_json
 def list_profiles(*, as_json: bool) -> None:
-    """List the profiles.
-
-    In a pipe, tabs separate name, the profiles that it extends or "-", and its purpose.
-    """
+    """List the profiles."""
     from runner.files.profiles.load import first_comment, profile_chain, profile_names
 
     directory = _directory()
@@ -65,10 +62,7 @@ def list_profiles(*, as_json: bool) -> None:
 @click.option("--explain", is_flag=True, help="Also print where each value comes from and why.")
 @as_json
 def show(*, name: str, explain: bool, as_json: bool) -> None:
-    """Show all switches of a profile.
-
-    In a pipe, tabs separate switch and value; with --explain also the file position and the reason.
-    """
+    """Show all switches of a profile."""
     said = _named(name)
     if as_json:
         settings = {switch: one.value for switch, one in said.items()}
@@ -89,10 +83,7 @@ def show(*, name: str, explain: bool, as_json: bool) -> None:
 @click.argument("other", metavar="B", shell_complete=_complete)
 @as_json
 def diff(*, one: str, other: str, as_json: bool) -> None:
-    """Show the switches in which two profiles differ.
-
-    In a pipe, tabs separate the switch, its value in A and its value in B.
-    """
+    """Show the switches in which two profiles differ."""
     from runner.files.profiles.load import ENVIRONMENT, ProfileSetting
 
     left, right = ({ENVIRONMENT: ProfileSetting({}), **_named(name)} for name in (one, other))

@@ -22,9 +22,8 @@ from runner.client.client import find_running
 def prune(jobs: tuple[str, ...], *, mine: bool, older: float | None, dry_run: bool, as_json: bool) -> None:
     """Remove the run directories of jobs that have ended: log, checkpoints, and what they have written.
 
-    Named jobs, or all your own with --mine: what the store knows of them stays. Without either, those go
-    that "retention" in the settings does not allow to stay, as the daemon does every hour; only root and
-    the daemon's own user may. Each line is id, name, owner, end and reason, with tabs between.
+    Without JOB and --mine, those go that "retention" in the settings does not allow to stay; only root
+    and the daemon's own user may. In a pipe: id, name, owner, end and reason, between tabs.
     """
     if (mine and jobs) or (older is not None and not mine):
         raise click.UsageError("give JOBs, or --mine, perhaps with --older AGE")

@@ -137,7 +137,7 @@ line_options: Final = (
         multiple=True,
         callback=texts,
         metavar="PKG",
-        help="A Python package, for example 'transformers>=5'; may be repeated.",
+        help="A Python package, for example 'transformers>=5'; repeatable.",
     ),
     click.option(
         "--requirements",
@@ -145,12 +145,12 @@ line_options: Final = (
         metavar="FILE",
         help="A file with Python packages.  [default: requirements.txt, pylock.toml or pyproject.toml]",
     ),
-    click.option("--no-requirements", is_flag=True, help="Take no notice of requirements.txt and the like."),
+    click.option("--no-requirements", is_flag=True, help="Ignore requirements.txt and the like."),
     click.option(
         "--image",
         callback=check_text,
         metavar="NAME",
-        help="Any image on your own daemon; on a shared one, one that its operator offers.",
+        help="An image; on a shared daemon one that its operator offers.",
     ),
     click.option(
         "--mount",
@@ -158,7 +158,7 @@ line_options: Final = (
         multiple=True,
         callback=mounts,
         metavar="SRC:DST[:rw]",
-        help="Show a file or directory below /data, read-only unless :rw is given; may be repeated.",
+        help="Mount a file or directory below /data, read-only without :rw; repeatable.",
     ),
     click.option(
         "--env",
@@ -166,7 +166,7 @@ line_options: Final = (
         multiple=True,
         callback=variables,
         metavar="KEY[=VALUE]",
-        help="Set an environment variable, by default to its value here; may be repeated.",
+        help="Set an environment variable, by default to its value here; repeatable.",
     ),
     click.option(
         "--secret",
@@ -174,7 +174,7 @@ line_options: Final = (
         multiple=True,
         callback=secrets,
         metavar="NAME[=FILE]",
-        help="Show a file as /run/secrets/NAME; by default ~/.config/runner/secrets/NAME.",
+        help="Mount a file as /run/secrets/NAME; default: ~/.config/runner/secrets/NAME.",
     ),
     click.option(
         "--secret-env",
@@ -182,7 +182,7 @@ line_options: Final = (
         multiple=True,
         callback=secrets,
         metavar="NAME[=FILE]",
-        help="The same, and its content as the environment variable NAME.",
+        help="The same, and set the variable NAME to its content.",
     ),
     click.option(
         "--network",
@@ -211,13 +211,13 @@ line_options: Final = (
         metavar="JOB[:ok|any|failed]",
         multiple=True,
         callback=dependencies,
-        help="Start when JOB has ended this way; may be repeated.",
+        help="Start when JOB has ended this way; repeatable.",
     ),
     click.option(
         "--not-before",
         callback=time_ahead,
         metavar="TIME",
-        help="Earliest start: 22:00 (the next one here), +2h, or 2030-01-31T18:00:00+01:00.",
+        help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
     ),
     click.option(
         "--label",
@@ -225,7 +225,7 @@ line_options: Final = (
         multiple=True,
         callback=labels,
         metavar="KEY=VALUE",
-        help="Label the job; may be repeated.",
+        help="Label the job; repeatable.",
     ),
     click.option("--name", callback=check_text, help="The name of the job.  [default: that of the script]"),
     click.option(
@@ -337,12 +337,8 @@ def run(  # noqa: PLR0913  one per option
 ) -> None:
     """Run a COMMAND as a job, in a copy of the current directory, and print its output until it ends.
 
-    The output of the job goes to standard output; messages of the runner go to standard error. Options
-    of the runner stand before the COMMAND. Ctrl-C asks whether to detach or to cancel; a second Ctrl-C
-    detaches. The exit code tells the outcome of the job, as with "submit --follow". With --save, the
-    command also writes a job file for "runner submit", and with --dry-run nothing else. The job reads
-    nothing from standard input. With --json, each change of the job is a line as of "show --json", and
-    its output is in lines as of "logs --json".
+    The output of the job goes to standard output, messages to standard error. Options stand before the
+    COMMAND. Ctrl-C asks whether to detach or to cancel. The exit code is the outcome of the job.
     """
     if not command:
         raise click.UsageError(

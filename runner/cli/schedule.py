@@ -32,8 +32,8 @@ the_schedules = click.argument(
 def schedule() -> None:
     """List and control schedules, which submit a job file again and again.
 
-    "runner submit" of a job file with the section "schedule" creates a schedule. SCHEDULE is its id or
-    its name. Only its owner and root can see and control it.
+    "runner submit" of a job file with the section "schedule" creates one. SCHEDULE is its id or its
+    name. Only its owner and root can see and control it.
     """
 
 
@@ -41,7 +41,11 @@ def schedule() -> None:
 @click.option("--all", "every", is_flag=True, help="Also list removed schedules.")
 @as_json
 def list_schedules(*, every: bool, as_json: bool) -> None:
-    """List your schedules with their next time and their last run."""
+    """List your schedules with their next time and their last run.
+
+    In a pipe: id, name, owner, state, cron, zone, next time, last time and what became of it, between
+    tabs.
+    """
     found = find_or_start(complain).get(PATH, {"all": int(every)})["schedules"]
     if as_json:
         for each in found:

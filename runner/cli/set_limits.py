@@ -57,14 +57,14 @@ def _limit(ctx: click.Context, param: click.Parameter, given: str | None) -> flo
     "--not-before",
     callback=time_ahead,
     metavar="TIME",
-    help="Earliest start: 22:00 (the next one here), +2h, or 2030-01-31T18:00:00+01:00.",
+    help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
 )
 @as_json
 def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401  the options
     """Set the priority, the class, the start or the limits of jobs; their files and code stay as they are.
 
-    A job that waits has them at once. One that runs goes on: its time limit and its priority change at
-    once, the others with its next start. "runner apply" changes anything else.
+    A waiting job has them at once. A running one goes on: its time limit and priority change at once,
+    the others with its next start.
     """
     body = {name: value for name, value in given.items() if value is not None}
     if not body:

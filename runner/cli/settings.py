@@ -25,9 +25,8 @@ def settings() -> None:
 def check(file: Path | None, *, as_json: bool) -> None:
     """Check a settings file; each problem is a line FILE:LINE:COLUMN: KEY: FACT.
 
-    Without FILE, the file is checked that the daemon of this user reads. The values of the file are
-    printed, and on stderr a warning for each user, group, class and profile that does not exist here. The
-    exit code is 2 if there is a problem. No daemon is asked or started.
+    FILE is by default the one that your daemon reads. Warnings name users, groups, classes and profiles
+    that do not exist here. The exit code is 2 if there is a problem.
     """
     from runner.base.errors import UsageError
     from runner.base.textfile import FileError, one_line
@@ -68,8 +67,8 @@ def check(file: Path | None, *, as_json: bool) -> None:
 def reload_(*, as_json: bool) -> None:
     """Let the daemon read its settings again, as "systemctl reload" and SIGHUP do.
 
-    Only root and the daemon's own user may. A file with a mistake changes nothing: exit code 2. Settings
-    that need a restart of the daemon are named, and keep their values.
+    For root and the daemon's own user. A file with a mistake changes nothing (exit code 2). Settings
+    that need a restart are named, and keep their values.
     """
     from runner.base.textfile import one_line
 

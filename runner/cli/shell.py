@@ -39,9 +39,9 @@ def shell(
 ) -> None:
     """Run a shell, or COMMAND, as a job with this terminal, on allocated devices.
 
-    The options are those of "runner run". The job waits in the queue in the class "interactive" and starts
-    in a copy of the current directory. Ctrl-p Ctrl-q leaves the terminal; the job goes on, also while the
-    daemon is away, and "runner attach" goes back. The exit code is that of the program.
+    The options are those of "runner run", as far as --no-code. The job waits in the class "interactive"
+    and starts in a copy of the current directory. Ctrl-p Ctrl-q leaves it running, and "runner attach"
+    goes back. The exit code is that of the program.
 
     \b
     runner shell -g 1

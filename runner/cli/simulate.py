@@ -49,7 +49,7 @@ USER_COLUMNS: Final = ("order", "user", "jobs", "device h", "mean wait h", "slow
 @click.option("--hosts", "written", default="1x8", show_default=True, metavar="NxGPUS",
               help="The number of hosts and of devices in each.")  # fmt: skip
 @click.option("--order", "orders", multiple=True, type=click.Choice(ORDERS),
-              help="Simulate only this order; may be repeated. By default all.")  # fmt: skip
+              help="Simulate only this order; repeatable. By default all.")  # fmt: skip
 @click.option("--no-backfill", is_flag=True, help="Switch backfill off.")
 @click.option("--tick", "tick_s", type=click.FloatRange(0, 3600), default=30.0, show_default=True,
               help="The least number of seconds between two plans.")  # fmt: skip
@@ -83,11 +83,10 @@ def simulate(  # noqa: PLR0913  one for each option
 ) -> None:
     """Simulate scheduling orders with a trace of jobs, on hosts that need not exist.
 
-    Each order is a line; tabs separate the utilisation, the mean wait and its percentiles in hours,
-    the bounded slowdown, the preemptions, the part of the device time that they cost, the mean time from
-    submission to end of the largest tenth of the jobs, two indices of fairness between users (1 is the
-    best), the jobs that never started, and, if fifo is among the orders, the jobs that ended later than
-    with fifo.
+    Each order is a line; tabs separate the utilisation, the mean wait and its percentiles in hours, the
+    bounded slowdown, the preemptions, their cost as a part of the device time, the mean time to the end
+    of the largest tenth of the jobs, two indices of fairness (1 is best), the jobs that never started,
+    and those that ended later than with fifo.
     """
     from runner.cli import simulate_chart
     from runner.core.scheduler.simulator import Site

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 def backup(*, file: str, as_json: bool) -> None:
     """Write the present store to a new FILE, while the daemon runs or not.
 
-    The store has jobs, attempts, events, decisions and schedules. Run directories, with logs and
-    checkpoints, are plain files and are not in it. Only the user to whom the state directory belongs can
-    read the store.
+    The store has jobs, attempts, events, decisions and schedules. Run directories are not in it.
     """
     from runner.adapters.sqlite.backup import back_up
 
@@ -51,10 +49,9 @@ def backup(*, file: str, as_json: bool) -> None:
 def restore(*, file: str, as_json: bool) -> None:
     """Put the store of FILE, a copy from "runner backup", in the place of the present one.
 
-    The daemon must be stopped. FILE is checked first: a damaged file, one of a newer runner, or one that is
-    no store is refused, and nothing changes. The present store is kept under another name. What was
-    recorded since the copy was made is lost: jobs submitted since are unknown, and jobs that have ended
-    since run again from their checkpoints. Run directories stay.
+    The daemon must be stopped. FILE is checked first, and the present store is kept under another name.
+    Jobs submitted since the copy are unknown; jobs that have ended since run again from their
+    checkpoints.
     """
     from runner.adapters.host.clock import SystemClock
     from runner.adapters.sqlite import backup as store_copies

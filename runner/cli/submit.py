@@ -60,13 +60,13 @@ def dependencies(
     metavar="JOB[:ok|any|failed]",
     multiple=True,
     callback=dependencies,
-    help="Start when JOB has ended this way; may be repeated.",
+    help="Start when JOB has ended this way; repeatable.",
 )
 @click.option(
     "--not-before",
     callback=time_ahead,
     metavar="TIME",
-    help="Earliest start: 22:00 (the next one here), +2h, or 2030-01-31T18:00:00+01:00.",
+    help="Earliest start: 22:00, +2h, or 2030-01-31T18:00:00+01:00.",
 )
 @click.option(
     "-p",
@@ -90,12 +90,9 @@ def submit(  # noqa: PLR0913  one per option
 ) -> None:
     """Submit job files and print the id and name of each job.
 
-    A FILE of "-" is read from standard input; its paths are relative to the current directory. If no
-    daemon answers, the command starts your own. Every FILE is tried; the exit code is the first one
-    that is not 0. With --follow or --wait, the command reports how the job ended. A FILE with a matrix
-    creates all of its jobs or none. A FILE with a schedule creates no job yet: the command prints the
-    id, the name and the next times of the schedule. --class, --after, --not-before and --priority
-    override the FILE.
+    A FILE of "-" is standard input. Every FILE is tried; the exit code is the first one that is not 0.
+    A FILE with a matrix creates all of its jobs or none; one with a schedule creates the schedule.
+    Options override the FILE.
     """
     instead = {option: value for option, value in instead.items() if value not in (None, ())}
     if len(files) > 1 and (follow or name):

@@ -34,8 +34,8 @@ the_sweep = click.argument("reference", metavar="SWEEP", callback=check_ref)
 def sweep() -> None:
     """Show and control sweeps: many candidates of which the best go on.
 
-    "runner submit" of a job file with the section "sweep" creates one. SWEEP is the id of one of its jobs
-    or the name in its file. "runner events JOB" tells each decision about a candidate.
+    "runner submit" of a job file with the section "sweep" creates one. SWEEP is the id of one of its
+    jobs or the name in its file.
     """
 
 

@@ -49,7 +49,6 @@ def attach(job: str, terminal: str | None) -> None:
     """Go back to a terminal inside of a running job.
 
     It is the terminal of "runner shell", or the newest one of "runner exec -it", unless TERMINAL names
-    another. What was written last is shown again. Ctrl-p Ctrl-q leaves the terminal; its program goes on,
-    also while the daemon is away. The exit code is that of the program.
+    another. Ctrl-p Ctrl-q leaves it; its program goes on.
     """
     sys.exit(use(find_or_start(complain), job, "attach", {"session": terminal}))

@@ -51,10 +51,8 @@ LEAVE: Final = "\x1b[0m\x1b[?25h\x1b[?1049l"
 def top(*, once: bool, as_json: bool) -> None:
     """Show devices, jobs and the queue on a screen that is kept up to date.
 
-    The screen is drawn every second and whenever a job changes. UTILISATION and MEMORY are averages of
-    the last ten seconds. ITEMS/S and DATA WAIT (the share of a step spent waiting for the next batch)
-    are reported by the job. DISK R/W are bytes that it reads from disks and writes in a second. LEFT
-    appears after a few steps. Press q or Ctrl-C to leave.
+    UTILISATION and MEMORY are averages of ten seconds. DATA WAIT is the share of a step spent waiting
+    for the next batch. Press q or Ctrl-C to leave.
     """
     client = find_or_start(complain)
     if as_json:

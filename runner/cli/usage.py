@@ -36,20 +36,13 @@ SWITCHES: Final = ("PREEMPTED", "COST", "PREFERRED", "SPARED WAIT")
 def usage(*, since: float, by: str, as_json: bool) -> None:
     """Report device hours and CPU hours by user, team or job, the largest first; of jobs the 200 largest.
 
-    A period of more than two hours begins at a full hour.
-    SHARE is the part of all allocated device time (of CPU time where no device was allocated).
-    EFFICIENCY is the part of the allocated time that produced lasting results: it leaves out start-up,
-    and work after the newest checkpoint of a failed attempt. UTILISATION is the mean over the allocated
-    devices.
+    SHARE is the part of all allocated device time (of CPU time where no device was allocated),
+    EFFICIENCY the part of it that produced lasting results, UTILISATION the mean over the devices.
+    PREEMPTED is how often jobs were preempted, COST the hours that this cost, PREFERRED how often
+    others were preempted for these, and SPARED WAIT the hours that this spared them.
 
-    PREEMPTED is how often jobs were preempted, and COST the hours of devices (of CPUs where no device was
-    allocated) from the request to the release and for the next start, or for work that was lost. PREFERRED
-    is how often others were preempted for these, and SPARED WAIT the waiting that this spared them, as the
-    queue estimated it. These columns appear once jobs have been preempted.
-
-    In a pipe, tabs separate name, device hours, CPU hours, share, efficiency, utilisation, attempts,
-    preemptions, the hours that they cost, how often others were preempted, and the hours of waiting that this
-    spared; shares range from 0 to 1, and there is no header and no total.
+    In a pipe: name, device hours, CPU hours, share, efficiency, utilisation, attempts, preempted, cost,
+    preferred and spared wait, between tabs; shares are from 0 to 1.
     """
     if not since:
         raise click.BadParameter("must be more than 0", param_hint="--since")

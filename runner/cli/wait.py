@@ -35,9 +35,8 @@ TIMED_OUT: Final = 124
 def wait(jobs: tuple[str, ...], *, sweep: str | None, timeout: float | None, as_json: bool) -> None:
     """Wait until each JOB is finished or held, and exit with its outcome.
 
-    --sweep, or the name of a matrix, waits for all its jobs. With several jobs, the exit code is the first
-    one that is not 0. The command also waits for a job that cannot start at present, and prints the reason
-    to standard error.
+    With several jobs, the exit code is the first one that is not 0. A job that cannot start at present
+    is waited for; the reason goes to standard error.
     """
     check_choice(jobs, sweep)
     client = find_or_start(complain)

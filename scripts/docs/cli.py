@@ -1,5 +1,10 @@
-"""The generated part of ``docs/reference/cli.md``: the exit codes, and the help of every command."""
+"""The generated part of ``docs/reference/cli.md``: the exit codes, and the help of every command.
 
+A page says once what each help text repeats: the exit codes, the option ``--help``, the options of ``runner
+run`` that ``runner shell`` has too, and the first sentence of each command below a group.
+"""
+
+import copy
 from collections.abc import Iterator
 from typing import Final
 
@@ -13,16 +18,21 @@ WIDTH: Final = 100
 def reference() -> str:
     """Return the exit codes and the help texts as Markdown."""
     codes = "".join(f"| {code} | {meaning} |\n" for code, meaning in EXIT_CODES.items())
-    sections = "".join(f"\n## {path}\n\n```text\n{text}\n```\n" for path, text in _helps(cli, "runner", None))
+    sections = "".join(f"\n## {path}\n\n```text\n{text}\n```\n" for path, text in _helps(cli, "runner"))
     return f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}{sections}"
 
 
-def _helps(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
-    context = click.Context(command, parent, path, terminal_width=WIDTH, max_content_width=WIDTH)
+def _helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
     # Without a parent, the usage line shows the path alone, which is what a user types.
-    context.help_option_names = cli.context_settings["help_option_names"]
-    yield path, command.get_help(context)
+    context = click.Context(command, None, path, terminal_width=WIDTH, max_content_width=WIDTH)
+    context.help_option_names = []
+    shown = copy.copy(command)
+    if path == "runner shell" and (run := cli.get_command(context, "run")):
+        told = {option.name for option in run.params if isinstance(option, click.Option)}
+        shown.params = [each for each in command.params if each.name not in told]
+    text = shown.get_help(context)
+    yield path, text.partition("\n\n  Exit codes:\n" if command is cli else "\n\nCommands:\n")[0]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             if (found := command.get_command(context, name)) and not found.hidden:
-                yield from _helps(found, f"{path} {name}", None)
+                yield from _helps(found, f"{path} {name}")

@@ -58,9 +58,8 @@ def bench(  # noqa: PLR0913  one per option
 ) -> None:
     """Compare the speed of a job under several profiles.
 
-    WORKLOAD is a built-in workload with small settings. FILE is a job file, whose own profile is
-    ignored. The daemon runs the jobs one after the other, in rounds of one job for each profile. Ratios
-    are relative to the first profile; the table reports where metrics differ.
+    WORKLOAD is a built-in workload with small settings; the profile of a FILE is ignored. Jobs run one
+    after the other, in rounds of one for each profile. Ratios are relative to the first profile.
     """
     from runner.cli.bench import comparison, machine, variants
 

@@ -65,9 +65,8 @@ def tune(  # noqa: PLR0913  one per option
 ) -> None:
     """Find the settings with which a job is faster, and write them down with their measurements.
 
-    FILE is a job file, WORKLOAD a built-in workload with small settings. One setting after the other is
-    measured in short attempts, in turns with the job as it is; what is faster for certain is kept. The
-    program must report its steps. Nothing is written if nothing is kept; the FILE itself never changes.
+    One setting after the other is measured in short attempts, in turns with the job as it is; what is
+    faster for certain is kept. The program must report its steps. The FILE itself never changes.
     """
     from runner.cli.bench.machine import describe_machine, one_line
     from runner.cli.bench.variants import read_base_job

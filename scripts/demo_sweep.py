@@ -7,12 +7,13 @@ half-way its daemon and a candidate are killed.  The winner must have the bits t
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from scripts.demo import ROOT, runner
+from scripts.demo import ROOT, RUNNER, runner
 
 FILE = ROOT / "examples" / "sweep.yaml"
 STATE = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-sweep")
@@ -41,17 +42,27 @@ def await_all(name: str, *, kills: bool) -> None:
     while True:
         found = candidates(name)
         if all(each["state"] in ENDED for each in found):
+            if kills:
+                sys.exit(f"demo: all candidates of {name} ended before one of them was killed")
             return
         if time.monotonic() > deadline:
             sys.exit(f"demo: {name} is not over after {PATIENCE_S} s; runner sweep show {name}")
         running = [each for each in found if each["state"] == "running"]
         if kills and running and sum(bool(each["values"]) for each in found) * 2 >= len(found):
-            kills = False
-            pid = json.loads(runner("version", "--json", show=False))["daemon"]["pid"]
-            print(f"kill -9 of the daemon (pid {pid}) and of candidate {running[0]['name']}", flush=True)
-            runner("kill", "--signal", "KILL", running[0]["job"], show=False)
-            os.kill(pid, signal.SIGKILL)
+            kills = not kill_one(running)
         time.sleep(2)
+
+
+def kill_one(running: list[dict[str, Any]]) -> bool:
+    """Kill a candidate, and then the daemon; False: each of them has paused or ended meanwhile."""
+    pid = json.loads(runner("version", "--json", show=False))["daemon"]["pid"]
+    for each in running:
+        command = [RUNNER, "kill", "--signal", "KILL", each["job"]]
+        if subprocess.run(command, check=False, capture_output=True, cwd=ROOT).returncode == 0:
+            os.kill(pid, signal.SIGKILL)
+            print(f"kill -9 of candidate {each['name']} and of the daemon (pid {pid})", flush=True)
+            return True
+    return False
 
 
 def row(name: str, jobs: list[str]) -> tuple[int, float, str, int]:

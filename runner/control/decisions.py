@@ -171,6 +171,7 @@ def _facts_of_loop(
         "preempted": True if asked is StopReason.PREEMPTION else None,
         "host.rebooted": None if boot is None or context.boot is None else boot != context.boot,
         "device.others": _other_devices(context, row, state),
+        "host.memory": context.capacity.memory_bytes,
         **_device_facts(context, state),
     }
 

@@ -344,6 +344,10 @@ class Revision(BaseModel):
         asked = self.job.resources.nodes
         return asked if turned is None or turned.nodes is None else min(turned.nodes, asked)
 
+    def memory(self, turned: Overrides) -> int:
+        """Return the memory of an attempt on each of its nodes; the policy may go on with more."""
+        return max(turned.memory_bytes or 0, self.job.resources.memory)
+
     def _shared_memory(self) -> int | None:
         """Return the memory that the job takes of each shared device; None if its devices are not shared."""
         devices = self.job.devices

@@ -26,14 +26,15 @@ class AccountService:
     def describe(self, caller: Caller, reference: str) -> dict[str, Any]:
         """Return the account of a job as JSON; null where something is not known. May raise Unavailable."""
         row = self.service.queries.readable(caller, reference)
-        resources = parse_revision(row.revision).job.resources
+        revision = parse_revision(row.revision)
+        resources, asked_bytes = revision.job.resources, revision.memory(row.job.turned)
         curves = self.curves.of_job(row).curves
-        asked = {"memory_bytes": resources.memory, "cpus": resources.cpus, "gpus": resources.gpus}
+        asked = {"memory_bytes": asked_bytes, "cpus": resources.cpus, "gpus": resources.gpus}
         memory, cpus = _summary(curves.get(RESIDENT)), _summary(curves.get(CPUS))
         devices = {name: _summary(curve) for name, curve in curves.items() if name.startswith("device ")}
         time = self._time(row)
         advice = advise(
-            resources.memory,
+            asked_bytes,
             None if memory is None else memory["peak"],
             resources.cpus,
             None if cpus is None else cpus["peak"],

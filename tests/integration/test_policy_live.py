@@ -218,6 +218,23 @@ def test_memory_that_the_loader_processes_used_up_is_given_back_by_halving_them(
     assert [spec_of(daemon, job_id, n).profile.loader_workers for n in (1, 2, 3)] == [8, 4, 2]
 
 
+def test_a_program_killed_for_memory_is_given_more_if_the_policy_says_so(daemon: Service) -> None:
+    rule = "{name: more, when: {cause: host_oom}, do: resume, with: {memory: 1.5x}, tries: 3}"
+    (daemon.root / "more.yaml").write_text(f"policy: 1\nname: more\nextends: default\non_exit: [{rule}]\n")
+    code = "kept = bytes([1]) * (160 * 2**20)"
+    job_id = submit(
+        daemon, program(daemon, "eats", code, resources={"cpus": 1, "memory": "80MiB"}, policy="./more.yaml")
+    )
+    ended = daemon.ends(job_id)
+    assert [attempt["cause"] for attempt in ended["attempts"]] == ["host_oom"] * 2 + ["completed"]
+    assert verdicts(daemon, job_id) == [("restart", "more")] * 2 + [("finish", "done")]
+    shown = daemon.runner("show", job_id)
+    assert "with memory 80MiB → 120MiB: " in shown
+    assert (
+        json.loads(daemon.runner("show", job_id, "--json"))["account"]["asked"]["memory_bytes"] == 180 * 2**20
+    )
+
+
 def test_a_kill_from_outside_is_resumed_where_it_had_saved(daemon: Service) -> None:
     job_id = daemon.submit(daemon.counting("killed", 60, environment={"STAY_AT": "12"}))
     daemon.prints(job_id, "step 12")

@@ -118,13 +118,16 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
         _evidence(gone, reports, reports_expected=not run.is_program),
         hint_of_start=_hint_of_start(run, gone, reports),
         has_checkpoint=saved.attempt == attempt.number,
-        memory_limit=format_size(revision.job.resources.memory),
+        memory_limit=format_size(revision.memory(attempt.turned)),
         shared_memory_limit=format_size(revision.job.resources.shm_bytes) if run.in_container else "",
         stop_requested=_was_stop_requested(state, gone),
         node=_node(reports, attempt),
     )
     end = _attempt_end(gone, evidence, saved)
-    settings = attempt_facts.of_settings(run.spec, revision.profile_name(attempt.turned), reports.effective)
+    settings = {
+        **attempt_facts.of_settings(run.spec, revision.profile_name(attempt.turned), reports.effective),
+        "effective.memory": revision.memory(attempt.turned),
+    }
     facts: dict[str, FactValue] = {
         **attempt_facts.of_end(gone, end, evidence, reports),
         **_progress(run, reports),
@@ -254,9 +257,9 @@ def _node(reports: attempt_facts.AttemptReports, attempt: Attempt) -> str:
 
 
 def _has_overrides(attempt: Attempt) -> bool:
-    """Return True if policy adjustments have overridden more than the choice of devices and nodes."""
+    """Return True if policy adjustments have overridden settings of the program."""
     turned = attempt.turned
-    return turned != Overrides(avoid=turned.avoid, nodes=turned.nodes)
+    return turned != Overrides(avoid=turned.avoid, nodes=turned.nodes, memory_bytes=turned.memory_bytes)
 
 
 def _was_stop_requested(state: State, gone: Gone) -> bool:

@@ -349,7 +349,7 @@ class LaunchPreparer:
             argv=self._argv(paths, revision.parallel(overrides)),
             run_dir=paths.root,
             log=paths.log,
-            limits=Limits(resources.cpus, resources.memory, resources.shm_bytes),
+            limits=Limits(resources.cpus, revision.memory(overrides), resources.shm_bytes),
             environment={
                 **revision.environment(*self._visible_paths(paths), overrides),
                 **revision.facts(SECRETS_DIR if self.config.in_container else paths.root / "secrets"),
@@ -408,7 +408,7 @@ def _batch_request(row: JobRow, revision: Revision, overrides: Overrides) -> Bat
     """Return the request to an engine with a queue of its own for a place for an attempt."""
     job, resources = revision.job, revision.job.resources
     return BatchRequest(
-        Limits(resources.cpus, resources.memory, resources.shm_bytes),
+        Limits(resources.cpus, revision.memory(overrides), resources.shm_bytes),
         GpuRequest(resources.gpus, job.devices.model, VENDORS.get(revision.accelerator, "nvidia")),
         batch_options(job.slurm),
         _time_left(row, resources.time_limit),

@@ -5,6 +5,7 @@ It joins the revision, the run directory and the images, so that the control loo
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
@@ -134,7 +135,11 @@ class AttemptService:
     @staticmethod
     def needs(row: JobRow) -> ResourceRequest:
         """Return the resource request of a job."""
-        return _needs(row.text)
+        needs, more = _needs(row.text), row.job.turned.memory_bytes
+        if more is None:
+            return needs
+        nodes = parse_revision(row.revision).job.resources.nodes
+        return replace(needs, memory_bytes=max(needs.memory_bytes, more * nodes))
 
     @staticmethod
     def terms(row: JobRow) -> QueueTerms:

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from runner.base.units import format_size
 from runner.core.policy.catalog_environment import PRECISIONS
 from runner.core.policy.conditions import format_value
 from runner.core.policy.facts import Facts, FactValue
-from runner.core.policy.model import Adjustment, Setting
+from runner.core.policy.model import Adjustment, Setting, memory_factor
 
 _FACT: Final[Mapping[Setting, str]] = {
     Setting.MICRO_BATCH: "effective.micro_batch",
@@ -18,6 +19,7 @@ _FACT: Final[Mapping[Setting, str]] = {
     Setting.DEVICE: "device.others",
     Setting.PROFILE: "effective.profile",
     Setting.NODES: "effective.nodes",
+    Setting.MEMORY: "effective.memory",
 }
 
 _END: Final[Mapping[Setting, FactValue]] = {
@@ -30,6 +32,8 @@ _END: Final[Mapping[Setting, FactValue]] = {
     Setting.NODES: 1,
 }
 """The value of each setting that cannot be adjusted any further."""
+
+MIB: Final = 1024**2
 
 _HALVED: Final = frozenset({Setting.MICRO_BATCH, Setting.EVAL_BATCH, Setting.WORKERS})
 
@@ -45,6 +49,8 @@ def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
     now = facts.get(_FACT[adjustment.knob])
     if now is None and adjustment.knob is Setting.NODES:
         return False  # it has one
+    if adjustment.knob is Setting.MEMORY:
+        return (_more_memory(adjustment, facts) or 0) > _number(facts, "effective.memory")
     if now is None:
         return adjustment.knob not in _HALVED or facts.get("turnable") is not False
     return now != _END.get(adjustment.knob, adjustment.turn)
@@ -53,7 +59,11 @@ def can_adjust(adjustment: Adjustment, facts: Facts) -> bool:
 def describe_exhausted(adjustments: Iterable[Adjustment], facts: Facts) -> str:
     """Return the reason why none of the adjustments is possible."""
     turnable = facts.get("turnable") is not False
-    knobs = [each.knob.replace("_", "-") for each in adjustments if turnable or keeps_settings(each)]
+    knobs = [
+        each.knob.replace("_", "-")
+        for each in adjustments
+        if turnable or keeps_settings(each) or each.knob is Setting.MEMORY
+    ]
     return f"{' and '.join(knobs)} cannot go any further" if knobs else NO_SETTING
 
 
@@ -66,6 +76,8 @@ def describe_change(adjustment: Adjustment, facts: Facts) -> str:
             return "another device"
         case Setting.COMPILE:
             return "without compilation"
+        case Setting.MEMORY if isinstance(now, int) and (more := _more_memory(adjustment, facts)):
+            return f"memory {format_size(now)} → {format_size(more)}"
         case _:
             after = _after(adjustment, now)
             return f"{name} {adjustment.turn}" if now is None else f"{name} {format_value(now)} → {after}"
@@ -95,6 +107,7 @@ class Overrides:
     profile: str | None = None  # name of another base profile
     avoid: tuple[str, ...] = ()  # devices that the next attempts are not given
     nodes: int | None = None  # machines of a cluster that an attempt runs on together
+    memory_bytes: int | None = None  # on each of them
 
     @property
     def switches(self) -> Mapping[str, Any]:
@@ -134,6 +147,8 @@ def _one(before: Overrides, adjustment: Adjustment, facts: Facts, devices: tuple
             return replace(before, avoid=tuple(dict.fromkeys((*before.avoid, *devices))))
         case Setting.NODES:
             return replace(before, nodes=_half(facts, "effective.nodes", 1, before.nodes))
+        case Setting.MEMORY:
+            return replace(before, memory_bytes=_more_memory(adjustment, facts) or before.memory_bytes)
         case Setting.PROFILE:  # exhaustive
             return replace(before, profile=adjustment.turn)
 
@@ -141,6 +156,18 @@ def _one(before: Overrides, adjustment: Adjustment, facts: Facts, devices: tuple
 def _half(facts: Facts, name: str, least: int, before: int | None) -> int | None:
     now = facts.get(name)
     return max(now // 2, least) if isinstance(now, int) else before
+
+
+def _more_memory(adjustment: Adjustment, facts: Facts) -> int | None:
+    """Return the memory after an adjustment, at most that of the machine; None: something is not known."""
+    now, most = (_number(facts, name) for name in ("effective.memory", "host.memory"))
+    factor = memory_factor(adjustment.turn)
+    return min(int(now * factor) // MIB * MIB, most) if now and most and factor else None
+
+
+def _number(facts: Facts, name: str) -> int:
+    value = facts.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def _safer(facts: Facts) -> str:

@@ -5,10 +5,12 @@ These are values without decisions.  ``runner.files.policy.load`` reads them fro
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from fractions import Fraction
 from typing import Final
 
 from runner.core.policy.conditions import ALWAYS, Condition
@@ -84,6 +86,7 @@ class Setting(StrEnum):
     DEVICE = "device"
     PROFILE = "profile"
     NODES = "nodes"
+    MEMORY = "memory"
 
 
 SETTING_CHANGES: Final[Mapping[Setting, str]] = {
@@ -95,7 +98,19 @@ SETTING_CHANGES: Final[Mapping[Setting, str]] = {
     Setting.DEVICE: "other",
     Setting.NODES: "fewer",
 }
-"""The change that each setting allows; a profile is chosen by its name."""
+"""The change that each setting allows; a profile is chosen by its name, and memory has a factor."""
+
+MOST_FACTOR: Final = 4.0
+"""By how much one adjustment of the memory can multiply it."""
+
+_FACTOR: Final = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)x")
+
+
+def memory_factor(turn: str) -> Fraction | None:
+    """Return the factor of an adjustment of the memory such as ``1.5x``; None: it is none, or too large."""
+    written = _FACTOR.fullmatch(turn)
+    factor = Fraction(written.group(1)) if written else Fraction()
+    return factor if 1 < factor <= MOST_FACTOR else None
 
 
 @dataclass(frozen=True, slots=True)

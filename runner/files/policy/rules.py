@@ -10,6 +10,7 @@ from runner.core.policy.conditions import ALWAYS, comparisons
 from runner.core.policy.facts import DecisionPoint
 from runner.core.policy.model import (
     DISTURBS,
+    MOST_FACTOR,
     SETTING_CHANGES,
     STARTS,
     VERBS,
@@ -21,6 +22,7 @@ from runner.core.policy.model import (
     Source,
     StartPoint,
     Verb,
+    memory_factor,
 )
 from runner.files.cursor import Cursor, read_field
 from runner.files.policy.conditions import parse_condition
@@ -161,12 +163,29 @@ _KNOBS_MEANT: Final[Mapping[str, str]] = {
     "loader_workers": "workers",
     "dtype": "precision",
     "gpu": "device",
+    "ram": "memory",
 }
 
 
 def _adjustment(knob: Setting, cursor: Cursor) -> Adjustment | None:
-    turn = cursor.text(63) if knob is Setting.PROFILE else cursor.word((SETTING_CHANGES[knob],))
+    match knob:
+        case Setting.PROFILE:
+            turn = cursor.text(63)
+        case Setting.MEMORY:
+            turn = _factor(cursor)
+        case _:
+            turn = cursor.word((SETTING_CHANGES[knob],))
     return None if turn is None else Adjustment(knob, turn)
+
+
+def _factor(cursor: Cursor) -> str | None:
+    turn = cursor.text(63)
+    if turn is not None and memory_factor(turn) is None:
+        cursor.report(
+            f"must be a factor above 1 and up to {MOST_FACTOR:g}, such as 1.5x, not {cursor.written}"
+        )
+        return None
+    return turn
 
 
 # --- Consistency ------------------------------------------------------------------------------

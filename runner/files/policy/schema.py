@@ -94,6 +94,8 @@ def _rule(moment: DecisionPoint) -> dict[str, Any]:
 
 
 def _turn(knob: Setting) -> dict[str, Any]:
+    if knob is Setting.MEMORY:
+        return {"type": "string", "pattern": r"^[1-4](\.[0-9]{1,3})?x$"}
     return {"type": "string"} if knob is Setting.PROFILE else {"const": SETTING_CHANGES[knob]}
 
 

@@ -2,7 +2,13 @@
 
 import pytest
 
-from runner.core.policy.adjustments import Overrides, apply_adjustments, can_adjust
+from runner.core.policy.adjustments import (
+    Overrides,
+    apply_adjustments,
+    can_adjust,
+    describe_change,
+    describe_exhausted,
+)
 from runner.core.policy.facts import FactValue
 from runner.core.policy.model import Adjustment, Setting
 
@@ -13,6 +19,8 @@ SAFER = Adjustment(Setting.PRECISION, "safer")
 OFF = Adjustment(Setting.COMPILE, "off")
 OTHER = Adjustment(Setting.DEVICE, "other")
 FEWER = Adjustment(Setting.NODES, "fewer")
+MORE = Adjustment(Setting.MEMORY, "1.5x")
+GIB = 1024**3
 PLAIN = Adjustment(Setting.PROFILE, "compat")
 
 
@@ -34,6 +42,9 @@ PLAIN = Adjustment(Setting.PROFILE, "compat")
         (OTHER, {}, Overrides(avoid=("GPU-a", "GPU-b"))),
         (FEWER, {"effective.nodes": 4}, Overrides(nodes=2)),
         (FEWER, {"effective.nodes": 1}, Overrides(nodes=1)),
+        (MORE, {"effective.memory": 8 * GIB, "host.memory": 64 * GIB}, Overrides(memory_bytes=12 * GIB)),
+        (MORE, {"effective.memory": 8 * GIB, "host.memory": 9 * GIB}, Overrides(memory_bytes=9 * GIB)),
+        (MORE, {"effective.memory": 8 * GIB}, Overrides()),
         (PLAIN, {}, Overrides(profile="compat")),
     ],
 )
@@ -62,3 +73,18 @@ def test_a_number_of_nodes_that_nobody_knows_cannot_be_halved() -> None:
     assert not can_adjust(FEWER, {})
     assert can_adjust(FEWER, {"effective.nodes": 2})
     assert not can_adjust(FEWER, {"effective.nodes": 1})
+
+
+def test_memory_grows_up_to_that_of_the_machine_also_for_a_program_without_settings() -> None:
+    facts: dict[str, FactValue] = {
+        "turnable": False,
+        "effective.memory": 48 * GIB,
+        "host.memory": 64 * GIB,
+    }
+    assert can_adjust(MORE, facts)
+    assert describe_change(MORE, facts) == "memory 48GiB → 64GiB"
+    full = {**facts, "effective.memory": 64 * GIB}
+    assert not can_adjust(MORE, full)
+    assert describe_exhausted((MORE,), full) == "memory cannot go any further"
+    assert not can_adjust(MORE, {"effective.memory": 8 * GIB})
+    assert describe_change(MORE, {}) == "memory 1.5x"

@@ -139,3 +139,40 @@ def _true(here: Site) -> str:
         resources={"cpus": 1, "memory": "64MiB"},
     )
     return here.daemon.submit(file)
+
+
+FAILS_ON = """\
+case "$CUDA_VISIBLE_DEVICES" in
+*{uuid}*) echo "RuntimeError: CUDA error: uncorrectable ECC error encountered" >&2; exit 1 ;;
+esac
+"""
+
+
+def test_a_device_on_which_jobs_fail_that_run_elsewhere_is_quarantined_until_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    with site(tmp_path, h100s(2)) as here:
+        for name in ("GPU-0", "GPU-1"):
+            here.reaches(name, "free")
+        sleeper = here.sleeper("which-is-first")
+        [first] = here.daemon.reaches(sleeper, "running")["gpus"]
+        here.daemon.runner("cancel", sleeper)
+        [bad] = [name for name, each in here.gpus().items() if each["uuid"] == first]
+        program = {"kind": "program", "command": ["sh", "-c", FAILS_ON.format(uuid=first)]}
+        jobs = []
+        for number in range(3):
+            here.reaches(bad, "free")
+            jobs.append(here.sleeper(f"fails-{number}", workload=program))
+            here.daemon.jobs[jobs[-1]] = "succeeded"
+            assert here.daemon.ends(jobs[-1])["attempt"] == 2
+        told = here.reaches(bad, "quarantined")["reason"]
+        assert told == (
+            f"3 of its last 3 jobs failed here and ran elsewhere (jobs {', '.join(jobs)});"
+            " on other devices 0 of 3 did"
+        )
+        here.daemon.runner("gpus", "resume", bad)
+        here.reaches(bad, "free")
+        again = here.sleeper("fails-again", workload=program)
+        here.daemon.jobs[again] = "succeeded"
+        here.daemon.ends(again)
+        here.reaches(bad, "free")  # what was before the resume is no evidence

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from runner.adapters.sqlite.rows import texts
 from runner.adapters.sqlite.store import SQL, SqliteStore
 from runner.core.accounting.usage import EXACT_S, HOUR_S, Switch, UsageSpan, UsageSum, Used
 from runner.core.ports.store import SimilarBy, SwitchRecord, UsageHour, UsageRecord
@@ -156,18 +157,6 @@ class SqliteAccounting:
                 connection.execute(SQL["add_utilisation"], values)
 
 
-def _texts(text: str) -> tuple[str, ...]:
-    """Return the texts in a JSON array.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    found = json.loads(text)
-    if not isinstance(found, list):
-        raise ValueError("is no JSON array")
-    return tuple(map(str, found))
-
-
 def _switch_record(row: sqlite3.Row) -> SwitchRecord:
     told_at, ended_at = (datetime.fromisoformat(row[name]) for name in ("told_at", "ended_at"))
     return SwitchRecord(row["gpus"], row["cpus"], told_at, ended_at)
@@ -182,7 +171,7 @@ def _usage_record(row: sqlite3.Row) -> UsageRecord:
         team=row["team"],
         gpus=row["gpus"],
         cpus=row["cpus"],
-        devices=_texts(row["devices"]),
+        devices=texts(row["devices"]),
         placed_at=datetime.fromisoformat(row["placed_at"]),
         ended_at=None if ended is None else datetime.fromisoformat(ended),
     )

@@ -6,18 +6,28 @@ memory in use on a clean device, and the jobs that may still use one, are kept u
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import inf
 from typing import Final
 
-from runner.adapters.sqlite.rows import json_object
+from runner.adapters.sqlite.rows import json_object, texts
 from runner.adapters.sqlite.store import SQL, SqliteStore
+from runner.core.devices.defects import SUSPECT_CAUSES, DeviceRun
 from runner.core.devices.state import AdminMark, Remembered
+from runner.core.policy.causes import ExitCause
 from runner.core.scheduler.snapshot import DeviceState
 
 KEY_PREFIX: Final = "device:"
 """Prefix of the keys of devices in the store's table ``meta``."""
+
+RESUMED: Final = "resumed:"
+"""The same of the times at which devices were resumed."""
+
+EVIDENCE: Final = timedelta(days=30)
+MOST_RUNS: Final = 500
+"""Attempts that are looked at for defects: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +53,17 @@ class SqliteDeviceMarks:
         with self.store.transaction() as connection:
             connection.execute(SQL["mark_device"], values)
 
-    def take_back(self, uuid: str) -> None:
-        """Remove the admin mark of a device."""
+    def take_back(self, uuid: str, at: datetime) -> None:
+        """Remove the admin mark of a device; what ran there before is no evidence any more."""
         with self.store.transaction() as connection:
             connection.execute(SQL["unmark_device"], {"uuid": uuid})
+            connection.execute(SQL["set_meta"], {"key": f"{RESUMED}{uuid}", "value": at.isoformat()})
+
+    def runs(self, now: datetime) -> Sequence[DeviceRun]:
+        """Return the newest attempts that ran on devices, each with those that were not resumed since."""
+        resumed = dict(self.store.read("devices_resumed", lambda row: (row["key"], row["value"])))
+        asked = {"since": (now - EVIDENCE).isoformat(), "most": MOST_RUNS}
+        return self.store.read("device_runs", lambda row: _device_run(row, resumed), **asked)
 
     def kept(self) -> Mapping[str, Remembered]:
         """Return the memory of each device since the host was booted, by UUID."""
@@ -70,6 +87,19 @@ class SqliteDeviceMarks:
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
         """Write an event about a device to the events of a job."""
         self.store.note(job_id, at, kind, text)
+
+
+def _device_run(row: sqlite3.Row, resumed: Mapping[str, str]) -> DeviceRun:
+    began, ended = (datetime.fromisoformat(row[name]) for name in ("launched_at", "ended_at"))
+    return DeviceRun(
+        job=str(row["job_id"]),
+        owner=row["owner"],
+        devices=frozenset(
+            each for each in texts(row["devices"]) if resumed.get(f"{RESUMED}{each}", "") < row["placed_at"]
+        ),
+        ran_s=inf if row["cause"] == ExitCause.COMPLETED else (ended - began).total_seconds(),
+        failed=row["cause"] in SUSPECT_CAUSES,
+    )
 
 
 def _admin_mark(row: sqlite3.Row) -> tuple[str, AdminMark]:

@@ -588,5 +588,17 @@ INSERT OR REPLACE INTO devices (uuid, state, reason, by, since) VALUES (:uuid, :
 -- name: unmark_device
 DELETE FROM devices WHERE uuid = :uuid;
 
+-- name: device_runs
+-- The newest attempts that ran on devices, the oldest of them first.
+SELECT * FROM (SELECT lendings.job_id, lendings.owner, lendings.devices, lendings.placed_at, lendings.ended_at,
+        attempts.launched_at, attempts.cause
+    FROM lendings JOIN attempts ON attempts.job_id = lendings.job_id AND attempts.number = lendings.attempt
+    WHERE lendings.ended_at > :since AND lendings.devices != '[]' AND attempts.launched_at IS NOT NULL
+    ORDER BY lendings.ended_at DESC LIMIT :most)
+ORDER BY ended_at;
+
+-- name: devices_resumed
+SELECT key, value FROM meta WHERE key >= 'resumed:' AND key < 'resumed;';
+
 -- name: devices_remembered
 SELECT key, value FROM meta WHERE key >= 'device:' AND key < 'device;';

@@ -257,6 +257,18 @@ def decision_values(decision: DecisionRow) -> dict[str, object]:
     }
 
 
+def texts(text: str) -> tuple[str, ...]:
+    """Return the texts in a JSON array.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    found = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError("is no JSON array")
+    return tuple(map(str, found))
+
+
 def json_object(text: str) -> dict[str, Any]:
     """Return the object that a text is as JSON.
 

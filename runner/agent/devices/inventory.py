@@ -28,6 +28,7 @@ from runner.base.instant import Instant
 from runner.base.readable import readable_duration
 from runner.base.threads import PeriodicThread
 from runner.core.devices import state as core
+from runner.core.devices.defects import find_defects
 from runner.core.devices.reading import Health, ProcessOnDevice, Sample
 from runner.core.devices.state import AdminMark, DeviceStatus, Remembered, StatusInput, next_status
 from runner.core.ports.clock import Clock
@@ -92,6 +93,7 @@ class Inventory:
     _foreign: dict[str, tuple[ProcessOnDevice, ...]] = field(default_factory=dict)
     _schedulable: tuple[snapshot.SchedulableDevice, ...] = ()
     _updated_s: float = float("-inf")
+    _to_examine: bool = False  # an attempt has ended since the devices were last examined for defects
     thread: PeriodicThread = field(init=False)
 
     def __post_init__(self) -> None:
@@ -221,6 +223,7 @@ class Inventory:
             shared = {uuid for uuid in held if uuid in self._devices and self._devices[uuid].kind == "shared"}
             held |= {uuid: held[uuid] | self._job_holders.get(uuid, frozenset()) for uuid in shared}
             given_back = any(self._holders[uuid] - held.get(uuid, frozenset()) for uuid in self._holders)
+            self._to_examine |= given_back
             if held != self._holders or self.clock.monotonic() - self._updated_s > MAX_AGE_S:
                 self._holders = held
                 self._refresh()
@@ -238,6 +241,9 @@ class Inventory:
         self._job_holders = {uuid: frozenset(jobs.split(",")) for uuid, jobs in holders_by_device.items()}
         self.schedulable(holders_by_device)
         try:
+            if self._to_examine:
+                self._quarantine_defective(now.at)
+                self._to_examine = False
             for uuid, mark in list(self._unrecorded_marks.items()):
                 self.marks.say(uuid, mark)
                 with self._lock:
@@ -247,6 +253,16 @@ class Inventory:
                 self._record_alarm(now.at)
         except Unavailable as error:
             log.warning("inventory.not_recorded", problem=str(error))
+
+    def _quarantine_defective(self, now: datetime) -> None:
+        """Quarantine devices on which jobs fail that run elsewhere."""
+        for uuid, evidence in find_defects(self.marks.runs(now)).items():
+            if uuid in self._devices and uuid not in self._device_marks:
+                mark = AdminMark(DeviceState.QUARANTINED, evidence, DAEMON, now)
+                with self._lock:
+                    self._device_marks[uuid] = self._unrecorded_marks[uuid] = mark
+                    self._refresh()
+                log.warning("devices.quarantined", device=uuid, why=evidence)
 
     def _record_statuses(self, monotonic: float) -> None:
         """Write what is remembered of devices and is not in the store yet."""
@@ -311,7 +327,7 @@ class Inventory:
         state = self._statuses[uuid].state
         if uuid not in {*self._device_marks, *self._faults} and state is not DeviceState.DIRTY:
             raise Refused(f"{reference}: is {state}; there is nothing to resume it from")
-        self.marks.take_back(uuid)
+        self.marks.take_back(uuid, self.clock.now())
         log.info("devices.resumed", device=uuid, by=by)
         return self._view_after_mark(uuid, None)
 

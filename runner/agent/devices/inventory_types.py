@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol, overload
 
+from runner.core.devices.defects import DeviceRun
 from runner.core.devices.reading import Health, ProcessOnDevice
 from runner.core.devices.state import AdminMark, CleanupRules, DeviceStatus, Remembered
 from runner.core.job.states import Allocated
@@ -23,7 +24,9 @@ class AdminMarks(Protocol):
 
     def say(self, uuid: str, word: AdminMark) -> None: ...
 
-    def take_back(self, uuid: str) -> None: ...
+    def take_back(self, uuid: str, at: datetime) -> None: ...
+
+    def runs(self, now: datetime) -> Sequence[DeviceRun]: ...
 
     def kept(self) -> Mapping[str, Remembered]: ...
 

@@ -42,7 +42,7 @@ class Site:
         until(look, f"{name} is {state}", more=lambda: f"{self.listed}\n{self.daemon.log_tail()}")
         return self.listed[name]
 
-    def sleeper(self, name: str, gpus: int = 1, **fields: str) -> str:
+    def sleeper(self, name: str, gpus: int = 1, **fields: Any) -> str:
         known: dict[str, Any] = {
             "workload": {"kind": "program", "command": ["sleep", "600"]},
             "accelerator": "cuda",

@@ -229,7 +229,7 @@ def test_a_program_killed_for_memory_is_given_more_if_the_policy_says_so(daemon:
     assert [attempt["cause"] for attempt in ended["attempts"]] == ["host_oom"] * 2 + ["completed"]
     assert verdicts(daemon, job_id) == [("restart", "more")] * 2 + [("finish", "done")]
     shown = daemon.runner("show", job_id)
-    assert "with memory 80MiB → 120MiB" in shown
+    assert "the same HOME, memory 80MiB → 120MiB; the runner" in shown
     assert (
         json.loads(daemon.runner("show", job_id, "--json"))["account"]["asked"]["memory_bytes"] == 180 * 2**20
     )

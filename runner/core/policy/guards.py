@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from runner.base.readable import readable_duration
-from runner.core.policy.adjustments import keeps_settings
+from runner.core.policy.adjustments import describe_change, keeps_settings
 from runner.core.policy.catalog import FACTS
 from runner.core.policy.causes import ExitCause
 from runner.core.policy.conditions import evaluate
@@ -91,7 +91,8 @@ def _with_checkpoint(verdict: Action, history: History, facts: Facts) -> Action:
             why = f"the checkpoints that were there are gone; {said}"
             return _replace_action(verdict, Verb.HOLD, why, Guard.LOST_CHECKPOINTS)
         if facts.get("turnable") is False:  # a program may resume from a file of its own
-            why = f"restart with the same HOME; the runner knows of no checkpoint: {said}"
+            changed = "".join(f", {describe_change(each, facts)}" for each in verdict.adjust)
+            why = f"restart with the same HOME{changed}; the runner knows of no checkpoint: {said}"
         else:
             restart = describe_action(Verb.RESTART, verdict.start, verdict.adjust, facts)
             why = f"no checkpoint yet: {restart}: {said}"

@@ -444,6 +444,7 @@ def test_what_took_effect_outranks_what_was_asked_for(place: Place) -> None:
         "workers": 2,
         "precision": "bf16",
         "compile": True,
+        "memory": 4 * 1024**3,
     }
 
 

@@ -240,6 +240,10 @@ def test_a_program_without_a_known_checkpoint_is_not_said_to_begin_at_step_0() -
     verdict = after(facts, RESUME).action
     assert (verdict.verb, verdict.limit) == (Verb.RESTART, Guard.NO_CHECKPOINT)
     assert verdict.reason == "restart with the same HOME; the runner knows of no checkpoint: exception"
+    room: Facts = {"effective.memory": 2 * 1024**3, "host.memory": 64 * 1024**3}
+    more = replace(RESUME, adjust=(Adjustment(Setting.MEMORY, "1.5x"),))
+    changed = "restart with the same HOME, memory 2GiB → 3GiB; the runner knows of no checkpoint: exception"
+    assert after({**facts, **room}, more).action.reason == changed
     afresh = after(facts, Rule("anew", Verb.RESTART)).action
     assert afresh.reason == "restart in a new lineage with an empty HOME: exception"
 

@@ -6,10 +6,13 @@ taken as they are.
 """
 
 import json
+import math
 import os
+import re
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -26,12 +29,29 @@ _ZIP: Final = b"PK\x03\x04"
 _ZIP_END: Final = struct.Struct("<4s4H2IH")  # the end of the central directory, without its comment
 _COMMENT_BYTES: Final = 65535
 _NEVER_EMPTY: Final = (
-    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".json", ".pkl", ".pickle", ".h5"),
-    *(".hdf5", ".keras", ".msgpack", ".onnx", ".gguf", ".distcp", ".zip", ".tar", ".gz"),
+    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npz", ".npy", ".json", ".pkl", ".pickle", ".joblib"),
+    *(".h5", ".hdf5", ".keras", ".msgpack", ".onnx", ".gguf", ".distcp", ".zip", ".tar", ".gz"),
 )
 """Formats of which an empty file is none; a mark such as ``_SUCCESS`` or ``__init__.py`` may be empty."""
 
-_PICKLES: Final = (".pkl", ".pickle")
+_PICKLES: Final = (".pkl", ".pickle", ".joblib")
+_PROTOCOLS: Final = tuple(bytes((0x80, number)) for number in range(2, 6))
+_LEGACY_TORCH: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""What ``torch.save`` wrote before its archives: a pickle, with the weights behind it."""
+
+_NPY_HEADER: Final = re.compile(
+    rb"\x93NUMPY\x01\0..{'descr': '[<>|][biufcSV](\d{1,6})', 'fortran_order': \w{4,5},"
+    rb" 'shape': \(([\d, ]*)\)",
+    re.DOTALL,
+)
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_HDF5_END: Final = {0: 40, 1: 44, 2: 28, 3: 28}
+"""The place of the length of the file, by the version of its first block."""
+
+_UNDEFINED: Final = 2**63
+
+_BROKEN_OFF: Final = 10
+"""Characters from the place of an error to the end of a JSON text that was broken off in a word."""
 
 
 def find_first_damage(directory: int, paths: Sequence[str]) -> tuple[int, str] | None:
@@ -56,25 +76,69 @@ def find_damage(fd: int, name: str) -> str | None:
         size = os.fstat(fd).st_size
         if not size:
             return "is empty" if name.endswith(_NEVER_EMPTY) else None
-        if os.pread(fd, 4, 0) == _ZIP:
+        begin = os.pread(fd, 128, 0)
+        if begin.startswith(_ZIP):
             return _of_zip(fd, size)
         if name.endswith(".safetensors"):
             return _of_safetensors(fd, size)
         if name.endswith(".json"):
             return _of_json(fd, size)
-        if name.endswith(_PICKLES):
+        if _is_pickle(begin, name):
             return None if os.pread(fd, 1, size - 1) == b"." else "ends in the middle of its pickle"
+        expected = _length_in(begin)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return None
+    return None if size >= expected else f"has {size} bytes of {expected}"
 
 
 def shows_its_end(fd: int, name: str) -> bool:
     """Return True if the format of an open file tells when writing was broken off."""
     try:
-        return name.endswith((".safetensors", ".json", *_PICKLES)) or os.pread(fd, 4, 0) == _ZIP
+        begin = os.pread(fd, len(_LEGACY_TORCH), 0)
     except OSError:
         return False
+    return name.endswith((".safetensors", ".json")) or begin.startswith(_ZIP) or _is_pickle(begin, name)
+
+
+def find_missing_part(paths: Collection[str], read: Callable[[str], bytes]) -> str | None:
+    """Return a file that the index of a checkpoint in parts names, or that index, if it is not there.
+
+    Args:
+        paths: The files of a checkpoint that is a directory.
+        read: Returns the content of one of them.
+
+    Raises:
+        OSError: an index cannot be read.
+    """
+    for path in paths:
+        place = PurePosixPath(path).parent
+        if path.endswith(".distcp") and str(place / ".metadata") not in paths:
+            return str(place / ".metadata")
+        if path.endswith(".index.json"):
+            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                parts = {str(place / str(each)) for each in json.loads(read(path))["weight_map"].values()}
+                if missing := sorted(parts.difference(paths)):
+                    return missing[0]
+    return None
+
+
+def _is_pickle(begin: bytes, name: str) -> bool:
+    """Return True for a plain pickle, not one that is compressed or has more behind it."""
+    return name.endswith(_PICKLES) and begin.startswith(_PROTOCOLS) and not begin.startswith(_LEGACY_TORCH)
+
+
+def _length_in(begin: bytes) -> int:
+    """Return the bytes that a file of HDF5 or NumPy has by its first block, 0 for any other format."""
+    at = _HDF5_END.get(begin[len(_HDF5)]) if begin.startswith(_HDF5) and len(begin) > len(_HDF5) else None
+    if at is not None:
+        length = int.from_bytes(begin[at : at + 8], "little")
+        return length if 0 < length < _UNDEFINED else 0
+    found = _NPY_HEADER.match(begin)
+    if found is None:
+        return 0
+    count = math.prod(int(each) for each in found[2].split(b",") if each.strip())
+    header = int.from_bytes(begin[8:10], "little")
+    return 10 + header + count * int(found[1])
 
 
 def _of_zip(fd: int, size: int) -> str | None:
@@ -104,10 +168,23 @@ def _of_safetensors(fd: int, size: int) -> str | None:
 
 
 def _of_json(fd: int, size: int) -> str | None:
+    """Return the damage of a JSON file; lines of JSON, and comments, are no damage."""
     if size > MAX_HEADER_BYTES:
         return None
+    text = os.pread(fd, size, 0)
+    is_cut = _is_cut(text) and (
+        len(lines := text.split(b"\n")) < 2 or _is_cut(lines[0]) or _is_cut(lines[-1] or lines[-2])
+    )
+    return "is no complete JSON" if is_cut else None
+
+
+def _is_cut(text: bytes) -> bool:
+    """Return True if JSON ends too early; anything else after its beginning is taken as it is."""
     try:
-        json.loads(os.pread(fd, size, 0))
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = error.doc[error.pos :].strip()
+        return len(rest) < _BROKEN_OFF or error.msg.startswith("Unterminated") or b"\0" in text
     except (ValueError, RecursionError):
-        return "is no complete JSON"
-    return None
+        return True
+    return False

@@ -21,11 +21,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from runner.adapters.host.checkpoint_copy import copy_content
-from runner.adapters.host.file_formats import find_first_damage, shows_its_end
+from runner.adapters.host.file_formats import (
+    MAX_HEADER_BYTES,
+    find_first_damage,
+    find_missing_part,
+    shows_its_end,
+)
 from runner.adapters.host.program_files import (
     Fingerprint,
     MatchedPath,
@@ -34,6 +40,8 @@ from runner.adapters.host.program_files import (
     digest_files,
     directory_at,
     find_matches,
+    is_pointer,
+    is_temporary,
     look_at,
     open_below,
 )
@@ -289,6 +297,8 @@ class _Stream:
             each
             for each in find_matches(self._base, self._pattern)
             if each.files
+            and not is_temporary(each.path, self._pattern)
+            and not is_pointer(self._base, each)
             and ignored.get(str(each.path)) != [list(file) for file in each.files]
             and is_of(each, self._owner)
         ]
@@ -408,9 +418,14 @@ class _Stream:
             return "is empty"
         found = find_first_damage(self._base, [str(match.below(name)) for name, *_ in match.files])
         if found is None:
-            return None
+            missing = find_missing_part([name for name, *_ in match.files], partial(self._content, match))
+            return f"lacks {missing}" if missing else None
         index, fact = found
         return f"{match.files[index][0]} {fact}" if match.is_directory else fact
+
+    def _content(self, match: MatchedPath, name: str) -> bytes:
+        with open_below(self._base, match.below(name)) as fd:
+            return os.pread(fd, MAX_HEADER_BYTES, 0)
 
     # --- choosing
 

@@ -25,11 +25,23 @@ MAX_FILES: Final = 2_000
 MAX_CHOICES: Final = 64
 """Patterns that the braces of one stand for."""
 
+MAX_POINTER_BYTES: Final = 4096
+
 MAX_DEPTH: Final = 32
 """Directories below each other in one checkpoint."""
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TEMPORARY: Final = re.compile(
+    r"(?i)(?:.*[._-])?tmp(?:[._-].*|[0-9]*)|.*\.(?:tmp\w*|temp|part|partial|incomplete|sw[op]|lock)|.*~"
+)
+"""Names of what is renamed once it is complete, such as ``tmp-checkpoint-500`` and ``last.ckpt.tmp``."""
+
+_POINTER: Final = re.compile(
+    r"(?i)(?:last|latest)(?:[_-](?:checkpoint\w*|universal))?(?:\.txt)?|checkpoint(?:\.txt)?"
+)
+"""Names of texts that name a checkpoint; a checkpoint that has such a name is no short text."""
+
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 
 Fingerprint: TypeAlias = tuple[tuple[str, int, int, int], ...]
@@ -110,6 +122,26 @@ def find_matches(base: int, pattern: str) -> list[MatchedPath]:
     return list(found.values())
 
 
+def is_temporary(path: PurePosixPath, pattern: str) -> bool:
+    """Return True for a name that is given up when the file is complete, unless the pattern asks for such."""
+    return bool(_TEMPORARY.fullmatch(path.name)) and not _TEMPORARY.fullmatch(PurePosixPath(pattern).name)
+
+
+def is_pointer(base: int, match: MatchedPath) -> bool:
+    """Return True for a short text that names the newest checkpoint, as DeepSpeed and TensorFlow write it."""
+    if match.is_directory or not _POINTER.fullmatch(match.path.name) or match.bytes > MAX_POINTER_BYTES:
+        return False
+    with suppress(OSError), open_below(base, match.path) as fd:
+        return (
+            os.pread(fd, MAX_POINTER_BYTES, 0)
+            .decode(errors="replace")
+            .strip()
+            .replace("\n", "")
+            .isprintable()
+        )
+    return False
+
+
 def look_at(base: int, path: PurePosixPath) -> MatchedPath | None:
     """Return one path below an open directory as it is now, None if it is no file and no directory.
 
@@ -137,7 +169,15 @@ def describe_miss(base: int, pattern: str) -> str:
             shown = ", ".join(each for each in names[:3] if each.isprintable())
             has = f"which has {shown}{' and more' if len(names) > 3 else ''}" if shown else "which is empty"
             return f"there is no {parts[count - 1]} in {before or 'the working directory'}, {has}"
-    return "what has that name is empty, came with the code, or belongs to somebody else"
+        named = [
+            path
+            for each in expand_braces(pattern)
+            for path, mode in search.named(PurePosixPath(each).parts)
+            if stat.S_ISLNK(mode)
+        ]
+        if named:
+            return f"{named[0]} is a link, which is not followed; name what it leads to"
+    return "what has that name is empty, temporary, came with the code, or belongs to somebody else"
 
 
 @dataclass(slots=True)

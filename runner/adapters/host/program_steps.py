@@ -11,8 +11,20 @@ from typing import Final, NamedTuple
 
 _SUFFIX: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,11}")
 _VERSION: Final = re.compile(r"-v[0-9]+$")  # what Lightning adds to a name that is there already
+_NO_STEP: Final = re.compile(
+    r"(?<![0-9])20[0-9]{2}([-_.]?)[01][0-9]\1[0-3][0-9](?:[T_.-]?[0-9]{2}([-_:.h]?)[0-9]{2}(?:\2[0-9]{2})?)?(?![0-9])"
+    r"|(?<![0-9])1[6-9][0-9]{8}(?![0-9])|[0-9]{5}-of-[0-9]{5}"
+)
+"""A date with a time of day, seconds since 1970, and the number of a shard."""
+
 _NUMBER: Final = re.compile(r"([A-Za-z]*)([ =_.-]*)([0-9]++(?:\.[0-9]++)*+)(?![A-Za-z])")
 _STEPS: Final = re.compile(r"(?i)steps?|it|iter|iters|iterations?|updates?")
+_COUNTED: Final = re.compile(
+    r"(?i).*(?:steps?|it|iters?|iterations?|updates?|ep|epochs?|batch(?:es)?|ba|round|gen|ckpt|checkpoint|ck|cp|model"
+    r"|state|snapshot|save|weights)|[a-z]?"
+)
+"""Words that a number may follow at once, where there is no name before it that shows that it grows."""
+
 _MEASURES: Final = re.compile(
     r"(?i).*(?:acc|accuracy|loss|err|error|f1|auc|map|bleu|rouge|wer|cer|ppl|perplexity|score|metric|reward"
     r"|return|psnr|fid|iou|dice|mse|mae|rmse)|val|best|top|lr|seed|fold|rank|of|v|version|fp|bf|int|gpu"
@@ -25,6 +37,7 @@ MAX_DIGITS: Final = 15
 class _Slot(NamedTuple):
     label: str
     value: int
+    is_apart: bool  # from its label
 
 
 def show_steps(names: Sequence[str], written_over: frozenset[int] = frozenset()) -> list[int | None]:
@@ -53,7 +66,7 @@ def _falling(values: Sequence[int | None]) -> Iterator[int | None]:
     """Yield the numbers that fall from the newest to the oldest, without those of a numbering before."""
     lowest: int | None = None
     for value in values:
-        if value is None or (lowest is not None and value >= lowest):
+        if value is None or (lowest is not None and value > lowest):
             yield None
         else:
             lowest = value
@@ -73,13 +86,15 @@ def _counter(rows: Sequence[Sequence[_Slot]], *, is_constant: bool) -> int | Non
         places = [i for i in places if i < len(rows[1]) and newest[i].value > rows[1][i].value]
     elif is_constant:
         return None
+    else:
+        places = [i for i in places if newest[i].is_apart or _COUNTED.fullmatch(newest[i].label)]
     steps = [i for i in places if _STEPS.fullmatch(newest[i].label)]
     labelled = [i for i in places if newest[i].label]
     return next(iter(reversed(steps or labelled or places)), None)
 
 
 def _stem(name: str) -> str:
-    return _VERSION.sub("", _SUFFIX.sub("", name))
+    return _VERSION.sub("", _SUFFIX.sub("", _NO_STEP.sub("", name)))
 
 
 def _template(name: str) -> str:
@@ -90,6 +105,8 @@ def _slots(name: str) -> list[_Slot]:
     """Return the whole numbers in a name; a decimal keeps its place, and is none."""
     found = _NUMBER.findall(_stem(name))
     return [
-        _Slot(label, int(digits)) if digits.isdecimal() and len(digits) <= MAX_DIGITS else _Slot("loss", 0)
-        for label, _, digits in found
+        _Slot(label, int(digits), is_apart=bool(mark))
+        if digits.isdecimal() and len(digits) <= MAX_DIGITS
+        else _Slot("loss", 0, is_apart=True)
+        for label, mark, digits in found
     ]

@@ -1,8 +1,10 @@
 """Checkpoints that programs save on their own, in run directories with real files."""
 
+import gzip
 import io
 import json
 import os
+import pickle
 import struct
 import zipfile
 from collections.abc import Callable
@@ -744,3 +746,121 @@ def test_a_name_that_is_not_utf_8_is_no_checkpoint(work: Path, saved: Saved) -> 
     (work / "out").mkdir()
     Path(os.fsdecode(bytes(work / "out") + b"/checkpoint-\xff1")).write_bytes(archive())
     assert saved(NUMBERED).steps == ()
+
+
+# --- what frameworks of the field leave beside their checkpoints
+
+
+@pytest.mark.parametrize(
+    ("whole", "draft"),
+    [
+        ("out/step10.ckpt", "out/step20.ckpt.tmp"),
+        ("out/1000/state", "out/2000.orbax-checkpoint-tmp-17/state"),
+        ("out/checkpoint-10/state", "out/tmp-checkpoint-20/state"),
+        ("out/1.npz", "out/2.npz.part"),
+        ("out/1.npz", "out/2.npz~"),
+        ("out/global_step100/state", "out/latest"),
+        ("out/iter_100/state", "out/latest_checkpointed_iteration.txt"),
+        ("out/model_100.pth", "out/last_checkpoint"),
+    ],
+)
+def test_a_name_that_is_given_up_and_a_text_that_names_the_newest_are_no_checkpoints(
+    work: Path, saved: Saved, checkpoints: ProgramCheckpoints, whole: str, draft: str
+) -> None:
+    write(work / whole, archive(), age_s=100)
+    write(work / draft, b"global_step100\n")
+    wanted = ProgramFiles("out/*", 2)
+    assert (len(saved(wanted).steps), saved(wanted).rejected) == (1, ())
+    chosen = checkpoints.choose(1, 2, wanted, None)
+    assert chosen is not None
+    assert whole.startswith(chosen.path)
+
+
+@pytest.mark.parametrize(("pattern", "name"), [("out/*.tmp", "state.tmp"), ("out/*", "latest")])
+def test_a_pattern_may_ask_for_a_temporary_name_and_a_checkpoint_may_be_called_latest(
+    work: Path, saved: Saved, pattern: str, name: str
+) -> None:
+    write(work / "out" / name, archive())
+    assert len(saved(ProgramFiles(pattern, 2)).steps) == 1
+
+
+def test_a_link_that_a_pattern_names_is_told(work: Path, saved: Saved) -> None:
+    write(work / "out/epoch=1.ckpt", archive())
+    (work / "out/last.ckpt").symlink_to("epoch=1.ckpt")
+    told = saved(ProgramFiles("out/last.ckpt", 2)).missed
+    assert told == "out/last.ckpt is a link, which is not followed; name what it leads to"
+
+
+HDF5 = b"\x89HDF\r\n\x1a\n" + b"\0" * 32
+NPY = b"\x93NUMPY\x01\0\x76\0{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }".ljust(127) + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fact"),
+    [
+        ("m.joblib", pickle.dumps([1, 2]), None),
+        ("m.joblib", pickle.dumps([1, 2])[:-1], "ends in the middle of its pickle"),
+        ("m.pkl", gzip.compress(pickle.dumps([1])), None),
+        ("m.pkl", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02K\x01.raw weights", None),
+        ("log.json", b'{"step": 1}\n{"step": 2}\n', None),
+        ("log.json", b'{"step": 1}\n{"st', "is no complete JSON"),
+        ("c.json", b'{"a": 1, // of DeepSpeed\n "b": 2}\n', None),
+        ("c.json", b'{\n  "a": {"b": 1}', "is no complete JSON"),
+        ("c.json", b'{"a": "b' + b"\0" * 20, "is no complete JSON"),
+        ("m.h5", HDF5 + (5000).to_bytes(8, "little") + b"\0" * 52, "has 100 bytes of 5000"),
+        ("m.h5", HDF5 + (100).to_bytes(8, "little") + b"\0" * 52, None),
+        ("m.h5", HDF5[:8], None),
+        ("m.h5", HDF5 + b"\xff" * 8, None),
+        ("s.npy", NPY + bytes(48), None),
+        ("s.npy", NPY + bytes(40), "has 168 bytes of 176"),
+    ],
+)
+def test_formats_of_the_field_show_that_they_are_broken_off(
+    work: Path, saved: Saved, name: str, content: bytes, fact: str | None
+) -> None:
+    write(work / name, content)
+    assert saved(ProgramFiles(name, 2)).rejected == (() if fact is None else (f"{name}: {fact}",))
+
+
+@pytest.mark.parametrize(
+    ("files", "lacking"),
+    [
+        ({"__0_0.distcp": b"x", ".metadata": b"x"}, None),
+        ({"model/__0_0.distcp": b"x"}, "model/.metadata"),
+        ({"w.safetensors.index.json": b'{"weight_map": {"a": "w-1.bin"}}', "w-1.bin": b"x"}, None),
+        ({"w.safetensors.index.json": b'{"weight_map": {"a": "w-1.bin"}}'}, "w-1.bin"),
+        ({"other.index.json": b"[]"}, None),
+    ],
+)
+def test_a_first_checkpoint_in_parts_lacks_none_that_its_index_names(
+    work: Path, saved: Saved, files: dict[str, bytes], lacking: str | None
+) -> None:
+    for name, content in files.items():
+        write(work / "out/checkpoint-7" / name, content)
+    told = () if lacking is None else (f"out/checkpoint-7: lacks {lacking}",)
+    assert saved(NUMBERED).rejected == told
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["ckpt_20240101_120000.pt"], None),
+        (["ckpt_20240101_120000.pt", "ckpt_20240101_130000.pt"], None),
+        (["2024-01-01T12-00-00.pt", "2024-01-01T13-00-00.pt"], None),
+        (["ckpt-1732600000.pt", "ckpt-1732600100.pt"], None),
+        (["2024-01-01_step_5.pt", "2024-01-01_step_6.pt"], (6, 5)),
+        (["model-00001-of-00002.bin", "model-00002-of-00002.bin"], None),
+        (["resnet50.pt"], None),
+        (["gpt2_ckpt.pt"], None),
+        (["myepoch3.pt"], (3,)),
+        (["netG_epoch_1.pt", "netD_epoch_1.pt", "netG_epoch_2.pt", "netD_epoch_2.pt"], (2, 1)),
+        (["ckpt-5.data-00000-of-00001", "ckpt-5.index"], (5,)),
+    ],
+)
+def test_a_date_a_shard_and_the_name_of_a_model_are_no_steps(
+    work: Path, saved: Saved, names: list[str], steps: tuple[int, ...] | None
+) -> None:
+    for place, name in enumerate(names):
+        write(work / "c" / name, age_s=1000 - place)
+    found = saved(ProgramFiles("c/*", 2))
+    assert (found.steps if found.are_steps else None) == steps

@@ -63,7 +63,8 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.HOST_OOM,
-        rb"(?:java\.lang|ray\.exceptions)\.OutOfMemoryError|due to the node running low on memory",
+        rb"(?:java\.lang|ray\.exceptions)\.OutOfMemoryError|due to the node running low on memory"
+        rb"|^ERROR: OutOfMemoryError\(\)",
         "no memory is left for a process; raise resources.memory",
     ),
     _sign(
@@ -71,14 +72,19 @@ _SIGNS: Final = (
         rb"OutOfMemoryError|(?:CUDA|HIP|MPS backend|XPU) out of memory|(?:CUDA|HIP) error: out of memory"
         rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|(?:CUDA_ERROR|hipError)_?Out_?Of_?Memory"
         rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuda runtime error \(2\)|cudaMalloc failed"
-        rb"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor|ResourceExhaustedError"
+        rb"|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Failed to allocate request for"
+        rb"|Memory allocation error on worker|CUFFT_ALLOC_FAILED|than the available KV cache memory"
+        rb"|^ValueError: Free memory on device|enough GPU RAM"
+        rb"|OOM when allocating tensor|ResourceExhaustedError"
         rb"|Cuda failure[^\n]{0,200}out of memory|No available memory for the cache blocks",
         "device out of memory",
     ),
     _sign(
         ExitCause.HOST_OOM,
         rb"^MemoryError|ArrayMemoryError|DefaultCPUAllocator|\[Errno 12\]|Cannot allocate memory"
-        rb"|std::bad_alloc"
+        rb"|std::bad_alloc|[Mm]emory allocation of \d+ bytes failed|[mc]alloc of (?:size )?\d+ failed"
+        rb"|C error: out of memory|out of memory allocating \d|Killed signal terminated program"
+        rb"|exit codes of the workers are \{SIGKILL"
         rb"|DataLoader worker \(pid[^)\n]{0,80}\) is killed by signal: Killed",
         "no memory is left for a process; raise resources.memory",
     ),
@@ -118,20 +124,22 @@ _SIGNS: Final = (
         ExitCause.DEVICE_FAULT,
         rb"illegal memory access|misaligned address|illegal (?:address|instruction) was encountered"
         rb"|unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
-        rb"|CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR)|CUBLAS_STATUS_INTERNAL_ERROR",
+        rb"|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|NOT_SUPPORTED)|CUBLAS_STATUS_INTERNAL_ERROR"
+        rb"|the launch timed out",
         "a kernel has failed; env CUDA_LAUNCH_BLOCKING=1 before the command shows which",
     ),
     _sign(
         ExitCause.PORT_IN_USE,
         rb"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Failed to bind to address"
-        rb"|server socket has failed to (?:bind|listen)",
+        rb"|server socket has failed to (?:bind|listen)|could not bind to port",
         "a port is in use; let the program choose a free one (port 0)",
     ),
     _sign(
         ExitCause.RANK_LOST,
         rb"ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage"
         rb"|NCCL communicator was aborted|collective operation timeout|Dist(?:Backend|Store|Network)Error"
-        rb"|NCCL error|seconds waiting for clients|[Ww]ait timeout after|\bSocket Timeout|gloo/transport"
+        rb"|NCCL error|HorovodInternalError|seconds waiting for clients|[Ww]ait timeout after"
+        rb"|\bSocket Timeout|gloo/transport"
         rb"|Rendezvous(?:Timeout|Connection|Closed)\w*|monitoredBarrier|TCPStore|Barrier timed out"
         rb"|mpi(?:run|exec) (?:noticed|has exited)|MPI_ABORT was invoked|BAD TERMINATION OF ONE",
         "a process of the training does not answer the others",
@@ -143,7 +151,10 @@ _SIGNS: Final = (
         rb"|busy or unavailable|CUDA driver initialization failed|CUDA initialization"
         rb"|cudaErrorDevicesUnavailable"
         rb"|initialization error|No HIP GPUs are available|Error 802: system not yet initialized"
-        rb"|deserialize object on a CUDA device|no platforms that are instances of",
+        rb"|deserialize object on a CUDA device|no platforms that are instances of"
+        rb"|accelerator is not available|[Bb]ut your machine only has|No GPU found"
+        rb"|No visible GPU devices|no supported devices found for platform"
+        rb"|MPS client failed to connect|system not yet initialized|communicate with the NVIDIA driver",
         "the program has no usable device; see resources.gpus and runner gpus",
     ),
     _sign(
@@ -152,8 +163,23 @@ _SIGNS: Final = (
         "no connection through the proxy; see the variables http_proxy and https_proxy",
     ),
     _sign(
+        ExitCause.NETWORK,
+        rb"(?i)rate limit exceeded|too many requests|HTTP Error (?:429|5\d\d)|RateLimitError"
+        rb"|\b(?:429 Client|5\d\d Server) Error",
+        "a service is busy or limits requests; it may answer later, or with a token (secrets)",
+    ),
+    _sign(
+        ExitCause.NETWORK,
+        rb"SSLError|SSL: |SSLCertVerificationError|CERTIFICATE_VERIFY_FAILED|SSL certificate problem",
+        "the certificate of a service is not trusted; env SSL_CERT_FILE=FILE names others",
+    ),
+    _sign(
         ExitCause.ACCESS_DENIED,
-        rb"\b40[13] Client Error|\b401 Unauthorized|\b403 Forbidden|HTTP Error 40[13]|[Gg]ated ?[Rr]epo"
+        rb"\b40[13] (?:GET|HEAD|POST|PUT|DELETE)\b|[Cc]redentials were not found|SignatureDoesNotMatch"
+        rb"|password authentication failed|[Aa][Pp][Ii] ?[Tt]oken[^\n]{0,40} invalid|requires an API key"
+        rb"|Unable to locate credentials|\bERROR 40[13]:"
+        rb"|Expired_?Token|could not read (?:Username|Password)|Authentication failed|denied \(publickey"
+        rb"|\b40[13] Client Error|\b401 Unauthorized|\b403 Forbidden|HTTP Error 40[13]|[Gg]ated ?[Rr]epo"
         rb"|RepositoryNotFoundError|Repository Not Found|is not a valid model identifier"
         rb"|Invalid (?:credentials|user token)|[Aa][Pp][Ii][_ -]?[Kk]ey (?:not|is|must)|No API key"
         rb"|AuthenticationError|AccessDenied|NoCredentialsError|InvalidAccessKeyId"
@@ -168,10 +194,9 @@ _SIGNS: Final = (
         rb"|Connection(?:Refused|Reset|Aborted)Error|NewConnectionError|MaxRetryError|URLError"
         rb"|Network is unreachable|No route to host|Connect(?:ion)?Timeout|ReadTimeout|Read timed out"
         rb"|RemoteDisconnected|RemoteProtocolError|LocalEntryNotFound|couldn't connect to|[Oo]ffline ?[Mm]ode"
-        rb"|\[Errno (?:101|104|110|111|113|-2|-3|-5)\]|SSLError|SSL: |CERTIFICATE_VERIFY_FAILED"
-        rb"|IncompleteRead"
-        rb"|ChunkedEncodingError|\b5\d\d Server Error|HTTP Error (?:429|5\d\d)|Too Many Requests"
-        rb"|RateLimitError|Max retries exceeded"
+        rb"|\[Errno (?:101|104|110|111|113|-2|-3|-5)\]|IncompleteRead|ChunkedEncodingError"
+        rb"|Max retries exceeded|NLTK Downloader|Unable to fetch some archives|dns error"
+        rb"|^curl: \((?:5|6|7|28|35|52|56)\)"
         rb"|errors\.CommError|Can't load [^\n]{1,200}\. If you were trying to load it from",
         "no connection; --network outbound, if the operator allows it, or a mount with the data",
     ),
@@ -190,7 +215,8 @@ _SIGNS: Final = (
     _sign(
         ExitCause.NOT_PERMITTED,
         rb"\[Errno 13\]|\[Errno 30\]|\[Errno 1\]|Read-only file system|^PermissionError|[Pp]ermission denied"
-        rb"|Operation not permitted",
+        rb"|Operation not permitted"
+        rb"|attempt to write a readonly database",
         "a path may not be read or written; mounts are read-only unless :rw is added",
     ),
     _sign(
@@ -207,7 +233,8 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.CHECKPOINT_UNREADABLE,
-        rb"UnpicklingError|BadZipFile|PytorchStreamReader failed|central directory|invalid load key"
+        rb"UnpicklingError|BadZipFile|BadGzipFile|ZstdError|^zlib\.error|LZMAError"
+        rb"|^tarfile\.ReadError|PytorchStreamReader failed|central directory|invalid load key"
         rb"|Ran out of input|SafetensorError|MetadataIncompleteBuffer|HeaderTooLarge|unexpected EOF, expected"
         rb"|pickle data was truncated|file signature not found|truncated file|Invalid magic number"
         rb"|not a zip file|magic bytes not found|Compressed file ended before|DataLossError",
@@ -224,7 +251,7 @@ _SIGNS: Final = (
     _sign(
         ExitCause.USAGE_ERROR,
         rb"^(?:FATAL )?Flags parsing error|^Could not override '|^Cannot find primary config '"
-        rb"|(?:^|\n)Usage:\s*\n\s"
+        rb"|(?:^|\n)Usage:\s*\n\s|(?:^|\n)Try '[^\n]{0,200}--help'|^getopt\.GetoptError"
         rb"|^(?:\w+\.)*(?:MissingMandatoryValue|UnrecognizedFlagError|UsageError|NoSuchOption|BadParameter)\b"
         rb"|not used by the HfArgumentParser|^ValueError: Unknown config key"
         rb"|^\xe2\x95\xad\xe2\x94\x80 (?:Unrecognized|Required|Missing|Invalid|Parsing|Error)",
@@ -237,7 +264,7 @@ _OF_LOGIC: Final = frozenset(
     (
         *("ArithmeticError", "AttributeError", "FileExistsError", "FileNotFoundError", "ImportError"),
         *("IndentationError", "IndexError", "IsADirectoryError", "JSONDecodeError", "KeyError"),
-        *("LookupError", "ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplementedError"),
+        *("ModuleNotFoundError", "NameError", "NotADirectoryError", "NotImplementedError"),
         *("RecursionError", "StopIteration", "SyntaxError", "TabError", "TypeError", "UnboundLocalError"),
         *("UnicodeDecodeError", "ZeroDivisionError"),
     )
@@ -251,6 +278,7 @@ _TOLD_BY: Final = {
             *(ExitCause.DEVICE_UNSUPPORTED, ExitCause.NON_FINITE, ExitCause.USAGE_ERROR),
         )
     ),
+    "LookupError": frozenset((ExitCause.NETWORK,)),
     "AssertionError": frozenset(
         (ExitCause.DEVICE_UNAVAILABLE, ExitCause.DEVICE_UNSUPPORTED, ExitCause.NON_FINITE)
     ),
@@ -277,11 +305,12 @@ _RECORD: Final = re.compile(
 """The beginning of a line of a log, which is no part of a message of an error."""
 
 _COMPLAINS: Final = re.compile(
-    rb"\s*$|[ \t]|[-=*#]{3}|[\w./+~-]{1,60}(?:\[[0-9]+\]|\([0-9]+\))?: |(?i:\[?(?:fatal|error|critical)\b)"
+    rb"\s*$|[ \t]|[-=*#]{3}|[\w./+~@-]{1,60}(?:\[[0-9]+\]|\([0-9]+\))?: |(?i:\[?(?:fatal|error|critical)\b)"
     rb"|\[?E[0-9]{4}\b|\[[\w ]{1,40}\]:?(?: ?\[?E| (?i:fatal|error))|terminate called|Exception in thread"
     rb"|CUDA kernel errors might|For debugging consider|Compile with `TORCH|Exception raised from "
     rb"|Set the environment variable"
-    rb"|Traceback |thread '|called `Result|goroutine |At: |[\w./+~-]{1,60} noticed that"
+    rb"|Stacktrace:|memory allocation of |[0-9]+\+[0-9]+ records|Traceback |thread '"
+    rb"|called `Result|goroutine |At: |[\w./+~-]{1,60} noticed that"
     rb"|mpi\w{3,4} |Could not override '|Cannot find primary config '"
     rb"|To append to your|Key '|Config search path|Pass --help|Usage:|\xe2[\x94\x95]"
 )

@@ -25,10 +25,10 @@ EXACT: Final = (
     Script("lightning", r"^epoch 4 ", r"^epoch [5-9] "),
     Script("torchrun", r"^epoch 5 ", r"^epoch [6-9] ", "final.pt"),
     Script("shell", r"^step 300/", r"^step [4-9]00/"),
-    Script("accelerate", r"^step 100 ", r"^step 400 "),
-    Script("jax", r"^step 400 ", r"^step 1500 ", "final.npz"),
-    Script("notebook", r"^500 ", r"^900 ", "final.pt", "progress.txt"),
-    Script("src_layout", r"^.*step 300 ", r"^.*step 800 ", "runs/final.pt"),
+    Script("accelerate", r"^step 100 ", r"^step [0-9]+ "),
+    Script("jax", r"^step 400 ", r"^step [0-9]+ ", "final.npz"),
+    Script("notebook", r"^500 ", r"^(?:9[0-9]{2}|[0-9]{4}) ", "final.pt", "progress.txt"),
+    Script("src_layout", r"^.*step 300 ", r"^.*step [0-9]+ ", "runs/final.pt"),
 )
 CHAR_GPT: Final = Script("char_gpt", r"^iter 70:", r"^iter 220:", "out/ckpt.pt")
 WORD_LM: Final = Script("word_lm", r"^\| end of epoch   2", r"^\| end of epoch   4", "model.pt")

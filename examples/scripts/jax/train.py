@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-STEPS, EVERY = 3000, 100
+STEPS, EVERY = 20000, 100
 
 
 def init(key):

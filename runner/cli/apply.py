@@ -220,9 +220,9 @@ def _checkpoint(facts: Mapping[str, Any]) -> str:
     known: bool | None = facts.get("checkpoint.compatible")
     fits = "" if known is None else "fits the change" if known else "does not fit the change"
     step, age = facts.get("checkpoint.step"), facts.get("checkpoint.age_s")
-    return ", ".join(
-        filter(None, (f"of step {step}", f"{readable_duration(age)} old" if age is not None else "", fits))
-    )
+    of_step = "" if step is None else f"of step {step}"
+    parts = filter(None, (of_step, f"{readable_duration(age)} old" if age is not None else "", fits))
+    return ", ".join(parts) or "there is one"
 
 
 def _format_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

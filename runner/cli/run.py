@@ -140,6 +140,13 @@ line_options: Final = (
         help="A Python package, for example 'transformers>=5'; repeatable.",
     ),
     click.option(
+        "--system",
+        multiple=True,
+        callback=texts,
+        metavar="PKG",
+        help="A Debian package, for example make; repeatable.",
+    ),
+    click.option(
         "--requirements",
         callback=check_text,
         metavar="FILE",

@@ -26,6 +26,7 @@ OPTIONS: Final = {
     "resources.memory": "--memory",
     "resources.time_limit": "--time",
     "image.requirements": "--with, --requirements",
+    "image.system": "--system",
     "image": "--image",
     "checkpoint.files": "--checkpoint",
     "checkpoint.resume_args": "--resume-args",
@@ -85,6 +86,7 @@ class CommandLine:
     image: str | None = None
     requirements: str | None = None  # a file
     packages: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()  # Debian packages
     checkpoint: str | None = None  # a pattern
     resume_args: tuple[str, ...] = ()
     mounts: tuple[Mapping[str, Value], ...] = ()
@@ -154,7 +156,9 @@ class CommandLine:
             asked: Value | None = file
         else:
             asked = [*([f"-r {file}"] if file else []), *self.packages]
-        return self.image if asked is None else _given({"base": self.image, "requirements": asked})
+        if asked is None and not self.system:
+            return self.image
+        return _given({"base": self.image, "requirements": asked, "system": self.system})
 
 
 def _given(values: Mapping[str, Value | None]) -> dict[str, Value]:

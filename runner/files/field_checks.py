@@ -77,10 +77,7 @@ REFUSED_VARIABLES: Final = (
     (_ENGINE, "configures the container engine, which a job cannot do; remove it"),
     (_RUNNER, "is set by the runner; remove it"),
     (_THREADS, 'is set by the runner; set "threads" in the profile'),
-    (
-        _ALLOCATOR,
-        'is set by the runner; set "allocator" in the profile',
-    ),
+    (_ALLOCATOR, 'is set by the runner; set "allocator" in the profile'),
     (_BLOCKING, 'is set by the runner; set "launch_blocking" in the profile'),
 )
 """Patterns and messages; the first pattern that matches counts."""
@@ -152,7 +149,8 @@ def check_variable_name(value: str) -> str:
         )
     for pattern, reason in REFUSED_VARIABLES:
         if pattern.fullmatch(value.upper()):
-            raise ValueError(reason)
+            of_profile = f", or write env {value}=VALUE before the command" if "profile" in reason else ""
+            raise ValueError(reason + of_profile)
     return value
 
 

@@ -114,4 +114,5 @@ def _of_a_command(last: bytes, *, in_container: bool) -> str:
     if not in_container:
         return f"{tool} is not on the PATH of this machine for the user of the job"
     package = _PACKAGES.get(tool, tool)
-    return f"{tool} is not in the image; image.system: [{package}] installs a Debian package"
+    ways = f"runner run --system {package}, or image.system: [{package}], installs it"
+    return f"{tool} is not in the image; {ways}"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from runner.base.errors import Refused, UsageError
 from runner.base.textfile import one_line
 from runner.core.job.events import RevisionApplied
-from runner.core.job.states import Allocated, Starting, Stopping
+from runner.core.job.states import Allocated, Finished, Starting, Stopping
 from runner.core.policy.change_class import RevisionChange
 from runner.core.policy.model import Verb
 from runner.core.ports.store import JobRow
@@ -73,6 +73,8 @@ class SetLimits:
         row = self.service.queries.readable(caller, reference)
         if isinstance(row.job.state, Starting | Stopping):
             raise Refused(f"job {row.job.id}: is {row.job.state.kind}; try again in a moment")
+        if isinstance(row.job.state, Finished):
+            raise Refused(f"job {row.job.id}: has ended; runner restart {row.job.id} starts it again")
         before = parse_revision(row.revision)
         after = self._changed(before, limits)
         found = compare_revisions(before, after, same_code=True)

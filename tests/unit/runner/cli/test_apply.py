@@ -201,6 +201,10 @@ def test_an_earlier_canary_is_named(api: FakeApi, invoke: Invoke, job_file: Path
             },
             "checkpoint of step 4, fits the change",
         ),
+        (
+            {"checkpoint.present": True, "checkpoint.valid": True, "checkpoint.age_s": 9.7},
+            "checkpoint 9.7s old",
+        ),
     ],
 )
 def test_the_state_of_checkpoints_is_one_line(facts: dict[str, object], words: str) -> None:

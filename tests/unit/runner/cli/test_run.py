@@ -213,6 +213,11 @@ def test_as_json_each_change_and_the_output_are_objects(api: FakeApi, invoke: In
         (("--requirements", "r.txt", "--with", "x"), 'image:\n  requirements: ["-r r.txt", x]\n'),
         (("--image", "lab", "--with", "x"), "image:\n  base: lab\n  requirements: [x]\n"),
         (("--image", "lab"), "image: lab\n"),
+        (
+            ("--system", "make", "--system", "git"),
+            "image:\n  requirements: requirements.txt\n  system: [make, git]\n",
+        ),
+        (("--no-requirements", "--system", "make"), "image:\n  system: [make]\n"),
         ((), "image:\n  requirements: requirements.txt\n"),
         (("--code", "sub"), "image:\n  requirements: sub/requirements.txt\n"),
         (("--no-requirements",), ""),

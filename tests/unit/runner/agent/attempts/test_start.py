@@ -42,7 +42,7 @@ IN_CODE: Final = ("train.sh", "train.py", "scripts/go.sh", "t.sh")
         (
             ("make", "all"),
             "runner: 1: exec: make: not found",
-            "make is not in the image; image.system: [make]",
+            "make is not in the image; runner run --system make, or image.system: [make], installs it",
         ),
         (("bash", "t.sh"), "t.sh: line 3: gcc: command not found", "image.system: [build-essential]"),
         (("sh", "-c", "git x"), "sh: 1: git: not found", "image.system: [git]"),

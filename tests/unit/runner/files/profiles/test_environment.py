@@ -95,3 +95,10 @@ def test_a_job_file_can_set_none_of_these_variables() -> None:
     for name in ours | {"PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "HIP_LAUNCH_BLOCKING"}:
         with pytest.raises(ValueError, match="is set by the runner"):
             check_variable_name(name)
+
+
+def test_a_refused_variable_of_the_profile_names_the_command_that_sets_it() -> None:
+    with pytest.raises(ValueError, match="env OMP_NUM_THREADS=VALUE before the command"):
+        check_variable_name("OMP_NUM_THREADS")
+    with pytest.raises(ValueError, match=r"is set by the runner; remove it$"):
+        check_variable_name("HOME")

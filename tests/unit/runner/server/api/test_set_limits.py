@@ -73,6 +73,17 @@ def test_a_job_that_runs_goes_on_with_its_adjustments_and_has_the_rest_at_its_ne
     ]
 
 
+def test_a_job_that_has_ended_has_no_other_limits(site: Place) -> None:
+    site.submit(JOB + "queue: {not_before: 2099-01-01T00:00:00Z}\n")
+    site.until("queued")
+    site.ask("POST", "/jobs/1/cancel")
+    site.until("finished")
+    answer = site.ask("POST", "/jobs/1/limits", {"priority": 90})
+    assert answer.status_code == 403
+    assert "job 1: has ended" in str(answer.json())
+    assert site.service.queries.find("1").priority == 50
+
+
 @pytest.mark.parametrize(
     ("limits", "status", "fact"),
     [

@@ -62,9 +62,10 @@ def test_the_files_of_an_owner_are_trained_killed_resumed_and_opened_by_his_code
         assert torch.equal(final[tensor_name], tensor), tensor_name
 
 
-def test_the_job_files_of_the_page_are_valid_and_have_the_names_of_the_owners() -> None:
-    page = (Path(__file__).parents[3] / "docs/get-started/workloads.md").read_text()
-    blocks = re.findall(r"```yaml\n(.*?)```", page.partition("## Five projects")[2], re.DOTALL)
+def test_the_job_files_of_the_pages_are_valid_and_have_the_names_of_the_owners() -> None:
+    pages = (Path(__file__).parents[3] / "docs/reference/workloads").glob("*.md")
+    texts = [page.read_text().partition("## If this is your project")[2] for page in pages]
+    blocks = [block for text in texts for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     found = {each["kind"]: each for each in (yaml.safe_load(block)["workload"] for block in blocks)}
     plans = {kind_of(plan): plan for plan in WORKLOADS if kind_of(plan) in found}
     assert len(plans) == len(blocks) == len(OWNERS)

@@ -115,10 +115,15 @@ class Job(Generic[T_co]):
         if (word := state_word(detail)) != "succeeded":
             raise JobFailed(f"{self.name}: {word}{': ' if detail['why'] else ''}{detail['why']}", self)
 
-    def logs(self, attempt: int | None = None) -> str:
-        """Return what the newest attempt, or that of a number, has written to stdout and stderr so far."""
+    def logs(self, attempt: int | None = None, rank: int = 0) -> str:
+        """Return what the newest attempt, or that of a number, has written to stdout and stderr so far.
+
+        ``rank`` is one of its processes.
+        """
         found, offset = b"", 0
-        while (piece := self._connection.log(self.id, attempt=attempt, offset=offset)).next_offset > offset:
+        while (
+            piece := self._connection.log(self.id, attempt=attempt, offset=offset, rank=rank)
+        ).next_offset > offset:
             found, offset = found + piece.body, piece.next_offset
             attempt = piece.attempt
         return found.decode(errors="replace")

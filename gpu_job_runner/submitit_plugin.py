@@ -68,7 +68,7 @@ class RunnerJob(core.Job[Any]):  # type: ignore[misc]  # as above
         connection.act(self.job_id, "release", {})
 
     def _get_logs_string(self, name: str) -> str | None:  # noqa: ARG002  one log
-        return self._runner_job(connect()).logs()
+        return self._runner_job(connect()).logs(rank=self.task_id or 0)
 
     def _runner_job(self, connection: Connection) -> Job[Any]:
         return Job(connection.job(self.job_id), connection)

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import cloudpickle
@@ -14,7 +16,12 @@ import gpu_job_runner as runner
 from tests.fakes.daemon.service import Service, service, until
 from tests.fakes.patience import patience
 
-submitit = pytest.importorskip("submitit", reason="submitit is not installed")
+pytest.importorskip("submitit", reason="submitit is not installed")
+
+import submitit
+from submitit.local import test_local
+
+from gpu_job_runner.submitit_plugin import RunnerExecutor, RunnerJob
 
 SCRIPTS = Path(__file__).parents[4] / "examples" / "scripts" / "submitit"
 AS_TYPED = (
@@ -82,3 +89,33 @@ def test_tasks_have_ranks_and_an_exception_is_final(shared: Path) -> None:
     assert job.state == "failed"
     assert "IsADirectoryError" in job.logs()
     assert len(job.detail()["attempts"]) == 1
+
+
+OWN = (
+    *("test_local_map_array", "test_local_submit_array", "test_local_error", "test_pickle_output_from_main"),
+    *("test_stdout", "test_load_submission"),
+)
+WEIRD = ("a'; echo foo", "a\n0")
+
+
+@pytest.fixture(name="executor")
+def _executor(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let our executor stand in the place of the local one in submitit's own tests."""
+    for package in ("_pytest", "pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+        shutil.copytree(Path(str(import_module(package).__file__)).parent, shared / "lib" / package)
+    shutil.copy(str(import_module("py").__file__), shared / "lib")
+    made = partial(RunnerExecutor, python=str(shared / "python"))
+    monkeypatch.setattr(test_local.local, "LocalExecutor", made)
+    monkeypatch.setattr(test_local.local, "LocalJob", RunnerJob)
+    monkeypatch.chdir(shared / "project")
+    before = os.umask(0)  # the job may be another user's, as root's are
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("executor")
+def test_submitits_own_tests_of_an_executor_pass_here(shared: Path) -> None:
+    for name in OWN:
+        getattr(test_local, name)(shared / name)
+    for number, name in enumerate(WEIRD):
+        test_local.test_weird_dir(shared / f"weird-{number}" / name)

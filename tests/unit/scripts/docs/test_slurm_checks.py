@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from scripts.docs.page import DOCS
+from scripts.docs.page import ROOT
 from scripts.docs.sources import Item, problems
 
-PAGE = (DOCS / "contribute" / "tests.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "provenance" / "tests.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (\d+) \| (.+) \| (.+) \|$", re.MULTILINE)
 ROWS = ROW.findall(PAGE.partition("## What is checked of Slurm\n")[2])
 
@@ -24,9 +24,7 @@ def test_the_checks_are_numbered_without_a_gap() -> None:
 
 @pytest.mark.parametrize(("number", "what", "cell"), ROWS)
 def test_every_check_names_tests_that_exist(number: str, what: str, cell: str) -> None:
-    item = Item(
-        id=number, item=what, answer="built", where=("docs/contribute/tests.md",), test=named_in(cell)
-    )
+    item = Item(id=number, item=what, answer="built", where=("provenance/tests.md",), test=named_in(cell))
     assert not list(problems(item))
 
 

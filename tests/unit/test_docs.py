@@ -114,6 +114,17 @@ def test_every_link_of_a_page_leads_somewhere(path: Path) -> None:
             assert not anchor or anchor in anchors(found), link
 
 
+def test_every_page_is_one_or_two_clicks_from_the_start_page() -> None:
+    reached = {DOCS / "index.md"}
+    for _ in range(2):
+        reached |= {
+            (path.parent / link).resolve()
+            for path in reached
+            for link in re.findall(r"\]\(([^)\s#:]+\.md)", path.read_text(encoding="utf-8"))
+        }
+    assert sorted(set(DOCS.rglob("*.md")) - reached) == []
+
+
 # --- lifecycle.md and causes.md
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

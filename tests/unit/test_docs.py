@@ -313,7 +313,7 @@ def container(request: LaunchRequest = REQUEST) -> dict[str, Any]:
 
 
 def test_the_contract_tells_what_a_job_finds_in_its_environment(tmp_path: Path) -> None:
-    rows = {row[0].strip("`"): row for row in table(page("reference/contract"), "Environment")}
+    rows = {row[0].strip("`"): row for row in table(page("reference/environment"), "Variables")}
     profile = build_environment(
         contract.Profile(), "cpu", 2, PurePath(contract.JOB_DIR, "cache"), CONTAINER_SCRATCH
     )

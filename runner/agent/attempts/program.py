@@ -1,7 +1,7 @@
 """Start of a program of the user's own: its command, its place, its environment.
 
 The built-in trainer reads ``spec.json``; a program may be a shell script, so what it needs
-is said in variables (``docs/reference/contract.md``).  This module is pure: no path is opened.
+is said in variables (``docs/reference/environment.md``).  This module is pure: no path is opened.
 """
 
 import json

@@ -128,7 +128,9 @@ def test_the_contract_names_every_variable_of_a_program() -> None:
     full = spec(
         workload=plan, checkpoint=saving, resume_step=40, device_bytes=1, track=Tracking(tensorboard=True)
     )
-    below = (Path(__file__).parents[5] / "docs/reference/contract.md").read_text().partition("## Programs")[2]
+    below = (
+        (Path(__file__).parents[5] / "docs/reference/environment.md").read_text().partition("## Programs")[2]
+    )
     named = re.findall(r"^\| `(\w+)` \|", below, re.MULTILINE)
     told = variables(full, plan, RunPaths(Path("/job"), 2, 3))
     of_job = [

@@ -196,6 +196,10 @@ class NoDevices:
         del devices, since
         return {}
 
+    def energy_j(self, uuid: str) -> float | None:
+        del uuid
+        return None
+
     def unfit(self) -> Mapping[str, str]:
         return {}
 

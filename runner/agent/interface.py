@@ -192,5 +192,8 @@ class Devices(Protocol):
     def unfit(self) -> Mapping[str, str]:
         """Return the devices that must not be allocated, each with the reason."""
 
+    def energy_j(self, uuid: str) -> float | None:
+        """Return the energy counter of a device; None: it has none, or jobs have parts of it."""
+
     def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
         """Record whether devices could be given to a container; ``fault``: why they could not."""

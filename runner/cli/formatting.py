@@ -237,6 +237,15 @@ def disk_text(job: JobDetail) -> str:
     return f"{rates}; {count(disk['read_bytes'])}B read, {count(disk['written_bytes'])}B written"
 
 
+TRAFFIC: Final = {
+    "disk_read_per_s": "disks read",
+    "disk_written_per_s": "disks written",
+    "network_received_per_s": "network received",
+    "network_sent_per_s": "network sent",
+}
+"""The names of rates in an account, in words."""
+
+
 def time_text(job: JobDetail) -> str:
     """Return the share of work in the time since a job's submission, and the use of the rest."""
     account = job.get("account")
@@ -266,6 +275,12 @@ def used_text(job: JobDetail) -> str:
     for name, device in used["devices"].items():
         if device:
             found.append(f"{name} {device['peak']:.3g} at most, {device['mean']:.3g} on average")
+    for name, words in TRAFFIC.items():
+        if (rate := used.get(name)) and rate["peak"]:
+            found.append(f"{words} {readable_size(rate['peak'])}/s at most")
+    if asked["gpus"]:
+        energy_wh = used.get("energy_wh")
+        found.append("energy unknown" if energy_wh is None else f"energy {energy_wh:.4g} Wh")
     return "; ".join([*found, *account["advice"]])
 
 

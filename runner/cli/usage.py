@@ -80,6 +80,8 @@ def format_share(answer: Json) -> str:
     name, unit = ("device_s", "device hours") if all_["device_s"] else ("cpu_s", "cpu hours")
     share = whole[name] / all_[name] if all_[name] else 0.0
     lent = f"{whole[name] / 3600:.1f} of {all_[name] / 3600:.0f} {unit} were allocated ({share:.0%})"
+    if answer.get("goodput") is not None:
+        lent += f", {answer['goodput']:.0%} to lasting work (goodput)"
     budget, cost_s = answer["switching_budget"], whole["gave_way_cost_s"]
     if not whole["gave_way"] or not whole[name]:
         return lent

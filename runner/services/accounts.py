@@ -9,11 +9,14 @@ from runner.core.job.states import Finished
 from runner.core.ports.store import JobRow
 from runner.files.revision import parse_revision
 from runner.services.context import Caller
-from runner.services.curves import CPUS, RESIDENT, CurveService
+from runner.services.curves import CPUS, RESIDENT, TRAFFIC, CurveService
 from runner.services.jobs import JobService
 
 SAVING: Final = "seconds_save"
 """The metric of a result with the time of saves."""
+
+
+J_PER_WH: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class AccountService:
         row = self.service.queries.readable(caller, reference)
         revision = parse_revision(row.revision)
         resources, asked_bytes = revision.job.resources, revision.memory(row.job.turned)
-        curves = self.curves.of_job(row).curves
+        kept = self.curves.of_job(row)
+        curves, energy_j = kept.curves, kept.energy_j
         asked = {"memory_bytes": asked_bytes, "cpus": resources.cpus, "gpus": resources.gpus}
         memory, cpus = _summary(curves.get(RESIDENT)), _summary(curves.get(CPUS))
         devices = {name: _summary(curve) for name, curve in curves.items() if name.startswith("device ")}
@@ -42,7 +46,13 @@ class AccountService:
         return {
             "job": row.job.id,
             "asked": asked,
-            "used": {"memory_bytes": memory, "cpus": cpus, "devices": devices},
+            "used": {
+                "memory_bytes": memory,
+                "cpus": cpus,
+                "devices": devices,
+                **{name: _summary(curves.get(name)) for name in TRAFFIC},
+                "energy_wh": None if energy_j is None else energy_j / J_PER_WH,
+            },
             "time": time,
             "advice": advice if time["work_s"] >= ENOUGH_S else [],
         }

@@ -52,7 +52,8 @@ LOSSES: Final = ("loss", "train_loss", "eval_loss")
 
 RESIDENT: Final = "resident_bytes"
 CPUS: Final = "cpus_used"
-"""The curves of an attempt's memory and processors on this host."""
+TRAFFIC: Final = ("disk_read_per_s", "disk_written_per_s", "network_received_per_s", "network_sent_per_s")
+"""The curves of an attempt's memory, processors, and bytes per second, on this host."""
 
 DEVICES: Final = "devices"
 """The key of the curves of devices."""
@@ -179,15 +180,25 @@ class CurveService:
 
     def _sample_job(self, row: JobRow, curves: CurveSet, now: float) -> None:
         self._sample_host(row, curves, now)
+        self._sample_job_devices(row, curves, now)
         status = self.service.queries.progress(row)
         if status is None:
             return
         for name, value in _sampled(status, alone=not curves.has_file):
             curves.add(name, now, status.step, value)
-        devices = row.job.state.allocation.devices if isinstance(row.job.state, Running) else ()
-        for number, uuid in enumerate(devices):
+
+    def _sample_job_devices(self, row: JobRow, curves: CurveSet, now: float) -> None:
+        """Add the use of the devices of a running attempt, and what their energy counters say."""
+        state, inventory = row.job.state, self.service.daemon.context.inventory
+        if not isinstance(state, Running):
+            return
+        counters = dict[str, float]()
+        for number, uuid in enumerate(state.allocation.devices):
             for name, value in self._use(uuid):
                 curves.add(f"device {number} {name}", now, None, value)
+            if (energy_j := inventory.energy_j(uuid)) is not None:
+                counters[f"{state.attempt.number} {uuid}"] = energy_j
+        curves.count_energy(counters)
 
     def _sample_host(self, row: JobRow, curves: CurveSet, now: float) -> None:
         """Add the memory and the processors of a running attempt, where they are known."""
@@ -197,7 +208,9 @@ class CurveService:
         rates = context.disk.current.get(context.key(row.job.id, state.attempt.number))
         if rates is None:
             return
-        for name, value in ((RESIDENT, rates.total.resident_bytes), (CPUS, rates.cpus)):
+        traffic = (rates.read_per_s, rates.written_per_s, rates.received_per_s, rates.sent_per_s)
+        values = (rates.total.resident_bytes, rates.cpus, *traffic)
+        for name, value in zip((RESIDENT, CPUS, *TRAFFIC), values, strict=True):
             if value is not None:
                 curves.add(name, now, None, value)
 

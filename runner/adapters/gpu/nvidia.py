@@ -344,6 +344,7 @@ def _read_health(handle: Any, memory: tuple[int, int] | None) -> Health:
     recovery = _recovery(whole)
     answered = any(answer is not None for answer in (memory, used, where, recovery))
     power, errors = _query(pynvml.nvmlDeviceGetPowerUsage, whole), _uncorrectable(whole)
+    energy_mj = _query(pynvml.nvmlDeviceGetTotalEnergyConsumption, whole)
     return Health(
         lost=False if answered else None,
         recovery=recovery,
@@ -353,6 +354,7 @@ def _read_health(handle: Any, memory: tuple[int, int] | None) -> Health:
         used_bytes=None if memory is None else memory[0],
         processes=_processes(handle),
         power_w=None if power is None else power / 1000,
+        energy_j=None if energy_mj is None else energy_mj / 1000,
         temperature_c=_query(pynvml.nvmlDeviceGetTemperature, whole, pynvml.NVML_TEMPERATURE_GPU),
         ecc_uncorrectable=errors,
         throttled=_throttled(whole),

@@ -45,7 +45,28 @@ class HostDiskCounters:
         counted = [_v2(group) or _v1(group) for group in groups]
         members = next((pids for group in groups if (pids := _members(group))), [])
         known = [counters for counters in (*counted, self._of_processes(members)) if counters is not None]
-        return _larger(known)
+        found, pid = _larger(known), alive.pid or next(iter(members), None)
+        if found is None or pid is None or (traffic := self._traffic(pid)) is None:
+            return found
+        return replace(found, received_bytes=traffic[0], sent_bytes=traffic[1])
+
+    def _traffic(self, pid: int) -> tuple[int, int] | None:
+        """Return the bytes that the network interfaces of a process have received and sent.
+
+        None: it has those of the host, or they cannot be read.
+        """
+        try:
+            own, host = (os.readlink(self._processes / each / "ns/net") for each in (str(pid), "self"))
+        except OSError:
+            return None
+        if own == host:
+            return None
+        fields = [
+            line.partition(":")[2].split()
+            for line in _lines(self._processes / str(pid) / "net/dev")
+            if ":" in line and line.split(":")[0].strip() != "lo"
+        ]
+        return sum(int(each[0]) for each in fields), sum(int(each[8]) for each in fields)
 
     def _groups(self, container: str) -> Iterator[Path]:
         """Yield the places in which engines put the control group of a container."""

@@ -76,10 +76,16 @@ def _rate(readings: deque[tuple[float, DiskCounters]]) -> DiskRates | None:
     if ended <= began:
         return None
     seconds = ended - began
-    known = first.cpu_s is not None and last.cpu_s is not None
     return DiskRates(
         max(last.read_bytes - first.read_bytes, 0) / seconds,
         max(last.written_bytes - first.written_bytes, 0) / seconds,
         last,
-        max((last.cpu_s or 0.0) - (first.cpu_s or 0.0), 0.0) / seconds if known else None,
+        _grown(first.cpu_s, last.cpu_s, seconds),
+        _grown(first.received_bytes, last.received_bytes, seconds),
+        _grown(first.sent_bytes, last.sent_bytes, seconds),
     )
+
+
+def _grown(first: float | None, last: float | None, seconds: float) -> float | None:
+    """Return by how much a counter grew in a second; None if it is not known."""
+    return None if first is None or last is None else max(last - first, 0.0) / seconds

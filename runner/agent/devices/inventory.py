@@ -390,6 +390,13 @@ class Inventory:
             known["device.intruder"] = others
         return known
 
+    def energy_j(self, uuid: str) -> float | None:
+        """Return the energy counter of a device; None: it has none, or jobs have parts of it."""
+        with self._lock:
+            device = self._devices.get(uuid)
+            sample = self._fresh_sample(uuid, self.clock.monotonic())
+        return sample.health.energy_j if sample and device and device.kind == "whole" else None
+
     def unfit(self) -> Mapping[str, str]:
         """Return the devices that must not be allocated, each with the reason."""
         fine = {DeviceState.FREE, DeviceState.ALLOCATED}

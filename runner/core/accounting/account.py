@@ -49,8 +49,10 @@ def wall_time(
     Waiting is all time without an allocation, starting the time of an allocation before the program ran.
     """
     held_s = starting_s = lost_s = 0.0
-    for span in spans:
-        own_s = span.allocated_s(submitted_s, until_s)
+    begin_s = submitted_s
+    for span in sorted(spans, key=lambda each: each.placed_s):
+        own_s = span.allocated_s(begin_s, until_s)  # no second belongs to two: the clock may have been set
+        begin_s = max(begin_s, until_s if span.ended_s is None else span.ended_s)
         begun_s = own_s if span.started_s is None else min(max(span.started_s - span.placed_s, 0.0), own_s)
         held_s, starting_s = held_s + own_s, starting_s + begun_s
         lost_s += min(span.lost_s, own_s - begun_s)

@@ -43,12 +43,24 @@ class CurveSet:
     """Whether the attempt has written numbers itself."""
     ended: int = 0
     """The newest attempt that had ended when it was looked at."""
+    energy_j: float | None = None
+    """Energy of the devices while the job had them; None: none of them has a counter."""
+    counters: dict[str, float] = field(default_factory=dict)
+    """The energy counters of the devices of its attempt at the last look."""
 
     def add(self, name: str, at: float, step: int | None, value: float) -> None:
         """Add a value of a name."""
         curve = self._of(name[:MOST_NAME])
         if curve is not None:
             curve.add(at, step, value)
+
+    def count_energy(self, counters: Mapping[str, float]) -> None:
+        """Add what counters have grown by since the last look; one that is new or was reset adds nothing."""
+        for name, value in counters.items():
+            before = self.counters.get(name)
+            if before is not None:
+                self.energy_j = (self.energy_j or 0.0) + max(value - before, 0.0)
+        self.counters = dict(counters)
 
     def add_line(self, raw: bytes) -> None:
         """Add the numbers of a line of ``metrics.jsonl``; one that is not valid is left out."""
@@ -89,6 +101,8 @@ class CurveSet:
             "offset": self.offset,
             "has_file": self.has_file,
             "ended": self.ended,
+            "energy_j": self.energy_j,
+            "counters": self.counters,
             "curves": {
                 name: {"values_per_point": curve.values_per_point, "points": curve.rows()}
                 for name, curve in self.curves.items()
@@ -110,6 +124,8 @@ def parse_curves(kept: Any) -> CurveSet:  # noqa: ANN401  JSON
             int(kept["offset"]),
             bool(kept["has_file"]),
             int(kept.get("ended", 0)),
+            None if kept.get("energy_j") is None else float(kept["energy_j"]),
+            {str(name): float(value) for name, value in kept.get("counters", {}).items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return CurveSet()

@@ -6,7 +6,7 @@ attempt that did not complete.  Times are seconds of one clock.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import fsum
@@ -209,6 +209,13 @@ def total_usage(used: Used) -> UsageRow:
     """Return the usage of all together."""
     whole = _added(used.sums)
     return _use("", whole, whole, used.switches, [each.switch for each in _won(used.switches)])
+
+
+def goodput(total: UsageRow, there: Mapping[str, float]) -> float | None:
+    """Return the share of lasting work in the time of all devices, or of all CPUs where there are none."""
+    capacity = there["device_s"] or there["cpu_s"]
+    used = total.device_s if there["device_s"] else total.cpu_s
+    return None if not capacity else used * (total.efficiency or 0.0) / capacity
 
 
 def _won(switches: Iterable[GaveWay]) -> list[GaveWay]:

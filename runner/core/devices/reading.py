@@ -39,6 +39,7 @@ class Health:
     used_bytes: int | None = None
     processes: tuple[ProcessOnDevice, ...] | None = None  # (): none, which is not the same as not known
     power_w: float | None = None
+    energy_j: float | None = None  # of the whole device, by a counter that only grows
     temperature_c: float | None = None
     ecc_uncorrectable: int | None = None  # memory errors since the driver was loaded
     throttled: tuple[str, ...] | None = None  # what holds its clocks down

@@ -1,4 +1,4 @@
-"""Disk traffic, memory and processors of attempts, as the kernel counts them."""
+"""Disk and network traffic, memory and processors of attempts, as the kernel counts them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +17,9 @@ class DiskCounters:
     """Memory of its processes at present; what several share counts for each. None: unknown."""
     cpu_s: float | None = None
     """Time of processors that its processes have used."""
+    received_bytes: int | None = None
+    sent_bytes: int | None = None
+    """Bytes of its own network interfaces. None: it has none of its own, or they cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class DiskRates:
     total: DiskCounters
     cpus: float | None = None
     """Processors that were busy for it."""
+    received_per_s: float | None = None
+    sent_per_s: float | None = None
 
 
 class DiskActivity(Protocol):

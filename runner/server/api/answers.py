@@ -309,6 +309,7 @@ class UsageAnswer(TypedDict):
     more: int
     total: dict[str, Any]
     there: dict[str, float]
+    goodput: float | None
     switching_budget: float
 
 

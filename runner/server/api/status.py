@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from runner.core.accounting.usage import GroupBy, begin_of_period, share_of, total_usage, usage_by
+from runner.core.accounting.usage import GroupBy, begin_of_period, goodput, share_of, total_usage, usage_by
 from runner.server.api.deps import LONGEST_WAIT_S, CallerDep, ServiceDep
 from runner.server.api.metrics import CONTENT_TYPE, MetricsCollector
 from runner.server.api.overview import DeviceFields, OverviewCache, StartEstimate
@@ -60,6 +60,7 @@ def get_usage(
     groups, jobs = (used, 0) if by is not GroupBy.JOB else report.used_by_job(since, until, MOST_JOBS)
     rows, total = usage_by(hide_jobs(service, caller, groups), by), total_usage(used)
     capacity, period_s = service.daemon.context.capacity, (until - since).total_seconds()
+    there = {"device_s": len(capacity.devices) * period_s, "cpu_s": capacity.cpus * period_s}
     return JSONResponse(
         {
             "since": moment(since),
@@ -68,7 +69,8 @@ def get_usage(
             "uses": [asdict(share_of(each, total)) for each in rows],
             "more": max(jobs - len(rows), 0),
             "total": asdict(total),
-            "there": {"device_s": len(capacity.devices) * period_s, "cpu_s": capacity.cpus * period_s},
+            "there": there,
+            "goodput": goodput(total, there),
             "switching_budget": service.daemon.context.site.rules.switching.budget,
         }
     )

@@ -35,11 +35,15 @@ class FakeInventory:
 
     known: dict[str, object] = field(default_factory=dict)
     bad: dict[str, str] = field(default_factory=dict)
+    energies: dict[str, float] = field(default_factory=dict)
     devices: list[Device] = field(default_factory=list)
 
     def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
         del since
         return dict(self.known) if devices else {}
+
+    def energy_j(self, uuid: str) -> float | None:
+        return self.energies.get(uuid)
 
     def unfit(self) -> Mapping[str, str]:
         return dict(self.bad)

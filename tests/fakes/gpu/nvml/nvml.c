@@ -6,7 +6,7 @@
  *     is UUID KEY=VALUE... how it is: util=PERCENT used=BYTES bus=ADDRESS recovery=ACTION
  *                          xid=CODE (reported once to those who listen) error=CODE (of every question) hang=1 (no answer, ever)
  *                          cap=MAJOR.MINOR mig=1 (without instances) nvlink=LINKS@switch or nvlink=LINKS@BUS procs=PID:BYTES,... (procs=?: not told) draws=PID:BYTES,...
- *                          power=WATTS temp=CELSIUS ecc=ERRORS throttle=BITS; after all others, as many lines as it takes
+ *                          power=WATTS energy=JOULES temp=CELSIUS ecc=ERRORS throttle=BITS; after all others, as many lines as it takes
  *                          persist=0|1 remapped=ROWS
  *     driver VERSION CUDA  versions of the driver and of CUDA, as 580.65.06 and 13000
  *     hang init -          nvmlInit does not return
@@ -165,6 +165,11 @@ int nvmlDeviceGetPowerUsage(Line *device, unsigned *milliwatts) {
     unsigned long long watts;
     int outcome = number(device, "power=", &watts);
     *milliwatts = (unsigned)watts * 1000;
+    return outcome;
+}
+int nvmlDeviceGetTotalEnergyConsumption(Line *device, unsigned long long *millijoules) {
+    int outcome = number(device, "energy=", millijoules);
+    *millijoules *= 1000;
     return outcome;
 }
 int nvmlDeviceGetTemperature(Line *device, unsigned sensor, unsigned *celsius) {

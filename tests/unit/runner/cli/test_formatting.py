@@ -252,6 +252,9 @@ ACCOUNT = {
         "memory_bytes": {"peak": 9.1 * 1024**3, "mean": 8 * 1024**3},
         "cpus": {"peak": 3.2, "mean": 2.5},
         "devices": {"device 0 util": {"peak": 98.0, "mean": 61.5}, "device 0 memory": None},
+        "disk_read_per_s": {"peak": 3 * 1024**2, "mean": 1.0},
+        "network_sent_per_s": {"peak": 0.0, "mean": 0.0},
+        "energy_wh": 1250.0,
     },
     "time": {
         "work_s": 9000.0, "waiting_s": 600.0, "starting_s": 12.5, "saving_s": 60.0, "lost_s": 5.0,
@@ -266,9 +269,11 @@ def test_the_account_tells_where_the_time_went_and_what_was_used() -> None:
     assert render.time_text(found) == "93 % work of 2h41m; waiting 10m, starting 12s, saving 1m, lost 5s"
     assert render.used_text(found) == (
         "memory 9.1 GiB of 64 GiB, 8 GiB on average; CPUs 3.2 of 16, 2.5 on average; "
-        "device 0 util 98 at most, 61.5 on average; "
+        "device 0 util 98 at most, 61.5 on average; disks read 3 MiB/s at most; energy 1250 Wh; "
         "asked 64 GiB, never above 9.1 GiB: resources.memory: 12GiB"
     )
+    unknown = {**ACCOUNT, "used": {"memory_bytes": None, "cpus": None, "devices": {}}, "advice": []}
+    assert render.used_text(job(account=unknown)) == "energy unknown"
     assert render.time_text(job()) == render.used_text(job()) == ""
 
 

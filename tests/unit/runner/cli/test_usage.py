@@ -78,6 +78,11 @@ def test_a_machine_without_devices_counts_cpus() -> None:
     assert format_share(an_answer(there={"device_s": 0.0, "cpu_s": 0.0})).endswith("(0%)")
 
 
+def test_the_goodput_of_the_machine_stands_beside_what_was_allocated() -> None:
+    told = "16.0 of 64 device hours were allocated (25%), 23% to lasting work (goodput)"
+    assert format_share(an_answer(goodput=0.2275)) == told
+
+
 def test_what_giving_way_has_cost_stands_beside_what_it_may_cost() -> None:
     whole = a_use("", device_s=16 * H, gave_way=2, gave_way_cost_s=576.0)
     told = format_share(an_answer(total=whole, switching_budget=0.03))

@@ -140,3 +140,30 @@ def test_attempts_are_counted_apart(host: Host) -> None:
 
 def test_of_attempts_that_run_elsewhere_nothing_is_known() -> None:
     assert NoDiskUse().counters([CONTAINER]) == {}
+
+
+NET_DEV = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls
+    lo:  999 0 0 0 0 0 0 0  999 0 0 0 0 0 0 0
+  eth0: 1000 7 0 0 0 0 0 0   20 3 0 0 0 0 0 0
+  eth1:  500 7 0 0 0 0 0 0    1 3 0 0 0 0 0 0
+"""
+
+
+def test_traffic_is_that_of_interfaces_of_its_own(host: Host) -> None:
+    host.group(f"docker/{ID}", io__stat="8:0 rbytes=1 wbytes=1\n", cgroup__procs="7\n")
+    host.process(7, read=1, written=1)
+    for process, namespace in (("7", "net:[2]"), ("self", "net:[1]")):
+        (host.processes / process / "ns").mkdir(parents=True)
+        (host.processes / process / "ns" / "net").symlink_to(namespace)
+    (host.processes / "7" / "net").mkdir()
+    (host.processes / "7" / "net" / "dev").write_text(NET_DEV)
+    found = host.of()
+    assert found is not None
+    assert (found.received_bytes, found.sent_bytes) == (1500, 21)
+    (host.processes / "7" / "ns" / "net").unlink()
+    (host.processes / "7" / "ns" / "net").symlink_to("net:[1]")
+    shared = host.of()
+    assert shared is not None
+    assert (shared.received_bytes, shared.sent_bytes) == (None, None)

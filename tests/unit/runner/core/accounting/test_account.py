@@ -1,4 +1,8 @@
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.core.accounting.account import GIB, WallTime, advise, wall_time
 from runner.core.accounting.usage import UsageSpan
@@ -46,3 +50,34 @@ def test_advice_names_what_would_be_enough_where_much_more_was_asked_for() -> No
     assert advise(2 * GIB, 0.01 * GIB, 1, 0.1) == [
         "asked 2 GiB, never above 10.2 MiB: resources.memory: 512MiB"
     ]
+
+
+MOMENTS = st.floats(0.0, 1000.0)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[UsageSpan]:
+    """Return attempts one after another; a clock that was set may let one begin before another ended."""
+    spans: list[UsageSpan] = []
+    at_s = draw(MOMENTS)
+    for _ in range(draw(st.integers(0, 6))):
+        placed_s = max(at_s + draw(st.floats(-50.0, 100.0)), 0.0)
+        late_s = draw(st.none() | st.floats(-10.0, 200.0))
+        started_s = None if late_s is None else placed_s + late_s
+        at_s = placed_s + draw(st.floats(0.0, 300.0))
+        spans.append(span(placed_s, started_s, at_s, draw(st.floats(0.0, 400.0))))
+    runs = draw(st.booleans())
+    if spans and runs:
+        spans[-1] = replace(spans[-1], ended_s=None)
+    return spans
+
+
+@given(histories(), MOMENTS, MOMENTS, st.floats(0.0, 500.0))
+def test_the_parts_make_the_whole_of_any_history(
+    spans: list[UsageSpan], submitted_s: float, lasted_s: float, saving_s: float
+) -> None:
+    found = wall_time(submitted_s, submitted_s + lasted_s, spans, saving_s)
+    parts = (found.work_s, found.waiting_s, found.starting_s, found.saving_s, found.lost_s)
+    assert sum(parts) == pytest.approx(lasted_s, rel=0.01, abs=1e-6)
+    assert min(parts) >= -1e-6
+    assert found.goodput is None or -1e-9 <= found.goodput <= 1 + 1e-9

@@ -93,6 +93,20 @@ def test_what_is_taken_is_bounded_and_finite() -> None:
     assert sum(point.values for point in curve.points) == MOST_POINTS
 
 
+def test_energy_is_what_the_counters_of_an_attempt_grow_by() -> None:
+    curves = CurveSet()
+    assert CurveSet().energy_j is None
+    curves.count_energy({"1 GPU-a": 500.0, "1 GPU-b": 10.0})
+    curves.count_energy({"1 GPU-a": 560.0, "1 GPU-b": 12.0})
+    assert curves.energy_j == 62.0
+    kept = parse_curves(json.loads(json.dumps(curves.json())))  # a daemon that was killed meanwhile
+    kept.count_energy({"1 GPU-a": 600.0})
+    kept.count_energy({"1 GPU-a": 3.0})  # the driver was loaded anew
+    kept.count_energy({"2 GPU-a": 900.0})  # another attempt; other jobs had it meanwhile
+    kept.count_energy({"2 GPU-a": 901.0})
+    assert kept.energy_j == 103.0
+
+
 @pytest.mark.parametrize("kept", [None, 7, {}, {"curves": []}, {"curves": {"loss": {"points": [[1]]}}}])
 def test_kept_curves_that_cannot_be_read_begin_anew(kept: object) -> None:
     assert parse_curves(kept) == CurveSet()

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.core.accounting.usage import GroupBy, Switch, UsageSpan, Used, total_usage, usage_by
+from runner.core.accounting.usage import (
+    GroupBy,
+    Switch,
+    UsageRow,
+    UsageSpan,
+    Used,
+    goodput,
+    total_usage,
+    usage_by,
+)
 
 H = 3600.0
 ONE = UsageSpan("train", "ada", "vision", gpus=2, cpus=8, placed_s=0, ended_s=4 * H, started_s=0)
@@ -110,3 +119,11 @@ def test_parts_make_up_the_whole(usage_records: list[UsageSpan], since: float, u
 def test_what_was_summed_and_what_is_held_now_add_up() -> None:
     kept, now = Used.of([ONE], 0, H), Used.of([ONE], H, 4 * H)
     assert total_usage(kept + now).device_s == total_usage(Used.of([ONE], 0, 4 * H)).device_s
+
+
+def test_goodput_is_lasting_work_by_all_the_time_there_is() -> None:
+    row = UsageRow("", 1, device_s=40.0, cpu_s=100.0, share=1.0, efficiency=0.5)
+    assert goodput(row, {"device_s": 80.0, "cpu_s": 1000.0}) == 0.25
+    assert goodput(row, {"device_s": 0.0, "cpu_s": 1000.0}) == 0.05
+    assert goodput(UsageRow("", 0, 0.0, 0.0, 0.0), {"device_s": 80.0, "cpu_s": 1.0}) == 0
+    assert goodput(row, {"device_s": 0.0, "cpu_s": 0.0}) is None

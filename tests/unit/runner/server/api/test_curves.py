@@ -99,6 +99,19 @@ def test_the_devices_of_a_job_are_sampled_beside_what_it_says(place: Drawn) -> N
     }  # fmt: skip
 
 
+def test_the_account_of_a_program_without_reports_has_its_devices_and_their_energy(place: Drawn) -> None:
+    place.submit(GPU_JOB)
+    place.until("running")
+    assert place.ask("GET", "/jobs/1/account").json()["used"]["energy_wh"] is None
+    for counter in (1000.0, 8200.0):
+        place.lately.energies = dict.fromkeys(("GPU-a", "GPU-b"), counter)
+        place.curves.sample()
+    used = place.ask("GET", "/jobs/1/account").json()["used"]
+    assert used["energy_wh"] == 2.0
+    assert used["devices"]["device 0 util"] == {"peak": 40.0, "mean": 40.0}
+    assert used["network_sent_per_s"] is None
+
+
 def test_the_history_of_devices_is_kept_and_ends_after_a_day(
     place: Drawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

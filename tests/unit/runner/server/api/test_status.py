@@ -70,6 +70,7 @@ def test_nothing_was_used_of_an_idle_machine(place: Watched) -> None:
     assert (since.minute, since.second) == (0, 0)
     assert timedelta(days=7) <= until - since < timedelta(days=7, hours=1)
     period_s = (until - since).total_seconds()
+    assert answer["goodput"] == 0
     assert answer["there"] == pytest.approx({"device_s": 2 * period_s, "cpu_s": 4 * period_s}, abs=0.1)
     short = place.ask("GET", "/usage?since_s=3600").json()
     assert short["there"]["device_s"] == pytest.approx(2 * 3600)

@@ -97,7 +97,7 @@ def test_a_look_tells_processes_power_heat_errors_and_what_holds_clocks_down(
     tmp_path: Path, driver: Path
 ) -> None:
     host = mixed()
-    host[0].say(procs=f"11:{GIB},12:0", used=2 * GIB, power=651, temp=84, ecc=3, throttle="0x24")
+    host[0].say(procs=f"11:{GIB},12:0", used=2 * GIB, power=651, energy=7200, temp=84, ecc=3, throttle="0x24")
     host[1].say(procs="?", power=None, temp=None, ecc=None, throttle=None)
     _, healths = at(tmp_path, driver, host)
     busy, silent, idle = healths.values()
@@ -106,6 +106,7 @@ def test_a_look_tells_processes_power_heat_errors_and_what_holds_clocks_down(
         {"pid": 12, "used_bytes": 0, "draws": False},
     ]
     assert (busy["used_bytes"], busy["power_w"], busy["temperature_c"]) == (2 * GIB, 651, 84)
+    assert [each["energy_j"] for each in healths.values()] == [7200, None, None]
     assert (busy["ecc_uncorrectable"], busy["throttled"]) == (3, ["power cap", "heat"])
     unknown = ("processes", "power_w", "temperature_c", "ecc_uncorrectable", "throttled")
     assert {name: silent[name] for name in unknown} == dict.fromkeys(unknown)

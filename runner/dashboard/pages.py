@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from runner.base.errors import RunnerError, UsageError
+from runner.client.account_text import time_text, used_text
 from runner.dashboard import charts
 from runner.dashboard.daemon import Daemon
 from runner.dashboard.differences import load_difference
@@ -103,6 +104,7 @@ def job(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], now: dat
     ref = query["ref"]
     found, why = daemon.job(ref), daemon.job(ref, "/why")
     curves = daemon.job(ref, "/curves")["curves"]
+    account = _allowed(lambda: daemon.job(ref, "/account"))
     return {
         "job": found,
         "why": why,
@@ -114,6 +116,8 @@ def job(daemon: Daemon, query: Mapping[str, str], _jobs: Sequence[str], now: dat
         "charts": _charts({name: {found["name"]: rows} for name, rows in curves.items()}),
         "verbs": verbs(found),
         "loss": last_loss(found, curves),
+        "time": time_text(account),
+        "used": used_text(account),
         "code": describe_code((found.get("revision") or {}).get("code")),
         "file": json.dumps(found["revision"]["job"], indent=2) if found.get("revision") else None,
     }

@@ -76,6 +76,7 @@ class FakeApi:
         self.unreadable: list[str] = []  # rows of the store
         self.secret: set[str] = set()  # jobs whose decisions are for others
         self.curves: dict[str, Json] = {}  # by job
+        self.accounts: dict[str, Json] = {}  # by job
         self.files: dict[tuple[str, str], bytes] = {}  # by job and path
         self.whys: dict[str, Json] = {}
         self.changes: dict[str, list[Json]] = {}  # answers to come, by what is asked
@@ -233,6 +234,8 @@ class _Exchange(BaseHTTPRequestHandler):
                 self._log(self.api.find(ref), query)
             case "GET", ["jobs", ref, "files"]:
                 self._file(self.api.find(ref), query["path"])
+            case "GET", ["jobs", ref, "account"] if ref in self.api.accounts:
+                self._json(self.api.accounts[ref])
             case "GET", ["jobs", ref, "curves"]:
                 self._curves(self.api.find(ref))
             case "GET", ["jobs", ref, "why"]:

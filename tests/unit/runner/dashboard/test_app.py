@@ -542,6 +542,21 @@ def test_a_log_is_given_piece_by_piece(desk: Desk) -> None:
     )
 
 
+def test_the_page_of_a_job_has_its_account_where_there_is_one(desk: Desk) -> None:
+    assert "<dt>Time</dt>" not in desk.page("/jobs/000001")
+    parts = dict.fromkeys(("waiting_s", "starting_s", "saving_s", "lost_s"), 25.0)
+    desk.api.accounts["000001"] = {
+        "job": "000001",
+        "asked": {"memory_bytes": 2**32, "cpus": 2.0, "gpus": 1},
+        "used": {"memory_bytes": {"peak": 2**30, "mean": 2**29}, "cpus": None, "devices": {}},
+        "time": {**parts, "work_s": 900.0, "total_s": 1000.0, "goodput": 0.9},
+        "advice": [],
+    }
+    page = desk.page("/jobs/000001")
+    assert "<dt>Time</dt><dd>90 % work of 16m40s; waiting 25s" in page
+    assert "<dt>Used</dt><dd>memory 1 GiB of 4 GiB, 512 MiB on average; energy unknown</dd>" in page
+
+
 def test_the_curves_come_in_columns(desk: Desk) -> None:
     found = desk.browser.get("/jobs/000001/curves.json").json()
     assert found["loss"]["x"][:3] == [0, 10, 20]

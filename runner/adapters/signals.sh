@@ -62,6 +62,18 @@ waits() {
     is_shell || case $asleep in do_wait*) return 0 ;; *) return 1 ;; esac
 }
 
+# Set $below to those of $children that are programs of their own, if a process without a handler reads what they print.
+# Forked loader processes, and those of Python's multiprocessing, are parts of it.
+find_printers() {
+    case $asleep in *pipe_read* | pipe_wait*) ;; *) return ;; esac
+    for child in $children; do
+        words=
+        [ ! -r "/proc/$child/cmdline" ] || read -r words <"/proc/$child/cmdline"
+        case $words in *multiprocessing*) continue ;; esac
+        if has_begun "$child"; then below="$below $child$mark"; fi
+    done
+}
+
 # Set $below to those of $children that a shell waits for; it starts those in the background with SIGQUIT ignored.
 find_foreground() {
     was_quiet=$quiet
@@ -114,6 +126,8 @@ survey() {
             if [ -n "$mark" ]; then attended="$attended $pid"; else others="$others $pid"; fi
             if [ "$listening" = 0 ] && waits; then
                 for child in $children; do below="$below $child$mark"; done
+            elif [ "$listening" = 0 ]; then
+                find_printers
             fi
         fi
         # shellcheck disable=SC2086  words

@@ -38,6 +38,14 @@ sys.exit(75)
 
 CALL = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'home/train.py']))"
 
+READ = """\
+import subprocess, sys
+program = subprocess.Popen(["python3", "home/train.py"], stdout=subprocess.PIPE, text=True)
+for line in program.stdout:
+    print(line, end="", flush=True)
+sys.exit(program.wait())
+"""
+
 PROGRAM = "python3 home/train.py"
 
 WRAPPED = {
@@ -49,6 +57,7 @@ WRAPPED = {
     "subshell": ["sh", "-c", f"(cd . && {PROGRAM}); exit $?"],
     "timeout": ["timeout", "1000", "python3", "home/train.py"],
     "launcher": ["python3", "-c", CALL],
+    "reader": ["python3", "-c", READ],
     "session": ["sh", "-c", f"setsid {PROGRAM}; exit $?"],
     "clean-up": ["bash", "-c", f"trap 'echo cleaned up' EXIT; {PROGRAM}; exit $?"],
     "handler": ["bash", "-c", f"trap 'echo trapped' TERM; {PROGRAM}; exit $?"],
@@ -122,6 +131,25 @@ def test_a_program_without_a_handler_ends_with_all_that_it_has_started(real: Pla
         assert end(executor, request.key).exit_code == 128 + SIGTERM
         assert heard(pipe) == b""
     assert "never" not in printed(request)
+
+
+def test_a_program_that_reads_from_a_worker_that_it_has_forked_is_told_itself(real: Place, job: str) -> None:
+    program = """\
+import os, signal
+reading, writing = os.pipe()
+if not os.fork():
+    signal.signal(signal.SIGTERM, lambda *_: print("heard by a loader", flush=True))
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+os.read(reading, 1)
+"""
+    request = real.request("python3", "-c", program, job=job)
+    executor = real.executor()
+    executor.launch(request)
+    begun(request)
+    executor.signal(request.key, SIGTERM)
+    assert end(executor, request.key).exit_code == 128 + SIGTERM
 
 
 @pytest.mark.parametrize("signal", [SIGTERM, SIGKILL])

@@ -20,7 +20,7 @@ MOST_LINES: Final = 5
 
 def describe(left_out: Sequence[LeftOut], directory: Path | None) -> tuple[str, ...]:
     """Return the few lines about left-out files that a submitter should know."""
-    single = [each for each in left_out if each.kind in {"link", "special"}]
+    single = [each for each in left_out if each.kind not in {"file", "directory"}]
     ignored = [each for each in left_out if each.kind in {"file", "directory"}]
     lines = [_line(each, directory) for each in single[:MOST_LINES]]
     if len(single) > MOST_LINES:
@@ -35,6 +35,7 @@ def describe(left_out: Sequence[LeftOut], directory: Path | None) -> tuple[str, 
 
 def describe_unsent(left_out: Sequence[LeftOut]) -> tuple[str, ...]:
     """Return the part of the code that is not sent to another machine, where data would have to be, too."""
+    left_out = [each for each in left_out if each.kind != "pointer"]  # the server tells of them
     if not left_out:
         return ()
     named = ", ".join(_sized(each) for each in left_out[:MOST_NAMED])
@@ -66,6 +67,11 @@ def find_missed(left_out: Iterable[LeftOut], directory: Path | None, path: str) 
 
 def _line(each: LeftOut, directory: Path | None) -> str:
     shown = one_line(each.path)
+    if each.kind == "pointer":
+        more = (
+            f" and {each.files - 1} more files beside it are pointers" if each.files > 1 else " is a pointer"
+        )
+        return f"workload.code: {shown}{more} of Git LFS without content; git lfs pull fetches it"
     if each.kind == "special":
         return f"workload.code: {shown} is {each.target}, and is left out"
     if each.kind == "link":

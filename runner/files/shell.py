@@ -69,6 +69,10 @@ def find_script_warnings(path: str, text: str) -> Iterator[tuple[int, str]]:
     if first.endswith("\r"):
         yield 1, f"its lines end as on Windows (CR LF), so it will fail; write: sed -i 's/\\r$//' {name}"
         return
+    if first.startswith("\ufeff"):
+        step = f"sed -i '1s/^\\xEF\\xBB\\xBF//' {name}"
+        yield 1, f"it begins with a byte order mark, so its #! line is none; write: {step}"
+        return
     if path.endswith(OF_AN_INTERPRETER):
         if not first.startswith("#!"):
             yield 1, f"it has no #! line, so a shell would read it; write: {interpreter_of(path)} {name}"

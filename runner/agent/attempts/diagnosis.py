@@ -228,17 +228,17 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.CHECKPOINT_UNREADABLE,
-        rb"Weights only load failed",
+        rb"Weights only load failed[^\x00]{0,2000}(?:global|[Uu]nsupported class|instantiate)",
         "the file holds more than tensors; torch.load(..., weights_only=False) reads it, if you trust it",
     ),
     _sign(
         ExitCause.CHECKPOINT_UNREADABLE,
-        rb"UnpicklingError|BadZipFile|BadGzipFile|ZstdError|^zlib\.error|LZMAError"
+        rb"Weights only load failed|UnpicklingError|BadZipFile|BadGzipFile|ZstdError|^zlib\.error|LZMAError"
         rb"|^tarfile\.ReadError|PytorchStreamReader failed|central directory|invalid load key"
         rb"|Ran out of input|SafetensorError|MetadataIncompleteBuffer|HeaderTooLarge|unexpected EOF, expected"
         rb"|pickle data was truncated|file signature not found|truncated file|Invalid magic number"
         rb"|not a zip file|magic bytes not found|Compressed file ended before|DataLossError",
-        "a file that the program loads is torn or of another format",
+        "a file that the program loads is torn, of another format, or a pointer of Git LFS (git lfs pull)",
     ),
     _sign(
         ExitCause.NON_FINITE,

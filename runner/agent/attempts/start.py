@@ -46,13 +46,13 @@ def explain_start(
     """Return what keeps a program from starting, and the line that works; empty if that is not known."""
     last = b"\n".join(log.splitlines()[-LAST_LINES:])
     return (
-        _of_the_line(command, last)
+        _of_the_line(command, last, paths_in_code)
         or _of_a_script(command, last, paths_in_code)
         or _of_a_command(last, in_container=in_container)
     )
 
 
-def _of_the_line(command: Sequence[str], last: bytes) -> str:
+def _of_the_line(command: Sequence[str], last: bytes, paths_in_code: Callable[[], Collection[str]]) -> str:
     """Return what is wrong with the words of a command."""
     word = command[0] if command else ""
     line = shlex.join(command)
@@ -65,6 +65,8 @@ def _of_the_line(command: Sequence[str], last: bytes) -> str:
     if word == "sudo":
         return f"jobs have no rights of root; write it without sudo: {shlex.join(command[1:])}"
     if "/" not in word and word.endswith(_SCRIPTS) and not _CARRIAGE_RETURN.search(last):
+        if missing := _not_there(word, paths_in_code()):
+            return missing
         name, reader = shlex.quote(word), interpreter_of(word)
         return f"a program of the working directory begins with ./ : ./{word}, or {reader} {name}"
     return ""

@@ -32,7 +32,7 @@ class LeftOut:
     """Something that lies in a code directory, and not in its snapshot."""
 
     path: str  # below the directory; of several files of one suffix, such as data/*.npy
-    kind: Literal["file", "directory", "link", "special"]  # the first two: ignored
+    kind: Literal["file", "directory", "link", "special", "pointer"]  # the first two: ignored
     files: int = 1
     bytes: int = 0
     target: str = ""  # of a link that leads out of the code; of something special what it is

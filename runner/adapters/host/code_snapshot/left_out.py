@@ -38,6 +38,7 @@ class LeftOutEntries:
     def __init__(self) -> None:
         self._rows: list[list[Any]] = []
         self._files: dict[str, list[tuple[str, int]]] = {}  # by their suffixes
+        self._pointers: list[str] = []
 
     def add_ignored(self, entry: "os.DirEntry[str]", path: str) -> None:
         """Add what git ignores; that a repository is there is kept for the next look."""
@@ -58,6 +59,10 @@ class LeftOutEntries:
         """Add one entry."""
         self._rows.append([name, kind, 1, 0, target])
 
+    def add_pointer(self, name: str) -> None:
+        """Add a file of which the code has what Git LFS puts in its place."""
+        self._pointers.append(name)
+
     def rows(self) -> list[list[Any]]:
         """Return the rows of the directory."""
         files: list[list[Any]] = []
@@ -67,7 +72,8 @@ class LeftOutEntries:
             else:
                 files += [[name, "file", 1, size, ""] for name, size in found]
         files.sort(key=lambda row: -row[3])
-        return [*self._rows, *files][:MOST_ROWS]
+        pointers = [[name, "pointer", len(self._pointers), 0, ""] for name in self._pointers[:1]]
+        return [*pointers, *self._rows, *files][:MOST_ROWS]
 
 
 def find_left_out(directories: Iterable[list[Any]]) -> list[list[Any]]:

@@ -69,6 +69,11 @@ MOST_PROBLEMS: Final = 20
 LARGEST: Final = 5
 """Files that are named when there is too much."""
 
+POINTER: Final = b"version https://git-lfs.github.com/"
+POINTER_BYTES: Final = (100, 300)
+
+READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
 NEXT_STEP: Final = "list it in .runnerignore"
 
 
@@ -334,6 +339,8 @@ def _scan_entries(walk: _Walk, path: str, rules: IgnoreRules, entries: list["os.
                 links.append([entry.name, relative])
         elif entry.is_file(follow_symlinks=False):
             files.append(_scanned_file(walk, inner, entry, known.get(entry.name)))
+            if _is_pointer(inner, files[-1][1][0]):
+                left.add_pointer(entry.name)
         else:
             left.add(entry.name, "special", _kind(entry.stat(follow_symlinks=False).st_mode))
     return [files, links, directories, False, left.rows()]
@@ -345,6 +352,20 @@ def _scanned_file(walk: _Walk, path: str, entry: "os.DirEntry[str]", before: lis
     if before is not None and before[2] and before[1] == _file_key(now):
         return before
     return _new_file(walk, path, entry.name, now)
+
+
+def _is_pointer(path: str, size: int) -> bool:
+    """Return True for the short text that Git LFS puts in the place of a file until it is fetched."""
+    if not POINTER_BYTES[0] <= size <= POINTER_BYTES[1]:
+        return False
+    try:
+        descriptor = os.open(path, READ_FLAGS)
+    except OSError:
+        return False  # reading its content says so
+    try:
+        return os.read(descriptor, len(POINTER)) == POINTER
+    finally:
+        os.close(descriptor)
 
 
 def _kind(mode: int) -> str:
@@ -424,8 +445,7 @@ def _send_file(out: BinaryIO, walk: _Walk, path: str, file: list[Any]) -> str | 
 
 def _sent(out: BinaryIO, path: str, file: list[Any]) -> bool:
     """Write the content of a file once; return whether it stayed as it was meanwhile."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, READ_FLAGS)
     try:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):

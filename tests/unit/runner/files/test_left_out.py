@@ -66,3 +66,14 @@ def test_what_is_not_sent_to_a_server_is_named_without_a_mount_of_this_machine()
 def test_what_was_not_measured_to_the_end_is_more() -> None:
     [told] = describe([LeftOut("data", "directory", 10_000, 5000, is_more=True)], None)
     assert "data (more than 10000 files, 4.9 KiB)" in told
+
+
+@pytest.mark.parametrize(
+    ("files", "fact"),
+    [(1, "w.pt is a pointer"), (3, "w.pt and 2 more files beside it are pointers")],
+)
+def test_pointers_of_git_lfs_are_one_line(files: int, fact: str) -> None:
+    pointer = LeftOut("w.pt", "pointer", files)
+    [line] = describe([pointer], CODE)
+    assert line == f"workload.code: {fact} of Git LFS without content; git lfs pull fetches it"
+    assert describe_unsent([pointer]) == ()

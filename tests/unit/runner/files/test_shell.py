@@ -141,6 +141,7 @@ def test_a_script_that_loses_a_failure_is_warned_about(text: str, lines: list[in
         ("go.sh", "#!/bin/bash\r\npython x.py\r\n", "sed -i 's/\\r$//' go.sh"),
         ("./x.py", "#!/usr/bin/env python\r\nprint(1)\r\n", "sed -i 's/\\r$//' ./x.py"),
         ("./x.py", "import sys\na = 1 | 2\n", "write: python ./x.py"),
+        ("go.sh", "\ufeff#!/bin/bash\npython x.py\n", r"sed -i '1s/^\xEF\xBB\xBF//' go.sh"),
     ],
 )
 def test_a_script_that_cannot_start_is_warned_about(path: str, text: str, said: str) -> None:

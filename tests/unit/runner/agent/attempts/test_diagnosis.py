@@ -74,3 +74,18 @@ def test_a_refused_argument_is_named(name: str, said: str) -> None:
 @pytest.mark.parametrize(("code", "cause"), [(137, "killed"), (143, "terminated"), (139, "segfault")])
 def test_a_signal_is_the_cause_of_its_own(code: int, cause: str) -> None:
     assert explain_exit(ended(code))[0] == cause
+
+
+def test_a_file_that_is_no_checkpoint_is_not_to_be_loaded_without_care() -> None:
+    """As torch says of a pointer of Git LFS."""
+    log = b"""Traceback (most recent call last):
+  File "/code/train.py", line 4, in <module>
+_pickle.UnpicklingError: Weights only load failed. Re-running `torch.load` with `weights_only` set to `False`
+Please file an issue with the following: WeightsUnpickler error:
+
+Unsupported operand 118
+"""
+    found = diagnose(log, 1)
+    assert found is not None
+    assert (str(found.cause), "weights_only" in found.hint) == ("checkpoint_unreadable", False)
+    assert "git lfs pull" in found.hint

@@ -19,6 +19,7 @@ IN_CODE: Final = ("train.sh", "train.py", "scripts/go.sh", "t.sh")
         (("sudo", "python", "x.py"), "", "write it without sudo: python x.py"),
         (("train.sh",), "runner: 1: exec: train.sh: not found", "./train.sh, or bash train.sh"),
         (("train.py", "--x"), "", "./train.py, or python train.py"),
+        (("Train.py",), "", "Train.py is not in the code of the job; did you mean train.py?"),
         (("./train.sh",), "./train.sh: Permission denied", "chmod +x ./train.sh, or bash ./train.sh"),
         (("./train.sh",), "runner: 1: exec: ./train.sh: not found", "bash ./train.sh does without it"),
         (("./tran.sh",), "runner: 1: exec: ./tran.sh: not found", "did you mean train.sh?"),

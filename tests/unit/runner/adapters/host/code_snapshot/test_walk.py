@@ -176,3 +176,23 @@ def test_the_paths_of_a_directory_that_is_known_count_as_those_of_a_new_one(code
         walk._walk_all(io.BytesIO(), seen, IgnoreRules("", Repository(None)), reusable=bool(before))
         counted.append(seen.name_bytes)
     assert counted[0] == counted[1] == len("a.py") + len("sub") + len("sub/b.py") + len("new")
+
+
+def test_pointers_of_git_lfs_are_sent_and_told_until_their_content_is_there(code: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 123456\n"
+    for name in ("x.pt", "y.pt"):
+        (code / name).write_text(pointer)
+    (code / "z.py").write_text("#" * len(pointer))
+    first = listing(look())
+    assert first["left_out"] == [["x.pt", "pointer", 2, 0, "", False]]
+    assert json.loads(look(first)[-1][1])["left_out"] == first["left_out"]
+    for name in ("x.pt", "y.pt"):
+        (code / "new").write_text("weights")
+        (code / "new").rename(code / name)
+    again = look(first)
+    assert sent(again) == ["x.pt", "y.pt"]
+    assert listing(again)["left_out"] == []
+
+
+def test_a_file_of_the_size_of_a_pointer_that_may_not_be_read_is_a_problem_of_its_own(code: Path) -> None:
+    assert not walk._is_pointer(str(code / "gone"), 130)

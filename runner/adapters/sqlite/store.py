@@ -50,6 +50,7 @@ from runner.adapters.sqlite.session import (
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
 from runner.core.job.revision_text import RevisionText, SharedText
+from runner.core.job.states import Finished
 from runner.core.ports.store import (
     AttemptEndRow,
     AttemptRow,
@@ -96,7 +97,8 @@ CLEANED_UP: Final = "cleaned_up"
 """The key in ``meta`` of the event up to which all clean-ups are done."""
 
 KEPT_ROWS: Final = 8192
-"""Jobs that are kept as they were read: a list of thousands that wait goes through all of them again."""
+"""Unfinished jobs that are kept as they were read: a list of thousands that wait goes through all of them
+again.  Jobs that have ended are more with each day, and are read anew."""
 
 MOST_ROWS: Final = 64
 """Rows that one statement writes; SQLite limits the variables of a statement, and its cache."""
@@ -181,7 +183,7 @@ class SqliteStore:
         self._path = path
         self.connections = StoreConnections(path)
         self._unreadable: dict[str, tuple[str | None, str]] = {}  # by row: its job, and what is wrong with it
-        self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # by job, as they were read
+        self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # of unfinished jobs, as they were read
         self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
         self._used = 0
         with ExitStack() as on_error:
@@ -386,6 +388,9 @@ class SqliteStore:
         with self.transaction() as connection:
             for name, rows in merged.items():
                 _write(connection, name, rows)
+        for change in changes:
+            if isinstance(change.after.state, Finished):
+                self._kept_rows.pop(int(change.after.id), None)
 
     def decided(self, decision: DecisionRow) -> None:
         """Write a decision that changes no state."""
@@ -416,8 +421,10 @@ class SqliteStore:
         return tuple(found for row in rows for found in self._converted("jobs", self._kept_row, row))
 
     def _kept_row(self, row: sqlite3.Row) -> JobRow:
-        """Return a row as a job; an unchanged one is not parsed again, for a list shows the same jobs."""
+        """Return a row as a job; an unchanged one that has not ended is not parsed again."""
         number = int(row["id"])
+        if row["ended_at"] is not None:
+            return job_row(self._shared_text, row)
         known = self._kept_rows.get(number)
         if known is not None and known[0] == row:
             return known[1]

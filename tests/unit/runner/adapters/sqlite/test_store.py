@@ -251,6 +251,18 @@ def test_an_unchanged_job_is_parsed_once_and_a_changed_one_anew(store: SqliteSto
     assert (after[0].job.id, after[1].job.state.kind) == (second.id, "queued")
 
 
+def test_nothing_is_kept_of_a_job_that_has_ended(store: SqliteStore) -> None:
+    done = Exited(NOW, 1, AttemptEnd(0, "completed", completed=True), DONE)
+    job, waits = add(store), add(store)
+    assert len(store.recent(NOW, None, 10)) == 2
+    assert set(store._kept_rows) == {int(job.id), int(waits.id)}
+    follow(store, job, *RUN, done)
+    assert set(store._kept_rows) == {int(waits.id)}
+    assert [row.job.state.kind for row in store.recent(NOW, None, 10)] == ["preparing", "finished"]
+    assert store.get(job.id) is not None
+    assert set(store._kept_rows) == {int(waits.id)}
+
+
 def test_of_many_jobs_the_newest_are_kept_as_they_were_read(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

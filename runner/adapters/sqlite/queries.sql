@@ -266,24 +266,36 @@ ORDER BY id DESC LIMIT :limit;
 SELECT * FROM whole_jobs WHERE token = :token;
 
 -- name: unfinished_ids
-SELECT id FROM jobs INDEXED BY jobs_unfinished
-WHERE state != 'finished' AND (:uid IS NULL OR uid = :uid) AND (:before IS NULL OR id < :before)
-ORDER BY id DESC LIMIT :limit;
+-- A page is one row of JSON: after each row, the thread that reads waits again for its turn of the interpreter.
+SELECT json_group_array(id) AS page FROM (
+    SELECT id FROM jobs INDEXED BY jobs_unfinished
+    WHERE state != 'finished' AND (:uid IS NULL OR uid = :uid) AND (:before IS NULL OR id < :before)
+    ORDER BY id DESC LIMIT :limit
+);
 
 -- name: ended_ids
-SELECT id FROM jobs WHERE state = 'finished' AND (:before IS NULL OR id < :before) ORDER BY id DESC LIMIT :limit;
+SELECT json_group_array(id) AS page FROM (
+    SELECT id FROM jobs WHERE state = 'finished' AND (:before IS NULL OR id < :before) ORDER BY id DESC LIMIT :limit
+);
 
 -- name: ended_ids_since
-SELECT id FROM jobs INDEXED BY jobs_by_end WHERE ended_at >= :since AND (:before IS NULL OR id < :before)
-ORDER BY id DESC LIMIT :limit;
+SELECT json_group_array(id) AS page FROM (
+    SELECT id FROM jobs INDEXED BY jobs_by_end WHERE ended_at >= :since AND (:before IS NULL OR id < :before)
+    ORDER BY id DESC LIMIT :limit
+);
 
 -- name: ended_ids_of_owner
-SELECT id FROM jobs INDEXED BY jobs_by_owner
-WHERE uid = :uid AND ended_at >= coalesce(:since, '') AND (:before IS NULL OR id < :before)
-ORDER BY id DESC LIMIT :limit;
+SELECT json_group_array(id) AS page FROM (
+    SELECT id FROM jobs INDEXED BY jobs_by_owner
+    WHERE uid = :uid AND ended_at >= coalesce(:since, '') AND (:before IS NULL OR id < :before)
+    ORDER BY id DESC LIMIT :limit
+);
 
 -- name: jobs_among
-SELECT * FROM whole_jobs WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
+SELECT json_group_array(json_object(
+    'id', id, 'uid', uid, 'gid', gid, 'priority', priority, 'text_id', text_id, 'name', name, 'owner', owner,
+    'submitted_at', submitted_at, 'ended_at', ended_at, 'job', job, 'labels', labels, 'edits', edits
+)) AS page FROM whole_jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: attempts_of
 SELECT * FROM attempts WHERE job_id = :job_id ORDER BY number;

@@ -8,6 +8,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from operator import itemgetter
 from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import Discriminator, TypeAdapter
@@ -37,6 +38,9 @@ from runner.core.ports.store import (
     UsageRecord,
 )
 from runner.core.ports.users import Owner
+
+Row: TypeAlias = sqlite3.Row | dict[str, Any]
+"""A row of a statement, or an object of a page."""
 
 SharedTextById: TypeAlias = Callable[[int], SharedText]
 
@@ -199,7 +203,18 @@ def _end(after: Job, at: str, **known: object) -> dict[str, object]:
     return {**values, **known, "number": after.attempts, "at": at, "verdict": story.describe_decision(after)}
 
 
-def job_row(shared: SharedTextById, row: sqlite3.Row) -> JobRow:
+_JOB_COLUMNS: Final = itemgetter(
+    "job", "priority", "text_id", "edits", "labels", "name", "owner", "uid", "gid", "submitted_at"
+)
+
+
+def job_columns(row: Row) -> tuple[object, ...]:
+    """Return all columns of which ``job_row`` makes a job."""
+    found: tuple[object, ...] = _JOB_COLUMNS(row)
+    return found
+
+
+def job_row(shared: SharedTextById, row: Row) -> JobRow:
     """Return a job; ``shared`` returns a text of the store by its number."""
     return JobRow(
         job=_jobs.validate_json(row["job"]),
@@ -229,7 +244,7 @@ def attempt_row(row: sqlite3.Row) -> AttemptRow:
     )
 
 
-def revision_text(shared: SharedTextById, row: sqlite3.Row) -> RevisionText:
+def revision_text(shared: SharedTextById, row: Row) -> RevisionText:
     """Return the text of a revision; ``shared`` returns a text of the store by its number."""
     if row["edits"] != NO_EDITS and not isinstance(json.loads(row["edits"]), list):
         raise ValueError("has edits that are no JSON array")

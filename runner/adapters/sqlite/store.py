@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import lru_cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -24,12 +25,14 @@ import structlog
 from runner.adapters.sqlite.connections import StoreConnections
 from runner.adapters.sqlite.integrity import check_integrity, repair_indexes
 from runner.adapters.sqlite.rows import (
+    Row,
     attempt_row,
     decision_row,
     decision_values,
     event_row,
     event_values,
     first_revision,
+    job_columns,
     job_row,
     json_object,
     new_job_values,
@@ -65,6 +68,7 @@ from runner.core.ports.store import (
 log = structlog.get_logger()
 
 R = TypeVar("R")
+RowT = TypeVar("RowT", sqlite3.Row, Row)
 
 VERSION: Final = 6
 _HEADER_BYTES: Final = 100
@@ -183,7 +187,7 @@ class SqliteStore:
         self._path = path
         self.connections = StoreConnections(path)
         self._unreadable: dict[str, tuple[str | None, str]] = {}  # by row: its job, and what is wrong with it
-        self._kept_rows: dict[int, tuple[sqlite3.Row, JobRow]] = {}  # of unfinished jobs, as they were read
+        self._kept_rows: dict[int, tuple[tuple[object, ...], JobRow]] = {}  # of unfinished jobs
         self._shared_texts: WeakValueDictionary[int, SharedText] = WeakValueDictionary()  # in use, by number
         self._used = 0
         with ExitStack() as on_error:
@@ -417,19 +421,19 @@ class SqliteStore:
             raise Refused(damaged(self._path, f"the row of job {rows[0]['id']} cannot be read"))
         return found[0]
 
-    def _jobs(self, rows: Sequence[sqlite3.Row]) -> tuple[JobRow, ...]:
+    def _jobs(self, rows: Sequence[Row]) -> tuple[JobRow, ...]:
         return tuple(found for row in rows for found in self._converted("jobs", self._kept_row, row))
 
-    def _kept_row(self, row: sqlite3.Row) -> JobRow:
+    def _kept_row(self, row: Row) -> JobRow:
         """Return a row as a job; an unchanged one that has not ended is not parsed again."""
         number = int(row["id"])
         if row["ended_at"] is not None:
             return job_row(self._shared_text, row)
-        known = self._kept_rows.get(number)
-        if known is not None and known[0] == row:
+        known, columns = self._kept_rows.get(number), job_columns(row)
+        if known is not None and known[0] == columns:
             return known[1]
         found = job_row(self._shared_text, row)
-        self._kept_rows[number] = row, found
+        self._kept_rows[number] = columns, found
         while len(self._kept_rows) > KEPT_ROWS:
             with suppress(KeyError, RuntimeError):  # another thread has removed it, or adds one
                 del self._kept_rows[next(iter(self._kept_rows))]
@@ -462,7 +466,7 @@ class SqliteStore:
         """Return the rows of a job that could not be read, each with its fault."""
         return tuple(f"{row}: {problem}" for row, (job, problem) in self._unreadable.items() if job == job_id)
 
-    def _converted(self, table: str, convert: Callable[[sqlite3.Row], R], row: sqlite3.Row) -> tuple[R, ...]:
+    def _converted(self, table: str, convert: Callable[[RowT], R], row: RowT) -> tuple[R, ...]:
         try:
             return (convert(row),)
         except (ValueError, TypeError, KeyError) as error:
@@ -528,7 +532,8 @@ class SqliteStore:
         found: list[JobRow] = []
         while len(found) < limit:
             ids = self._recent_ids(ended, {**page, "before": before})
-            found += self._jobs(self.rows("jobs_among", ids=json.dumps(ids)))
+            rows = self._page("jobs_among", ids=json.dumps(ids))
+            found += self._jobs(sorted(rows, key=itemgetter("id"), reverse=True))
             if len(ids) < limit:
                 break
             before = ids[-1]  # some of them cannot be read, perhaps
@@ -539,13 +544,18 @@ class SqliteStore:
         ids: list[int] = []
         if ended is not True:
             asked = {name: page[name] for name in ("uid", "before", "limit")}
-            ids += [row["id"] for row in self.rows("unfinished_ids", **asked)]
+            ids += self._page("unfinished_ids", **asked)
         if ended is not False:
             name = "ended_ids" if page["since"] is None else "ended_ids_since"
             if page["uid"] is not None:
                 name = "ended_ids_of_owner"
-            ids += [row["id"] for row in self.rows(name, **page)]
+            ids += self._page(name, **page)
         return sorted(ids, reverse=True)[: page["limit"]]
+
+    def _page(self, name: str, /, **values: object) -> list[Any]:
+        """Return the array that a named statement makes of all its rows."""
+        found: list[Any] = json.loads(str(self._value(name, **values)))
+        return found
 
     def labelled(  # noqa: PLR0913, PLR0917  (one per condition)
         self,

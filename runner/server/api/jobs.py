@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
+from pydantic_core import to_json
 
 from jobs.contract import CONTRACT_VERSION
 from runner.agent.package_locks import PackagesPending
@@ -262,7 +263,7 @@ async def list_jobs(  # noqa: PLR0913  (one per query parameter)
 def _matrix_page(service: JobService, caller: Caller, sweep: str, show: Show) -> Response:
     """Return the jobs of one matrix."""
     rows = service.queries.sweep(caller, sweep)
-    return JSONResponse({"jobs": [show(service, row) for row in rows], "next": None})
+    return _long_answer({"jobs": [show(service, row) for row in rows], "next": None})
 
 
 def _page(  # noqa: PLR0913  (one per query parameter)
@@ -288,7 +289,12 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     if service.settings.private_jobs:
         jobs = [hide_summary(service, caller, *pair) for pair in zip(rows, jobs, strict=True)]
     unrecorded = service.queries.unrecorded(caller) if cursor is None else ()
-    return JSONResponse({"jobs": jobs, "next": following, "unrecorded": unrecorded})
+    return _long_answer({"jobs": jobs, "next": following, "unrecorded": unrecorded})
+
+
+def _long_answer(content: views.Json) -> Response:
+    """Return an answer as JSON, made fast: no other thread runs meanwhile."""
+    return Response(to_json(content), media_type="application/json")
 
 
 @router.get("/jobs/{reference}")

@@ -212,7 +212,7 @@ def test_a_list_of_ones_own_jobs_is_paged_and_looks_at_no_others(store: SqliteSt
             for row in connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", values)
         ]
     assert [row.job.id for row in store.recent(NOW, uid, 9)] == ["1"]
-    scans = [step for step in steps if step.startswith("SCAN")]
+    scans = [step for step in steps if step.startswith("SCAN jobs")]
     assert scans == ["SCAN jobs USING INDEX jobs_unfinished"]  # which has those that have not ended
 
 
@@ -249,6 +249,31 @@ def test_an_unchanged_job_is_parsed_once_and_a_changed_one_anew(store: SqliteSto
     after = store.recent(NOW, None, 10)
     assert (after[0] is before[0], after[1] is before[1]) == (True, False)
     assert (after[0].job.id, after[1].job.state.kind) == (second.id, "queued")
+
+
+def test_a_page_is_one_row_of_each_statement_and_damaged_rows_of_it_are_left_out(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        add(store)
+    with store.transaction() as connection:
+        connection.execute("UPDATE jobs SET job = CAST(X'7b00ff' AS TEXT) WHERE id = 2")
+        connection.execute("UPDATE jobs SET name = CAST(X'62c328' AS TEXT) WHERE id = 3")
+    read: list[int] = []
+    rows = SqliteStore.rows
+
+    def counting(self: SqliteStore, name: str, /, **values: object) -> list[sqlite3.Row]:
+        found = rows(self, name, **values)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(SqliteStore, "rows", counting)
+    assert [(row.job.id, row.name) for row in store.recent(NOW, None, 3)] == [
+        ("4", "job"),
+        ("3", "b\ufffd("),
+        ("1", "job"),
+    ]
+    assert set(read) == {1}
 
 
 def test_nothing_is_kept_of_a_job_that_has_ended(store: SqliteStore) -> None:

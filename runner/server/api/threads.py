@@ -37,12 +37,13 @@ Pool: TypeAlias = Literal["general", "checks", "rollouts", "controls"]
 GENERAL: Final = "general"
 """The pool of anyio, in which FastAPI runs functions as well."""
 
-SHARE: Final = 2
-"""Threads of one person at a time in each pool."""
-
 POOLS: Final[dict[Pool, int]] = {GENERAL: 40, "checks": 32, "rollouts": 16, "controls": 16}
 """The threads of each pool.  A check of a text mostly waits for a worker, and an evaluation of a change may
 wait for a verification of checkpoints."""
+
+SHARES: Final[dict[Pool, int]] = {GENERAL: 2, "checks": 2, "rollouts": 2, "controls": 1}
+"""Threads of one person at a time in each pool.  Requests that control jobs wait for nothing but the
+interpreter, so a second thread makes nobody faster: it is one more before which all others wait for it."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class _Share:
     """The threads of one person."""
 
     pools: dict[Pool, asyncio.Semaphore] = field(
-        default_factory=lambda: {name: asyncio.Semaphore(SHARE) for name in POOLS}
+        default_factory=lambda: {name: asyncio.Semaphore(SHARES[name]) for name in POOLS}
     )
     requests: int = 0
 

@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 
 from runner.adapters.docker.connection import DEFAULT_URL, shortened
 from runner.adapters.docker.hardening import LABEL_ATTEMPT, LABEL_INSTANCE, LABEL_JOB, Json, key_of
+from runner.adapters.host.process_status import open_process
 from runner.adapters.launch import attempt_name, directory_of, inside_script
 from runner.base.errors import Refused, Unavailable
 from runner.core.ports.exec import STDOUT, ExecProcess, ExecRequest, TerminalSize
@@ -313,7 +314,7 @@ def _send_signal(pid: int, container: str, number: int) -> bool:
     group of the container.
     """
     try:
-        descriptor = os.pidfd_open(pid)
+        descriptor = open_process(pid)
     except ProcessLookupError:
         return True
     try:

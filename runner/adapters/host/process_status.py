@@ -1,7 +1,23 @@
-"""Status of one process from the kernel: its handlers of signals, and its children."""
+"""One process as the kernel sees it: a descriptor of it, its handlers of signals, and its children."""
 
+import errno
+import os
 import re
 from pathlib import Path
+
+
+def open_process(pid: int) -> int:
+    """Return a pidfd of a process.
+
+    Raises:
+        ProcessLookupError: it is gone; of one that is just being removed, the kernel says ``EINVAL``.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
 
 
 def has_handler(pid: int, signal: int) -> bool:

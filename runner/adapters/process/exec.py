@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from runner.adapters.host.process_status import open_process
 from runner.adapters.launch import attempt_name, inside_script
 from runner.adapters.process.executor import LOAD_ENVIRONMENT, clean_environment, owner_rights
 from runner.adapters.process.records import ProcessIdentity, ProcessRecord
@@ -184,7 +185,7 @@ async def _start(record: ProcessRecord, attempt: ProcessIdentity, request: ExecR
 async def _kill_with(attempt: ProcessIdentity, pid: int) -> None:
     """Kill a command and its process group when its attempt has ended, unless it ends before."""
     with suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(attempt.pid)
+        descriptor = open_process(attempt.pid)
         try:
             if attempt.alive:
                 await _readable(descriptor)

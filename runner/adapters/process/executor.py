@@ -30,7 +30,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from runner.adapters.host.process_status import has_handler
+from runner.adapters.host.process_status import has_handler, open_process
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
 from runner.adapters.process.reach import closed_directory
 from runner.adapters.process.records import ProcessIdentity, ProcessRecord
@@ -373,7 +373,7 @@ def _reaped(pid: int) -> bool:
 def _send(process: ProcessIdentity, signal: int, *, only_if_caught: bool = False) -> bool:
     """Send a signal to exactly this process; return whether it was there, and had a handler if it must."""
     try:
-        descriptor = os.pidfd_open(process.pid)
+        descriptor = open_process(process.pid)
     except ProcessLookupError:
         return False
     try:  # looked at with the descriptor open: the pid cannot be that of another process

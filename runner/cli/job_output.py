@@ -36,7 +36,7 @@ class OutputReader:
         numbers = [attempt["number"] for attempt in job["attempts"]]
         if self._attempt is None and numbers:
             self._attempt = numbers[0]
-        while self._attempt is not None:
+        while self._attempt in numbers:  # an attempt that the host could not launch is taken back
             piece = self._client.log(self._job_id, attempt=self._attempt, offset=self._offset, wait_s=wait_s)
             wait_s = 0.0
             if piece.next_offset > self._offset:

@@ -95,6 +95,9 @@ def log_path(directory: RunDirectory, row: JobRow, chosen: AttemptRow, rank: int
 def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int) -> LogPart:
     """Return the log of an attempt from ``offset`` on; of the newest attempt if none is given.
 
+    That of the attempt that comes next is empty: a launch that the host could not make takes its attempt
+    back, and who follows that log goes on.
+
     Raises:
         NotFound: there is no such job, no such attempt, or no such process of it.
     """
@@ -111,6 +114,8 @@ def read_chunk(service: JobService, job_id: str, choice: LogChoice, offset: int)
         )
     attempts = {a.number: a for a in service.store.attempts(job_id)}
     chosen = attempts.get(attempt or max(attempts, default=0))
+    if chosen is None and attempt == max(attempts, default=0) + 1 and not _settled(row):
+        return LogPart(b"", offset, attempt, attempt_ended=False, next_attempt=None, job_ended=False)
     if chosen is None and attempt:
         there = ", ".join(map(str, sorted(attempts))) or "none yet"
         raise NotFound(f"job {job_id}: there is no attempt {attempt}; there are {there}")

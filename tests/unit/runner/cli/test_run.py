@@ -60,6 +60,15 @@ def test_the_output_of_the_job_is_all_of_stdout(api: FakeApi, invoke: Invoke, he
     assert (api.asked[0][2]["path"], api.asked[0][2]["shown"]) == (f"{here}/runner run", "runner run")
 
 
+def test_an_attempt_that_the_host_could_not_launch_is_waited_for_anew(api: FakeApi, invoke: Invoke) -> None:
+    begun = {"state": "starting", "why": "", "attempts": [an_attempt(1)]}
+    taken_back = {"state": "queued", "why": "backoff", "attempts": []}
+    api.logs = {("000001", 1): b"ran\n"}
+    become(api, begun, taken_back, taken_back, begun, {**ended(), "attempts": [an_attempt(1, ended_at="x")]})
+    result = invoke("run", "true")
+    assert (result.exit_code, result.stdout) == (0, "ran\n"), result.stderr
+
+
 @pytest.mark.parametrize(("outcome", "code"), [("succeeded", 0), ("failed", 10), ("cancelled", 11)])
 def test_the_exit_code_is_the_outcome(api: FakeApi, invoke: Invoke, outcome: str, code: int) -> None:
     become(api, ended(outcome))

@@ -585,9 +585,19 @@ def test_an_attempt_that_there_is_not_has_no_log(site: Site) -> None:
     assert (status, kind, message) == (404, "not_found", "job 1: there is no attempt 9; there are 1")
     site.submit(JOB + "resources: {gpus: 1}")
     site.submit(JOB + "resources: {gpus: 1}")
-    assert error(site.ask("GET", "/jobs/3/log?attempt=1"))[2].endswith(
-        "there is no attempt 1; there are none yet"
+    assert error(site.ask("GET", "/jobs/3/log?attempt=2"))[2].endswith(
+        "there is no attempt 2; there are none yet"
     )
+
+
+def test_the_log_of_the_next_attempt_is_empty_until_no_attempt_comes(site: Site) -> None:
+    site.submit(JOB + "resources: {gpus: 1}")
+    site.submit(JOB + "resources: {gpus: 1}")
+    answer = site.ask("GET", "/jobs/2/log?attempt=1")
+    ends = (answer.headers["x-runner-attempt-ended"], answer.headers["x-runner-job-ended"])
+    assert (answer.status_code, answer.text, ends) == (200, "", ("0", "0"))
+    site.ask("POST", "/jobs/2/cancel")
+    assert site.ask("GET", "/jobs/2/log?attempt=1").status_code == 404
 
 
 def test_the_build_has_a_log_of_its_own(site: Site) -> None:

@@ -25,6 +25,7 @@ from runner.adapters.docker.connection import EngineConnection, engine_errors, e
 from runner.adapters.docker.engine import ask_engine, describe_engine, in_force, report_engine
 from runner.adapters.docker.events import EventsWatcher
 from runner.adapters.docker.hardening import (
+    JOB_DIR,
     LABEL_ATTEMPT,
     LABEL_BOOT,
     LABEL_INSTANCE,
@@ -328,7 +329,7 @@ class DockerExecutor:
                 return self._find_by_name(name, request.key)
             if error.status_code == 404 and not self._has_image(config["Image"]):
                 raise ImageGone(config["Image"]) from error
-            if not error.is_client_error():
+            if not (error.is_client_error() or is_of_image(explanation(error), config)):
                 raise  # the engine's own trouble; it has not looked at what this attempt needs
             why = f"{name}: {explanation(error)}"
             if self._lacks_runtime(config["HostConfig"]["Runtime"]):
@@ -363,7 +364,7 @@ class DockerExecutor:
                 raise
             self._connection.client().remove_container(container, v=True, force=False)
             why = f"{name}: {explanation(error)}"
-            if not request.devices:
+            if not request.devices or is_of_image(why, arguments["config"]):
                 raise LaunchRefused(why) from error
             self._chosen_injection = None  # the engine is asked anew: a driver or a specification has changed
             raise HostFault(why) from error
@@ -475,6 +476,15 @@ def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float)
         oom = bool(state["OOMKilled"])
         return Gone(key, None, oom, why, at, started, reason=EndReason.STARTED_TWICE)
     return Gone(key, state["ExitCode"], bool(state["OOMKilled"]), error, at, started)
+
+
+def is_of_image(why: str, config: Json) -> bool:
+    """Return True if the image has a file, or a circle of links, where the container has a directory."""
+    host = config["HostConfig"]
+    places = (*(mount["Target"] for mount in host["Mounts"]), *host["Tmpfs"])
+    if "not a directory" not in why and "too many levels of symbolic links" not in why:
+        return False
+    return f" {JOB_DIR} is not a directory" in why or any(f'at "{place}"' in why for place in places)
 
 
 def _name_taken(name: str) -> LaunchRefused:

@@ -245,7 +245,8 @@ def _hint_of_start(run: ExaminedAttempt, gone: Gone, reports: attempt_facts.Atte
         return ""
     nothing: Collection[str] = ()
     in_code = partial(_read, run, "code", run.paths_in_code, nothing)
-    return explain_start(plan.command, reports.log_tail, in_code, in_container=run.in_container)
+    output = reports.log_tail or gone.error.encode()  # the container's own, before there is a log
+    return explain_start(plan.command, output, in_code, in_container=run.in_container)
 
 
 def _node(reports: attempt_facts.AttemptReports, attempt: Attempt) -> str:

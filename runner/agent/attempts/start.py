@@ -16,6 +16,9 @@ _CARRIAGE_RETURN: Final = re.compile(
 )
 """What a shell, ``env`` and the kernel say of a script whose lines end with CR LF."""
 
+_NO_SHELL: Final = re.compile(rb"exec /bin/sh failed: ")
+"""What the init of a container says of an image without a shell."""
+
 _NO_COMMAND: Final = re.compile(
     rb"(?m)^[^\n]{0,200}?: (?:exec: )?([A-Za-z0-9_.+=-]{1,200}): "
     rb"(?:(?:command )?not found|Permission denied)\s*$"
@@ -45,6 +48,8 @@ def explain_start(
 ) -> str:
     """Return what keeps a program from starting, and the line that works; empty if that is not known."""
     last = b"\n".join(log.splitlines()[-LAST_LINES:])
+    if _NO_SHELL.search(last):
+        return "the image has no /bin/sh that can be run, which every job is started with"
     return (
         _of_the_line(command, last, paths_in_code)
         or _of_a_script(command, last, paths_in_code)

@@ -421,6 +421,43 @@ def test_a_start_that_fails_is_the_fault_of_the_host_if_the_container_has_device
     assert executor._chosen_injection == (None if devices else "cdi")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Cannot mkdir: /job is not a directory",
+        'error mounting "/s" to rootfs at "/job": mount /s:/job, flags: 0x5000: not a directory: unknown',
+        'error mounting "tmpfs" to rootfs at "/tmp": SecureJoin /tmp: too many levels of symbolic links',
+    ],
+)
+def test_an_image_with_a_file_in_place_of_a_directory_costs_no_device(
+    monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    at_creation = said.startswith("Cannot")
+
+    class OddImage(NoDriver):
+        @staticmethod
+        def info() -> dict[str, Any]:
+            return {**QuickEnd.info(), "Runtimes": {"runc": {}}}
+
+        def start(self, name: str) -> None:
+            try:
+                super().start(name)
+            except APIError as error:
+                error.explanation = said
+                raise
+
+        def create_container_from_config(self, _config: object, name: str) -> None:
+            self.start(name)
+
+    engine = OddImage()
+    monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
+    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: [] if at_creation else ["c1"])
+    monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
+    with pytest.raises(LaunchRefused) as caught:
+        _executor("unix:///nowhere").launch(_request(GPU))
+    assert said in str(caught.value)
+
+
 def test_a_mount_that_is_closed_to_the_engines_root_is_told_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

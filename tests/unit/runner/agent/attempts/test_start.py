@@ -48,6 +48,11 @@ IN_CODE: Final = ("train.sh", "train.py", "scripts/go.sh", "t.sh")
         (("bash", "t.sh"), "t.sh: line 3: gcc: command not found", "image.system: [build-essential]"),
         (("sh", "-c", "git x"), "sh: 1: git: not found", "image.system: [git]"),
         (("bash", "-c", "./t.sh"), "bash: line 1: ./t.sh: Permission denied", "chmod +x ./t.sh"),
+        (
+            ("x",),
+            "[FATAL tini (7)] exec /bin/sh failed: No such file or directory",
+            "the image has no /bin/sh",
+        ),
         (("bash", "t.sh"), "some words", ""),
         (("/opt/bin/x",), "", ""),
         ((), "", ""),

@@ -138,7 +138,7 @@ def test_a_client_that_is_generated_from_the_description_works() -> None:
             assert client.submit({**file, "dry_run": True})[0] == 200
             assert client.submit(file)[0] == 201
             (job,) = client.list_jobs(mine=True)[1]["jobs"]
-            assert client.get_reason(job["id"])[1]["state"] == "queued"
+            assert client.get_reason(job["id"])[1]["state"] in {"preparing", "queued"}
             assert client.wait(job["id"], timeout=0)[1]["done"] is False
             assert client.apply({**file, "dry_run": True})[0] == 200
             assert client.list_revisions(job["id"])[1]["revisions"][0]["present"]

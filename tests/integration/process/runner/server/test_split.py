@@ -118,7 +118,8 @@ def test_the_part_that_parses_has_no_open_file_of_root_but_those_it_was_given(da
             names.add(Path(entry.path).readlink())
     files = {name for name in names if name.is_absolute() and name.exists() and name.parts[1] != "dev"}
     given = {state / name for name in ("lock", "daemon.log")}
-    assert {name for name in files - given if name.stat().st_uid != USER.pw_uid} == set()
+    found = {name for name in files - given if name.stat().st_uid != USER.pw_uid}
+    assert {name for name in found if not name.name.startswith("libffi.so")} == set()  # it opens itself
 
 
 def test_a_process_of_another_user_runs_and_its_run_directory_is_read(daemon: Service) -> None:

@@ -144,7 +144,10 @@ def test_a_lock_that_is_none_is_one_line(users: HostUsers, who: User, place: Pat
 def test_a_text_that_takes_too_long_ends_its_worker_alone(
     users: HostUsers, who: User, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key of half a million parts is quadratic for the parser of TOML; the kernel ends it."""
+    """A key of half a million parts is quadratic for the parser of TOML; the kernel ends it.
+
+    That of Python 3.14 gives up by itself.
+    """
     monkeypatch.setattr(module, "TEXT_S", patience(CPU_S * 20))
     (place / "pylock.toml").write_text("a." * 500_000 + "a = 1\n")
     users.read_jobs(OTHER if ROOT else who, submission(place))
@@ -153,7 +156,7 @@ def test_a_text_that_takes_too_long_ends_its_worker_alone(
         if ROOT:
             for _ in range(3):
                 assert users.read_jobs(OTHER, submission(place)).first.name == "job"
-        with pytest.raises(UsageError, match=r"^pylock.toml: takes more time or memory"):
+        with pytest.raises(UsageError, match=r"^pylock.toml: (takes more time or memory|has too many)"):
             hostile.result()
     assert users.read_jobs(who, submission(place)).first.name == "job"
 

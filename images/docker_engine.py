@@ -21,6 +21,7 @@ import requests
 from docker.constants import DEFAULT_TIMEOUT_SECONDS, DEFAULT_UNIX_SOCKET
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.types import CancellableStream, LogConfig, Mount
+from docker.utils.config import find_config_file
 
 from images import buildx
 from images.buildkit_progress import ProgressDecoder
@@ -100,7 +101,7 @@ class DockerEngine:
                     line = progress.line(record)
                     if line is not None and say is not None:
                         say(line)
-            except (APIError, requests.RequestException) as error:
+            except (DockerException, requests.RequestException) as error:
                 raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
 
     def look_up(self, reference: str) -> str:
@@ -108,7 +109,7 @@ class DockerEngine:
             self._use_login(api)
             try:
                 found = api.inspect_distribution(reference)  # type: ignore[no-untyped-call]
-            except (APIError, requests.RequestException) as error:
+            except (DockerException, requests.RequestException) as error:  # also of a store of logins
                 raise BuildFailed(f"image {reference}: {_one_line(error)}") from error
         return str(found["Descriptor"]["digest"])
 
@@ -124,7 +125,8 @@ class DockerEngine:
             self._login.read_bytes()  # the SDK would go on without
         except OSError as error:
             raise BuildFailed(f"registry_login: {self._login}: {error.strerror}") from error
-        api.reload_config(str(self._login))
+        with _login_errors(str(self._login)):
+            api.reload_config(str(self._login))
 
     def load_root(self, archive: IO[bytes], tag: str) -> str:
         repository, name = tag.rsplit(":", 1)
@@ -231,12 +233,22 @@ class DockerEngine:
         url = self._url or os.environ.get("DOCKER_HOST") or DEFAULT_UNIX_SOCKET
         if "unix://" in url:
             _check_socket("/" + url.split("://")[1].lstrip("/"))
-        if self._url is not None:
-            api = docker.APIClient(self._url, self._version, timeout_s)
-        else:
-            api = docker.from_env(version=self._version, timeout=timeout_s).api  # with its TLS settings
+        with _login_errors(find_config_file()):  # every client reads it
+            if self._url is not None:
+                api = docker.APIClient(self._url, self._version, timeout_s)
+            else:
+                api = docker.from_env(version=self._version, timeout=timeout_s).api  # with its TLS settings
         self._version = api.api_version
         return api
+
+
+@contextmanager
+def _login_errors(path: object) -> Iterator[None]:
+    """Translate what the SDK raises of a file that ``docker login`` has not written."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EngineUnavailable(f"{path}: is no file of docker login: {error}; log in anew") from error
 
 
 def _check_socket(path: str) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from docker import APIClient
 from docker.errors import APIError, DockerException, StreamParseError
+from docker.utils.config import find_config_file
 from urllib3.exceptions import HTTPError
 
 from runner.base.errors import Unavailable
@@ -56,7 +57,11 @@ class EngineConnection:
     def connect(self) -> APIClient:
         """Return a new client, which the caller closes."""
         self._check_socket()
-        return APIClient(base_url=self._url, version="auto", timeout=self._timeout_s)
+        try:
+            return APIClient(base_url=self._url, version="auto", timeout=self._timeout_s)
+        except (AttributeError, TypeError, ValueError) as error:  # of a file of logins, which it reads
+            path: object = find_config_file()
+            raise Unavailable(f"{path}: is no file of docker login: {error}; log in anew") from error
 
     def _check_socket(self) -> None:
         """Raise within microseconds if nobody listens; the SDK would leave a socket open."""

@@ -14,8 +14,10 @@ import pytest
 
 from images.cancellation import CancellationToken
 from images.docker_engine import DockerEngine
-from images.errors import BuildCancelled, EngineForbidden, EngineUnavailable
+from images.errors import BuildCancelled, BuildFailed, EngineForbidden, EngineUnavailable
 from images.ports import BuildRequest
+from runner.adapters.docker.connection import EngineConnection
+from runner.base.errors import Unavailable
 from tests.fakes.patience import patience
 
 REQUEST = BuildRequest("runner-test:1", {}, {})
@@ -96,6 +98,37 @@ def test_no_context_is_sent_for_nobody(engine: Builder) -> None:
     with pytest.raises(BuildCancelled):
         next(lines)
     assert not engine.has_context.is_set()
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"auths": {"h": {"auth": "YWJj"}}}', '{"auths": {"h": {"auth": "!"}}}']
+)
+def test_a_file_of_logins_that_is_none_is_named(
+    engine: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    url, file = f"unix://{engine.server_address!s}", tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(EngineUnavailable, match=f"^{file}: is no file of docker login: "):
+        DockerEngine(url).image("x")
+    with pytest.raises(Unavailable, match=f"^{file}: is no file of docker login: "):
+        EngineConnection(url, 10).connect()
+    given = tmp_path / "registry.json"
+    file.rename(given)
+    with pytest.raises(EngineUnavailable, match=f"^{given}: is no file of docker login: "):
+        DockerEngine(url, given).look_up("x/y:1")
+
+
+def test_a_login_whose_helper_is_missing_is_no_fault_of_the_engine(
+    engine: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    (tmp_path / "config.json").write_text('{"credsStore": "not-there"}')
+    with (
+        pytest.warns(UserWarning, match="docker-credential-not-there"),
+        pytest.raises(BuildFailed, match=r"^image x\.invalid/y:1: .*docker-credential-not-there"),
+    ):
+        DockerEngine(f"unix://{engine.server_address!s}").look_up("x.invalid/y:1")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

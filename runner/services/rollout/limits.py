@@ -74,7 +74,7 @@ class SetLimits:
         if isinstance(row.job.state, Starting | Stopping):
             raise Refused(f"job {row.job.id}: is {row.job.state.kind}; try again in a moment")
         if isinstance(row.job.state, Finished):
-            raise Refused(f"job {row.job.id}: has ended; runner restart {row.job.id} starts it again")
+            raise Refused(f"job {row.job.id}: has ended; runner apply FILE --job {row.job.id} changes it")
         before = parse_revision(row.revision)
         after = self._changed(before, limits)
         found = compare_revisions(before, after, same_code=True)

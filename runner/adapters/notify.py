@@ -54,8 +54,21 @@ def sender_for(rule: NotificationRule, origin: Origin, *, sendmail: str = SENDMA
         )
     if rule.channel is not None:
         return _sender_of_plugin(find_channel(rule.channel).make(rule.options), origin)
+    if rule.own:
+        return lambda notification: _send_own(rule, notification, origin, sendmail)
     command = rule.command or ()
     return lambda notification: run_command(command, f"{as_json(notification, origin)}\n".encode())
+
+
+def _send_own(rule: NotificationRule, notification: Notification, origin: Origin, sendmail: str) -> None:
+    """Deliver to the address that a job names, once: those of others wait behind it."""
+    found = rule.for_job(notification.labels)
+    if found is None:
+        return
+    try:
+        sender_for(found, origin, sendmail=sendmail)(notification)
+    except Undelivered as error:
+        raise Undelivered(str(error), RetryLater.NEVER) from error
 
 
 def _sender_of_plugin(deliver: Callable[[Notification, Origin], None], origin: Origin) -> Send:

@@ -101,7 +101,8 @@ class Sender:
     def matches(self, notification: Notification) -> bool:
         """Return True if a notification matches the rule."""
         whose = self.rule.who == "all" or notification.owner in self.rule.who
-        return whose and not notification.topics.isdisjoint(self.rule.on)
+        names_own = not self.rule.own or self.rule.for_job(notification.labels) is not None
+        return whose and names_own and not notification.topics.isdisjoint(self.rule.on)
 
     def _load_position(self) -> None:
         """Go on where the last daemon stopped; a new rule starts with the next event."""

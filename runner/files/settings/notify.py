@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -26,6 +27,10 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9._+=-]{1,64}(@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*)?")
 
 
+OWN_LABEL: Final = "notify"
+"""The label of a job whose value is where its owner wants to be told."""
+
+
 def _several(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
@@ -47,6 +52,17 @@ def _address(value: str) -> str:
 def _argv(value: tuple[str, ...]) -> tuple[str, ...]:
     if not value[0].startswith("/"):
         raise ValueError(f"must begin with the absolute path of a program, not {quoted(value[0])}")
+    return value
+
+
+def _allowed(value: tuple[str, ...]) -> tuple[str, ...]:
+    for each in value:
+        if each.startswith("@"):
+            _address(f"anybody{each}")
+        elif not check_web_address(each).endswith("/"):
+            raise ValueError(
+                f'must be "@" and a domain, or a web address that ends in "/", not {quoted(each)}'
+            )
     return value
 
 
@@ -74,7 +90,7 @@ def find_channel(name: str) -> Channel:
 
 
 class NotificationRule(BaseModel):
-    """One rule, with exactly one of ``webhook``, ``mail``, ``command`` and ``channel``."""
+    """One rule, with exactly one of ``webhook``, ``mail``, ``command``, ``channel`` and ``own``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -102,16 +118,20 @@ class NotificationRule(BaseModel):
     options: dict[str, str] = Field({}, max_length=32)
     """What the channel of a plug-in needs to know, such as an address."""
 
+    own: Annotated[tuple[str, ...], Field(max_length=32), AfterValidator(_allowed)] = ()
+    """What jobs may name in their label ``notify``: mail of domains, and addresses that begin so."""
+
     @model_validator(mode="after")
     def _one_way(self) -> "NotificationRule":
-        if sum(way is not None for way in (self.webhook, self.mail, self.command, self.channel)) != 1:
-            raise ValueError("needs exactly one of webhook, mail, command and channel")
+        ways = (self.webhook, self.mail, self.command, self.channel, self.own or None)
+        if sum(way is not None for way in ways) != 1:
+            raise ValueError("needs exactly one of webhook, mail, command, channel and own")
         if self.options and self.channel is None:
             raise ValueError("options need a channel")
-        if self.webhook is None and self.shape != "json":
+        if self.webhook is None and not self.own and self.shape != "json":
             raise ValueError(f"shape {self.shape} needs a webhook")
         topic = urlsplit(self.webhook or "").path.rpartition("/")[2]
-        if self.shape == "ntfy" and not _TOPIC.fullmatch(topic):
+        if self.shape == "ntfy" and not self.own and not _TOPIC.fullmatch(topic):
             raise ValueError(
                 "the webhook must end with a topic of ntfy, such as https://ntfy.example.org/gpu1"
             )
@@ -127,14 +147,26 @@ class NotificationRule(BaseModel):
     def digest(self) -> str:
         """Key that tells this rule from others and from itself before it was edited, across versions."""
         # As in earlier versions where nothing of what is newer is used
-        newer: dict[str, object] = {"shape": "json", "channel": None, "options": {}}
+        newer: dict[str, object] = {"shape": "json", "channel": None, "options": {}, "own": ()}
         unset = {name for name, default in newer.items() if getattr(self, name) == default}
         return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()[:16]
+
+    def for_job(self, labels: Mapping[str, str]) -> "NotificationRule | None":
+        """Return the rule for the address that a job names; None if it names none that is allowed."""
+        said = labels.get(OWN_LABEL, "")
+        try:
+            if "://" not in said and f"@{_address(said).partition('@')[2]}" in self.own:
+                return NotificationRule(on=self.on, mail=said)
+            if said.startswith(tuple(each for each in self.own if each[0] != "@")) and ".." not in said:
+                return NotificationRule(on=self.on, webhook=said, shape=self.shape)
+        except ValueError:
+            return None
+        return None
 
     @property
     def stranger(self) -> str:
         """Reason for which this process cannot start the program of the rule; empty if it can."""
-        program = self.command[0] if self.command else SENDMAIL if self.mail else None
+        program = self.command[0] if self.command else SENDMAIL if self.mail or self._own_mail else None
         if program is None:
             return ""
         told = f"{'command' if self.command else 'mail'}: {one_line(program)}"
@@ -144,10 +176,16 @@ class NotificationRule(BaseModel):
         return "" if fit else f"{told} is not a program that the daemon may execute; nothing is sent"
 
     @property
+    def _own_mail(self) -> bool:
+        return any(each.startswith("@") for each in self.own)
+
+    @property
     def way(self) -> str:
         """The channel as the log names it, without the path of a webhook, which may be a secret."""
         if self.channel is not None:
             return f"channel {self.channel}"
+        if self.own:
+            return f"label {OWN_LABEL}"
         if self.webhook is not None:
             return f"webhook {urlsplit(self.webhook).hostname}"
         return f"mail {self.mail}" if self.mail is not None else f"command {(self.command or ('',))[0]}"

@@ -24,6 +24,7 @@ from runner.core.ports.store import JobRow
 from runner.core.ports.users import Owner, User
 from runner.core.scheduler.admission import check_queued
 from runner.files.revision import Revision
+from runner.files.settings.notify import OWN_LABEL
 from runner.files.shell import find_scripts
 from runner.files.submission import Submission
 from runner.services.context import Caller, ServiceContext
@@ -178,7 +179,7 @@ class SubmissionService:
 
     def warnings(self, revision: Revision) -> tuple[str, ...]:
         """Return the warnings about an accepted job for its submitter, one line each."""
-        written = (*revision.warnings, *self._script_warnings(revision))
+        written = (*revision.warnings, *self._script_warnings(revision), *self._notify_warnings(revision))
         processes, problem = self.context.host_processes, self.context.daemon.executor_problem()
         if processes:
             return (
@@ -191,6 +192,13 @@ class SubmissionService:
             *self._link_warnings(revision),
             *([AWAITS_ENGINE.format(problem)] if problem else ()),
         )
+
+    def _notify_warnings(self, revision: Revision) -> Iterator[str]:
+        """Yield that nothing is sent to the address that a job names."""
+        labels, rules = revision.job.labels, [rule for rule in self.context.settings.notify if rule.own]
+        if OWN_LABEL in labels and rules and not any(rule.for_job(labels) for rule in rules):
+            allowed = ", ".join(dict.fromkeys(each for rule in rules for each in rule.own))
+            yield f"labels.{OWN_LABEL}: nothing is sent there; the operator allows {allowed}"
 
     def _link_warnings(self, revision: Revision) -> Iterator[str]:
         """Yield the targets of links in a job's mounts that are not in its container."""

@@ -196,7 +196,7 @@ def test_rules_are_read_from_the_settings_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"on": "failed"}, "needs exactly one of webhook, mail, command and channel"),
+        ({"on": "failed"}, "needs exactly one of webhook, mail, command, channel and own"),
         ({"on": "failed", "mail": "root", "command": ["/bin/true"]}, "needs exactly one"),
         ({"on": "faild", "mail": "root"}, 'there is no event "faild"; did you mean "failed"?'),
         ({"on": [], "mail": "root"}, "at least 1 item"),

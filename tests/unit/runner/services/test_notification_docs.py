@@ -51,7 +51,7 @@ def test_the_example_is_right(tmp_path: Path) -> None:
     [example] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "settings.yaml"
     path.write_text(example)
-    assert len(load_settings(path).notify) == 3
+    assert len(load_settings(path).notify) == 4
     [example] = re.findall(r'```yaml title="settings.yaml"\n(.*?)```', PAGE, re.DOTALL)
     path.write_text(example)
     settings = load_settings(path)

@@ -13,6 +13,8 @@ from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.core.job.events import HoldRequested, ReleaseRequested
 from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, TOPICS, Notification
 from runner.core.ports.notifications import RetryLater, Undelivered
+from runner.files.revision import parse_revision
+from runner.files.settings.live import LiveSettings
 from runner.files.settings.notify import NotificationRule
 from runner.files.submission import Submission
 from runner.services.context import Caller
@@ -75,6 +77,70 @@ class Post:
 @pytest.fixture
 def post(tmp_path: Path) -> Post:
     return Post(Clockwork(tmp_path, Caller(os.getuid(), os.getgid())))
+
+
+# --- to whom: an address of the job's owner
+
+OWN = NotificationRule.model_validate(
+    {"on": "finished", "own": ["@lab.example", "https://ntfy.lab.example/"], "shape": "ntfy"}
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "way"),
+    [
+        ("ann@lab.example", "mail ann@lab.example"),
+        ("https://ntfy.lab.example/ann", "webhook ntfy.lab.example"),
+        ("ann@lab.example.org", None),
+        ("ann@other.example", None),
+        ("-x@lab.example", None),
+        ("ann@lab.example,eve@other.example", None),
+        ("http://ntfy.lab.example/ann", None),
+        ("https://ntfy.lab.example", None),
+        ("https://ntfy.lab.example@other.example/ann", None),
+        ("https://ntfy.lab.example/../admin", None),
+        ("https://ntfy.lab.example/a b", None),
+        ("https://ntfy.lab.example/", None),
+        ("root", None),
+        ("", None),
+    ],
+)
+def test_a_job_is_told_where_it_says_if_the_operator_allows_it(said: str, way: str | None) -> None:
+    found = OWN.for_job({"notify": said})
+    assert (None if found is None else found.way) == way
+    assert OWN.for_job({}) is None
+
+
+@pytest.mark.parametrize("own", ["lab.example", "https://ntfy.lab.example", "@", "*"])
+def test_what_is_allowed_is_a_domain_or_the_beginning_of_an_address(own: str) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        NotificationRule.model_validate({"on": "finished", "own": [own]})
+
+
+def test_only_jobs_that_name_an_allowed_address_are_told(post: Post) -> None:
+    feed = SqliteNotificationFeed(post.site.store)
+    courier = Sender(OWN, post.receiver.send, feed, post.site.clock, feed.remember, post.pause)
+    courier.send_next()
+    for label in ("ann@lab.example", "ann@other.example"):
+        job = JOB + f"labels: {{notify: {label}}}\n".encode()
+        submission = Submission(str(post.site.directory / "job.yaml"), job)
+        post.cancel(post.site.service.submission.submit(post.site.me, submission).job.id)
+    courier.send_next()
+    assert [each.labels["notify"] for each in post.receiver.got] == ["ann@lab.example"]
+
+
+def test_an_address_that_no_rule_allows_is_a_warning_at_submission(post: Post) -> None:
+    submission = post.site.service.submission
+    settings = submission.context.settings.model_copy(update={"notify": (OWN,)})
+    submission = replace(submission, context=replace(submission.context, live=LiveSettings(settings)))
+    warned = []
+    for address in ("ann@lab.example", "ann@other.example"):
+        job = JOB + f"labels: {{notify: {address}}}\n".encode()
+        row = submission.submit(post.site.me, Submission(str(post.site.directory / "job.yaml"), job))
+        found = submission.warnings(parse_revision(row.revision))
+        warned.append([line for line in found if line.startswith("labels.notify")])
+    allowed = "@lab.example, https://ntfy.lab.example/"
+    assert warned == [[], [f"labels.notify: nothing is sent there; the operator allows {allowed}"]]
 
 
 # --- what is told

@@ -15,6 +15,7 @@ from runner.adapters import notify
 from runner.adapters.notify import draw_curve, run_command, sender_for
 from runner.core.notification import ReportedCurve
 from runner.core.ports.notifications import RetryLater, Undelivered
+from runner.files.settings.notify import NotificationRule
 from tests.unit.runner.adapters.test_notify import NOTICE, ORIGIN, program, rule
 
 # --- mails
@@ -31,6 +32,19 @@ def test_a_mail_goes_through_sendmail(tmp_path: Path) -> None:
     assert message["Subject"] == "[runner] nächtlich (7) failed"
     assert "attempt 2 ended: oom (exit 137)" in message.get_content()
     assert "runner show 7" in message.get_content()
+
+
+def test_a_mail_to_the_address_that_a_job_names_is_tried_once(tmp_path: Path) -> None:
+    sent = tmp_path / "sent"
+    sendmail = program(tmp_path, f"cat > {sent}; exit 1")
+    own = NotificationRule.model_validate({"on": "finished", "own": ["@lab.example"]})
+    send = sender_for(own, ORIGIN, sendmail=sendmail)
+    send(replace(NOTICE, labels={}))
+    assert not sent.exists()
+    with pytest.raises(Undelivered) as told:
+        send(replace(NOTICE, labels={"notify": "ann@lab.example"}))
+    assert told.value.again is RetryLater.NEVER  # others wait behind it
+    assert "To: ann@lab.example" in sent.read_text()
 
 
 @pytest.mark.parametrize("name", ["loss", "$\\frac{$ <b>\x1b[31m"])

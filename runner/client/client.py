@@ -230,39 +230,55 @@ class Client:
     ) -> list[JobSummary]:
         """Return jobs, the newest first, fetched page by page; only those that ``wanted`` accepts.
 
-        Without a limit there are all jobs that have not ended, and the newest ``ENDED`` of those that have;
-        ``more`` says whether there would be others.  ``ended`` leaves out the ones or the others.  With
-        ``last`` jobs have the last numbers of those that have ended.
+        Without a limit there are all jobs that have not ended, and the newest ``ENDED`` of those that have,
+        in one request if they are few; ``more`` says whether there would be others.  ``ended`` leaves out the
+        ones or the others.  With ``last`` jobs have the last numbers of those that have ended.
         """
         query: Query = {"all": int(everything), "mine": int(mine), "label": label, "last": int(last) or None}
         self.unrecorded, self.more = [], False
         if limit is not None or label is not None:
             return self._pages(query, limit, wanted)
         found: list[JobSummary] = []
+        over: list[JobSummary] = []
+        cursor: int | None = None
+        if ended is None:
+            page, cursor = self._page(query, None, None, wanted)
+            if cursor is None:
+                return page
+            found = [job for job in page if job["state"] != "finished"]
+            over = [job for job in page if job["state"] == "finished"]
         if ended is not True:
-            found += self._pages({**query, "ended": 0}, None, wanted)
+            found += self._pages({**query, "ended": 0}, None, wanted, cursor)
         if ended is not False:
-            known = {job["id"] for job in found}  # one may have ended since
-            over = self._pages({**query, "ended": 1}, ENDED + 1, wanted)
-            self.more = len(over) > ENDED
-            if new := [job for job in over[:ENDED] if job["id"] not in known]:
-                found = sorted(found + new, key=lambda job: -int(job["id"]))
-        return found
+            over += self._pages({**query, "ended": 1}, ENDED + 1 - len(over), wanted, cursor)
+        self.more = len(over) > ENDED
+        known = {job["id"] for job in found}  # one may have ended since
+        found += [job for job in over[:ENDED] if job["id"] not in known]
+        return sorted(found, key=lambda job: -int(job["id"]))
 
     def _pages(
-        self, query: Query, limit: int | None, wanted: Callable[[JobSummary], bool] | None
+        self,
+        query: Query,
+        limit: int | None,
+        wanted: Callable[[JobSummary], bool] | None,
+        cursor: int | None = None,
     ) -> list[JobSummary]:
         found: list[JobSummary] = []
-        cursor: int | None = None
         while limit is None or len(found) < limit:
             left = None if limit is None or wanted else limit - len(found)
-            answer = self.get("/v1/jobs", {**query, "limit": left, "cursor": cursor})
-            found += filter(wanted, answer["jobs"]) if wanted else answer["jobs"]
-            self.unrecorded += [job for job in answer.get("unrecorded", ()) if job not in self.unrecorded]
-            cursor = answer.get("next")
+            page, cursor = self._page(query, left, cursor, wanted)
+            found += page
             if cursor is None:
                 break
         return found if limit is None else found[:limit]
+
+    def _page(
+        self, query: Query, limit: int | None, cursor: int | None, wanted: Callable[[JobSummary], bool] | None
+    ) -> tuple[list[JobSummary], int | None]:
+        """Return the wanted jobs of a page, and the cursor of the next one."""
+        answer = self.get("/v1/jobs", {**query, "limit": limit, "cursor": cursor})
+        self.unrecorded += [job for job in answer.get("unrecorded", ()) if job not in self.unrecorded]
+        return list(filter(wanted, answer["jobs"])) if wanted else answer["jobs"], answer.get("next")
 
     def sweep(self, ref: str, *, last: bool = False) -> list[JobSummary]:
         """Return all jobs of a matrix, in order; ``ref`` is one of its jobs, or the matrix itself."""

@@ -243,10 +243,12 @@ def _scalar(value: Value) -> str:
 def of_option(line: str, shown: str) -> str:
     """Return a problem of the generated job file as a problem of the option that set the field.
 
-    A line that does not begin with ``shown``, the name under which the file was sent, is returned unchanged.
+    ``shown`` is the name under which the file was sent; a refusal may begin with a field and its line instead.
     """
     if not line.startswith(shown):
-        return line
+        return re.sub(
+            r"^([a-z_.]+) \(line \d+\): ", lambda at: f"{shown}: {OPTIONS.get(at[1], at[1])}: ", line
+        )
     match = _PROBLEM.fullmatch(line.removeprefix(shown))
     if match is None:
         return shown + re.sub(r":\d+:\d+: ", ": ", line.removeprefix(shown), count=1)

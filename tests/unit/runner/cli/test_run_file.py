@@ -137,6 +137,8 @@ def test_a_command_line_becomes_a_job_file_with_only_what_was_given() -> None:
             "runner run:7:3: checkpoint.resume_args: needs checkpoint.files, which says what",
             "runner run: --resume-args: needs --checkpoint, which says what",
         ),
+        ("image.system (line 9): make: not on the list", "runner run: --system: make: not on the list"),
+        ("resources.memory (line 4): asks for 9TiB", "runner run: --memory: asks for 9TiB"),
         ("runner run:7:3: Some words", "runner run: Some words"),
         ("job.yaml:3:1: resources.memory: must be a size", "job.yaml:3:1: resources.memory: must be a size"),
     ],

@@ -243,7 +243,7 @@ def _scalar(value: Value) -> str:
 def of_option(line: str, shown: str) -> str:
     """Return a problem of the generated job file as a problem of the option that set the field.
 
-    ``shown`` is the name under which the file was sent; a refusal may begin with a field and its line instead.
+    ``shown`` is the name under which the file was sent; a refusal begins with the field and its line instead.
     """
     if not line.startswith(shown):
         return re.sub(

@@ -28,6 +28,9 @@ SCRIPTS: Final = ("train.py", "main.py", "run.py", "finetune.py", "train_gpt.py"
 SHELL_SCRIPTS: Final = ("train.sh", "run.sh", "main.sh")
 """The same of shell scripts, where there is no other."""
 
+FOR_NOTEBOOKS: Final = ("nbconvert", "ipykernel")
+"""Packages of what executes notebooks."""
+
 NO_SCRIPT: Final = ("test_", "conftest", "setup", "_")
 """How the names of files begin that train nothing."""
 
@@ -127,12 +130,15 @@ def propose(directory: Path) -> Proposal | None:
     for source in (directory / script, *[*beside, *sorted(directory.glob("*.py"))][:MAX_SOURCES]):
         _read(source, found)
     requirements = _find_requirements(directory)
-    command = [*(["bash"] if script.endswith(".sh") else _launcher(found)), script]
+    packages: Value | None = requirements
+    if script.endswith(".ipynb"):
+        packages = [*([f"-r {requirements}"] if requirements else []), *FOR_NOTEBOOKS]
+    command = _command(script, found)
     fields: dict[str, Value] = {
         "name": default_name(command),
         "workload": {"kind": "program", "command": command, "code": "."},
         "resources": {"gpus": 0, "cpus": 2, "memory": "8GiB"},
-        **({"image": {"requirements": requirements}} if requirements else {}),
+        **({"image": {"requirements": packages}} if packages else {}),
     }
     text = yaml_text(fields, _heading(found)) + "\n" + "\n".join(_checkpoint_lines(found)) + "\n"
     parts = [script, *([f"with {requirements}"] if requirements else ())]
@@ -155,7 +161,24 @@ def _find_script(directory: Path) -> str | None:
     python = [each for each in scripts if each.suffix == ".py"]
     here = [each for each in python if len(each.parts) == 1]
     started = [each for each in python if len(each.parts) > 1 and _is_started(directory / each)]
-    return _only(sorted(here or started or [each for each in scripts if each.suffix == ".sh"]))
+    shell = [each for each in scripts if each.suffix == ".sh"]
+    notebooks = [each for each in scripts if each.suffix == ".ipynb"]
+    return _only(sorted(here or started or shell or _packages(directory) or notebooks))
+
+
+def _packages(directory: Path) -> list[PurePosixPath]:
+    """Return what is started of the packages of a directory by ``python -m``."""
+    found = (*directory.glob("*/__main__.py"), *directory.glob("src/*/__main__.py"))
+    return [PurePosixPath(each.relative_to(directory)) for each in found]
+
+
+def _command(script: str, found: Findings) -> list[str]:
+    """Return the command that starts a script, a package or a notebook."""
+    if script.endswith("__main__.py"):
+        return ["python", "-m", PurePosixPath(script).parent.name]
+    if script.endswith(".ipynb"):
+        return ["jupyter", "nbconvert", "--to", "notebook", "--execute", script, "--output", "done.ipynb"]
+    return [*(["bash"] if script.endswith(".sh") else _launcher(found)), script]
 
 
 def _scripts(directory: Path, below: tuple[str, ...]) -> Iterator[PurePosixPath]:
@@ -165,7 +188,11 @@ def _scripts(directory: Path, below: tuple[str, ...]) -> Iterator[PurePosixPath]
     except OSError:
         return
     for entry in entries:
-        if entry.name.endswith((".py", ".sh")) and not entry.name.startswith(NO_SCRIPT) and entry.is_file():
+        if (
+            entry.name.endswith((".py", ".sh", ".ipynb"))
+            and not entry.name.startswith(NO_SCRIPT)
+            and entry.is_file()
+        ):
             yield PurePosixPath(*below, entry.name)
     for entry in entries:
         hidden = entry.name.startswith((".", "_")) or entry.name in LEFT_OUT

@@ -61,11 +61,12 @@ _OF_TEXT: Final = re.compile(
     r"(.*_)?(EOS|BOS|PAD|MASK|UNK|SEP|CLS|EOT|NUM|MAX|MIN|STOP|START|END|SPECIAL)_TOKEN"
 )
 _HARMLESS: Final = re.compile(
-    r"|[+-]?[0-9]+([.][0-9]+)?|true|false|yes|no|none|<.*>|\[.*\]|~?/[^:@]*", re.IGNORECASE
+    r"|[+-]?[0-9]{1,15}([.][0-9]+)?|true|false|yes|no|none|<.*>|\[.*\]|~?/[^:@]*", re.IGNORECASE
 )
 _ISSUED: Final = re.compile(
     r"hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|nvapi-[\w-]{20,}"
+    r"|(?i:bearer|basic|token)\s+(?=\S*[0-9])\S{16,}|https://hooks\.slack\.com/services/.+|wandb_v1_\w{20,}"
     r"|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*|[a-z][a-z0-9+.-]*://[^/@:\s]*:[^/@\s]+@.*",
     re.DOTALL,
 )

@@ -65,6 +65,30 @@ def test_the_only_script_is_taken_and_of_several_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        (["tool/__init__.py", "tool/__main__.py"], "[python, -m, tool]"),
+        (["src/tool/__init__.py", "src/tool/__main__.py"], "[python, -m, tool]"),
+        (["fit.ipynb"], "[jupyter, nbconvert, --to, notebook, --execute, fit.ipynb, --output, done.ipynb]"),
+    ],
+)
+def test_without_a_script_a_package_or_a_notebook_is_started(
+    tmp_path: Path, files: list[str], command: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "requirements.txt").write_text("tqdm\n")
+    found = propose(tmp_path)
+    assert found is not None
+    assert f"command: {command}" in found.text
+    packages = (
+        '["-r requirements.txt", nbconvert, ipykernel]' if "nbconvert" in command else "requirements.txt"
+    )
+    assert f"requirements: {packages}" in found.text
+
+
+@pytest.mark.parametrize(
     ("files", "script"),
     [
         (["src/train.py", "src/model.py"], "src/train.py"),

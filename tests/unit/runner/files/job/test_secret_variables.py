@@ -34,6 +34,8 @@ def job(text: str) -> JobFile:
         ("MONKEY", "banana"),
         ("WANDB_BASE_URL", "https://wandb.example.org:8080"),
         ("NVIDIA_TF32_OVERRIDE", "0"),
+        ("TASK", "token classification"),
+        ("COUNT_TOKEN", "123456789012"),
     ],
 )
 def test_a_variable_of_another_purpose_is_no_secret(name: str, value: str) -> None:
@@ -52,6 +54,9 @@ def test_a_variable_of_another_purpose_is_no_secret(name: str, value: str) -> No
         ("client_secret", "abc"),
         ("DB_PASSWORD", "123456"),
         ("MYSQL_PWD", "abc"),
+        ("AUTHORIZATION", "Bearer abcdefgh0123456789"),
+        ("HOOK", "https://hooks.slack.com/services/T0/B0/abc"),
+        ("SERVICE_API_KEY", "0123456789" * 4),
         ("DATABASE_URL", "postgres://ada:pass@host/db"),
         ("KEY", "-----BEGIN PRIVATE KEY-----abc"),
     ],

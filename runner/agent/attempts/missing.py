@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -14,6 +15,25 @@ from runner.files.revision import Revision
 _NO_MODULE: Final = re.compile(r"No module named ['\"]?([A-Za-z_][\w.]{0,200})")
 _NO_FILE: Final = re.compile(r"No such file|FileNotFoundError|[Uu]nable to open|does not exist|not found")
 _QUOTED: Final = re.compile(r"'([^']{1,1000})'|\"([^\"]{1,1000})\"")
+_PACKAGES: Final = {
+    "yaml": "PyYAML",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "PIL": "Pillow",
+    "cv2": "opencv-python-headless",
+    "bs4": "beautifulsoup4",
+    "dotenv": "python-dotenv",
+    "dateutil": "python-dateutil",
+    "git": "GitPython",
+    "hydra": "hydra-core",
+    "absl": "absl-py",
+    "attr": "attrs",
+    "umap": "umap-learn",
+    "faiss": "faiss-cpu",
+    "Crypto": "pycryptodome",
+}
+"""Packages whose module has another name."""
+
 _PROJECTS: Final = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
@@ -37,7 +57,13 @@ def explain_missing(
     if module is not None:
         place = module[1].replace(".", "/")
         found = [f"{below}{place}{end}" for below in ("", "src/") for end in ("", ".py")]
-        return _left_out(revision, found, work_dir) or _off_path(module[1], paths_in_code())
+        paths = paths_in_code()
+        return (
+            _left_out(revision, found, work_dir)
+            or _not_in_package(module[1], paths)
+            or _off_path(module[1], paths)
+            or _of_another_name(module[1])
+        )
     return _left_out(revision, _named(raised.line), work_dir) if _NO_FILE.search(raised.line) else ""
 
 
@@ -55,6 +81,30 @@ def _left_out(revision: Revision, paths: Iterator[str] | list[str], work_dir: Pa
         if (told := find_missed(left_out, directory, os.path.normpath(inner))) is not None:
             return told.removeprefix("workload.code: ")
     return ""
+
+
+def _not_in_package(module: str, paths: Collection[str]) -> str:
+    """Return that a package beside the script lacks a module, and one with a similar name."""
+    package, dot, name = module.rpartition(".")
+    inner = [
+        path for path in paths if path.startswith(f"{module.partition('.')[0]}/") and path.endswith(".py")
+    ]
+    known = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in inner]
+    if not dot or not known or module in known:
+        return ""
+    near = get_close_matches(module, known, 1)
+    meant = f"; did you mean {one_line(near[0])}?" if near else ""
+    return f"{package} in the code of the job has no module {name}{meant}"
+
+
+def _of_another_name(module: str) -> str:
+    """Return the package of a module that has another name."""
+    package = _PACKAGES.get(module.partition(".")[0])
+    return (
+        ""
+        if package is None
+        else f"its package is {package}: runner run --with {package}, or image.requirements"
+    )
 
 
 def _off_path(module: str, paths: Collection[str]) -> str:

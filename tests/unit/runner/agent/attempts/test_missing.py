@@ -82,3 +82,19 @@ def test_a_module_of_the_code_is_never_advised_to_be_installed(module: str, told
 )
 def test_what_is_elsewhere_is_not_explained(line: str) -> None:
     assert explain(line) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("util.helper", "util in the code of the job has no module helper; did you mean util.helpers?"),
+        ("util.zzz.x", "util.zzz in the code of the job has no module x"),
+        ("util.helpers", ""),
+        ("sklearn.svm", "its package is scikit-learn: runner run --with scikit-learn, or image.requirements"),
+        ("cv2", "its package is opencv-python-headless: "),
+    ],
+)
+def test_a_module_of_a_package_and_one_of_another_name_are_told(module: str, told: str) -> None:
+    said = explain(f"ModuleNotFoundError: No module named '{module}'", ("train.py", "util/helpers.py"))
+    assert said.startswith(told)
+    assert bool(said) == bool(told)

@@ -22,7 +22,6 @@ from images.docker_engine import DockerEngine
 from images.log import BuildLog
 from images.settings import ImageSettings
 from runner.adapters.sqlite.store import SqliteStore
-from tests.fakes.engine.slurm import used
 from tests.fakes.patience import patience, slowness
 
 TESTS: Final = Path(__file__).parent
@@ -67,18 +66,13 @@ LONGEST: Final = (
 """Files that take long, the longest first. A long file that begins last leaves the other workers idle."""
 
 
-SLURM_LIMIT_S: Final = 900.0
-"""Of a test with Slurm: it may wait for minutes until nobody uses the cluster alone."""
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the longest files first, and scale the limits of tests to the machine."""
     ranks = {TESTS / name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
     usual_s = float(config.getini("timeout"))
     for item in items if config.getoption("timeout") is None else ():
-        waits_s = SLURM_LIMIT_S if "slurm_conf" in getattr(item, "fixturenames", ()) else usual_s
-        mark = item.get_closest_marker("timeout") or pytest.mark.timeout(waits_s).mark
+        mark = item.get_closest_marker("timeout") or pytest.mark.timeout(usual_s).mark
         item.add_marker(pytest.mark.timeout(patience(mark.args[0])), append=False)
 
 
@@ -188,12 +182,10 @@ def slurm_conf() -> str:
 
 
 def _slurm_answers(path: str) -> bool:
-    """Return True if a cluster answers, once no test that breaks it is running."""
     if shutil.which("sinfo") is None or not os.access(Path(path).parent, os.W_OK):
         return False
-    look = ["sinfo", "--noheader", "--format=%D"]
-    with used(path) as cluster:
-        return not subprocess.run(look, env=cluster.environment, capture_output=True, check=False).returncode
+    look, environment = ["sinfo", "--noheader", "--format=%D"], {**os.environ, "SLURM_CONF": path}
+    return not subprocess.run(look, env=environment, capture_output=True, check=False).returncode
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ A cluster that runs already is used and left running; one that was started here 
 While it is measured, no test that breaks it begins, and the measurement begins once no such test is running.
 """
 
-import fcntl
 import os
 import pwd
 import subprocess
@@ -65,14 +64,11 @@ def small_cluster(*, may_install: bool) -> Iterator[SmallCluster]:
     try:
         if not was_there:
             _start(may_install=may_install)
-        # Who breaks it holds this alone: tests.fakes.engine.slurm.
-        with (place / "tests.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            there = SmallCluster(place / "slurm.conf")
-            # The script brings a node back that somebody has drained on purpose.
-            if not controller_answers(there.environment):
-                _start(may_install=may_install)
-            yield there
+        there = SmallCluster(place / "slurm.conf")
+        # The script brings a node back that somebody has drained on purpose.
+        if not controller_answers(there.environment):
+            _start(may_install=may_install)
+        yield there
     finally:
         if not was_there:
             subprocess.run([SCRIPT, "stop"], check=False, capture_output=True)

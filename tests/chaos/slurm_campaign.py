@@ -1,7 +1,7 @@
 """Kill daemons, controllers, processes and nodes of the small Slurm at random, and say what went wrong.
 
-    SLURM_CONF=... python -m tests.chaos.slurm_campaign trials --number 10 [--seed N]
-    SLURM_CONF=... python -m tests.chaos.slurm_campaign kills --number 50 [--seed N]
+    python -m tests.chaos.slurm_campaign trials --number 10 [--seed N]
+    python -m tests.chaos.slurm_campaign kills --number 50 [--seed N]
 
 ``trials``: trainings of two nodes with two processes each lose a random process at a random step, some also a
 node, and go on with four, two or one process; the weights must be those of an undisturbed training.
@@ -12,7 +12,6 @@ The tests of the same names make a few of each.
 """
 
 import argparse
-import os
 import random
 import sys
 import threading
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.fakes.daemon.service import Service, until
-from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm import Cluster, own_cluster
 from tests.fakes.engine.slurm_training import (
     kill_rank,
     node_names,
@@ -152,7 +151,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     run = run_trials if asked.what == "trials" else run_kills
-    with used(os.environ["SLURM_CONF"], alone=True) as cluster:
+    with own_cluster() as cluster:
         wrong = list(run(cluster, asked.number, asked.seed))
     sys.stdout.write("".join(f"{line}\n" for line in wrong) or f"{asked.number} {asked.what}: all is well\n")
     return 1 if wrong else 0

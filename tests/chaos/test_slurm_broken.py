@@ -1,4 +1,4 @@
-"""The parts of a Slurm cluster die, and nothing is lost, doubled or blamed; nobody else uses it meanwhile."""
+"""The parts of a Slurm cluster die, and nothing is lost, doubled or blamed; each test has one of its own."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from runner.core.ports.executor import (
     Unknown,
 )
 from tests.contract.worlds import eventually
-from tests.fakes.engine.slurm import SPARE, used
+from tests.fakes.engine.slurm import own_cluster
 from tests.fakes.engine.slurm_site import (
     SLEEP,
     Site,
@@ -33,8 +33,9 @@ from tests.fakes.engine.slurm_site import (
 
 @pytest.fixture
 def broken(slurm_conf: str) -> Iterator[Site]:
-    """A site on a cluster that nobody else uses; it is mended afterwards."""
-    with used(slurm_conf, alone=True) as cluster, site_on(cluster) as site:
+    """A site on a cluster that nobody else uses."""
+    assert slurm_conf
+    with own_cluster() as cluster, site_on(cluster) as site:
         yield site
 
 
@@ -169,7 +170,7 @@ def test_a_job_whose_number_slurm_gives_twice_was_not_cancelled_by_a_person(
         cluster.ask("scancel", before)
     assert (gone.exit_code, gone.reason, gone.never_started) == (None, EndReason.NODE_FAILED, True)
     why = "has given its number again" if is_ours else "Duplicate jobid"
-    assert f"Slurm could not start job {number} on node1 and has cancelled it" in gone.error
+    assert f"Slurm could not start job {number} on {cluster.node}1 and has cancelled it" in gone.error
     assert why in gone.error
 
 
@@ -177,11 +178,12 @@ def test_a_node_that_is_lost_is_the_reason(broken: Site) -> None:
     request = broken.request(*SLEEP, job="power", options=BatchOptions(partition="spare"))
     executor = broken.executor()
     executor.launch(request)
-    assert begun(executor, request).host == SPARE
-    broken.cluster.script("kill", SPARE)
+    spare = f"{broken.cluster.node}4"
+    assert begun(executor, request).host == spare
+    broken.cluster.script("kill", spare)
     gone = end(executor, request.key)
     assert (gone.exit_code, gone.reason) == (None, EndReason.NODE_FAILED)
-    assert SPARE in gone.error
+    assert spare in gone.error
 
 
 def test_without_munge_nothing_is_submitted_and_nothing_has_ended(broken: Site) -> None:

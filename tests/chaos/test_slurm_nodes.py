@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.slurm_campaign import run_kills, run_trials
-from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm import Cluster, own_cluster
 from tests.fakes.engine.slurm_training import (
     kill_rank,
     node_names,
@@ -18,12 +18,10 @@ from tests.fakes.engine.slurm_training import (
 
 @pytest.fixture
 def broken(slurm_conf: str) -> Iterator[Cluster]:
-    """A cluster that nobody else uses; it is mended afterwards."""
-    with used(slurm_conf, alone=True) as cluster:
-        try:
-            yield cluster
-        finally:
-            cluster.mend()
+    """A cluster that nobody else uses."""
+    assert slurm_conf
+    with own_cluster() as cluster:
+        yield cluster
 
 
 def test_two_nodes_lose_a_process_and_a_node_and_one_node_ends_with_equal_bits(broken: Cluster) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.daemon.service import Service, until
-from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm import Cluster, own_cluster
 from tests.fakes.engine.slurm_training import training_site, weights
 
 STEPS = 300
@@ -49,7 +49,8 @@ def write(daemon: Service, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def lonely(slurm_conf: str) -> Iterator[Place]:
-    with used(slurm_conf, alone=True) as cluster, training_site(cluster) as daemon:
+    assert slurm_conf
+    with own_cluster() as cluster, training_site(cluster) as daemon:
         yield Place(cluster, daemon, weights(daemon, daemon.submit(write(daemon, "undisturbed"))))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.daemon.service import Service, until
-from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm import Cluster, own_cluster
 from tests.fakes.engine.slurm_training import training_site
 
 SILENT = "slurmctld has not answered since "
@@ -14,7 +14,8 @@ SILENT = "slurmctld has not answered since "
 @pytest.fixture
 def cluster(slurm_conf: str) -> Iterator[Cluster]:
     """A cluster that nobody else uses."""
-    with used(slurm_conf, alone=True) as cluster:
+    assert slurm_conf
+    with own_cluster() as cluster:
         yield cluster
 
 

@@ -41,7 +41,6 @@ from runner.files.settings.model import SHIPPED_SECCOMP
 from tests.fakes.daemon.service import until
 from tests.fakes.engine.executor import FakeExecutor, Program
 from tests.fakes.engine.executor import World as FakeWorld
-from tests.fakes.engine.slurm import used
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +199,7 @@ def slurm_place(conf: str, engine: str | None = None, image: str = "") -> "Itera
             SlurmExecutorSettings(name, books, commands, poll_s=0.2, path=path, containers=containers)
         )
 
-    with used(conf), _root() as root:
+    with _root() as root:
         inside = Path("/job") if image else None
         place = Place(f"contract{os.getpid()}", make, root, image, inside, owner=NOBODY)
         yield place

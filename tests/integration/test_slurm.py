@@ -31,7 +31,7 @@ from runner.core.ports.executor import (
 from runner.core.ports.users import Owner
 from tests.contract.worlds import eventually
 from tests.fakes.daemon.service import service, until
-from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm import Cluster
 from tests.fakes.engine.slurm_site import (
     LATER,
     LIMITS,
@@ -58,9 +58,8 @@ exit 1
 
 
 @pytest.fixture(scope="module")
-def together(slurm_conf: str) -> Iterator[Cluster]:
-    with used(slurm_conf) as cluster:
-        yield cluster
+def together(slurm_conf: str) -> Cluster:
+    return Cluster(Path(slurm_conf))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from runner.adapters.launch import attempt_name
 from runner.core.ports.executor import LaunchRequest
 from tests.contract.worlds import eventually
-from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm import Cluster
 from tests.fakes.engine.slurm_site import Site, begun, end, site_on
 
 NOTES = "echo $$ >attempts/1/pid.$RANK"
@@ -19,9 +19,8 @@ WAITS = "echo ready; while :; do sleep 0.1; done"
 
 
 @pytest.fixture(scope="module")
-def together(slurm_conf: str) -> Iterator[Cluster]:
-    with used(slurm_conf) as cluster:
-        yield cluster
+def together(slurm_conf: str) -> Cluster:
+    return Cluster(Path(slurm_conf))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.daemon.service import RUNNER, until
-from tests.fakes.engine.slurm import Cluster, used
+from tests.fakes.engine.slurm import Cluster
 from tests.fakes.patience import patience
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -75,13 +75,12 @@ def person(slurm_conf: str) -> Iterator[Person]:
     (root / "settings.yaml").write_text(json.dumps(settings))
     os.chown(root / "settings.yaml", USER.pw_uid, USER.pw_gid)
     os.chown(root, USER.pw_uid, USER.pw_gid)
-    with used(slurm_conf) as cluster:
-        made = Person(root, cluster)
-        try:
-            yield made
-        finally:
-            made.runner("stop")
-            shutil.rmtree(root)
+    made = Person(root, Cluster(Path(slurm_conf)))
+    try:
+        yield made
+    finally:
+        made.runner("stop")
+        shutil.rmtree(root)
 
 
 def test_a_daemon_of_an_ordinary_user_runs_his_jobs_in_slurm(person: Person) -> None:

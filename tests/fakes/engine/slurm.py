@@ -1,9 +1,9 @@
-"""The small Slurm of ``scripts/slurm``, as tests use it: together with others, or alone to break it."""
+"""The small Slurm of ``scripts/slurm``, as tests use it: one that all share, or one of their own to break."""
 
-import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,14 +15,8 @@ from tests.fakes.daemon.service import until
 from tests.fakes.patience import patience
 
 SCRIPT: Final = Path(__file__).parents[3] / "scripts" / "slurm"
-SPARE: Final = "node4"
-"""The node that tests may break; it is the whole partition ``spare``."""
-
-FORGOTTEN: Final = 30
-"""More jobs than a test submits in the seconds in which slurmctld writes nothing down."""
-
-SPENT: Final = ("--job-name=spent", "--hold", "--output=/dev/null")
-"""Options of a job that only takes a number."""
+SHARED: Final = "node"
+"""The name of the nodes of the cluster that all share, before their number."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +24,13 @@ class Cluster:
     """A cluster, by its configuration."""
 
     conf: Path
-    alone: bool = False  # nobody else uses it, so that it may be broken
+    node: str = SHARED  # before the number
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "SLURM_CONF": str(self.conf), "RUNNER_SLURM_DIR": str(self.conf.parent)}
+        place = str(self.conf.parent)
+        own = {"SLURM_CONF": str(self.conf), "RUNNER_SLURM_DIR": place, "RUNNER_SLURM_NODE": self.node}
+        return {**os.environ, **own}
 
     def ask(self, *command: str, given: str | None = None) -> str:
         """Run a command of Slurm, and return what it prints."""
@@ -75,7 +71,7 @@ class Cluster:
     @contextmanager
     def amnesia(self) -> Iterator[Callable[[], None]]:
         """Keep what slurmctld has written down, and yield what kills it and brings it back with only that."""
-        state, kept, before = self.conf.parent / "state", self.conf.parent / "state.kept", keepers()
+        state, kept, before = self.conf.parent / "state", self.conf.parent / "state.kept", self.keepers()
         until(lambda: _copied(state, kept), "a copy of slurmctld's state, while it writes nothing")
 
         def forget() -> None:
@@ -88,24 +84,26 @@ class Cluster:
             yield forget
         finally:
             shutil.rmtree(kept)
-        until(lambda: keepers() <= before, "no node keeps a job whose number is given again")
+        until(lambda: self.keepers() <= before, "no node keeps a job whose number is given again")
 
     def mend(self) -> None:
-        """Bring back whatever a test has broken that had the cluster alone.
+        """Bring back whatever a test has broken.
 
-        Of one that others use nothing is broken, and a node may be drained on purpose: the script resumes it.
+        Of a cluster that others use nothing is broken. A node of it may be drained on purpose, and the script
+        would resume it.
         """
-        if self.alone:
+        if self.node != SHARED:
             self.script("start")
 
-    def spend_numbers(self) -> None:
-        """Have slurmctld give away, and write down, numbers that it may have forgotten when it was killed.
-
-        A node refuses a job whose number it has seen already.
-        """
-        numbers = [self.ask("sbatch", "--parsable", *SPENT, "--wrap=true") for _ in range(FORGOTTEN)]
-        until(self.write_down(numbers[-1]), "slurmctld has written down its jobs")
-        self.ask("scancel", "--name=spent")
+    def keepers(self) -> set[int]:
+        """Return the processes that keep jobs on nodes: all nodes are on this machine."""
+        found, variable = set(), f"SLURM_CONF={self.conf}".encode()
+        for place in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                keeps = (place / "cmdline").read_bytes().startswith(b"slurmstepd: [")
+                if keeps and variable in (place / "environ").read_bytes().split(b"\0"):
+                    found.add(int(place.name))
+        return found
 
 
 def _copied(state: Path, to: Path) -> bool:
@@ -118,23 +116,14 @@ def _copied(state: Path, to: Path) -> bool:
     return all((to / path.name.removesuffix(".old")).exists() for path in to.glob("*.old"))
 
 
-def keepers() -> set[int]:
-    """Return the processes that keep jobs on nodes: all nodes are on this machine."""
-    found = set()
-    for place in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            if (place / "cmdline").read_bytes().startswith(b"slurmstepd: ["):
-                found.add(int(place.name))
-    return found
-
-
 @contextmanager
-def used(conf: str, *, alone: bool = False) -> Iterator[Cluster]:
-    """Use the cluster beside other tests, or alone."""
-    cluster = Cluster(Path(conf), alone)
-    with (cluster.conf.parent / "tests.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+def own_cluster() -> Iterator[Cluster]:
+    """Start a cluster that nobody else uses, so that it may be broken, and end it afterwards."""
+    place = Path(tempfile.mkdtemp(prefix="slurm-"))
+    place.chmod(0o755)  # jobs of other users run below it
+    cluster = Cluster(place / "slurm.conf", f"{place.name.lower().replace('_', '-')}-node")
+    try:
+        cluster.script("start")
         yield cluster
-        if alone:
-            cluster.mend()
-            cluster.spend_numbers()
+    finally:
+        cluster.script("stop")

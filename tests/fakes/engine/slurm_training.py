@@ -1,6 +1,7 @@
 """A training on several nodes of the small Slurm, disturbed and not, through a daemon of its own."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,9 +109,9 @@ def weights(daemon: Service, job_id: str) -> str:
 
 def node_names(host: str) -> list[str]:
     """Return the nodes of an attempt: ``node[1-2]``, ``node[1,3]`` or ``node1``."""
-    inside = host.removeprefix("node").strip("[]")
+    [(name, numbers)] = re.findall(r"(.*?)\[?([\d,-]+)\]?$", host)
     names = []
-    for part in inside.split(","):
+    for part in numbers.split(","):
         first, _, last = part.partition("-")
-        names += [f"node{number}" for number in range(int(first), int(last or first) + 1)]
+        names += [f"{name}{number}" for number in range(int(first), int(last or first) + 1)]
     return names

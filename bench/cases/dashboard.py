@@ -35,19 +35,18 @@ DEVICES: Final = 8
 WAITING: Final = 200
 OPEN: Final = 20
 SERIES: Final = 8
-POINTS: Final = 100_000
 AIM_PAGE: Final = 5.0
 AIM_LIST: Final = 2.0
 AIM_PERCENT: Final = 2.0
 AIM_SSH: Final = 1.5
 AIM_PAINTED_MS: Final = 500.0
 
-REPORTS: Final = f"""\
+REPORTS: Final = """\
 import json, os
 with open(os.environ["RUNNER_ATTEMPT_DIR"] + "/metrics.jsonl", "w") as file:
-    for step in range({POINTS}):
-        row = {{"time": 1.8e9 + step, "step": step}}
-        row |= {{f"curve_{{n}}": (step * (n + 7)) % 1000 for n in range({SERIES})}}
+    for step in range(POINTS):
+        row = {"time": 1.8e9 + step, "step": step}
+        row |= {f"curve_{n}": (step * (n + 7)) % 1000 for n in range(SERIES)}
         file.write(json.dumps(row) + chr(10))
 """
 
@@ -57,10 +56,10 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     with ExitStack() as stack:
         stack.enter_context(_simulated_devices(scratch))
         daemon = stack.enter_context(running_daemon(with_history(scratch), "process", SETTINGS))
-        job = _with_curves(daemon)
+        job = _with_curves(daemon, scratch.effort.points)
         queue = Queue(daemon)
         stack.callback(queue.clear)
-        queue.fill(WAITING)
+        queue.fill(_waiting(scratch))
         shown = stack.enter_context(dashboard(daemon))
         yield _machine_page(scratch, daemon, shown)
         yield from _painted(scratch, shown, job)
@@ -86,11 +85,11 @@ def _simulated_devices(scratch: Scratch) -> Iterator[None]:
                 os.environ[name] = text
 
 
-def _with_curves(daemon: BenchDaemon) -> str:
+def _with_curves(daemon: BenchDaemon, points: int) -> str:
     """Return a job that has reported long curves, once the daemon has read them."""
     code = daemon.directory / "reports"
     code.mkdir()
-    (code / "report.py").write_text(REPORTS)
+    (code / "report.py").write_text(f"POINTS, SERIES = {points}, {SERIES}\n{REPORTS}")
     workload = f"{{kind: program, command: [/usr/bin/python3, report.py], code: '{code}'}}"
     file = daemon.write(f"name: reports\nworkload: {workload}\nresources: {{cpus: 1, memory: 512MiB}}\n")
     job = daemon.submit(file)
@@ -98,10 +97,14 @@ def _with_curves(daemon: BenchDaemon) -> str:
 
     def is_read() -> bool:
         curves = daemon.client.get(f"/v1/jobs/{job}/curves")["curves"]
-        return len(curves) >= SERIES and curves["curve_0"][-1][1] >= POINTS - 2000
+        return len(curves) >= SERIES and curves["curve_0"][-1][1] >= 0.98 * points
 
     interleave.wait_for("the curves", is_read, 120, 0.5)
     return job
+
+
+def _waiting(scratch: Scratch) -> int:
+    return min(WAITING, scratch.effort.waiting)
 
 
 def _machine_page(scratch: Scratch, daemon: BenchDaemon, shown: Dashboard) -> Line:
@@ -119,7 +122,7 @@ def _machine_page(scratch: Scratch, daemon: BenchDaemon, shown: Dashboard) -> Li
     seconds = interleave.interleave(
         2 * scratch.effort.lists, scratch.effort.warmups, {"page": page, "version": version}
     )
-    name = f"page of a machine, {DEVICES} devices and {WAITING} jobs"
+    name = f"page of a machine, {DEVICES} devices and {_waiting(scratch)} jobs"
     ours = in_milliseconds(name, seconds["page"])
     return Result(BENCH, ours, in_milliseconds("GET /v1/version", seconds["version"]), Aim(AIM_PAGE, "ratio"))
 
@@ -148,7 +151,7 @@ def _painted(scratch: Scratch, shown: Dashboard, job: str) -> Iterator[Line]:
         return
     theirs = in_milliseconds("a static table of 200 rows", seconds["static"])
     yield Result(BENCH, in_milliseconds(name, seconds["list"]), theirs, Aim(AIM_LIST, "ratio"))
-    name = f"page with {SERIES} curves of {POINTS:,} points, to the end of painting"
+    name = f"page with {SERIES} curves of {effort.points:,} points, to the end of painting"
     yield Result(BENCH, in_milliseconds(name, curves["curves"]), None, Aim(AIM_PAINTED_MS, "p50"))
 
 
@@ -162,14 +165,14 @@ def _anew(measure: Callable[[], float]) -> Callable[[], float]:
 
 def _open_dashboards(scratch: Scratch, daemon: BenchDaemon) -> Line:
     """Return the daemon's processor time with open dashboards of as many users, less that without."""
-    pid, seconds = daemon.process.pid, scratch.effort.idle_s
+    pid, seconds, users = daemon.process.pid, scratch.effort.idle_s, min(OPEN, scratch.effort.followers)
     without = busy_percent(pid, seconds)
     with ExitStack() as stack:
-        for _ in range(OPEN):
+        for _ in range(users):
             stack.enter_context(stack.enter_context(dashboard(daemon)).listen())
         pause(min(5.0, seconds))
         busy = busy_percent(pid, seconds)
-    name = f"processor time of the daemon for {OPEN} open dashboards"
+    name = f"processor time of the daemon for {users} open dashboards"
     return Result(BENCH, Series(name, "%", (max(busy - without, 0.0),)), None, Aim(AIM_PERCENT, "p50"))
 
 

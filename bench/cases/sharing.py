@@ -125,7 +125,7 @@ def _took_s(ends: Mapping[str, End]) -> float:
 
 def measure(scratch: Scratch) -> Iterator[Line]:
     """Yield the lines of plain processes, of Slurm, and of containers."""
-    share = scratch.effort.turn_share
+    share = scratch.effort.sharing_share
     trainings = day(scratch.effort.sharing, DEVICES, share)
     alone_s = _alone(scratch, trainings)
     label = f"{len(trainings)} trainings on {DEVICES}"

@@ -55,6 +55,8 @@ class Effort:
     stream_loaders: int = 8
     sharing: int = 40
     sharing_contained: int = 12
+    sharing_share: float = 1.0  # share of the full number of steps
+    points: int = 100_000  # of a curve
     estimates: int = 2
     warmups: int = 2
     may_install: bool = True
@@ -96,6 +98,8 @@ QUICK: Final = Effort(
     stream_loaders=2,
     sharing=6,
     sharing_contained=3,
+    sharing_share=0.02,
+    points=5_000,
     estimates=1,
     warmups=0,
     may_install=False,

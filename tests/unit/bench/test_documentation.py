@@ -65,7 +65,7 @@ def test_every_bench_is_explained(name: str) -> None:
         f"beside `GET /v1/version` (aim: ≤ {dashboard.AIM_PAGE:g} \N{MULTIPLICATION SIGN})",
         f"a static table of its {dashboard.WAITING} rows (≤ {dashboard.AIM_LIST:g} \N{MULTIPLICATION SIGN})",
         f"{dashboard.OPEN} open dashboards, each a process of its own (≤ {dashboard.AIM_PERCENT:g} %",
-        f"{dashboard.SERIES} curves of {dashboard.POINTS:,} points",
+        f"{dashboard.SERIES} curves of {Effort().points:,} points",
         f"to the end of painting (≤ {dashboard.AIM_PAINTED_MS:g} ms)",
         f"over the {Effort().epochs} epochs ≤ {loader_memory.AIM_PERCENT:g} %",
     ],

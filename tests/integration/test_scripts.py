@@ -33,8 +33,6 @@ ALL: Final = (
     Script("loader", r"^epoch 4/", None),
     Script("plain", r"^.*step 30 ", None),
     Script("sdist", r"^step 30 ", None, "final.pt"),
-    Script("huggingface", r"\D12/40 ", None, "out/final/model.safetensors"),
-    Script("lightning", r"^epoch 4 ", None),
 )
 TRACKED: Final = Script("tracked", r"^step 20 ", None)
 

@@ -138,7 +138,9 @@ def _source(context: Context, name: str, headline: Headline, until: float) -> Fi
         for field in ("group", "layers", "heads", "width"):  # of the other form, and of a model of its own
             del plan[field]
         plan["pretrained"] = str(language_model(context))
-    profiles = {arm: _profile(context, *asked) for arm, asked in headline.arms.items()}
+    arms = tuple(headline.arms)
+    chosen = context.sized(arms, (arms[0], arms[-1]))
+    profiles = {arm: _profile(context, *headline.arms[arm]) for arm in chosen}
     specs = {arm: context.spec(plan, profile) for arm, profile in profiles.items()}
     ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())
     folder = context.folder(f"sources-{headline.kind}")

@@ -137,8 +137,15 @@ def daemon() -> Iterator[Service]:
         yield made.start()
 
 
-@pytest.fixture(scope="module", params=["yes", "no"], ids=["forwarded", "dialled"])
+BOTH_WAYS = pytest.mark.parametrize(
+    "laptop", ["yes", "no"], ids=["forwarded", "dialled"], indirect=True, scope="module"
+)
+"""Of what depends on the connection: sshd forwards sockets, or each connection is dialled by a command."""
+
+
+@pytest.fixture(scope="module")
 def laptop(request: pytest.FixtureRequest, sshd: str, daemon: Service) -> Iterator[Laptop]:
+    forwards = getattr(request, "param", "yes")
     place, port = Path(tempfile.mkdtemp(prefix="runner-laptop-")), free_port()
     place.chmod(0o755)  # sshd reads the keys of a user with the user's rights
     for name in ("bin", "run", "authorized", "cache"):
@@ -146,7 +153,7 @@ def laptop(request: pytest.FixtureRequest, sshd: str, daemon: Service) -> Iterat
     for key in ("host_key", "key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / key)], check=True)
     shutil.copy(place / "key.pub", place / "authorized" / Path("~").expanduser().owner())
-    (place / "sshd.conf").write_text(CONFIG.format(port=port, place=place, forwards=request.param))
+    (place / "sshd.conf").write_text(CONFIG.format(port=port, place=place, forwards=forwards))
     script(place / "bin/ssh", SSH.format(ssh=shutil.which("ssh"), place=place))
     there = place / "there"
     script(
@@ -165,7 +172,7 @@ def laptop(request: pytest.FixtureRequest, sshd: str, daemon: Service) -> Iterat
         command = with_a_login_for_man(place, command)
     with subprocess.Popen(command) as process:
         until(lambda: _listens(port), "sshd listens")
-        laptop = Laptop(place, port, there, request.param == "yes")
+        laptop = Laptop(place, port, there, forwards == "yes")
         yield laptop
         process.terminate()
     for pid in (*laptop.relays(), *laptop.masters()):
@@ -229,6 +236,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@BOTH_WAYS
 def test_a_job_of_the_laptop_runs_on_the_server(laptop: Laptop, daemon: Service, project: Path) -> None:
     said = laptop.run("submit", "job.yaml", "--follow", cwd=project)
     assert "from the laptop ['a']" in said
@@ -295,6 +303,7 @@ def test_a_line_runs_there_and_its_exit_code_comes_back(laptop: Laptop, project:
     laptop.run("run", "--", "/bin/sh", "-c", "exit 3", cwd=project, code=10)
 
 
+@BOTH_WAYS
 def test_one_connection_serves_many_commands(laptop: Laptop) -> None:
     laptop.run("list")
     before = laptop.masters()
@@ -304,6 +313,7 @@ def test_one_connection_serves_many_commands(laptop: Laptop) -> None:
     assert laptop.masters() == before
 
 
+@BOTH_WAYS
 def test_a_connection_that_was_cut_is_made_again(laptop: Laptop) -> None:
     laptop.run("list")
     before = laptop.masters()
@@ -314,6 +324,7 @@ def test_a_connection_that_was_cut_is_made_again(laptop: Laptop) -> None:
     assert not set(laptop.masters()) & set(before)
 
 
+@BOTH_WAYS
 def test_exec_and_logs_reach_into_a_running_job(laptop: Laptop, daemon: Service) -> None:
     file = daemon.file(
         "sleeper", workload={"kind": "program", "command": ["/bin/sh", "-c", "echo ready; exec sleep 1000"]}
@@ -373,6 +384,7 @@ def test_code_that_is_not_there_and_code_that_is_too_large_are_refused(laptop: L
     assert "huge (201MiB)" in said
 
 
+@BOTH_WAYS
 def test_version_and_stop_start_no_daemon_there_and_a_follower_says_that_it_is_gone(
     laptop: Laptop, daemon: Service
 ) -> None:
@@ -397,6 +409,7 @@ def test_version_and_stop_start_no_daemon_there_and_a_follower_says_that_it_is_g
     daemon.ends(job)
 
 
+@BOTH_WAYS
 def test_a_connection_that_drops_in_a_submission_leaves_one_job_or_none(
     laptop: Laptop, daemon: Service, project: Path
 ) -> None:
@@ -421,6 +434,7 @@ def test_a_connection_that_drops_in_a_submission_leaves_one_job_or_none(
         assert said.strip().endswith("nothing was submitted") or "connection ended early" in said
 
 
+@BOTH_WAYS
 def test_a_laptop_shares_no_directory_with_the_server_and_its_connection_is_cut(
     laptop: Laptop, daemon: Service, project: Path
 ) -> None:
@@ -499,8 +513,8 @@ def end(ssh: subprocess.Popen[bytes]) -> None:
 
 
 def test_the_kernel_tells_the_daemon_who_came_by_ssh(laptop: Laptop, daemon: Service, tmp_path: Path) -> None:
-    if os.geteuid() != 0 or not laptop.forwards:
-        return  # only root's sshd lets other users in, and this one only where it forwards sockets
+    if os.geteuid() != 0:
+        return  # only root's sshd lets other users in
     file = daemon.file("of-root", workload={"kind": "program", "command": ["/bin/sleep", "1000"]})
     job = daemon.submit(file, end="cancelled")
     shutil.copy(laptop.place / "key.pub", laptop.place / "authorized/man")
@@ -520,6 +534,7 @@ def test_the_kernel_tells_the_daemon_who_came_by_ssh(laptop: Laptop, daemon: Ser
     daemon.ends(job)
 
 
+@BOTH_WAYS
 def test_two_users_come_by_ssh_each_as_the_one_that_sshd_says(
     laptop: Laptop, daemon: Service, project: Path
 ) -> None:

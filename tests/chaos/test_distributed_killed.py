@@ -12,7 +12,7 @@ from tests.integration.process.jobs.gangs import Fate, training, weights
 from tests.unit.jobs.conftest import JobDir, corpus, job  # noqa: F401  found by name
 
 WORLDS = (1, 2, 4)
-TRIALS = int(os.environ.get("JOBS_TRIALS", "3"))
+TRIALS = int(os.environ.get("JOBS_TRIALS", "1"))
 SEED = int(os.environ.get("TEST_SEED", "1"))
 
 

@@ -14,17 +14,27 @@ from typing import Final
 
 from runner.core.policy.catalog import validate_facts
 from runner.core.policy.decision import Situation
-from runner.core.policy.economics import ChangeCosts, Choice, Overheads, Risk, Work, estimate_mtbf_s
+from runner.core.policy.economics import (
+    MIN_MEASUREMENTS,
+    ChangeCosts,
+    Choice,
+    Overheads,
+    Risk,
+    Work,
+)
 from runner.core.policy.evaluate import decide, pays
 from runner.core.policy.facts import DecisionPoint, Facts, FactValue
 from runner.core.policy.history import History
 from runner.core.policy.model import STARTS, Policy
 from runner.services.rollout.cost_benefit import CostBenefit
+from runner.services.rollout.measurement import LONGEST
 from runner.services.rollout.throughput import (
+    FEW,
     MetricsLine,
     Pair,
     RunningEvaluation,
     Throughput,
+    comparable_rates,
     compare_beside,
     expect_evaluations,
     measure_throughput,
@@ -77,8 +87,8 @@ class Offer:
     """What the time limit leaves."""
     interrupted: tuple[float, ...] = ()
     """When attempts are interrupted, counted from the decision."""
-    mean_s: float | None = estimate_mtbf_s(0, 0)
-    """The mean time between interruptions that is reckoned with."""
+    mean_s: float | None = None
+    """The mean time between interruptions of its host; None: there were none."""
 
     @property
     def kept(self) -> int:
@@ -106,22 +116,25 @@ class _Pace:
     eval_s: float
 
 
-def _measure(pace: _Pace, noise: float, draw: random.Random, first: int, last: int) -> Throughput | None:
+def _measure(
+    pace: _Pace, noise: float, draw: random.Random, steps: range, least: int = MIN_MEASUREMENTS
+) -> Throughput | None:
     """Return what is measured of some steps, with evaluations after every so many of them."""
     lines, at = [], 0.0
-    for step in range(first + 1, last + 1):
+    for step in steps:
         at += max(1 + noise * draw.gauss(0, 1), 0.05) / pace.rate
         lines.append(MetricsLine(at, step, trained=True))
-        if pace.every and step % pace.every == 0 and step < last:
+        if pace.every and step % pace.every == 0 and step < steps[-1]:
             at += pace.eval_s
             lines.append(MetricsLine(at, step, trained=False))
-    return measure_throughput(lines)
+    return measure_throughput(lines, least=least)
 
 
 def _pair(offer: Offer, draw: random.Random) -> Pair:
     """Return what was measured of the job and of its canary, as they are without each other."""
-    before = _Pace(offer.now, offer.eval_every, offer.eval_now_s)
-    now = _measure(before, offer.noise, draw, max(offer.done - SEEN, 0), offer.done)
+    before, began = _Pace(offer.now, offer.eval_every, offer.eval_now_s), max(offer.done - SEEN, 0)
+    seen = range(began + 1, offer.done + 1)
+    now = _measure(before, offer.noise, draw, seen)
     evaluated = offer.eval_every is not None and offer.done > offer.eval_every
     if now is not None and now.eval_s is None and evaluated:  # earlier than what is looked at
         now = Throughput(now.steps, offer.eval_now_s)
@@ -129,17 +142,21 @@ def _pair(offer: Offer, draw: random.Random) -> Pair:
         return Pair(now, None)
     every = min(offer.eval_every, offer.canary // 2) if offer.eval_every else None
     tried = _Pace(offer.new / offer.beside, every, offer.eval_new_s * offer.beside)
-    new = _measure(tried, offer.noise, draw, offer.saved, offer.saved + offer.canary)
-    if offer.beside == 1 or offer.stands:
-        return Pair(now, new)
     slowed = replace(before, rate=offer.now / offer.beside, every=None)
-    return compare_beside(now, _measure(slowed, offer.noise, draw, 0, offer.canary), new)
+    least = 0 if offer.stands else math.ceil((FEW + 1) * tried.rate / slowed.rate)
+    steps = min(max(offer.canary, least), LONGEST * offer.canary)
+    new = _measure(tried, offer.noise, draw, range(offer.saved + 1, offer.saved + steps + 1))
+    if offer.stands:
+        return Pair(now or _measure(before, offer.noise, draw, seen, FEW), new)
+    meanwhile = range(1, round(steps * slowed.rate / tried.rate) + 1)
+    beside = _measure(slowed, offer.noise, draw, meanwhile, FEW)
+    return compare_beside(now or beside, beside, new)
 
 
 def weigh(offer: Offer) -> CostBenefit:
     """Return the cost and benefit of a change as a daemon computes them."""
     draw = random.Random(offer.title)  # noqa: S311  not for cryptography
-    now, new, slowed = _pair(offer, draw)
+    now, new, slowed = pair = _pair(offer, draw)
     start_s = offer.start_s * offer.beside * (1 + 0.1 * draw.gauss(0, 1)) / (slowed or 1.0)
     saves = offer.every / now.steps.mean if offer.every and now else None
     running = None
@@ -154,19 +171,21 @@ def weigh(offer: Offer) -> CostBenefit:
         expect_evaluations(offer.eval_every, now, new, running),
         start_s if offer.stands else None,
     )
-    rates = (now.steps if now else None, new.steps if new else None)
-    return CostBenefit(case, *rates, afresh=offer.kind == "E", left_s=offer.left_s)
+    beside, afresh = 1.0 if offer.stands else slowed, offer.kind == "E"
+    return CostBenefit(case, *comparable_rates(pair), beside, afresh=afresh, left_s=offer.left_s)
 
 
 def choose(offer: Offer, policy: Policy) -> Choice:
-    """Return the decision of a policy, after the longer canary that is offered in place of one."""
-    chosen, worth = _decided(offer, policy), weigh(offer)
+    """Return the decision of a policy, after the longer canaries that are offered in place of one."""
 
     def would_pay(known: Facts) -> bool:
         return any(pays(policy.economics, verb, {**known, "diff.class": offer.kind}) for verb in STARTS)
 
-    if chosen == "keep" and (longer := worth.longer_canary(offer.canary, LONGEST_S, would_pay)):
-        return _decided(replace(offer, canary=longer.steps), policy)
+    while (chosen := _decided(offer, policy)) == "keep":
+        longer = weigh(offer).longer_canary(offer.canary, LONGEST_S, would_pay)
+        if longer is None:
+            break
+        offer = replace(offer, canary=longer.steps)
     return chosen
 
 
@@ -264,7 +283,7 @@ _EPOCHS: Final = Offer("", 1000, 84, 0.5, 2.5, every=100)
 _GPU: Final = Offer("", 4000, 2000, 0.2, 0.4, saved=1900, every=100, start_s=90, stop_s=10)
 _BAR: Final = Offer(
     "", 6000, 50, 0.0305, 0.0305, eval_every=50, eval_now_s=3217, eval_new_s=378, evaluated=0.846, bar=True,
-    start_s=60, mean_s=None,
+    start_s=60,
 )  # fmt: skip
 _PROGRAM: Final = Offer("", 2000, 400, 1.0, 5.35, kind="C", every=500)
 

@@ -1,7 +1,9 @@
-"""Fifty further situations, written after the policy: other shapes than those that it was made with.
+"""Further situations, written after the policy: other shapes than those that it was made with.
 
-Two kinds of them were decided wrongly at first, and the arithmetic was mended: what cannot end within the
-time limit, and evaluations that are rarer than the time in which a rate is measured.
+Kinds of them that were decided wrongly at first, and for which the arithmetic was mended: what cannot end
+within the time limit, evaluations that are rarer than the time in which a rate is measured or that have not
+come yet, hosts on which nothing was interrupted, slower changes of jobs that would gain by a save alone,
+and jobs that have taken a few steps.
 """
 
 from dataclasses import replace
@@ -94,4 +96,39 @@ HELD_OUT: Final = (
     _named(_NIGHT, "1.02x huge rest", new=1.02, total=500000),
     _named(_EVAL, "evals 9x faster, steps slower 0.8", new=0.8, eval_new_s=100, evaluated=None),
     _named(_EVAL, "evals slower 3x, steps 2x", new=2.0, eval_new_s=2700, evaluated=None),
+    _named(_EVAL, "no evaluation so far, 7.5x faster evals", done=400, saved=0, every=None),
+    _named(
+        _EVAL, "no evaluation so far, steps 1.5x", done=400, saved=300, every=100, new=1.5, eval_new_s=900
+    ),
+    _named(
+        _EVAL, "no evaluation so far, steps 0.8x", done=400, saved=300, every=100, new=0.8, eval_new_s=900
+    ),
+    _named(
+        _NIGHT,
+        "75 h with nothing saved, 1 h left, 4x",
+        total=273600,
+        done=270000,
+        saved=0,
+        every=None,
+        new=4.0,
+    ),
+    _named(
+        _NIGHT,
+        "interrupted hourly, saves when asked, 0.8x",
+        every=None,
+        saved=0,
+        on_demand=True,
+        new=0.8,
+        mean_s=3600.0,
+    ),
+    _named(_NIGHT, "twelve steps done, 3x", done=12, saved=0, every=1000, new=3.0),
+    _named(_NIGHT, "twelve steps done, 0.8x", done=12, saved=0, every=1000, new=0.8),
+    _named(_NIGHT, "parked after twelve steps, 3x", stands=True, on_demand=True, done=12, saved=12, new=3.0),
+    _named(_NIGHT, "noise 0.3, 1.1x", noise=0.3, new=1.1),
+    _named(_NIGHT, "noise 0.3, 0.9x", noise=0.3, new=0.9),
+    _named(_NIGHT, "noise 0.3, deadline: surely late, 1.3x in time", noise=0.3, left_s=24500.0, new=1.3),
+    _named(_NIGHT, "deadline, and no canary", left_s=20000.0, measured=False),
+    _named(_NIGHT, "a minute left, 10x", done=49940, saved=49900, new=10.0),
+    _named(_LONG, "start 15 min, checkpoint 5,000 steps old, 3x", saved=1000, every=None, new=6.0),
+    _named(_LONG, "start 15 min, checkpoint 5,000 steps old, 1.2x", saved=1000, every=None, new=2.4),
 )

@@ -110,8 +110,10 @@ class Evaluations:
 class Alternatives:
     """Expected seconds to the end, at the bounds that speak against a change.
 
-    What a trial has cost is spent in each of them.  ``resume_s`` is None where nothing is saved: what would
-    be resumed begins at step 0.
+    ``keep_s`` is without the change.  If a stop alone would be good for the job, because it saves then, that
+    is no gain of the change: ``keep_s`` is that of the job that is stopped and goes on as it was.  What a
+    trial has cost is spent in each of them.  ``resume_s`` is None where nothing is saved: what would be
+    resumed begins at step 0.
     """
 
     keep_s: float
@@ -193,18 +195,25 @@ class ChangeCosts:
 
 def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) -> Alternatives | None:
     """Return the three alternatives; None if a rate is unknown or may be zero, or no work is left."""
-    work, costs = case.work, case.costs
+    work = case.work
     is_over = work.done >= work.total and case.evaluations.running_s is None
     if now is None or new is None or new.low <= 0 or is_over:
         return None
+    resume_s, restart_s = _stopped_s(case, new.low)
+    same = replace(case, evaluations=replace(case.evaluations, new_s=case.evaluations.now_s))
+    stopped_s = [seconds for seconds in _stopped_s(same, now.high) if seconds is not None]
+    return Alternatives(min(_kept_going(case, now.high), *stopped_s), resume_s, restart_s)
+
+
+def _stopped_s(case: ChangeCosts, rate: float) -> tuple[float | None, float]:
+    """Return the seconds to the end of a job that is stopped now: if it is resumed, and if it begins anew."""
+    costs = case.costs
     fresh_s = case.stop_s + costs.start_s + costs.data_s + costs.warm_s
-    restart_s = fresh_s + _expected(case, _compute_s(case, 0, new.low))
-    resume_s = None
-    if case.kept > 0:
-        resume_s = (
-            case.save_s + fresh_s + costs.load_s + _expected(case, _compute_s(case, case.kept, new.low))
-        )
-    return Alternatives(_kept_going(case, now.high), resume_s, restart_s)
+    restart_s = fresh_s + _expected(case, _compute_s(case, 0, rate))
+    if case.kept <= 0:
+        return None, restart_s
+    loaded_s = case.save_s + fresh_s + costs.load_s
+    return loaded_s + _expected(case, _compute_s(case, case.kept, rate)), restart_s
 
 
 def undisturbed_s(case: ChangeCosts, now: Rate | None, new: Rate | None) -> dict[Choice, float]:

@@ -29,6 +29,7 @@ from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.measurement import MAX_WAIT_S, TrialMeasurer
 from runner.services.rollout.progress import StepTimes, saves_when_asked
+from runner.services.rollout.throughput import FEW, measure_throughput
 from runner.services.rollout.trial import MIN_STEPS, Trial, canary_revision, is_canary
 
 
@@ -138,6 +139,14 @@ class CanaryService:
                 f"job {row.job.id}: no room for a canary ({unmet}), and stopping the job for one would lose "
                 f"what it has not saved{why}; free some room, or apply without --canary"
             )
+        running = row.job.state
+        if isinstance(running, Running):
+            written = self.step_times.of(row, running.attempt.number, running.attempt.lineage)
+            if measure_throughput(written, least=FEW) is None:
+                raise Refused(
+                    f"job {row.job.id}: has reported too few steps to be compared with a canary for which it "
+                    "would have to stand still; try again when its rate is known"
+                )
         parked = self.service.clock.now()
         hold, job_id = HoldRequested(parked, "its canary"), row.job.id
         daemon.run_exclusively(lambda: daemon.apply_event(self.service.queries.current(job_id), hold))

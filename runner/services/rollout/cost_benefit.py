@@ -70,10 +70,15 @@ class CostBenefit:
         return told
 
     def in_time(self) -> dict[Choice, bool]:
-        """Return which alternatives end within the time that is left, if nothing interrupts them."""
-        if self.left_s is None or self.found is None:
+        """Return which alternatives end within the time that is left, if nothing interrupts them.
+
+        A change must do so for certain; if what runs surely does not, it is enough that it is expected to.
+        """
+        if self.left_s is None or self.found is None or self.new is None:
             return {}
         found = undisturbed_s(self.case, self.now, self.new)
+        if found["keep"] > self.left_s:
+            found |= undisturbed_s(self.case, self.now, _certain(self.new))
         return {choice: seconds <= self.left_s for choice, seconds in found.items()}
 
     def price_s(self) -> float | None:
@@ -108,10 +113,11 @@ class CostBenefit:
         """
         if self.other or self.now is None or self.new is None or pays(self.facts()):
             return None
+        is_beside = self.slowed not in {None, 1.0}  # then the rate of the job is of the same stretch of time
         for times in (2, 4, 8, 16, 32):
-            new = replace(self.new, deviation=self.new.deviation / math.sqrt(times))
+            new, now = _narrowed(self.new, times), _narrowed(self.now, times if is_beside else 1)
             seconds = self.case.costs.start_s + steps * times / self.new.mean
-            if seconds <= limit_s and pays(replace(self, new=new).facts()):
+            if seconds <= limit_s and pays(replace(self, now=now, new=new).facts()):
                 return Canary(steps * times, seconds)
         return None
 
@@ -135,6 +141,11 @@ class CostBenefit:
 
 def _certain(rate: Rate) -> Rate:
     return Rate(rate.mean, 0.0, rate.count)
+
+
+def _narrowed(rate: Rate, times: int) -> Rate:
+    """Return a rate as it would be if it were measured for so many times as long."""
+    return replace(rate, deviation=rate.deviation / math.sqrt(times))
 
 
 def _rate_json(rate: Rate | None) -> dict[str, float] | None:

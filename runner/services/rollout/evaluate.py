@@ -37,6 +37,7 @@ from runner.services.rollout.throughput import (
     Pair,
     RunningEvaluation,
     Throughput,
+    comparable_rates,
     compare_beside,
     expect_evaluations,
     measure_throughput,
@@ -327,8 +328,7 @@ class RolloutEvaluator:
         )
         return CostBenefit(
             case,
-            pair.now.steps if pair.now else None,
-            pair.new.steps if pair.new else None,
+            *comparable_rates(pair),
             pair.slowed if self._is_beside else 1.0,
             self._runs and not self.at_next_start,
             self._incomparable(),
@@ -344,8 +344,10 @@ class RolloutEvaluator:
     def _pair(self, measured: TrialMeasurement | None, written: Sequence[MetricsLine], now: datetime) -> Pair:
         """Return the rates of the job and of the change, both as they are without a canary."""
         alone = self._present_throughput(written, now)
-        if measured is None or not self._is_beside:
-            return Pair(alone, measured.pace if measured else None)
+        if measured is None:
+            return Pair(alone, None)
+        if not self._is_beside:
+            return Pair(alone or measure_throughput(written, least=FEW), measured.pace)
         beside = measure_throughput(written, measured.span, least=FEW)
         return compare_beside(alone or beside, beside, measured.pace)
 
@@ -386,14 +388,15 @@ class RolloutEvaluator:
         return max((limit - self.row.job.history.ran - since).total_seconds(), 0.0)
 
     def _risk(self, pace: Throughput | None) -> Risk:
-        """Return the rate of this host's interruptions, and that of this job's saves."""
+        """Return the rate of this host's interruptions if there were any, and that of this job's saves."""
         status, wanted = self.service.queries.progress(self.row), self.before.job.checkpoint
         every = status.save_every_s if status is not None else None
         if every is None and isinstance(wanted.every, timedelta):
             every = wanted.every.total_seconds()
         if every is None and wanted.every_steps is not None and pace is not None:
             every = wanted.every_steps / pace.steps.mean
-        return Risk(estimate_mtbf_s(*self.service.store.interruptions()), every)
+        ran_s, interruptions = self.service.store.interruptions()
+        return Risk(estimate_mtbf_s(ran_s, interruptions) if interruptions else None, every)
 
     def _written(self) -> tuple[MetricsLine, ...]:
         attempt = _attempt(self.row.job)

@@ -20,6 +20,7 @@ from runner.services.rollout.throughput import (
     measure_throughput,
     seconds_to_first_step,
     span_of,
+    without_warm_up,
 )
 from runner.services.rollout.trial import TIME_LIMIT, Trial, TrialMeasurement
 
@@ -72,11 +73,12 @@ class TrialMeasurer:
         if obsolete:
             return TrialMeasurement(None, 0.0, stop_s, trial.done, f"{obsolete}, so its canary was ended")
         lines = self._metrics(trial.job_id)
-        throughput = measure_throughput(lines)
+        steady = without_warm_up(lines)
+        throughput = measure_throughput(steady)
         if throughput is None:
             return TrialMeasurement(None, 0.0, stop_s, trial.done, self._explain_end(trial))
-        start_s = seconds_to_first_step(lines, self._launched(trial), throughput.steps.mean)
-        return TrialMeasurement(throughput, start_s, stop_s, trial.done, span=span_of(lines))
+        start_s = seconds_to_first_step(lines, self._launched(trial), throughput.steps.mean, steady)
+        return TrialMeasurement(throughput, start_s, stop_s, trial.done, span=span_of(steady))
 
     def _launched(self, trial: Trial) -> datetime:
         """Return the launch of a canary: it may have waited in the queue before."""

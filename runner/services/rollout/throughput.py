@@ -8,9 +8,11 @@ single steps are not independent measurements.
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 from runner.core.policy.economics import MIN_MEASUREMENTS, Evaluations, Rate
@@ -21,6 +23,9 @@ METRICS_BYTES: Final = 4 * 1024**2
 WINDOWS: Final = 30
 """Windows that many lines are grouped into, about: enough for a mean, long enough to be independent."""
 
+
+WARM_UP: Final = 4
+"""How many times as long as the median step a step takes that belongs to the start."""
 
 FEW: Final = 8
 """Stretches of a job that its canary's rate can be compared with at least."""
@@ -108,9 +113,25 @@ def present_throughput(
     return ever
 
 
-def seconds_to_first_step(lines: Sequence[MetricsLine], launched: datetime, rate: float) -> float:
-    """Return the duration of a start: from the launch to the beginning of the first step."""
-    return max(lines[0].time - launched.timestamp() - 1 / rate, 0.0)
+def seconds_to_first_step(
+    lines: Sequence[MetricsLine], launched: datetime, rate: float, steady: Sequence[MetricsLine] = ()
+) -> float:
+    """Return the duration of a start: from the launch to the beginning of the first step.
+
+    What the first steps took longer than the ``steady`` ones belongs to it.
+    """
+    line = (steady or lines)[0]
+    return max(line.time - launched.timestamp() - (line.step - lines[0].step + 1) / rate, 0.0)
+
+
+def without_warm_up(lines: Sequence[MetricsLine]) -> Sequence[MetricsLine]:
+    """Return the lines after the first steps if some of those were slow: they compile, or fill a cache."""
+    seconds = [
+        (after.time - before.time) / max(after.step - before.step, 1) for before, after in pairwise(lines)
+    ]
+    first = seconds[: min(len(seconds) // 4, len(seconds) - MIN_MEASUREMENTS)]
+    slow = [number for number, each in enumerate(first) if each > WARM_UP * statistics.median(seconds)]
+    return lines[slow[-1] + 1 :] if slow else lines
 
 
 class RunningEvaluation(NamedTuple):
@@ -123,17 +144,17 @@ class RunningEvaluation(NamedTuple):
 def expect_evaluations(
     every: int | None, old: Throughput | None, new: Throughput | None, running: RunningEvaluation | None
 ) -> Evaluations:
-    """Return the time of a job's evaluations; what a canary has not shown takes as long as before.
+    """Return the time of a job's evaluations; what one of both has not shown takes as long as the other's.
 
-    Of the first one nobody knows how long it takes, unless its log tells that: it may end at once.
+    Of the first one nobody knows how long it takes, unless its log or a canary tells that.
     """
-    now_s = (old.eval_s if old else None) or 0.0
+    seen_s = new.eval_s if new else None
+    now_s = next((each for each in (old.eval_s if old else None, seen_s) if each is not None), 0.0)
     left_s = None
     if running is not None:
         whole_s = running.elapsed_s + (running.left_s or 0.0)
         now_s = whole_s if running.left_s is not None else max(now_s, whole_s)
         left_s = now_s - running.elapsed_s
-    seen_s = new.eval_s if new else None
     return Evaluations(every, now_s, now_s if seen_s is None else seen_s, left_s)
 
 
@@ -159,6 +180,20 @@ def compare_beside(alone: Throughput | None, beside: Throughput | None, new: Thr
         return Pair(alone, new)
     slowed = alone.steps.mean / beside.steps.mean
     return Pair(_scaled(beside, slowed, alone.eval_s), _scaled(new, slowed), slowed)
+
+
+def comparable_rates(pair: Pair) -> tuple[Rate | None, Rate | None]:
+    """Return both rates, with bounds that their ratio keeps as certainly as one rate keeps its own.
+
+    Both are hardly at their worse bounds at once, so the margins add up as the errors of a ratio do.
+    """
+    if pair.now is None or pair.new is None:
+        return (pair.now.steps if pair.now else None, pair.new.steps if pair.new else None)
+    rates = pair.now.steps, pair.new.steps
+    margins = [rate.high / rate.mean - 1 for rate in rates]
+    part = math.hypot(*margins) / sum(margins) if any(margins) else 1.0
+    now, new = (replace(rate, deviation=rate.deviation * part) for rate in rates)
+    return now, new
 
 
 def _scaled(seen: Throughput, times: float, eval_s: float | None = None) -> Throughput:

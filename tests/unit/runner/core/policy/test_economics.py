@@ -235,6 +235,16 @@ def test_a_risk_makes_a_job_that_saves_nothing_worth_restarting_with_less_to_do(
     assert stormy.keep_s > stormy.restart_s  # going on stands to lose all; half the time is half the risk
 
 
+def test_a_stop_that_saves_is_no_gain_of_a_slower_change() -> None:
+    """The save would be worth a stop; the change is not, and does not get what the save brings."""
+    work = Work(1000, 900, 0, on_demand=True)
+    found = compare_alternatives(ChangeCosts(work, COSTS, Risk(mean_between_s=500)), exactly(1), exactly(0.7))
+    assert found is not None
+    assert found.best == "keep"
+    assert found.resume_gain is not None
+    assert found.resume_gain < 1
+
+
 def test_going_on_and_beginning_again_cost_the_same_when_nothing_is_done() -> None:
     found = compare_alternatives(
         ChangeCosts(Work(1000, 0), Overheads(), Risk(mean_between_s=300)), exactly(1), exactly(1)

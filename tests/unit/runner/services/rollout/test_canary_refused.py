@@ -105,9 +105,12 @@ def test_a_canary_ends_with_the_job_that_it_is_for(site: Place, verb: str, said:
     assert site.until("finished", "2")["outcome"] == "cancelled"
 
 
-def test_a_canary_for_which_the_job_stands_still_ends_when_that_is_cancelled(site: Place) -> None:
+def test_a_job_stands_still_for_a_canary_once_its_rate_is_known_until_it_is_cancelled(site: Place) -> None:
     text = BASE.replace("cpus: 1", "cpus: 3")
     site.runs(text)
+    words = refused(site, text.replace('"off"', "memory"))
+    assert "too few steps to be compared with a canary for which it would have to stand still" in words
+    site.writes(1.0)
     assert site.canary(text.replace('"off"', "memory"))["parked"] is True
     site.until("running", "2")
     site.ask("POST", "/jobs/1/cancel", {})

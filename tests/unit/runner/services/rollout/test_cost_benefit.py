@@ -144,6 +144,15 @@ def test_what_fits_into_the_time_if_nothing_interrupts_it_is_not_late() -> None:
     assert (worth.facts()["econ.keep_in_time"], worth.facts()["econ.restart_in_time"]) == (True, False)
 
 
+def test_where_going_on_is_surely_late_a_change_need_only_be_expected_in_time() -> None:
+    unsure = Rate(5.0, 4.0, 25)
+    work = ChangeCosts(Work(400, 200, 200), COSTS)
+    late = CostBenefit(work, SLOW, unsure, left_s=60.0)
+    assert late.in_time() == {"keep": False, "resume": True, "restart": False}
+    enough = CostBenefit(work, SLOW, unsure, left_s=100.0)
+    assert enough.in_time() == {"keep": True, "resume": True, "restart": False}
+
+
 def pays(facts: Facts) -> bool:
     return float(facts.get("econ.resume_gain", 0)) >= 1.15  # type: ignore[arg-type]
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -9,13 +11,17 @@ from runner.core.policy.economics import Evaluations, Rate
 from runner.services.rollout.throughput import (
     FEW,
     MetricsLine,
+    Pair,
     RunningEvaluation,
     Throughput,
+    comparable_rates,
     compare_beside,
     expect_evaluations,
     measure_throughput,
     parse_metrics,
     present_throughput,
+    seconds_to_first_step,
+    without_warm_up,
 )
 
 
@@ -131,6 +137,8 @@ SEEN = Throughput(Rate(2.0, 0.1, 25), eval_s=5.0)
         (SEEN, None, RunningEvaluation(7.0), Evaluations(10, 7.0, 7.0, 0.0)),
         (SEEN, None, RunningEvaluation(4.0, 3.0), Evaluations(10, 7.0, 7.0, 3.0)),
         (None, None, RunningEvaluation(4.0), Evaluations(10, 4.0, 4.0, 0.0)),
+        (Throughput(Rate(2.0, 0.1, 25)), SEEN, None, Evaluations(10, 5.0, 5.0)),
+        (None, SEEN, RunningEvaluation(4.0), Evaluations(10, 5.0, 5.0, 1.0)),
     ],
 )
 def test_an_evaluation_takes_as_long_as_was_seen_of_it_or_as_its_log_tells(
@@ -191,3 +199,47 @@ def test_an_evaluation_that_is_rarer_than_the_time_looked_at_is_known_all_the_sa
     assert found is not None
     assert (found.steps, found.eval_s) == (alone.steps, 900.0)
     assert present_throughput(lines, [(at + 1, at + 2)]) == measure_throughput(lines)
+
+
+def test_steps_that_compile_belong_to_the_start() -> None:
+    launched = datetime.fromtimestamp(990.0, UTC)
+    even = steady(60, 0.5)
+    assert without_warm_up(even) == even
+    slow = [
+        replace(line, time=line.time + (40.0 if i >= 2 else 0.0) + (20.0 if i >= 5 else 0.0))
+        for i, line in enumerate(even)
+    ]
+    trained = without_warm_up(slow)
+    assert trained == slow[5:]
+    found = measure_throughput(trained)
+    assert found is not None
+    assert found.steps.mean == pytest.approx(2.0)
+    assert found.steps.deviation == pytest.approx(0.0, abs=1e-9)
+    assert seconds_to_first_step(slow, launched, 2.0) == pytest.approx(9.5)
+    assert seconds_to_first_step(slow, launched, 2.0, trained) == pytest.approx(69.5)
+
+
+def test_a_slow_step_in_the_middle_is_the_spread_of_a_rate() -> None:
+    late = [
+        replace(line, time=line.time + (40.0 if i >= 30 else 0.0)) for i, line in enumerate(steady(60, 0.5))
+    ]
+    assert without_warm_up(late) == late
+    few = [
+        replace(line, time=line.time + (40.0 if i >= 2 else 0.0)) for i, line in enumerate(steady(21, 0.5))
+    ]
+    assert without_warm_up(few) == few
+
+
+def test_the_ratio_of_two_rates_is_as_sure_as_each_of_them() -> None:
+    one, other = Throughput(Rate(4.0, 1.0, 25)), Throughput(Rate(8.0, 2.0, 25))
+    now, new = comparable_rates(Pair(one, other))
+    assert now is not None
+    assert new is not None
+    assert (now.mean, new.mean) == (4.0, 8.0)
+    assert now.high / now.mean - 1 == pytest.approx(0.1 / math.sqrt(2))
+    assert new.low / now.high > other.steps.low / one.steps.high
+    exact = Throughput(Rate(4.0, 0.0, 25))
+    assert comparable_rates(Pair(exact, exact)) == (exact.steps, exact.steps)
+    assert comparable_rates(Pair(exact, one)) == (exact.steps, one.steps)
+    assert comparable_rates(Pair(None, one)) == (None, one.steps)
+    assert comparable_rates(Pair(one, None)) == (one.steps, None)

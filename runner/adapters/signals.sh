@@ -36,6 +36,7 @@ look() {
         esac
     done <"/proc/$1/status"
     [ "$state" != Z ] || return
+    ! is_shell || blocked=0 # while it forks, as its child does until that has become a program
     listening=$(((0x$caught | 0x$blocked) >> ($2 - 1) & 1))
     quiet=$((0x$ignored >> 2 & 1))
     asleep=

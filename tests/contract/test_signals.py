@@ -152,6 +152,31 @@ os.read(reading, 1)
     assert end(executor, request.key).exit_code == 128 + SIGTERM
 
 
+FORKING = """\
+import ctypes, os, signal, time
+ctypes.CDLL(None).prctl(15, b"sh")
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # as shells do while they fork
+child = os.fork()
+if child:
+    print("ready", flush=True)
+    os.waitpid(child, 0)
+while not child and signal.SIGTERM not in signal.sigpending():
+    time.sleep(0.02)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+print("goes on", flush=True)
+"""
+
+
+def test_a_shell_that_is_just_forking_ends_with_what_it_starts(real: Place, job: str) -> None:
+    request = real.request("python3", "-c", FORKING, job=job)
+    executor = real.executor()
+    executor.launch(request)
+    begun(request)
+    executor.signal(request.key, SIGTERM)
+    assert end(executor, request.key).exit_code == 128 + SIGTERM
+    assert printed(request) == "ready\n"
+
+
 @pytest.mark.parametrize("signal", [SIGTERM, SIGKILL])
 def test_a_session_of_its_own_is_no_way_out(real: Place, job: str, signal: int) -> None:
     inner = "trap '' TERM; echo begun >&3; while :; do sleep 1; done"

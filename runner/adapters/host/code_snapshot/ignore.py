@@ -12,6 +12,7 @@ So a repository counts only if it is the submitter's or root's, and so does each
 
 import codecs
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -31,6 +32,9 @@ ALWAYS: Final = GitIgnoreSpec.from_lines([".hg/", ".svn/", "__pycache__/"])
 
 ENVIRONMENT_MARK: Final = "pyvenv.cfg"
 """A directory with this file is a virtual environment, which works only where it was made."""
+
+OF_DIRECTORY: Final = "ps_d"
+"""The group of an expression of pathspec that ends behind the directory that a pattern has named."""
 
 MAX_IGNORE_FILE_BYTES: Final = 1024 * 1024
 
@@ -108,6 +112,27 @@ class _Patterns:
     spec: GitIgnoreSpec
     of_git: bool
 
+    def ignores(self, name: str) -> bool | None:
+        """Return True if an entry is ignored, False if it is had back, None if no pattern is about it.
+
+        A pattern of git's about a directory is none about what is in it: what that had ignored, no look
+        comes to, and what it had back may be ignored by another pattern.
+        """
+        path = self.prefix + name[self.start :]
+        if not self.of_git:
+            return self.spec.check_file(path).include
+        for pattern in reversed(self.spec.patterns):
+            found = None if pattern.include is None else pattern.match_file(path)
+            if found is not None and self._is_meant(found.match, path):
+                return pattern.include
+        return None
+
+    def _is_meant(self, match: re.Match[str], path: str) -> bool:
+        end = match.end(OF_DIRECTORY) if OF_DIRECTORY in match.re.groupindex else -1
+        if match.start() == end - 1 and path.endswith("/"):
+            return True  # any directory: it has found the first one of the path
+        return end in {-1, len(path)} or end <= len(self.prefix)
+
 
 class IgnoreRules:
     """The rules of one directory, read when they are first asked for."""
@@ -117,6 +142,7 @@ class IgnoreRules:
         self._repository = repository
         self._parent = parent
         self._known: tuple[_Patterns, ...] | None = None
+        self._is_within: bool | None = None  # what git ignores, but for what it tracks
 
     def below(self, directory: str) -> "IgnoreRules":
         """Return the rules of a directory in this one, by its path."""
@@ -128,12 +154,35 @@ class IgnoreRules:
             return "runner"
         name = _by_bytes(f"{path}/" if is_directory else path)
         for patterns in self._all():
-            found = patterns.spec.check_file(patterns.prefix + name[patterns.start :]).include
+            found = patterns.ignores(name)
             if found is not None:
                 if not patterns.of_git:
                     return "runner" if found else None
+                found = found or self._within()
                 return "git" if found and not self._repository.has(path, is_directory=is_directory) else None
+        if self._within():
+            return None if self._repository.has(path, is_directory=is_directory) else "git"
         return "runner" if ALWAYS.match_file(name) else None
+
+    def _within(self) -> bool:
+        """Return True if git ignores this directory: then only what it tracks in it is not ignored."""
+        if self._is_within is None:
+            self._all()
+            above = self._parent
+            self._is_within = bool(
+                above is not None
+                and above._repository is self._repository  # noqa: SLF001
+                and (above._within() or above._ignores_directory(self._directory))  # noqa: SLF001
+            )
+        return self._is_within
+
+    def _ignores_directory(self, path: str) -> bool:
+        name = _by_bytes(f"{path}/")
+        for patterns in self._all():
+            found = patterns.ignores(name)
+            if found is not None:
+                return found and patterns.of_git
+        return False
 
     def _all(self) -> tuple[_Patterns, ...]:
         """Return the patterns that count here, the deepest first."""
@@ -177,6 +226,12 @@ def _by_bytes(path: str) -> str:
     return path if path.isascii() else os.fsencode(path).decode("latin-1")
 
 
+def _as_git_reads(line: str) -> str:
+    """Return a pattern for what reads ``a/**/`` as files, too; to git it is directories alone."""
+    line = line.removesuffix("\r")
+    return f"{line}*/" if line.lstrip("!") == "**/" or line.endswith("/**/") else line
+
+
 def _is_trusted(path: str) -> bool:
     try:
         return os.lstat(path).st_uid in {0, os.geteuid()}
@@ -195,6 +250,6 @@ def _lines(path: str, *, is_inside: bool) -> list[str]:
             if not is_inside and os.fstat(descriptor).st_uid not in {0, os.geteuid()}:
                 return []
             content = file.read(MAX_IGNORE_FILE_BYTES).removeprefix(codecs.BOM_UTF8)
-            return [line.removesuffix("\r") for line in content.decode("latin-1").split("\n")]
+            return [_as_git_reads(line) for line in content.decode("latin-1").split("\n")]
     except OSError:
         return []

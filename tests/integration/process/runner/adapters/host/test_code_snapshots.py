@@ -473,6 +473,33 @@ def files_here() -> list[str]:
     return sorted(f"{path}/{name}".removeprefix("/") for path, _, files, *_ in found for name, *_ in files)
 
 
+@pytest.mark.parametrize(
+    ("above", "within", "tracked"),
+    [
+        ("é\nsrc/**/b\n*.tmp\n", "!*/\n", None),  # what was had back is a directory, and not what is in it
+        ("é\n*.tmp\n", "!**/b\n", None),
+        ("!*/\nsrc/\n*/data\n!data/\n", "", "src/b/data/x"),  # nothing else of what is ignored is had back
+        ("/*\n!x\n", "", "src/b/é"),
+        ("a/**/\n", "", None),  # directories alone
+        ("**/\n!src/\n", "a/**/\n!b/\n", None),
+    ],
+)
+def test_patterns_about_directories_mean_what_they_mean_to_git(
+    place: Path, monkeypatch: pytest.MonkeyPatch, above: str, within: str, tracked: str | None
+) -> None:
+    code = repository(place)
+    monkeypatch.chdir(code)
+    for name in ("a/x", "a/in/x", "src/a/x", "src/a/in/x", "src/b/é", "src/b/y.tmp", "src/b/data/x", "x"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).touch()
+    (code / ".gitignore").write_text(above)
+    (code / "src/.gitignore").write_text(within)
+    if tracked is not None:
+        git(code, "add", "-f", tracked)
+    git(code, "config", "core.quotePath", "false")
+    assert files_here() == own_ignored(code)
+
+
 @pytest.mark.parametrize("kind", ["default", "named", "linked", "bom", "crlf", "form feed"])
 def test_the_ignore_file_of_a_user_counts_as_in_git(
     place: Path, monkeypatch: pytest.MonkeyPatch, kind: str

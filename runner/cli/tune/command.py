@@ -139,10 +139,12 @@ def told(search: Search, left_out: Mapping[str, str]) -> Iterator[str]:
     yield from format_table(make_table(("SETTING", "TIMES AS FAST", "", "WHY"), rows), UNLIMITED)
     for why in dict.fromkeys(left_out.values()):
         yield f"left out: {', '.join(name for name, each in left_out.items() if each == why)}: {why}"
+    if undecided := list(dict.fromkeys(row.candidate.name for row in search.rows if row.undecided)):
+        yield f"not decided in this time: {', '.join(undecided)}; a longer --for goes on"
     if search.kept:
         yield f"all that was kept, measured again: {_ratio(search.final)} times as fast as before"
     else:
-        yield "nothing is kept: no setting is faster for certain; WHY says which were not decided"
+        yield "nothing is kept: no setting that was decided is faster"
 
 
 def job_text(base: BenchmarkJob, search: Search, host: str) -> str:
@@ -195,6 +197,7 @@ def _result(row: TriedSetting) -> dict[str, Any]:
         **row.candidate._asdict(),
         "kept": row.kept,
         "why": row.why,
+        "undecided": row.undecided,
         "ratio": row.ratio._asdict() if row.ratio else None,
     }
 

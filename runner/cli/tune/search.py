@@ -2,7 +2,8 @@
 
 The module does no I/O.  Each setting is looked at once between two attempts without it.  Those that seemed
 faster are compared in pairs of attempts, in turns (A B, B A), so that a machine that becomes slower or faster
-favours neither.  A setting is kept if the lower bound of its ratio is above 1.  In the end all that was kept
+favours neither.  A setting is kept if the lower bound of its ratio is above 1; while the bounds are on both
+sides of 1, the time that the others have left goes into further pairs.  In the end all that was kept
 is compared with the job as it was; if that is not faster for certain, nothing is kept.
 """
 
@@ -20,7 +21,15 @@ PAIRS: Final = 4
 """Pairs of attempts that a setting is decided by."""
 
 STUDENT: Final = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015}
-"""The 95 % quantile of Student's t by degrees of freedom."""
+"""The 95 % quantile of Student's t by degrees of freedom; with more, less than 1.645 + 1.75 / freedom."""
+
+NEAR: Final = 0.9
+"""What seemed not much slower than this at first sight is looked at again, if there is time in the end."""
+
+WORTHWHILE: Final = 1.01
+"""A setting that is surely less than this is decided: it is not worth having."""
+
+TOO_LATE: Final = "the time was over"
 
 TOLERANCE: Final = 0.01
 """By how much the mean of the first losses may differ if the work is the same; rounding differs less."""
@@ -42,6 +51,9 @@ class Variation(NamedTuple):
         """The setting and its two values as text."""
         return f"{self.name}: {_word(self.before)} -> {_word(self.value)}"
 
+
+Pair: TypeAlias = tuple[float, float]
+"""The speed without a change and with it, of two attempts after each other."""
 
 Variations: TypeAlias = tuple[Variation, ...]
 """What an attempt has otherwise than the job file."""
@@ -73,6 +85,8 @@ class TriedSetting:
     kept: bool
     why: str
     ratio: Ratio | None = None
+    undecided: bool = False
+    """The time was over before it was known whether the setting helps."""
 
 
 @dataclass(slots=True)
@@ -89,8 +103,13 @@ class Search:
     def run(self, candidates: Iterable[Variation], attempt_s: float) -> None:
         """Try all candidates; an attempt of the job as it is takes about so many seconds."""
         self._attempt_s = attempt_s
+        unsure: list[tuple[Variation, float, Variations, list[Pair]]] = []
         for first, candidate, took_s in sorted(self._screen(candidates), key=lambda each: -each[0]):
-            self._decide(candidate, first, took_s)
+            beside, pairs = self.kept, self._decide(candidate, first, took_s) if first > 1 else []
+            if pairs or NEAR < first <= 1:
+                unsure.append((candidate, took_s, beside, pairs))
+        for candidate, took_s, beside, pairs in unsure:
+            self._decide_further(candidate, took_s, pairs if beside == self.kept else [])
         if self.kept:
             self._confirm()
 
@@ -100,12 +119,12 @@ class Search:
         return attempt_s * (3 + 4 * PAIRS)
 
     def _screen(self, candidates: Iterable[Variation]) -> list[tuple[float, Variation, float]]:
-        """Look at each candidate once; return those that seemed faster, with ratio and time of an attempt."""
+        """Look at each candidate once; return those that did the same work, with ratio and time of one."""
         found: list[tuple[float, Variation, float]] = []
         plain: ShortAttempt | None = None
         for candidate in candidates:
             if not self._has_time(3 * self._attempt_s + 2 * PAIRS * self._attempt_s):
-                self._leave(candidate, "not tried: the time was over")
+                self._leave(candidate, f"not tried: {TOO_LATE}", undecided=True)
                 continue
             before = plain if plain and plain.rate else self.measure(())
             tried = self.measure((candidate,))
@@ -116,63 +135,93 @@ class Search:
                 self._leave(candidate, why)
                 continue
             first = tried.rate / math.sqrt(before.rate * plain.rate)
-            if first > 1:
-                found.append((first, candidate, tried.took_s))
-            else:
+            found.append((first, candidate, tried.took_s))
+            if first <= 1:
                 self._leave(candidate, f"{first:.2f} x at first sight")
         return found
 
-    def _decide(self, candidate: Variation, first: float, took_s: float) -> None:
-        """Keep a candidate if it is faster for certain, beside what is kept already."""
+    def _decide(self, candidate: Variation, first: float, took_s: float) -> list[Pair]:
+        """Keep a candidate if it is faster for certain, beside what is kept already.
+
+        The pairs are returned if they do not decide it.
+        """
         if not self._has_time(PAIRS * (self._attempt_s + took_s)):
-            self._leave(candidate, f"{first:.2f} x at first sight; not decided: the time was over")
-            return
-        ratio, why = self._compare(self.kept, replaced(self.kept, candidate))
+            self._leave(candidate, f"{first:.2f} x at first sight; not decided: {TOO_LATE}", undecided=True)
+            return []
+        pairs: list[Pair] = []
+        return pairs if self._judge(candidate, pairs) else []
+
+    def _decide_further(self, candidate: Variation, took_s: float, pairs: list[Pair]) -> None:
+        """Measure further pairs of an undecided candidate, as long as there is time and it is undecided."""
+        again = 2 * PAIRS * self._attempt_s if self.kept else 0.0  # what is kept may need further pairs, too
+        while self._has_time(PAIRS * (self._attempt_s + took_s) + again):
+            self.rows = [row for row in self.rows if row.candidate != candidate]
+            if not self._judge(candidate, pairs):
+                return
+
+    def _judge(self, candidate: Variation, pairs: list[Pair]) -> bool:
+        """Add some pairs to those of a candidate, and keep it or leave it; True if it stays undecided."""
+        why = self._compare(self.kept, replaced(self.kept, candidate), pairs)
+        ratio = None if why else ratio_of(pairs)
         if ratio is None or ratio.low <= 1:
-            self._leave(candidate, why or "not faster for certain", ratio)
-            return
+            undecided = ratio is not None and is_unsure(ratio)
+            self._leave(candidate, why or "not faster for certain", ratio, undecided=undecided)
+            return undecided
         for row in self.rows:
             if row.kept and row.candidate.name == candidate.name:
                 row.kept, row.why = False, f"{candidate.title} is faster still"
         self.kept = replaced(self.kept, candidate)
         self.rows.append(TriedSetting(candidate, kept=True, why="faster", ratio=ratio))
+        return False
 
     def _confirm(self) -> None:
         """Compare what was kept with the job as it was, and keep nothing that does not hold."""
-        self.final, why = self._compare((), self.kept)
+        pairs: list[Pair] = []
+        why = self._compare((), self.kept, pairs)
+        while not why and is_unsure(ratio_of(pairs)) and self.left_s() >= 2 * PAIRS * self._attempt_s:
+            why = self._compare((), self.kept, pairs)
+        self.final = None if why else ratio_of(pairs)
         if self.final is not None and self.final.low > 1:
             return
         self.kept = ()
         for row in self.rows:
             if row.kept:
                 row.kept, row.why = False, why or "did not hold when it was measured again"
+                row.undecided = self.final is not None and is_unsure(self.final)
 
-    def _compare(self, old: Variations, new: Variations) -> tuple[Ratio | None, str]:
-        """Return the ratio of the new speed to the old, or the reason why it is unknown."""
-        pairs = []
+    def _compare(self, old: Variations, new: Variations, pairs: list[Pair]) -> str:
+        """Add pairs of both speeds, or return the reason why one is unknown."""
         for number in range(PAIRS):
             turns = (old, new) if number % 2 == 0 else (new, old)
             found = {settings: self.measure(settings) for settings in turns}
             for attempt in found.values():
                 if attempt.rate is None:
-                    return None, attempt.why
+                    return attempt.why
             pairs.append((found[old].rate or 0.0, found[new].rate or 0.0))
-        return ratio_of(pairs), ""
+        return ""
 
     def _has_time(self, needed_s: float) -> bool:
         """Return True if there is time for something, and for the last comparison after it."""
         return self.left_s() >= needed_s + 2 * PAIRS * self._attempt_s
 
-    def _leave(self, candidate: Variation, why: str, ratio: Ratio | None = None) -> None:
-        self.rows.append(TriedSetting(candidate, kept=False, why=why, ratio=ratio))
+    def _leave(
+        self, candidate: Variation, why: str, ratio: Ratio | None = None, *, undecided: bool = False
+    ) -> None:
+        self.rows.append(TriedSetting(candidate, kept=False, why=why, ratio=ratio, undecided=undecided))
 
 
-def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio:
+def ratio_of(pairs: Sequence[Pair]) -> Ratio:
     """Return how many times as fast the second of each pair is: the geometric mean, with its bounds."""
     logs = [math.log(new / old) for old, new in pairs]
     mean = statistics.fmean(logs)
-    margin = STUDENT[len(logs) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
+    freedom = len(logs) - 1
+    margin = STUDENT.get(freedom, 1.645 + 1.75 / freedom) * statistics.stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(mean), math.exp(mean - margin), math.exp(mean + margin), len(logs))
+
+
+def is_unsure(ratio: Ratio) -> bool:
+    """Return True if a setting may help, and may not."""
+    return ratio.low <= 1 and ratio.high > WORTHWHILE
 
 
 def replaced(settings: Variations, candidate: Variation) -> Variations:

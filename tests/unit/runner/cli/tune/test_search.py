@@ -1,8 +1,9 @@
 """The deciding of ``runner tune``, on attempts whose speed is made up."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count, cycle
+from unittest.mock import patch
 
 import pytest
 
@@ -23,7 +24,7 @@ SAME = Variation("profile", "memory_log", "off", "interval")
 TWO = Variation("profile", "threads", 2, 4)
 ONE = Variation("profile", "threads", 1, 4)
 
-TIMES: Mapping[Variation, float] = {FAST: 1.5, SLOW: 0.7, SAME: 1.0, TWO: 1.2, ONE: 1.4}
+TIMES: dict[Variation, float] = {FAST: 1.5, SLOW: 0.7, SAME: 1.0, TWO: 1.2, ONE: 1.4}
 
 
 class Machine:
@@ -106,6 +107,27 @@ def test_what_cannot_be_told_from_noise_is_not_kept() -> None:
     search = Machine(drift=1.0, noise=0.2).search(SAME)
     assert search.kept == ()
     assert search.final is None
+
+
+def test_time_that_is_left_goes_to_what_is_undecided() -> None:
+    little = Variation("profile", "optimizer", "fused", "foreach")
+    short, long = (Machine(drift=1.0, noise=0.08, time_s=time_s) for time_s in (200.0, 3000.0))
+    with patch.dict(TIMES, {little: 1.08}):
+        undecided, decided = short.search(little), long.search(little)
+    assert undecided.kept == ()
+    assert [row.undecided for row in undecided.rows] == [True]
+    assert short.left < 2 * PAIRS * 10 + 2 * PAIRS * 10
+    assert decided.kept == (little,)
+    assert [(row.kept, row.undecided) for row in decided.rows] == [(True, False)]
+    assert decided.rows[0].ratio is not None
+    assert decided.rows[0].ratio.pairs > PAIRS
+
+
+def test_a_setting_that_surely_brings_next_to_nothing_is_decided() -> None:
+    machine = Machine(drift=1.0, noise=0.01)
+    search = machine.search(SAME)
+    assert [(row.kept, row.undecided) for row in search.rows] == [(False, False)]
+    assert machine.left > 0
 
 
 def test_a_gain_that_does_not_hold_in_the_end_is_given_up() -> None:

@@ -46,7 +46,7 @@ BY_WORD: Final = {
     " does without it": "submit it again so",
     " reads it, too": "submit it again so",
     "has no #! line": "submit it again so",
-    "is not in the image": "add it to the image, and submit it again",
+    "is not in the image": "submit it again so",
     "is not on the PATH": "name the program by its path, or have it installed; then submit it again",
     "chmod +x": "then submit it again",
     "ModuleNotFoundError": "add the package to the image: runner run --with PACKAGE, or image.requirements",

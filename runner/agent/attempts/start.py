@@ -39,8 +39,43 @@ _BUILTINS: Final = frozenset(
     (".", "cd", "export", "exec", "set", "source", "trap", "ulimit", "umask", "unset")
 )
 _SCRIPTS: Final = (*INTERPRETERS, ".bash")
-_PACKAGES: Final = {"gcc": "build-essential", "g++": "build-essential", "cc": "build-essential"}
-"""Debian packages of commands that have another name."""
+_DEBIAN: Final = {
+    **{
+        name: name
+        for name in ("bc", "cmake", "curl", "ffmpeg", "git", "jq", "make", "perl", "rsync", "unzip", "wget")
+    },
+    **dict.fromkeys(("gcc", "g++", "cc"), "build-essential"),
+    "ninja": "ninja-build",
+    "Rscript": "r-base-core",
+    "R": "r-base-core",
+    "node": "nodejs",
+    "java": "default-jre-headless",
+    "mpirun": "openmpi-bin",
+    "mpiexec": "openmpi-bin",
+    "time": "time",
+}
+"""Debian packages of commands."""
+
+_PYTHON: Final = {
+    **{name: name for name in ("accelerate", "deepspeed", "dvc", "ipython", "mlflow", "optuna", "papermill")},
+    **{name: name for name in ("pytest", "ray", "tensorboard", "uv", "wandb", "jupyter")},
+    "huggingface-cli": "huggingface_hub",
+    "hf": "huggingface_hub",
+    "transformers-cli": "transformers",
+}
+"""Python packages of commands."""
+
+_NEEDLESS: Final = {
+    **dict.fromkeys(("pip", "pip3"), "packages are asked for before: runner run --with PACKAGE"),
+    **dict.fromkeys(
+        ("conda", "mamba", "micromamba", "poetry", "pipenv", "pdm"),
+        "the job has the packages of its image; write the command without it, and name them with --with",
+    ),
+    **dict.fromkeys(("sbatch", "srun", "qsub"), "this job is in a queue already; write the program itself"),
+    **dict.fromkeys(("docker", "podman"), "a job is a container itself; --image names another image"),
+    "nvidia-smi": "a job has it if it asks for a GPU: runner run --gpus 1",
+}
+"""Commands that no job needs, and what takes their place."""
 
 
 def explain_start(
@@ -120,6 +155,11 @@ def _of_a_command(last: bytes, *, in_container: bool) -> str:
         return ""
     if not in_container:
         return f"{tool} is not on the PATH of this machine for the user of the job"
-    package = _PACKAGES.get(tool, tool)
-    ways = f"runner run --system {package}, or image.system: [{package}], installs it"
-    return f"{tool} is not in the image; {ways}"
+    if (instead := _NEEDLESS.get(tool)) is not None:
+        return f"{tool} is not in the image; {instead}"
+    if (package := _PYTHON.get(tool)) is not None:
+        return f"{tool} is not in the image; runner run --with {package}, or image.requirements, installs it"
+    if (package := _DEBIAN.get(tool)) is not None:
+        ways = f"runner run --system {package}, or image.system: [{package}], installs it"
+        return f"{tool} is not in the image; {ways}"
+    return f"{tool} is not in the image; its package is one of Python (--with) or of Debian (--system)"

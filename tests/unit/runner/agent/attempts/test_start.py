@@ -74,3 +74,22 @@ def test_a_plain_process_is_not_told_of_an_image() -> None:
     log = b"t.sh: line 3: make: Permission denied"
     said = explain_start(("bash", "t.sh"), log, lambda: (), in_container=False)
     assert said == "make is not on the PATH of this machine for the user of the job"
+
+
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        ("tensorboard", "runner run --with tensorboard, or image.requirements, installs it"),
+        ("hf", "runner run --with huggingface_hub, "),
+        ("Rscript", "runner run --system r-base-core, or image.system: [r-base-core], installs it"),
+        ("conda", "write the command without it"),
+        ("srun", "write the program itself"),
+        ("nvidia-smi", "if it asks for a GPU"),
+        ("mytool", "its package is one of Python (--with) or of Debian (--system)"),
+    ],
+)
+def test_a_command_that_is_missing_has_the_advice_that_works_for_it(tool: str, told: str) -> None:
+    log = f"runner: 1: exec: {tool}: not found\n".encode()
+    said = explain_start((tool, "x"), log, lambda: IN_CODE, in_container=True)
+    assert said.startswith(f"{tool} is not in the image; ")
+    assert told in said

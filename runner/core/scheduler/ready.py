@@ -9,7 +9,6 @@ stand apart until then; those that wait for other jobs are looked at by each pla
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import inf
 from typing import TypeAlias
 
@@ -138,12 +137,7 @@ def waits_since_s(job: PendingJob) -> float:
 
 def numeric_id(job: PendingJob) -> NumericId:
     """Return a key that sorts job ids as numbers: 9 comes before 10."""
-    return _numeric_id(job.job_id)
-
-
-@lru_cache(maxsize=2**15)  # every plan sorts the same jobs
-def _numeric_id(job_id: str) -> NumericId:
-    return int(job_id) if job_id.isdecimal() else 0, job_id
+    return int(job.job_id) if job.job_id.isdecimal() else 0, job.job_id
 
 
 def _name(job: PendingJob) -> QueueName:

@@ -132,7 +132,8 @@ test-next: venv engine
 
 # User Mode Linux, without a virtual machine; 8 GB there.
 test-kernel: venv engine
-	url="$$(tail -n 1 .make/engine)"; DOCKER_HOST="$$url" RUNNER_IMAGE="$$(DOCKER_HOST="$$url" $(BIN)/python -m scripts.image)" scripts/kernel $(ONLY)
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
+	DOCKER_HOST="$$(tail -n 1 .make/engine)" scripts/kernel $(ONLY)
 
 test-cuda-image: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels/test_cuda_image.py

@@ -19,15 +19,14 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    """Build the image in the engine of ``DOCKER_HOST`` if it is missing, and print its id."""
+    """Build the image in the engine of ``DOCKER_HOST``, if that is set and the image is missing."""
     if not os.environ.get("DOCKER_HOST"):
         return
     with TemporaryDirectory() as scratch:
         try:
-            image = ImageStore(echo=say).ensure("cpu", Path(scratch) / "build.log")
+            ImageStore(echo=say).ensure("cpu", Path(scratch) / "build.log")
         except (BuildFailed, EngineUnavailable) as error:
             raise SystemExit(f"image: {error}") from error
-    sys.stdout.write(f"{image}\n")
 
 
 if __name__ == "__main__":

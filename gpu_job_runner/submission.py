@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from gpu_job_runner.job import Connection, Job, connect
-from runner.base.errors import UsageError
+from runner.base.errors import RunnerError, UsageError
 from runner.cli.placing import placed
 from runner.cli.run_file import CommandLine, yaml_text
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 SHOWN: Final = "submit"
 """The name in messages of what was not written as a file."""
+
+_POSITION: Final = re.compile(rf"(?m)^{SHOWN}:\d+:\d+: ")
+_FIELD: Final = re.compile(r"(?m)^(?:resources|workload|queue)\.(\w+)")
 
 REQUIREMENTS: Final = "requirements.txt"
 
@@ -73,6 +77,8 @@ class Spec(NamedTuple):
     shown: str
     name: str | None = None
     instead: Mapping[str, object] = {}
+    of_options: bool = False
+    """True: it was made of the options of a command, by which its fields are told."""
 
 
 def submit(
@@ -104,11 +110,30 @@ def submit_all(
 
 def send(connection: Connection, spec: Spec) -> list[Job[Any]]:
     """Submit a job file, and return its jobs; what the daemon warns of becomes warnings."""
-    place = placed(spec.path, spec.text)
-    answer = connection.submit(place, spec.text, spec.name, instead=spec.instead, shown=spec.shown)
+    answer = _ask(connection, spec)
     for warning in answer.get("warnings", ()):
         warnings.warn(warning, stacklevel=4)
     return [Job(each, connection) for each in answer["jobs"]]
+
+
+def _ask(connection: Connection, spec: Spec, *, dry_run: bool = False) -> dict[str, Any]:
+    """Return the answer to a submission; nobody has written the lines of what is no file."""
+    place = placed(spec.path, spec.text)
+    try:
+        return connection.submit(
+            place, spec.text, spec.name, dry_run=dry_run, instead=spec.instead, shown=spec.shown
+        )
+    except RunnerError as error:
+        if spec.shown != SHOWN:
+            raise
+        told = _POSITION.sub("", str(error))
+        found = type(error)(_FIELD.sub(_option, told) if spec.of_options else told)
+        found.details = error.details
+        raise found from error
+
+
+def _option(field: re.Match[str]) -> str:
+    return {"time_limit": "time"}.get(field[1], field[1])
 
 
 def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
@@ -116,10 +141,7 @@ def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
     several_of = None if several else next((each for each in SEVERAL if each.encode() in spec.text), None)
     if b"schedule" not in spec.text and several_of is None:
         return
-    place = placed(spec.path, spec.text)
-    plan = connection.submit(
-        place, spec.text, spec.name, dry_run=True, instead=spec.instead, shown=spec.shown
-    )
+    plan = _ask(connection, spec, dry_run=True)
     if "schedule" in plan:
         raise UsageError(f"{spec.shown}: schedule: has no job yet; make it with runner submit")
     if several_of and len(plan.get("jobs", ())) > 1:
@@ -143,7 +165,7 @@ def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], 
     if isinstance(what, Mapping):
         text = json.dumps(dict(what), indent=1, ensure_ascii=False).encode()
         return Spec(here, text, SHOWN, *_replaced(options))
-    return Spec(here, command_text(tuple(what), options), SHOWN)
+    return Spec(here, command_text(tuple(what), options), SHOWN, of_options=True)
 
 
 def _replaced(options: Options) -> tuple[str | None, dict[str, object]]:

@@ -9,16 +9,20 @@ import click
 from runner.cli.choice import check_choice, for_each
 from runner.cli.console import complain, say, say_json
 from runner.cli.parameters import (
+    LONGEST_SHOWN,
     as_json,
     check_text,
     perhaps_a_sweep,
     perhaps_jobs,
-    seconds,
+    seconds_of_unit,
     time_ahead,
 )
 from runner.client.client import find_or_start
 
 NO_LIMIT: Final = "none"
+
+MOST_S: Final = 366 * 86400
+"""Longest time limit, as in job files."""
 
 
 def _size(ctx: click.Context, param: click.Parameter, given: str | None) -> int | None:
@@ -35,7 +39,14 @@ def _size(ctx: click.Context, param: click.Parameter, given: str | None) -> int 
 
 def _limit(ctx: click.Context, param: click.Parameter, given: str | None) -> float | None:
     """Return a duration in seconds; 0 for none."""
-    return 0.0 if given == NO_LIMIT else seconds(ctx, param, given)
+    if given is None or given == NO_LIMIT:
+        return None if given is None else 0.0
+    limit_s = seconds_of_unit(ctx, param, given)
+    if limit_s is not None and not 1 <= limit_s <= MOST_S:
+        raise click.BadParameter(
+            f"must be from 1s to 366d, not {given[:LONGEST_SHOWN]}; {NO_LIMIT}: no limit", ctx, param
+        )
+    return limit_s
 
 
 @click.command("set")
@@ -83,7 +94,7 @@ def set_limits(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool, **giv
             + (" at its next start" if each["at_next_start"] else "")
             for each in answer["changes"]
         ]
-        say(f"{answer['job']['name']}: {'; '.join(parts) or 'nothing differs'}")
+        say(f"{answer['job']['name']}: {'; '.join(parts) or 'no change'}")
 
     def can_be_set(job: Any) -> bool:  # noqa: ANN401  a summary
         return bool(job["state"] != "finished")

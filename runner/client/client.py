@@ -253,8 +253,8 @@ class Client:
             over += self._pages({**query, "ended": 1}, ENDED + 1 - len(over), wanted, cursor)
         self.more = len(over) > ENDED
         known = {job["id"] for job in found}  # one may have ended since
-        found += [job for job in over[:ENDED] if job["id"] not in known]
-        return sorted(found, key=lambda job: -int(job["id"]))
+        new = [job for job in over[:ENDED] if job["id"] not in known]
+        return sorted(found + new, key=lambda job: -int(job["id"])) if new else found
 
     def _pages(
         self,

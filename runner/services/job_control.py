@@ -151,7 +151,9 @@ class JobControlService:
         if step is not None and step not in {*saved.steps, *saved.set_aside}:
             steps = ", ".join(map(str, sorted(saved.steps))) or "none"
             aside = ", ".join(map(str, sorted(saved.set_aside)))
-            fact = f"no valid checkpoint of step {step}; lineage {wanted} has {steps}"
+            own = program_files(parse_revision(row.revision)) is not None
+            kind = "version" if own else "step"
+            fact = f"no valid checkpoint of {kind} {step}; lineage {wanted} has {steps}"
             fact += f", and {aside} set aside" if aside else ""
             raise Refused(f"job {row.job.id}: {fact}; nothing was changed")
         return saved.newest

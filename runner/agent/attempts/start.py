@@ -154,7 +154,9 @@ def _of_a_command(last: bytes, *, in_container: bool) -> str:
     if not tool or tool.endswith(_SCRIPTS):
         return ""
     if not in_container:
-        return f"{tool} is not on the PATH of this machine for the user of the job"
+        closed = b": Permission denied" in last
+        there = f"; a {tool} on the PATH is out of this user's reach, as all below /root is" if closed else ""
+        return f"{tool} is not on the PATH of this machine for the user of the job{there}"
     if (instead := _NEEDLESS.get(tool)) is not None:
         return f"{tool} is not in the image; {instead}"
     if (package := _PYTHON.get(tool)) is not None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from itertools import product
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from jobs import contract
 from runner.base.textfile import quoted, shown
@@ -211,6 +211,17 @@ class DeviceRequest(contract.Spec):
         return int(major), int(minor)
 
 
+def _with_values(written: Any) -> Any:  # noqa: ANN401  whatever a file has
+    """Return a matrix as it is written; fields that are not below ``values`` are told as such."""
+    others = (
+        [each for each in written if each not in Matrix.model_fields] if isinstance(written, dict) else []
+    )
+    if others and "values" not in written:
+        field = others[0] if str(others[0]).isidentifier() else shown(others[0])
+        raise ValueError(f"the fields that vary are below values: write values: {{{field}: [...]}}")
+    return written
+
+
 class Matrix(contract.Spec):
     """Many jobs from one file: one for each combination of values."""
 
@@ -233,6 +244,8 @@ class Matrix(contract.Spec):
         le=10_000,
         description="After so many failed jobs those that wait are cancelled; null: never.",
     )
+
+    _below_values = model_validator(mode="before")(_with_values)
 
 
 class Schedule(contract.Spec):

@@ -251,7 +251,8 @@ def _work(worth: CostBenefit) -> str:
     work = worth.case.work
     safe = "saved when it is asked to stop" if work.on_demand else f"{work.saved:.0f} of them in a checkpoint"
     if not work.total:
-        return f"{work.done:.0f} steps are done, {safe}; how many there are to be is not known"
+        done = "1 step is done" if f"{work.done:.0f}" == "1" else f"{work.done:.0f} steps are done"
+        return f"{done}, {safe}; how many there are to be is not known"
     share = 100 * work.done / work.total
     return f"{work.done:.0f} of {work.total:.0f} steps are done ({share:.0f} %), {safe}"
 

@@ -185,6 +185,7 @@ class SubmissionService:
             return (
                 *written,
                 *processes.warnings(),
+                *_mount_warnings(revision),
                 *self._interpreter_warnings(processes, revision),
             )
         return (
@@ -305,6 +306,16 @@ class SubmissionService:
         present = self.context.daemon.scheduler.jobs.totals.job_file_bytes(owner)
         if facts := too_large(owner, present, more, self.context.settings.job_file_bytes_per_user):
             raise Refused(f"{one_line(subject)}: {facts[0]}")
+
+
+def _mount_warnings(revision: Revision) -> Iterator[str]:
+    """Yield the targets of mounts, which a plain process does not have outside of its command line."""
+    for each in revision.job.mounts:
+        if str(each.source) != each.target:
+            yield (
+                f"mounts: a plain process has no {each.target}; in words of the command it becomes the"
+                " source, and a script must be given that path"
+            )
 
 
 def _token(caller: Caller, token: str) -> str:

@@ -66,6 +66,18 @@ def test_the_errors_are_those_of_the_command_line(api: FakeApi, job_file: Path) 
     assert issubclass(runner.JobFailed, runner.RunnerError)
 
 
+def test_an_error_of_what_is_no_file_has_no_line_and_the_name_of_its_option(api: FakeApi) -> None:
+    lines = 'submit:7:11: resources.memory: "12Gb" means bits', "submit:8:3: resources.time_limit: must be"
+    api.problem = Problem(422, "usage", 2, *lines)
+    with pytest.raises(runner.UsageError) as told:
+        _ = runner.submit(["true"], memory="12Gb", time="0m")
+    assert str(told.value) == 'memory: "12Gb" means bits\ntime: must be'
+    api.problem = Problem(422, "usage", 2, *lines)
+    with pytest.raises(runner.UsageError) as told:
+        _ = runner.submit({"resources": {"memory": "12Gb"}})
+    assert str(told.value).splitlines()[0] == 'resources.memory: "12Gb" means bits'
+
+
 def test_what_would_be_dropped_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("{}")

@@ -22,13 +22,27 @@ def test_limits_are_sent_as_numbers_and_told_with_when_they_hold(api: FakeApi, i
     assert api.asked[-1][2] == {"time_limit_s": 0.0}
     assert json.loads(invoke("set", "train", "--cpus", "2", "--json").stdout)["changes"]
     api.limits = []
-    assert invoke("set", "train", "-p", "50").stdout == "train: nothing differs\n"
+    assert invoke("set", "train", "-p", "50").stdout == "train: no change\n"
 
 
 @pytest.mark.parametrize(
-    "args", [("train",), ("train", "--memory", "8 parsecs"), ("-p", "1"), ("train", "-p", "101")]
+    "args",
+    [
+        ("train",),
+        ("train", "--memory", "8 parsecs"),
+        ("-p", "1"),
+        ("train", "-p", "101"),
+        ("train", "--time", "9"),
+    ],
 )
 def test_what_cannot_be_set_is_a_usage_error(api: FakeApi, invoke: Invoke, args: tuple[str, ...]) -> None:
     result = invoke("set", *args)
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
     assert api.asked == []
+
+
+@pytest.mark.parametrize("limit", ["0m", "999999999d"])
+def test_a_limit_of_time_is_one_that_a_job_file_may_have(api: FakeApi, invoke: Invoke, limit: str) -> None:
+    result = invoke("set", "train", "--time", limit)
+    assert f"must be from 1s to 366d, not {limit}; none: no limit" in result.stderr
+    assert (result.exit_code, api.asked) == (2, [])

@@ -73,7 +73,10 @@ def test_a_program_that_cannot_start_is_told_with_the_line_that_works(
 def test_a_plain_process_is_not_told_of_an_image() -> None:
     log = b"t.sh: line 3: make: Permission denied"
     said = explain_start(("bash", "t.sh"), log, lambda: (), in_container=False)
-    assert said == "make is not on the PATH of this machine for the user of the job"
+    assert said == (
+        "make is not on the PATH of this machine for the user of the job;"
+        " a make on the PATH is out of this user's reach, as all below /root is"
+    )
 
 
 @pytest.mark.parametrize(

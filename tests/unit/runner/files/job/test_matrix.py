@@ -144,3 +144,11 @@ def test_another_name_is_that_of_the_whole_matrix() -> None:
     text = f"{WORKLOAD}name: rate\nmatrix: {{values: {{seed: [1, 2]}}}}"
     found = parse_jobs(text.encode(), Path("job.yaml"), name="other")
     assert [job.name for job in found.jobs] == ["other-1", "other-2"]
+
+
+def test_fields_beside_values_are_told_where_they_belong() -> None:
+    with pytest.raises(FileError) as caught:
+        parse_job(f"{WORKLOAD}matrix: {{lr: [1, 2], seed: []}}".encode(), Path("m.yaml"))
+    assert caught.value.lines == (
+        "m.yaml:2:1: matrix: the fields that vary are below values: write values: {lr: [...]}",
+    )

@@ -21,6 +21,7 @@ from runner.core.ports.users import User
 from runner.core.scheduler.config import Quota, Quotas, SchedulerConfig
 from runner.core.scheduler.snapshot import DependencyCondition, Snapshot
 from runner.files.job.load import parse_job
+from runner.files.job.model import MountEntry
 from runner.files.revision import InitialWeights, Revision, parse_revision
 from runner.files.settings.model import Settings
 from runner.files.submission import Submission
@@ -230,6 +231,20 @@ def test_a_built_in_workload_is_told_that_its_user_cannot_read_the_interpreter(
     [warning] = there.submission.warnings(revision(site, "1"))
     assert warning.startswith("will not start: it runs as uid ")
     assert "which cannot read /root/venv/bin/python; the operator installs" in warning
+
+
+def test_a_plain_process_is_told_that_it_has_no_targets_of_mounts(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostUsers, "path_problem", lambda *_, **__: None)
+    there = replace(site.service, host_processes=HostProcesses("/bin/python", lambda _: True, None))
+    site.submit()
+    accepted = revision(site, "1")
+    mount = MountEntry(source="/srv/data", target="/data/w")
+    mounted = accepted.model_copy(update={"job": accepted.job.model_copy(update={"mounts": (mount,)})})
+    [warning] = there.submission.warnings(mounted)
+    assert warning.startswith("mounts: a plain process has no /data/w; ")
+    assert there.submission.warnings(accepted) == ()
 
 
 def test_packages_that_a_job_would_not_find_are_refused() -> None:

@@ -289,19 +289,21 @@ class _Stream:
     def present(self) -> list[MatchedPath]:
         """Return the paths that the pattern names; nothing of another user, nor what came with the code.
 
+        A text that names the newest checkpoint is one itself only where there is nothing else.
+
         Raises:
             TooMany: the directories have too many entries.
         """
         ignored = self._read("ignored.json")
-        return [
+        found = [
             each
             for each in find_matches(self._base, self._pattern)
             if each.files
             and not is_temporary(each.path, self._pattern)
-            and not is_pointer(self._base, each)
             and ignored.get(str(each.path)) != [list(file) for file in each.files]
             and is_of(each, self._owner)
         ]
+        return [each for each in found if not is_pointer(self._base, each)] or found
 
     def look(self, how: Verification, check: Callable[[], None]) -> _Look:
         """Return the whole and the torn checkpoints; what is new and whole gets its place in the order."""

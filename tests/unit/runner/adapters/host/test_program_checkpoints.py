@@ -786,6 +786,14 @@ def test_a_pattern_may_ask_for_a_temporary_name_and_a_checkpoint_may_be_called_l
     assert len(saved(ProgramFiles(pattern, 2)).steps) == 1
 
 
+@pytest.mark.parametrize(("pattern", "name"), [("out/latest", "latest"), ("out/*", "last")])
+def test_a_program_may_keep_its_state_in_a_text_that_is_called_latest(
+    work: Path, saved: Saved, pattern: str, name: str
+) -> None:
+    write(work / "out" / name, b"17\n")
+    assert len(saved(ProgramFiles(pattern, 2)).steps) == 1
+
+
 def test_a_link_that_a_pattern_names_is_told(work: Path, saved: Saved) -> None:
     write(work / "out/epoch=1.ckpt", archive())
     (work / "out/last.ckpt").symlink_to("epoch=1.ckpt")

@@ -444,7 +444,7 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
 
 
 def _log_config(step: Step) -> LogConfig | None:
-    """Return where the engine keeps what a command says: nowhere if it is read as it comes."""
+    """Return the log that the engine keeps of a command: none if the output is read as it comes."""
     if step.result is not None:
         return LogConfig(type="none")
     if step.user is None and not step.root:

@@ -167,7 +167,7 @@ def _find_script(directory: Path) -> str | None:
 
 
 def _packages(directory: Path) -> list[PurePosixPath]:
-    """Return what is started of the packages of a directory by ``python -m``."""
+    """Return the modules of the packages of a directory that ``python -m`` starts."""
     found = (*directory.glob("*/__main__.py"), *directory.glob("src/*/__main__.py"))
     return [PurePosixPath(each.relative_to(directory)) for each in found]
 

@@ -83,7 +83,7 @@ def top(context: click.Context, reference: str) -> None:
 
 
 def _heading(found: dict[str, Any]) -> str:
-    """Return what is compared, at which steps, and what that has taken so far."""
+    """Return the metric that is compared, the steps at which it is, and the cost so far."""
     rungs = ", ".join(map(str, found["rungs"])) or "none"
     return (
         f"{found['name']}: {found['direction']} {found['metric']}; rungs: {rungs}; {found['device_h']:.3g} h"

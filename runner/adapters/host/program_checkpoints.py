@@ -491,7 +491,7 @@ class _Stream:
         ]
 
     def aside(self) -> list[tuple[int, int, int, MatchedPath | None]]:
-        """Return what is set aside: by which number it is chosen, its number, its attempt, and its place."""
+        """Return the checkpoints set aside: the number that chooses it, its own, its attempt, its place."""
         found: list[tuple[int, int, int, MatchedPath | None]] = []
         for number, attempt, match in self._aside_matches():
             step = self.order.aside.get(match.digest, count_steps([match.path.name])[0])

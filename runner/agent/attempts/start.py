@@ -81,7 +81,7 @@ _NEEDLESS: Final = {
 def explain_start(
     command: Sequence[str], log: bytes, paths_in_code: Callable[[], Collection[str]], *, in_container: bool
 ) -> str:
-    """Return what keeps a program from starting, and the line that works; empty if that is not known."""
+    """Return the reason why a program does not start, and the line that works; empty if that is not known."""
     last = b"\n".join(log.splitlines()[-LAST_LINES:])
     if _NO_SHELL.search(last):
         return "the image has no /bin/sh that can be run, which every job is started with"
@@ -93,7 +93,7 @@ def explain_start(
 
 
 def _of_the_line(command: Sequence[str], last: bytes, paths_in_code: Callable[[], Collection[str]]) -> str:
-    """Return what is wrong with the words of a command."""
+    """Return the mistake in the words of a command."""
     word = command[0] if command else ""
     line = shlex.join(command)
     if len(command) == 1 and len(word.split()) > 1:
@@ -113,7 +113,7 @@ def _of_the_line(command: Sequence[str], last: bytes, paths_in_code: Callable[[]
 
 
 def _of_a_script(command: Sequence[str], last: bytes, paths_in_code: Callable[[], Collection[str]]) -> str:
-    """Return what keeps a script of the code from starting."""
+    """Return the reason why a script of the code does not start."""
     word = command[0] if command else ""
     name, reader = shlex.quote(word), interpreter_of(word)
     if _CARRIAGE_RETURN.search(last):

@@ -211,7 +211,7 @@ class Search:
 
 
 def ratio_of(pairs: Sequence[Pair]) -> Ratio:
-    """Return how many times as fast the second of each pair is: the geometric mean, with its bounds."""
+    """Return the geometric mean of the ratios of the second speed to the first, with its bounds."""
     logs = [math.log(new / old) for old, new in pairs]
     mean = statistics.fmean(logs)
     freedom = len(logs) - 1

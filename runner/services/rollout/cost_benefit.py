@@ -70,7 +70,7 @@ class CostBenefit:
         return told
 
     def in_time(self) -> dict[Choice, bool]:
-        """Return which alternatives end within the time that is left, if nothing interrupts them.
+        """Return, for each alternative, True if it ends within the time that is left, uninterrupted.
 
         A change must do so for certain; if what runs surely does not, it is enough that it is expected to.
         """

@@ -810,7 +810,7 @@ NPY = b"\x93NUMPY\x01\0\x76\0{'descr': '<f8', 'fortran_order': False, 'shape': (
     [
         ("m.joblib", pickle.dumps([1, 2]), None),
         ("m.joblib", pickle.dumps([1, 2])[:-1], "ends in the middle of its pickle"),
-        ("m.pkl", gzip.compress(pickle.dumps([1])), None),
+        ("m.pkl", gzip.compress(pickle.dumps([1]), mtime=0), None),
         ("m.pkl", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02K\x01.raw weights", None),
         ("log.json", b'{"step": 1}\n{"step": 2}\n', None),
         ("log.json", b'{"step": 1}\n{"st', "is no complete JSON"),

@@ -70,7 +70,7 @@ slurm:
 demo: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
-	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo.py
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo
 
 demo-restart: venv
 	@mkdir -p .make
@@ -98,12 +98,12 @@ demo-slurm: venv
 	@mkdir -p .make
 	@scripts/slurm > .make/slurm
 	@scripts/engine > .make/engine || echo "no container engine: the run beside it is a plain process"
-	@trap 'scripts/slurm stop' EXIT; DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" $(BIN)/python scripts/demo_slurm.py
+	@trap 'scripts/slurm stop' EXIT; DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" $(BIN)/python -m scripts.demo_slurm
 
 demo-share: venv
 	@mkdir -p .make
 	@scripts/engine > .make/engine || echo "no container engine: the demo goes on with plain processes"
-	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python scripts/demo_share.py
+	@DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.demo_share
 
 test: check docs engine slurm
 	rm -rf .coverage

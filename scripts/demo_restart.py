@@ -10,31 +10,23 @@ Before that, the decision of the source is replayed as it was told (``demo_resta
 validation bar.  ``--told`` shows that part alone.
 """
 
-import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from runner.client.client import find_or_start
 from scripts import demo_restart_told
+from scripts.demo_daemon import Daemon, place
+from scripts.demo_restart_told import CANARY, finished
 
-ROOT: Final = Path(__file__).parent.parent
-RUNNER: Final = str(Path(sys.executable).with_name("runner"))
-STATE: Final = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-restart")
-FILES: Final = STATE / "files"
-PATIENCE_S: Final = 900
+DAEMON: Final = Daemon(place("demo-restart"), 900)
 
 EPOCH: Final = 100
 """Steps; what 1131 days come to in batches of 8."""
 
 EPOCHS: Final = 3
 TRIED_AT, DECIDED_AT = 0.35, 0.84
-CANARY: Final = 100
 CHOICES: Final = ("keep", "resume", "restart")
 
 
@@ -59,54 +51,7 @@ def job_file(name: str, graphs: str, every_steps: int) -> Path:
         "resources": {"cpus": 1, "memory": "2GiB"},
         "checkpoint": {"every": None, "every_steps": every_steps, "on_stop": False, "keep": 10},
     }
-    FILES.mkdir(parents=True, exist_ok=True)
-    path = FILES / f"{name}-{graphs}.yaml"
-    path.write_text(json.dumps(job, indent=1))  # JSON is YAML
-    return path
-
-
-def runner(*arguments: str, show: bool = True) -> str:
-    """Run a command as a user would, and return its output."""
-    if show:
-        print(f"$ runner {' '.join(arguments)}", flush=True)
-    done = subprocess.run([RUNNER, *arguments], check=False, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    if done.returncode not in {0, 3}:  # 3: the policy declines
-        sys.exit(f"demo: runner {' '.join(arguments)} ended with exit code {done.returncode}")
-    return done.stdout
-
-
-def job(name: str) -> dict[str, Any]:
-    """Return the state of a job, through the API: a command for each look would slow the jobs down."""
-    return dict(find_or_start().job(name))
-
-
-def until(name: str, true: Callable[[dict[str, Any]], bool], *, may_end: bool = False) -> dict[str, Any]:
-    """Return a job once a condition is true."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        found = job(name)
-        if true(found):
-            return found
-        if found["state"] in {"finished", "held"} and not may_end:
-            sys.exit(f"demo: job {name} ended too early: {found['why']}")
-        time.sleep(0.1)
-    sys.exit(f"demo: job {name} took longer than {PATIENCE_S} s; runner logs {name}")
-
-
-def at_step(name: str, step: float) -> float:
-    """Return the time at which a job has reached a step."""
-    until(name, lambda found: (found.get("progress") or {}).get("step", 0) >= step)
-    return time.time()
-
-
-def finished(name: str) -> float:
-    """Return the time of the last step of a succeeded job, as the job reported it."""
-    found = until(name, lambda found: found["state"] in {"finished", "held"}, may_end=True)
-    if found["outcome"] != "succeeded":
-        sys.exit(f"demo: job {name}: {found['why']}")
-    metrics = Path(found["run_dir"]) / "attempts" / str(found["attempt"]) / "metrics.jsonl"
-    *_, last = metrics.read_text().splitlines()
-    return float(json.loads(last)["time"])
+    return DAEMON.write(f"{name}-{graphs}.yaml", job)
 
 
 @dataclass
@@ -128,59 +73,44 @@ class Decision:
         return value
 
 
-def measured(name: str, epoch: int) -> str:
-    """Run a canary of the change early in an epoch, and return its id."""
-    at_step(name, EPOCH * (epoch - 1 + TRIED_AT))
-    print(f"  step {job(name)['progress']['step']}: the canary takes {CANARY} steps beside it", flush=True)
-    runner("apply", str(FILES / f"{name}-memory.yaml"), "--dry-run", "--canary", str(CANARY))
-    [canary] = [each for each in json_lines("list", "--json") if each["name"] == f"{name}-canary"][:1]
-    return str(canary["id"])
-
-
-def json_lines(*arguments: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in runner(*arguments, show=False).splitlines()]
-
-
 def decided(title: str, name: str, epoch: int) -> Decision:
     """Offer the change at 84 % of an epoch, do what the policy decides, and return the decision."""
     print(f"\n=== {title}", flush=True)
-    canary = measured(name, epoch)
-    at_step(name, EPOCH * (epoch - 1 + DECIDED_AT))
-    arguments = ("apply", str(FILES / f"{name}-memory.yaml"), "--measured", canary)
-    answer, at = json.loads(runner(*arguments, "--json")), time.time()
-    for line in answer["arithmetic"]:
-        print(f"  {line}")
-    print(f"  => {answer['outcome']}: {answer['why']}", flush=True)
-    return Decision(title, name, answer, at)
+    change = DAEMON.state / f"{name}-memory.yaml"
+    progress = DAEMON.at_step(name, EPOCH * (epoch - 1 + TRIED_AT))
+    print(f"  step {progress['step']}: the canary takes {CANARY} steps beside it", flush=True)
+    canary = demo_restart_told.canary(DAEMON, name, change)
+    DAEMON.at_step(name, EPOCH * (epoch - 1 + DECIDED_AT))
+    answer = demo_restart_told.offered(DAEMON, change, canary)
+    return Decision(title, name, answer, time.time())
 
 
 def submitted(name: str, every_steps: int) -> None:
     job_file(name, "memory", every_steps)
-    runner("submit", str(job_file(name, "off", every_steps)))
+    DAEMON.runner("submit", str(job_file(name, "off", every_steps)))
 
 
 def scenario() -> list[Decision]:
     """Carry out the three cases and every alternative of each."""
     submitted("first", EPOCH)
     first = decided("84 % of the first epoch, checkpoints at ends of epochs only", "first", 1)
-    first.real[first.chosen] = finished("first") - first.at
+    first.real[first.chosen] = finished(DAEMON, "first") - first.at
 
     submitted("last", EPOCH)
-    began = at_step("last", first.answer["econ"]["work"]["done"])
+    DAEMON.at_step("last", first.answer["econ"]["work"]["done"])
+    began = time.time()
     last = decided("84 % of the last epoch", "last", EPOCHS)
-    last.real["keep"] = finished("last") - last.at
-    first.real["keep"] = finished("last") - began
+    last.real["keep"] = finished(DAEMON, "last") - last.at
+    first.real["keep"] = finished(DAEMON, "last") - began
     print("  and what resuming would have taken: the end of the second epoch, with the change", flush=True)
-    runner(
-        "apply", str(FILES / "last-memory.yaml"), show=False
-    )  # it has ended: its next start has the change
+    DAEMON.runner("apply", str(DAEMON.state / "last-memory.yaml"))  # it has ended: for its next start
     again = time.time()
-    runner("restart", "last", "--from", str(EPOCH * (EPOCHS - 1)))
-    last.real["resume"] = finished("last") - again
+    DAEMON.runner("restart", "last", "--from", str(EPOCH * (EPOCHS - 1)))
+    last.real["resume"] = finished(DAEMON, "last") - again
 
     submitted("middle", EPOCH // 5)
     middle = decided("84 % of the first epoch, with a checkpoint at 80 %", "middle", 1)
-    middle.real[middle.chosen] = finished("middle") - middle.at
+    middle.real[middle.chosen] = finished(DAEMON, "middle") - middle.at
     for other in (last, middle):
         other.real.setdefault("restart", first.real.get("restart", 0.0))
     middle.real["keep"] = first.real["keep"]
@@ -208,16 +138,15 @@ def report(cases: list[Decision]) -> bool:
 
 
 def main() -> int:
-    os.environ["RUNNER_STATE_DIR"] = str(STATE)
     began = time.monotonic()
-    runner("list", show=False)  # starts the daemon
+    DAEMON.runner("list", show=False)  # starts the daemon
     try:
-        was_right = demo_restart_told.replay(sys.modules[__name__], FILES)
+        was_right = demo_restart_told.replay(DAEMON)
         if "--told" in sys.argv:
             return 0 if was_right else 1
         cases = scenario()
     finally:
-        runner("stop", show=False)
+        DAEMON.runner("stop", show=False)
     wanted = ["restart", "keep", "resume"]
     right = report(cases)
     chosen = [case.chosen for case in cases]

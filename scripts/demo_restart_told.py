@@ -11,12 +11,15 @@ way by the time that an alternative has ended can be held against what was predi
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+from scripts.demo_daemon import Daemon
 
 BATCHES, DONE = 6291, 5320
 """Of the validation bar: 84.6 %, which the report calls 84 %."""
@@ -74,7 +77,7 @@ def told() -> list[str]:
     ]
 
 
-def job_file(folder: Path, name: str, graphs: str, *, before_eval: bool) -> Path:
+def job_file(daemon: Daemon, name: str, graphs: str, *, before_eval: bool) -> Path:
     """Write the job file of one job with one graph cache, and return where it is."""
     job = {
         "name": name,
@@ -100,10 +103,7 @@ def job_file(folder: Path, name: str, graphs: str, *, before_eval: bool) -> Path
             "before_eval": before_eval,
         },
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{graphs}.yaml"
-    path.write_text(json.dumps(job, indent=1))  # JSON is YAML
-    return path
+    return daemon.write(f"{name}-{graphs}.yaml", job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,35 +229,54 @@ def _times(lines: Lines) -> tuple[dict[int, float], dict[int, float]]:
     return trained, evaluated
 
 
+def canary(daemon: Daemon, name: str, change: Path) -> str:
+    """Let a canary of a job measure a change, and return its id."""
+    daemon.runner("apply", str(change), "--dry-run", "--canary", str(CANARY), codes=(0, 3))
+    jobs = (json.loads(line) for line in daemon.runner("list", "--json", show=False).splitlines())
+    return next(str(each["id"]) for each in jobs if each["name"] == f"{name}-canary")
+
+
+def offered(daemon: Daemon, change: Path, measured: str) -> dict[str, Any]:
+    """Offer a change that a canary has measured; print and return the decision of the policy."""
+    arguments = ("apply", str(change), "--measured", measured, "--json")
+    print(f"$ runner {' '.join(arguments)}", flush=True)
+    answer: dict[str, Any] = json.loads(daemon.runner(*arguments, show=False, codes=(0, 3)))
+    for line in answer["arithmetic"]:
+        print(f"  {line}")
+    print(f"  => {answer['outcome']}: {answer['why']}", flush=True)
+    return answer
+
+
+def finished(daemon: Daemon, name: str) -> float:
+    """Return the time of the last step of a succeeded job, as the job reported it."""
+    found = daemon.ended(name)
+    if found["outcome"] != "succeeded":
+        sys.exit(f"demo: job {name}: {found['why']}")
+    return float(daemon.metrics(name)[-1]["time"])
+
+
 class Replay:
     """Carries the alternatives out, with the commands that a user would type."""
 
-    def __init__(self, demo: Any, folder: Path) -> None:
-        self._demo = demo
-        self._folder = folder
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
 
     def case(self, name: str, *, saved: bool) -> Case:
         """Let a canary measure and the policy decide, and carry all alternatives out."""
-        demo, others = self._demo, ("resume", "restart") if saved else ("restart",)
+        daemon, others = self._daemon, ("resume", "restart") if saved else ("restart",)
         for each in (name, f"{name}-alone", *(f"{name}-{choice}" for choice in others)):
-            demo.runner("submit", str(job_file(self._folder, each, "off", before_eval=saved)))
-        change = str(job_file(self._folder, name, "memory", before_eval=saved))
-        demo.at_step(name, CANARY_AT)
-        demo.runner("apply", change, "--dry-run", "--canary", str(CANARY))
-        [canary] = [each for each in demo.json_lines("list", "--json") if each["name"] == f"{name}-canary"][
-            :1
-        ]
+            daemon.runner("submit", str(job_file(daemon, each, "off", before_eval=saved)))
+        change = job_file(daemon, name, "memory", before_eval=saved)
+        daemon.at_step(name, CANARY_AT)
+        measured = canary(daemon, name, change)
         with ThreadPoolExecutor() as pool:  # all come to the same moment of the same validation
-            after = int(demo.job(name)["progress"]["step"])
+            after = int(daemon.job(name)["progress"]["step"])
             carried = {
                 choice: pool.submit(self._carry_out, f"{name}-{choice}", after, saved=saved, choice=choice)
                 for choice in others
             }
             at, step = self._late_in_validation(name, after)
-            answer = json.loads(demo.runner("apply", change, "--measured", str(canary["id"]), "--json"))
-        for line in answer["arithmetic"]:
-            print(f"  {line}")
-        print(f"  => {answer['outcome']}: {answer['why']}", flush=True)
+            answer = offered(daemon, change, measured)
         moments = {choice: (f"{name}-{choice}", *each.result()) for choice, each in carried.items()}
         if answer["outcome"] != "keep":
             moments[str(answer["outcome"])] = (name, at, step)
@@ -266,21 +285,21 @@ class Replay:
 
     def _carry_out(self, name: str, after: int, *, saved: bool, choice: str) -> tuple[float, int]:
         """Stop a job at ``SHARE`` of the validation after a step, and go on as an alternative has it."""
-        demo = self._demo
+        daemon = self._daemon
         at, step = self._late_in_validation(name, after)
-        demo.runner("hold", name)
-        demo.until(name, lambda found: found["state"] == "held", may_end=True)
-        demo.runner("apply", str(job_file(self._folder, name, "memory", before_eval=saved)), show=False)
-        demo.runner(*(("restart", name, "--from", "scratch") if choice == "restart" else ("release", name)))
+        daemon.runner("hold", name)
+        daemon.ended(name)
+        daemon.runner(
+            "apply", str(job_file(daemon, name, "memory", before_eval=saved)), show=False, codes=(0, 3)
+        )
+        daemon.runner(*(("restart", name, "--from", "scratch") if choice == "restart" else ("release", name)))
         return at, step
 
     def _outcome(self, twin: str, name: str, at: float, step: int) -> Outcome:
         """Return what came of a job since a moment of its validation after a step, beside its twin."""
-        took_s = float(self._demo.finished(name) - at)
-        self._demo.finished(twin)
-        found = self._demo.job(twin)
-        path = Path(found["run_dir"]) / "attempts" / str(found["attempt"]) / "metrics.jsonl"
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        took_s = finished(self._daemon, name) - at
+        finished(self._daemon, twin)
+        lines = self._daemon.metrics(twin)
         began_s, end_s = decision_s(lines, step), max(float(line["time"]) for line in lines)
         kept_s = end_s - began_s
         share = way(lines, began_s + took_s, step) if took_s < kept_s else took_s / kept_s
@@ -302,17 +321,17 @@ class Replay:
             seen[:] = [int(status["step"])]
             return bool(left_s <= (1 - SHARE) * whole_s)
 
-        self._demo.until(name, late)
+        self._daemon.until(name, late)
         return datetime.now().astimezone().timestamp(), seen[0]
 
 
-def replay(demo: Any, folder: Path) -> bool:
+def replay(daemon: Daemon) -> bool:
     """Show what was told and what this machine measures; return whether the verdicts were right."""
     print("=== gogooku3 at 84 % of the validation bar, by the figures of its report")
     for line in told():
         print(f"  {line}")
     print(f"\n=== the same on this machine, {EPOCHS} short epochs, policy {POLICY}", flush=True)
-    run = Replay(demo, folder)
+    run = Replay(daemon)
     cases = {}
     for saved, name in ((False, "told"), (True, "guarded")):
         print(f"\n--- a checkpoint {'before' if saved else 'only after'} the validation", flush=True)

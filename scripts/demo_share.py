@@ -7,25 +7,15 @@ processor stands in for the device, because not every machine has one.  Both day
 a daemon of its own, so that a machine with two processors needs the time of one day for both.
 """
 
-import json
-import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from runner.client.autostart import Endpoint
-from runner.client.client import Client
-
-ROOT: Final = Path(__file__).parent.parent
-RUNNER: Final = str(Path(sys.executable).with_name("runner"))
-STATE: Final = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-share")
-PATIENCE_S: Final = 600
+from scripts.demo_daemon import Daemon, place
 
 LONG_S: Final = 40.0
 """For how long the long training works: its number of steps follows from the speed of this machine."""
@@ -55,102 +45,51 @@ class Day:
     events: list[str]
 
 
-class Daemon:
-    """A daemon of our own, in one order."""
-
-    def __init__(self, order: str) -> None:
-        self.order, self.directory = order, STATE / order
-        self.directory.mkdir(parents=True, exist_ok=True)
-        settings = {"cpus": 1, "queue": {**QUEUE, "order": order}}
-        (self.directory / "settings.yaml").write_text(json.dumps(settings))
-        self.environment = {
-            **os.environ,
-            "RUNNER_STATE_DIR": str(self.directory),
-            "RUNNER_SETTINGS": str(self.directory / "settings.yaml"),
-        }
-
-    def runner(self, *arguments: str) -> str:
-        """Run a command as a user would, and return its output."""
-        command = [RUNNER, *arguments]
-        done = subprocess.run(
-            command, check=False, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=self.environment
-        )
-        if done.returncode:
-            sys.exit(f"demo: runner {' '.join(arguments)} ended with exit code {done.returncode}")
-        return done.stdout
-
-    def submit(self, name: str, steps: int) -> None:
-        job = {
-            "name": name,
-            "workload": {
-                "kind": "causal_lm", "data": "stdlib", "context": 64, "layers": 2, "width": 64, "heads": 2,
-                "batch_size": 8, "steps": steps, "eval_every": None, "eval_batches": 1, "log_every": 5,
-            },
-            "resources": {"cpus": 1, "memory": "2GiB"},
-            "checkpoint": {"every": "30s"},
-        }  # fmt: skip
-        path = self.directory / f"{name}.yaml"
-        path.write_text(json.dumps(job))
-        self.runner("submit", str(path))
-
-    def job(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.runner("show", name, "--json"))
-        return found
-
-    def until_step(self, name: str, step: int) -> dict[str, Any]:
-        """Wait for a step and return what was reported then.
-
-        The daemon is asked directly, because so many commands would be a load.
-        """
-        client = Client(Endpoint(str(self.directory / "runner.sock"), None))
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            found = client.job(name)
-            reported = found.get("progress") or {}
-            if reported.get("step", 0) >= step:
-                return dict(reported)
-            if found["state"] in {"finished", "held"}:
-                sys.exit(f"demo: job {name} ended too early: {found['why']}")
-            time.sleep(0.2)
-        sys.exit(f"demo: job {name} did no step {step} in {PATIENCE_S} s; runner logs {name}")
-
-
-def weights(found: dict[str, Any]) -> str:
-    return str(found["result"]["weights_sha256"])
+def submit(daemon: Daemon, name: str, steps: int) -> None:
+    job = {
+        "name": name,
+        "workload": {
+            "kind": "causal_lm", "data": "stdlib", "context": 64, "layers": 2, "width": 64, "heads": 2,
+            "batch_size": 8, "steps": steps, "eval_every": None, "eval_batches": 1, "log_every": 5,
+        },
+        "resources": {"cpus": 1, "memory": "2GiB"},
+        "checkpoint": {"every": "30s"},
+    }  # fmt: skip
+    daemon.runner("submit", str(daemon.write(f"{name}.yaml", job)), show=False)
 
 
 def step_s(daemon: Daemon) -> float:
     """Return the time of a step here; the image is made meanwhile."""
-    daemon.submit("speed", MOST_STEPS)
-    reported = daemon.until_step("speed", SPEED_STEPS)
-    daemon.runner("cancel", "speed")
+    submit(daemon, "speed", MOST_STEPS)
+    reported = daemon.at_step("speed", SPEED_STEPS)
+    daemon.runner("cancel", "speed", show=False)
     return float(reported["step_s"])
 
 
-def day(daemon: Daemon, long_steps: int) -> Day:
+def day(daemon: Daemon, order: str, long_steps: int) -> Day:
     """Play the day in one order."""
-    daemon.submit("long", long_steps)
+    submit(daemon, "long", long_steps)
     names = [f"short{number}" for number in range(1, SHORT_JOBS + 1)]
     for number, name in enumerate(names):
         if number % 2 == 0:
-            daemon.until_step("long", long_steps * (number + 1) // (SHORT_JOBS + 1))
-        daemon.submit(name, SHORT_STEPS)
-    daemon.runner("wait", "long", *names)
-    events = [line for line in daemon.runner("events", "long").splitlines() if "was preempted" in line]
-    found = {name: daemon.job(name) for name in ("long", *names)}
-    return tell(daemon.order, found, names, events)
+            daemon.at_step("long", long_steps * (number + 1) // (SHORT_JOBS + 1))
+        submit(daemon, name, SHORT_STEPS)
+    daemon.runner("wait", "long", *names, show=False)
+    told = daemon.runner("events", "long", show=False).splitlines()
+    return ends(daemon, order, names, [line for line in told if "was preempted" in line])
 
 
-def tell(order: str, found: dict[str, Any], names: list[str], events: list[str]) -> Day:
+def ends(daemon: Daemon, order: str, names: list[str], events: list[str]) -> Day:
     """Return the ends of the jobs."""
     waits_s, slowdowns = [], []
     for name in names:
-        job = found[name]
+        job = daemon.job(name)
         submitted, started = moment(job["submitted_at"]), moment(job["attempts"][0]["placed_at"])
         ran_s = sum(moment(each["ended_at"]) - moment(each["placed_at"]) for each in job["attempts"])
         waits_s.append(started - submitted)
         slowdowns.append((moment(job["attempts"][-1]["ended_at"]) - submitted) / ran_s)
-    return Day(order, waits_s, slowdowns, weights(found["long"]), len(found["long"]["attempts"]), events)
+    attempts = len(daemon.job("long")["attempts"])
+    return Day(order, waits_s, slowdowns, daemon.weights("long"), attempts, events)
 
 
 def show(result: Day) -> None:
@@ -168,15 +107,17 @@ def moment(text: str) -> float:
 def main() -> int:
     began = time.monotonic()
     print(f"one long training, and then {SHORT_JOBS} short ones, in two orders at once", flush=True)
-    daemons = [Daemon(order) for order in ("attained", "fifo")]
+    orders = ("attained", "fifo")
+    daemons = [Daemon(place("demo-share") / order, 600) for order in orders]
     with ThreadPoolExecutor() as threads, ExitStack() as stack:
-        for daemon in daemons:
-            daemon.runner("list")  # starts it
-            stack.callback(daemon.runner, "stop")
+        for daemon, order in zip(daemons, orders, strict=True):
+            daemon.configure({"cpus": 1, "queue": {**QUEUE, "order": order}})
+            daemon.runner("list", show=False)  # starts it
+            stack.callback(daemon.runner, "stop", show=False)
         each_s = max(threads.map(step_s, daemons))
         steps = min(max(round(LONG_S / each_s), LEAST_STEPS), MOST_STEPS)
         print(f"a step takes {1000 * each_s:.0f} ms here: the long training takes {steps}", flush=True)
-        attained, fifo = threads.map(day, daemons, (steps, steps))
+        attained, fifo = threads.map(day, daemons, orders, (steps, steps))
     for each in (attained, fifo):
         show(each)
     ratio = sum(fifo.waits_s) / max(sum(attained.waits_s), 0.001)

@@ -4,43 +4,34 @@ All candidates of ``examples/sweep.yaml`` are trained to the end first, undistur
 half-way its daemon and a candidate are killed.  The winner must have the bits that it has in the grid.
 """
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
-from scripts.demo import ROOT, RUNNER, runner
+from scripts.demo_daemon import ROOT, RUNNER, Daemon, Json, compare, place
 
 FILE = ROOT / "examples" / "sweep.yaml"
-STATE = Path(os.environ.get("RUNNER_STATE_DIR") or ROOT / ".make" / "demo-sweep")
+DAEMON = Daemon(place("demo-sweep"))
 PATIENCE_S = 3600
 ENDED = {"succeeded", "failed", "cancelled"}
-
-
-def candidates(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(runner("sweep", "show", name, "--json", show=False))[
-        "candidates"
-    ]
-    return found
 
 
 def submit(name: str, *, stops: bool) -> list[str]:
     """Submit all candidates, which with ``stops`` pause at rungs."""
     lines = FILE.read_text().splitlines()
-    file = STATE.parent / f"{name}.yaml"
+    DAEMON.state.mkdir(parents=True, exist_ok=True)
+    file = DAEMON.state.parent / f"{name}.yaml"
     file.write_text("\n".join(line for line in lines if stops or not line.startswith("  stop:")) + "\n")
-    return runner("submit", str(file), "--name", name, show=False).split()[::2]
+    return DAEMON.runner("submit", str(file), "--name", name, show=False).split()[::2]
 
 
 def await_all(name: str, *, kills: bool) -> None:
     """Wait until all candidates have ended; kill the daemon and a candidate once some are at a rung."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found = candidates(name)
+        found = DAEMON.json("sweep", "show", name)["candidates"]
         if all(each["state"] in ENDED for each in found):
             if kills:
                 sys.exit(f"demo: all candidates of {name} ended before one of them was killed")
@@ -53,12 +44,13 @@ def await_all(name: str, *, kills: bool) -> None:
         time.sleep(2)
 
 
-def kill_one(running: list[dict[str, Any]]) -> bool:
+def kill_one(running: list[Json]) -> bool:
     """Kill a candidate, and then the daemon; False: each of them has paused or ended meanwhile."""
-    pid = json.loads(runner("version", "--json", show=False))["daemon"]["pid"]
+    pid = DAEMON.about()["pid"]
     for each in running:
         command = [RUNNER, "kill", "--signal", "KILL", each["job"]]
-        if subprocess.run(command, check=False, capture_output=True, cwd=ROOT).returncode == 0:
+        killed = subprocess.run(command, check=False, capture_output=True, env=DAEMON.environment)
+        if killed.returncode == 0:
             os.kill(pid, signal.SIGKILL)
             print(f"kill -9 of candidate {each['name']} and of the daemon (pid {pid})", flush=True)
             return True
@@ -67,18 +59,12 @@ def kill_one(running: list[dict[str, Any]]) -> bool:
 
 def row(name: str, jobs: list[str]) -> tuple[int, float, str, int]:
     """Return the steps and CPU hours of all candidates, and the best one with its number."""
-    found = json.loads(runner("sweep", "show", name, "--json", show=False))
+    found = DAEMON.json("sweep", "show", name)
     steps = sum(each["step"] or 0 for each in found["candidates"])
     return steps, found["device_h"], found["best"], jobs.index(found["best"])
 
 
-def weights(job: str) -> str:
-    return str(json.loads(runner("show", job, "--json", show=False))["result"]["weights_sha256"])
-
-
 def main() -> int:
-    STATE.mkdir(parents=True, exist_ok=True)
-    os.environ["RUNNER_STATE_DIR"] = str(STATE)
     stamp = time.strftime("%H%M%S")
     names = {"grid": f"grid-{stamp}", "sweep": f"sweep-{stamp}"}
     rows, jobs, took = {}, {}, {}
@@ -94,14 +80,10 @@ def main() -> int:
     steps, hours = (float(rows["sweep"][part]) / float(rows["grid"][part]) for part in (0, 1))
     print(f"of the grid: {steps:.2f} of its steps, {hours:.2f} of its CPU time")
     number = rows["sweep"][3]
-    bits = [weights(jobs[kind][number]) for kind in names]
-    print(f"winner {number + 1}: {bits[1]} after the kills, {bits[0]} in the grid")
-    print(
-        "equal, bit for bit" if bits[0] == bits[1] else "DIFFERENT: this is a bug, please report it",
-        flush=True,
-    )
-    runner("stop", show=False)
-    return 0 if bits[0] == bits[1] else 1
+    print(f"winner {number + 1}, after the kills and in the grid:")
+    same = compare({kind: DAEMON.weights(jobs[kind][number]) for kind in ("sweep", "grid")})
+    DAEMON.runner("stop", show=False)
+    return 0 if same else 1
 
 
 if __name__ == "__main__":

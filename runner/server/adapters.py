@@ -4,7 +4,9 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
+
+from typing_extensions import override
 
 from images.settings import ImageSettings, PluginCode
 from images.store import ImageStore
@@ -47,53 +49,9 @@ if TYPE_CHECKING:
     from runner.adapters.privileged.interface import ExecutorKind
 
 
-class Adapters(Protocol):
-    """Access of a daemon to the host and the engine."""
-
-    @property
-    def engine_refusal(self) -> str | None:
-        """Return the reason why no job can run in the engine; None: jobs can, or it did not answer."""
-
-    def users(self) -> HostUsers:
-        """Return the accounts of the host and their files."""
-
-    def verifier(self, users: HostUsers) -> CheckpointVerifier:
-        """Return the reader that checks checkpoints with the rights of their owners."""
-
-    def executor(self, kind: str) -> Executor:
-        """Return the executor of attempts."""
-
-    def commands(self, kind: str) -> ExecPort:
-        """Return the port that runs commands inside of attempts."""
-
-    def disk(self, executor: Executor) -> DiskActivity:
-        """Return the counter of the disk use of attempts."""
-
-    def network(self, executor: Executor) -> OutboundNetwork | None:
-        """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
-
-    def images(self) -> Images:
-        """Return the images that attempts run in."""
-
-    def packages(self, images: Images, executor: Executor, users: HostUsers) -> Packages:
-        """Return the packages of jobs."""
-
-    def pins(self, users: HostUsers) -> MountPins:
-        """Return the pins that hold the sources of mounts in place."""
-
-    def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
-        """Return the function that opens the run directory of a job."""
-
-    def run_directories(self) -> RunDirectories:
-        """Return the list of run directories, which also removes them."""
-
-    def settings_changed(self) -> None:
-        """Let the settings file be read again by the other part of the daemon, if there is one."""
-
-
 @dataclass(frozen=True, slots=True)
-class LocalAdapters:
-    """Adapters that act with the rights of this process."""
+class Adapters:
+    """Access of a daemon to the host and the engine, with the rights of this process."""
 
     directory: Path
     settings: Settings
@@ -149,70 +107,62 @@ class LocalAdapters:
         return HostRunDirectories(self.directory / "jobs")
 
     def settings_changed(self) -> None:
-        """Do nothing: the whole daemon reads the file."""
+        """Let the settings file be read again by the other part of the daemon, if there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitAdapters:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitAdapters(Adapters):
     """Adapters of a daemon that has given up root: its helper acts, and checks what it is asked."""
 
-    directory: Path
-    settings: Settings
-    instance: str
     helper: PrivilegedClient
-    engine_refusal: str | None = None
 
+    @override
     def users(self) -> HostUsers:
-        """Return the accounts of the host and their files."""
         return HostUsers(
             unknown_uids(self.settings),
             connect=self.helper.host.open_spawner,
             open_directory=self._files().open_directory,
         )
 
-    def verifier(self, users: HostUsers) -> CheckpointVerifier:
-        """Return the reader that checks checkpoints with the rights of their owners."""
-        return CheckpointVerifier(self.settings.verify_within_s, users)
-
+    @override
     def executor(self, kind: str) -> Executor:
-        """Return the executor of attempts."""
         known = cast("ExecutorKind", kind)  # the helper refuses others
         return RemoteExecutor(self.helper, known, self.instance)
 
-    def commands(self, _kind: str) -> ExecPort:
-        """Return the port that runs commands inside of attempts."""
+    @override
+    def commands(self, kind: str) -> ExecPort:
         return RemoteExec(self.helper)
 
-    def disk(self, _executor: Executor) -> DiskActivity:
-        """Return the counter of the disk use of attempts."""
+    @override
+    def disk(self, executor: Executor) -> DiskActivity:
         return RemoteDiskUse(self.helper)
 
-    def network(self, _executor: Executor) -> OutboundNetwork | None:
-        """Return the network of jobs that may reach the outside, None where jobs have that of this host."""
+    @override
+    def network(self, executor: Executor) -> OutboundNetwork | None:
         return RemoteNetwork.of(self.helper)
 
+    @override
     def images(self) -> Images:
-        """Return the images that attempts run in."""
         return self.helper.images
 
-    def packages(self, _images: Images, _executor: Executor, _users: HostUsers) -> Packages:
-        """Return the packages of jobs."""
+    @override
+    def packages(self, images: Images, executor: Executor, users: HostUsers) -> Packages:
         return RemotePackages(self.helper)
 
-    def pins(self, _users: HostUsers) -> MountPins:
-        """Return the pins that hold the sources of mounts in place."""
+    @override
+    def pins(self, users: HostUsers) -> MountPins:
         return self.helper.pins
 
+    @override
     def open_run_directory(self, verifier: CheckpointVerifier) -> OpenRunDirectory:
-        """Return the function that opens the run directory of a job."""
         return partial(RemoteRunDirectory, verifier=verifier, files=self._files(), helper=self.helper)
 
+    @override
     def run_directories(self) -> RunDirectories:
-        """Return the list of run directories, which also removes them."""
         return RemoteRunDirectories(self.helper, self.directory / "jobs")
 
+    @override
     def settings_changed(self) -> None:
-        """Let the helper read the settings file again."""
         self.helper.host.reload_settings()
 
     def _files(self) -> FilesBelow:

@@ -46,7 +46,7 @@ from runner.core.ports.clock import Clock
 from runner.core.ports.executor import Executor
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings
-from runner.server.adapters import Adapters, LocalAdapters
+from runner.server.adapters import Adapters
 from runner.server.executor_choice import EngineEvidence, choose_executor
 from runner.server.executors import slurm_rules
 from runner.server.network import watch_network
@@ -108,7 +108,7 @@ def build(
     Raises:
         UsageError: jobs are to run in an engine in which they cannot.
     """
-    adapters = adapters or LocalAdapters(directory, settings, store.instance)
+    adapters = adapters or Adapters(directory, settings, store.instance)
     executor, engine_problem = _executor(settings, store, adapters)
     store.remember_executor(executor.kind)
     users, clock, accounting = adapters.users(), SystemClock(), SqliteAccounting(store)

@@ -35,7 +35,7 @@ from runner.core.ports.exec import ExecPort
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.model import Settings, load_settings
 from runner.server.adapters import (
-    LocalAdapters,
+    Adapters,
     SplitAdapters,
     find_engine_refusal,
     image_settings,
@@ -143,9 +143,9 @@ def _serve(start: DaemonStart, parts: Parts | None = None) -> int:
         # before the socket: a store that is refused takes no calls
         kernel_log = parts.kernel_log if parts else None
         adapters = (
-            SplitAdapters(directory, settings, store.instance, parts.helper, start.engine_refusal)
+            SplitAdapters(directory, settings, store.instance, start.engine_refusal, helper=parts.helper)
             if parts
-            else LocalAdapters(directory, settings, store.instance, start.engine_refusal)
+            else Adapters(directory, settings, store.instance, start.engine_refusal)
         )
         service = build(directory, settings, store, adapters, kernel_log)
         if not parts:

@@ -7,6 +7,7 @@ network finds its images without downloading the wheels again.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from images.recipe import Entry, Kind, Recipe
@@ -24,17 +25,23 @@ VERSION_LABELS: Final = ("runner.cuda", "runner.rocm")
 
 def digest(recipe: Recipe) -> str:
     """Return the sha256 of a recipe, in hex."""
-    content = {
-        "schema": SCHEMA,
-        "kind": recipe.kind,
-        "accelerator": recipe.accelerator,
-        "below": recipe.below,
-        "dockerfile": recipe.dockerfile,
-        "arguments": sorted(recipe.arguments),
-        "platform": recipe.platform,
-        "builder": recipe.builder,
-        "entries": sorted(_entry(entry) for entry in recipe.entries),
-    }
+    return digest_of(
+        {
+            "schema": SCHEMA,
+            "kind": recipe.kind,
+            "accelerator": recipe.accelerator,
+            "below": recipe.below,
+            "dockerfile": recipe.dockerfile,
+            "arguments": sorted(recipe.arguments),
+            "platform": recipe.platform,
+            "builder": recipe.builder,
+            "entries": sorted(_entry(entry) for entry in recipe.entries),
+        }
+    )
+
+
+def digest_of(content: Mapping[str, object]) -> str:
+    """Return the sha256 of JSON, in hex."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

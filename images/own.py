@@ -7,28 +7,25 @@ image depends on the context, the image below and the user, so the same code is 
 
 import hashlib
 import io
-import json
 import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event, Timer
 from typing import IO, Final, Literal
 
 from images.added_layer import tag_of
+from images.addressed import AddressedImage
 from images.cancellation import CancellationToken
-from images.digest import LABEL, tag
+from images.digest import digest_of
 from images.dockerfile import BASE, MAX_BYTES, read_dockerfile
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable
-from images.file_lock import locked
 from images.log import BuildLog
 from images.packages.values import Limits
 from images.ports import BuildRequest, Engine
-from images.records import record
 from images.settings import Accelerator, BuilderKind
 
 SCHEMA: Final = 2
@@ -71,23 +68,13 @@ class DockerfileImages:
         """
         with tempfile.TemporaryFile(dir=self.cache_dir) as own:  # nobody changes it behind the check
             shutil.copyfileobj(context, own)
-            address = self._address(own, path, below, uid)
-            name = tag("dockerfile", accelerator, address)
-            image = self._find(name, address)
-            if image is None:
-                waiting = partial(log.line, "dockerfile: waiting for another build of the same")
-                with locked(self.cache_dir, address, waiting, log.token):
-                    labels = {
-                        LABEL: address,
-                        "runner.kind": "dockerfile",
-                        "runner.accelerator": accelerator,
-                        "runner.owner": str(uid),
-                        "runner.below": below,
-                    }
-                    request = self._request(name, below, labels)
-                    image = self._find(name, address) or self._build(own, path, request, log)
-        record(self.cache_dir, image)
-        return image
+            image = AddressedImage("dockerfile", accelerator, self._address(own, path, below, uid))
+
+            def build() -> None:
+                labels = image.labels(below) | {"runner.owner": str(uid)}
+                self._build(own, path, self._request(image.tag, below, labels), log)
+
+            return image.ensure(self.engine(), self.cache_dir, log, build)
 
     def _request(self, name: str, below: str, labels: Mapping[str, str]) -> BuildRequest:
         return BuildRequest(
@@ -100,24 +87,21 @@ class DockerfileImages:
             memory_bytes=self.limits.memory_bytes,
         )
 
-    def _find(self, name: str, address: str) -> str | None:
-        image = self.engine().image(name)
-        return image.id if image is not None and image.labels.get(LABEL) == address else None
-
     def _address(self, context: IO[bytes], path: str, below: str, uid: int) -> str:
         context.seek(0)
         digest = hashlib.file_digest(context, "sha256").hexdigest()  # type: ignore[arg-type]
-        content = {
-            "schema": SCHEMA,
-            "context": digest,
-            "path": path,
-            "below": below,
-            "uid": uid,
-            "network": self.rules.network,
-        }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return digest_of(
+            {
+                "schema": SCHEMA,
+                "context": digest,
+                "path": path,
+                "below": below,
+                "uid": uid,
+                "network": self.rules.network,
+            }
+        )
 
-    def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> str:
+    def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> None:
         images = self._write_canonical(context, path)
         engine = self.engine()
         for each in images:  # a builder would pull it without the login
@@ -129,11 +113,6 @@ class DockerfileImages:
         context.seek(0)
         with _limited(log, self.limits.seconds) as token:
             log.lines(engine.build(kind, request, context, token))
-        image = self._find(request.tag, request.labels[LABEL])
-        if image is None:
-            raise BuildFailed(f"{request.tag}: the build succeeded, but the engine does not have the image")
-        log.line(f"dockerfile: {request.tag} is {image}")
-        return image
 
     def _write_canonical(self, context: IO[bytes], path: str) -> tuple[str, ...]:
         """Add the Dockerfile to its context as it was understood; return the images that it begins with.

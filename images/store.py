@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from images import bases, wheels
+from images.addressed import AddressedImage
 from images.bootstrap import Bootstrap, bootstrap
 from images.cancellation import CancellationToken
 from images.context import entries_below, plugin_entries, text_entry, write_tar
-from images.digest import LABEL, digest, repository, tag
+from images.digest import digest, repository
 from images.errors import BuildCancelled, BuildFailed, EngineUnavailable, ImageRefused
 from images.file_lock import locked
 from images.lock_files import LockFile, available, named
@@ -229,10 +230,8 @@ class ImageStore:
                 record(self._settings.cache_dir, environment.id)
 
     def _find(self, recipe: Recipe) -> Image | None:
-        """Return the image of a recipe, if any; its tag has a part of the digest, its label all of it."""
-        address = digest(recipe)
-        image = self._engine.image(tag(recipe.kind, recipe.accelerator, address))
-        return image if image is not None and image.labels.get(LABEL) == address else None
+        """Return the image of a recipe, if any."""
+        return _image_of(recipe).find(self._engine)
 
     def _build_once(self, plan: Plan, log: BuildLog) -> Image:
         with self._lock(plan.address, log):
@@ -243,8 +242,8 @@ class ImageStore:
         with self._lock(below, log):  # held to the end, so that the environment is not pruned
             if self._find(plan.environment) is None:
                 self._build_environment(plan, log)
-            environment = tag("environment", plan.job.accelerator, below)
-            return self._build(plan.job, plan.lock, {"ENVIRONMENT": environment}, (), log)
+            environment = {"ENVIRONMENT": _image_of(plan.environment).tag}
+            return self._build(plan.job, plan.lock, environment, (), log)
 
     def _build_environment(self, plan: Plan, log: BuildLog) -> Image:
         directory = wheels.wheelhouse(plan.lock, plan.base, self._settings, log)
@@ -254,21 +253,18 @@ class ImageStore:
     def _build(
         self, recipe: Recipe, lock: LockFile, below: dict[str, str], more: tuple[Entry, ...], log: BuildLog
     ) -> Image:
-        address = digest(recipe)
-        name = tag(recipe.kind, recipe.accelerator, address)
+        wanted = _image_of(recipe)
         log.token.check()
-        log.line(f"{recipe.kind}: building {name} with {recipe.builder}")
-        request = BuildRequest(name, dict(recipe.arguments) | below, _labels(recipe, lock, address, below))
+        log.line(f"{recipe.kind}: building {wanted.tag} with {recipe.builder}")
+        labels = wanted.labels(next(iter(below.values()))) | _labels(lock)
+        request = BuildRequest(wanted.tag, dict(recipe.arguments) | below, labels)
         with tempfile.TemporaryFile(dir=self._settings.cache_dir) as archive:
             write_tar((text_entry("Dockerfile", recipe.dockerfile), *recipe.entries, *more), archive)
             archive.seek(0)
             log.lines(self._engine.build(recipe.builder, request, archive, log.token))
-        image = self._find(recipe)
-        if image is None:
-            raise BuildFailed(f"{name}: the build succeeded, but the engine does not have the image")
+        image = wanted.built(self._engine, log)
         if recipe.kind == "environment":  # the job image is recorded by whoever asked for it
             record(self._settings.cache_dir, image.id)
-        log.line(f"{recipe.kind}: {name} is {image.id}")
         return image
 
     def _lock(self, name: str, log: BuildLog) -> AbstractContextManager[None]:
@@ -329,14 +325,12 @@ def _check_accelerator(accelerator: str) -> Accelerator:
     raise BuildFailed(f"accelerator {accelerator!r}: no image for it; take one of {', '.join(ACCELERATORS)}")
 
 
-def _labels(recipe: Recipe, lock: LockFile, address: str, below: dict[str, str]) -> dict[str, str]:
+def _image_of(recipe: Recipe) -> AddressedImage:
+    return AddressedImage(recipe.kind, recipe.accelerator, digest(recipe))
+
+
+def _labels(lock: LockFile) -> dict[str, str]:
     dotted = ".".join(map(str, lock.version or ()))
     version = {} if lock.version is None else {f"runner.{lock.accelerator}": dotted}
-    return {
-        **version,
-        LABEL: address,
-        "runner.accelerator": recipe.accelerator,
-        "runner.kind": recipe.kind,
-        "runner.below": next(iter(below.values())),
-        "runner.created": datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds"),
-    }
+    created = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
+    return {**version, "runner.created": created}

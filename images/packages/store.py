@@ -1,18 +1,14 @@
 """Images with the packages of a lock: one layer on the image of an accelerator, or of the operator."""
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from images.added_layer import Addition, LayerBuilder
-from images.digest import LABEL, VERSION_LABELS, tag
-from images.errors import BuildFailed
-from images.file_lock import locked
+from images.addressed import AddressedImage
+from images.digest import VERSION_LABELS, digest_of
 from images.log import BuildLog
 from images.packages.answer import ReadAnswer
 from images.packages.layer import PackageLayer, variables
@@ -131,16 +127,9 @@ class PackageStore:
         if not lock.packages:
             log.line("packages: the image has all of them")
             return below
-        address = _address(lock, below)
-        name = tag("packages", accelerator, address)
-        image = self._find(name, address)
-        if image is None:
-            with self._lock(address, log):
-                image = self._find(name, address) or self._build(
-                    lock, facts, below, accelerator, address, log
-                )
-        record(self.settings.cache_dir, image)
-        return image
+        image = AddressedImage("packages", accelerator, _address(lock, below))
+        build = partial(self._build, image, lock, facts, below, log)
+        return image.ensure(self.engine(), self.settings.cache_dir, log, build)
 
     def touch(self, image: str) -> None:
         """Record that an image is used."""
@@ -150,51 +139,25 @@ class PackageStore:
         """Remove images that were not used for longest, until the others have at most so many bytes."""
         evict(self.engine(), self.settings.cache_dir, keep_bytes, needed)
 
-    def _find(self, name: str, address: str) -> str | None:
-        image = self.engine().image(name)
-        return image.id if image is not None and image.labels.get(LABEL) == address else None
-
-    def _lock(self, address: str, log: BuildLog) -> AbstractContextManager[None]:
-        waiting = partial(log.line, "packages: waiting for another build of the same packages")
-        return locked(self.settings.cache_dir, address, waiting, log.token)
-
-    def _build(  # noqa: PLR0913, PLR0917  (one value per part of the image)
-        self,
-        lock: Lock,
-        facts: PythonFacts,
-        below: str,
-        accelerator: Accelerator,
-        address: str,
-        log: BuildLog,
-    ) -> str:
-        name = tag("packages", accelerator, address)
+    def _build(
+        self, image: AddressedImage, lock: Lock, facts: PythonFacts, below: str, log: BuildLog
+    ) -> None:
         log.line(f"packages: {len(lock.packages)} packages, {_mib(lock.size_bytes)} of wheels")
-        labels = {
-            LABEL: address,
-            "runner.accelerator": accelerator,
-            "runner.kind": "packages",
-            "runner.below": below,
-            **({} if lock.owner is None else {"runner.owner": str(lock.owner)}),
-        }
+        owner = {} if lock.owner is None else {"runner.owner": str(lock.owner)}
+        labels = image.labels(below) | owner
         if lock.isolated:  # a torch of its own, with another CUDA or none
             labels |= dict.fromkeys(VERSION_LABELS, "")
         inherited = self.engine().inspect(below)["Config"].get("Env") or ()
         with self._unpacker().unpacked(lock, facts, log) as root:
             layer = PackageLayer(root, facts, isolated=lock.isolated)
-            addition = Addition(name, below, labels, variables(facts, inherited))
+            addition = Addition(image.tag, below, labels, variables(facts, inherited))
             self._layers.build(addition, layer, log, "packages: layer")
-        image = self._find(name, address)
-        if image is None:
-            raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")
-        log.line(f"packages: {name} is {image}")
-        return image
 
 
 def _address(lock: Lock, below: str) -> str:
     """Return the digest of everything that determines an image with packages."""
     wheels = sorted((each.name, each.version, each.wheel.sha256) for each in lock.packages)
-    content = {"schema": SCHEMA, "below": below, "wheels": wheels, "isolated": lock.isolated}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest_of({"schema": SCHEMA, "below": below, "wheels": wheels, "isolated": lock.isolated})
 
 
 def _mib(size: int) -> str:

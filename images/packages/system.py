@@ -12,7 +12,6 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -21,16 +20,15 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 from images.added_layer import Addition, LayerBuilder, LayerFile
+from images.addressed import AddressedImage
 from images.bases import CERTIFICATE, OPTIONS, apt_options
-from images.digest import LABEL, tag
+from images.digest import digest_of
 from images.errors import BuildFailed
-from images.file_lock import locked
 from images.log import BuildLog
 from images.packages.lock import SystemPackage
 from images.packages.resolve import IndexUnavailable, Unresolvable
 from images.packages.values import Limits
 from images.ports import Engine, Step, StepEnd
-from images.records import record
 from images.settings import Accelerator, BuilderKind
 
 SCHEMA: Final = 1
@@ -92,22 +90,11 @@ class SystemStore:
         """
         if not packages:
             return below
-        address = _address(packages, below)
-        name = tag("system", accelerator, address)
-        image = self._find(name, address)
-        if image is None:
-            with self._lock(address, log):
-                image = self._find(name, address) or self._build(packages, below, accelerator, address, log)
-        record(self.cache_dir, image)
-        return image
-
-    def _find(self, name: str, address: str) -> str | None:
-        image = self.engine().image(name)
-        return image.id if image is not None and image.labels.get(LABEL) == address else None
-
-    def _lock(self, address: str, log: BuildLog) -> AbstractContextManager[None]:
-        waiting = partial(log.line, "system packages: waiting for another build of the same")
-        return locked(self.cache_dir, address, waiting, log.token)
+        debs = sorted(each.sha256 for each in packages)
+        address = digest_of({"schema": SCHEMA, "below": below, "debs": debs})
+        image = AddressedImage("system", accelerator, address)
+        build = partial(self._build, image, packages, below, log)
+        return image.ensure(self.engine(), self.cache_dir, log, build)
 
     # --- the two containers
 
@@ -137,13 +124,8 @@ class SystemStore:
         return {_package(path): path for path in sorted(out.glob("*.deb"))}
 
     def _build(
-        self,
-        packages: tuple[SystemPackage, ...],
-        below: str,
-        accelerator: Accelerator,
-        address: str,
-        log: BuildLog,
-    ) -> str:
+        self, image: AddressedImage, packages: tuple[SystemPackage, ...], below: str, log: BuildLog
+    ) -> None:
         self._have(packages, below, log)
         log.line(f"system packages: installing {' '.join(each.name for each in packages)}")
         with tempfile.TemporaryDirectory(dir=self._place("debs"), prefix=".install-") as made:
@@ -153,24 +135,12 @@ class SystemStore:
             for package in packages:
                 (debs / package.file).hardlink_to(self._kept(package))
             self._install(below, debs, out, log)
-            name = tag("system", accelerator, address)
-            labels = {
-                LABEL: address,
-                "runner.accelerator": accelerator,
-                "runner.kind": "system",
-                "runner.below": below,
-            }
             removed = tuple(json.loads((out / "removed.json").read_text()))
             with (out / "layer.tar").open("rb") as file:
                 layer = LayerFile(file, os.fstat(file.fileno()).st_size)
-                addition = Addition(name, below, labels, removed=removed)
+                addition = Addition(image.tag, below, image.labels(below), removed=removed)
                 builder = LayerBuilder(self.engine(), self.cache_dir, self.builder)
                 builder.build(addition, layer, log, "system packages: image layer")
-        image = self._find(name, address)
-        if image is None:
-            raise BuildFailed(f"{name}: the engine has accepted the image and does not have it")
-        log.line(f"system packages: {name} is {image}")
-        return image
 
     def _install(self, below: str, debs: Path, out: Path, log: BuildLog) -> None:
         script = files("images.packages").joinpath("install_debs.py").read_text()
@@ -238,12 +208,6 @@ def _package(path: Path) -> SystemPackage:
 
 def _pinned(package: SystemPackage) -> str:
     return f"{package.name}={package.version}"
-
-
-def _address(packages: tuple[SystemPackage, ...], below: str) -> str:
-    """Return the digest of everything that determines an image with packages."""
-    content = {"schema": SCHEMA, "below": below, "debs": sorted(each.sha256 for each in packages)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _unresolvable(names: tuple[str, ...], output: str) -> Unresolvable:

@@ -262,8 +262,10 @@ def _check_builds(found: Iterable[FoundPackage], wanted: Requirements, facts: Py
         is_other = each.version.partition("+")[2] != build and each.name in _family(wanted, facts)
         if is_other and each.name in COMPILED:
             fact = f"{each.name} {each.version} of the index is not of the build of the image's torch"
+            # On CPUs any build runs: the job gets a torch of its own. On GPUs it could need another driver.
+            held = f"{THE_IMAGE_HAS}{facts.versions['torch']}" if build == "cpu" else facts.versions["torch"]
             step = "the operator names an index that has it (torch_indexes)"
-            raise Unresolvable(f"{fact} ({facts.versions['torch']}); {step}", "")
+            raise Unresolvable(f"{fact} ({held}); {step}", "")
 
 
 def _write_inputs(

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 NARROWEST_VERDICT: Final = 30
 """Characters of a column of verdicts; where there are fewer, verdicts are below the rows."""
 
+LONGEST_END: Final = 100
+"""Characters of the reason why a job has ended; ``runner show`` has all of it."""
+
 COLUMNS: Final = ("JOB", "NAME", "OWNER", "STATE", "TRY", "STEP", "SINCE", "WHY")
 SPARE: Final = ("TRY", "STEP", "SINCE", "OWNER", "NAME")
 """Columns of ``runner list`` that a narrow screen leaves out, in this order."""
@@ -111,5 +114,14 @@ def _job_cells(job: JobSummary, now: float) -> tuple[object, ...]:
         job["attempt"],
         formatting.progress_share(job),
         formatting.age(job["since"], now),
-        Cell(harmless(job["why"], keep="\n")),
+        Cell(_short_reason(job)),
     )
+
+
+def _short_reason(job: JobSummary) -> str:
+    """Return what a job waits for, or the beginning of the reason why it has ended."""
+    why = harmless(job["why"], keep="\n")
+    line = why.partition("\n")[0]
+    if job["outcome"] is None:
+        return why
+    return line if len(line) <= LONGEST_END else f"{line[:LONGEST_END].rstrip()} ..."

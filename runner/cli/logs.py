@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 
+from runner.base.errors import Refused
 from runner.cli.choice import check_choice, chosen_jobs
 from runner.cli.console import complain, leave_with_reader
 from runner.cli.job_output import JsonOutput, LineOutput, RawOutput
@@ -180,11 +181,19 @@ def _tell_end(job: JobSummary, ref: str) -> None:
 
 
 def _tell_empty(client: Client, ref: str, number: int | None) -> None:
-    """Print that no attempt, or not the requested one, was started; print nothing for an empty log."""
+    """Print that no attempt, or not the requested one, was started; print nothing for an empty log.
+
+    Raises:
+        Refused: the requested one is the next, and has not begun.
+    """
     if number is None:
         complain(f"{ref}: no attempt was started, so nothing was written; runner show {ref} says why")
         return
-    for attempt in client.job(ref)["attempts"]:
+    attempts = client.job(ref)["attempts"]
+    if all(attempt["number"] != number for attempt in attempts):
+        there = ", ".join(str(attempt["number"]) for attempt in attempts) or "none"
+        raise Refused(f"{ref}: there is no attempt {number} yet; there are {there}")
+    for attempt in attempts:
         began = attempt["launched_at"] or attempt["exit_code"] is not None  # an exit code also shows a start
         if attempt["number"] == number and attempt["ended_at"] and not began:
             why = attempt["message"] or attempt["cause"] or f"runner show {ref} says why"

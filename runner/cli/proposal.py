@@ -135,7 +135,7 @@ def propose(directory: Path) -> Proposal | None:
         packages = [*([f"-r {requirements}"] if requirements else []), *FOR_NOTEBOOKS]
     command = _command(script, found)
     fields: dict[str, Value] = {
-        "name": default_name(command),
+        "name": default_name(command, str(directory)),
         "workload": {"kind": "program", "command": command, "code": "."},
         "resources": {"gpus": 0, "cpus": 2, "memory": "8GiB"},
         **({"image": {"requirements": packages}} if packages else {}),

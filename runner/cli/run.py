@@ -234,7 +234,11 @@ line_options: Final = (
         metavar="KEY=VALUE",
         help="Label the job; repeatable.",
     ),
-    click.option("--name", callback=check_text, help="The name of the job.  [default: that of the script]"),
+    click.option(
+        "--name",
+        callback=check_text,
+        help="The name of the job.  [default: that of the script; train and the like follow the directory]",
+    ),
     click.option(
         "--code",
         callback=check_text,

@@ -62,9 +62,17 @@ LAUNCHERS: Final = frozenset(
 )
 """Programs that start another program, which gives the job its name."""
 
+COMMON: Final = frozenset(
+    {"train", "training", "trainer", "main", "run", "start", "launch", "app", "eval", "evaluate", "test"}
+)
+"""Names of scripts that say nothing without the project that they belong to."""
+
+PLACES: Final = frozenset({"src", "scripts", "script", "bin", "code", "tools"})
+"""Directories inside of projects that say nothing about them."""
+
 _PLAIN: Final = re.compile(r"-{0,2}[A-Za-z_./][A-Za-z0-9_./+-]*|[0-9]+(?:[kKmMgGtT](?:i?B)?|[smhd])")
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"})
-_SCRIPT: Final = re.compile(r"([^/]+)\.(?:py|ipynb|sh|bash|pl|rb|jl|R|lua|js)")
+_SCRIPT: Final = re.compile(r"(.*[^/])\.(?:py|ipynb|sh|bash|pl|rb|jl|R|lua|js)")
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _PROBLEM: Final = re.compile(
     r"(?:(?::\d+:\d+)?: )([a-z_]+(?:[.\[](?:\"[^\"]*\"|[A-Za-z0-9_./\[\]-])*)?): (.*)", re.DOTALL
@@ -118,7 +126,7 @@ class CommandLine:
             "time_limit": self.time,
         }
         found = {
-            "name": self.name or default_name(self.command),
+            "name": self.name or default_name(self.command, self.code),
             "workload": _given(
                 {
                     "kind": "program",
@@ -171,21 +179,39 @@ def _number(value: float | None) -> float | None:
     return int(value) if value is not None and value == int(value) else value
 
 
-def default_name(command: Sequence[str]) -> str:
+def default_name(command: Sequence[str], directory: str | None = None) -> str:
     """Return the name of a job without ``--name``: of its script or module, else of its program.
 
-    Options, variables and launchers such as ``env`` and ``torchrun`` are skipped.
+    Options, variables and launchers such as ``env`` and ``torchrun`` are skipped.  A name that any project
+    has, such as ``train``, follows that of the project; ``directory`` is the one that the command starts in.
     """
-    found = next(_candidates(command), command[0])
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(found)).strip("-._")
-    return (f"job-{safe}" if safe.isdigit() else safe)[:_MAX_NAME] or "job"
+    path = next(_candidates(command), command[0])
+    name = _safe(os.path.basename(path))
+    if name in COMMON and (project := _project(path, directory)):
+        name = f"{project[: _MAX_NAME - len(name) - 1]}-{name}"
+    return (f"job-{name}" if name.isdigit() else name)[:_MAX_NAME] or "job"
+
+
+def _project(path: str, directory: str | None) -> str:
+    """Return the name of the project of a script, empty if none of its directories has one of its own."""
+    if directory is None and not os.path.dirname(path):
+        return ""
+    place = os.path.abspath(os.path.join(directory or os.sep, os.path.dirname(path)))
+    while os.path.basename(place) in PLACES:
+        place = os.path.dirname(place)
+    return "" if place == os.path.expanduser("~") else _safe(os.path.basename(place))
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
 
 
 def _candidates(command: Sequence[str]) -> Iterator[str]:
-    """Yield possible names of a command, the best first."""
+    """Yield scripts, modules and programs of a command as paths without a suffix, the best first."""
     words = list(command[:50])
     for index, word in enumerate(words):
-        if match := _SCRIPT.fullmatch(os.path.basename(word)):
+        inner = word.split() if index and words[index - 1].endswith("c") else [word]  # sh -c, bash -lc
+        if match := next(filter(None, map(_SCRIPT.fullmatch, inner)), None):
             yield match[1]
         elif (
             word == "-m"
@@ -193,7 +219,7 @@ def _candidates(command: Sequence[str]) -> Iterator[str]:
             and index
             and _PYTHON.fullmatch(words[index - 1].split("/")[-1])
         ):
-            yield words[index + 1].removesuffix(".__main__").rpartition(".")[2]
+            yield words[index + 1].removesuffix(".__main__").replace(".", "/")
     for word in words:
         is_setting = word.startswith("-") or "=" in word or word.replace(".", "").isdigit()
         if not is_setting and os.path.basename(word) not in LAUNCHERS:

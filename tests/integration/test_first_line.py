@@ -38,5 +38,5 @@ def test_a_script_beside_its_requirements_runs_with_them(own: Service) -> None:
         line, check=False, capture_output=True, text=True, cwd=project, env=own.environ, timeout=patience()
     )
     assert typed.returncode == 0, (typed, own.log_tail())
-    assert "train: submitted as 1\n" in typed.stderr
+    assert "project-train: submitted as 1\n" in typed.stderr
     assert typed.stdout.startswith("bar 1.0 torch 2."), typed

@@ -71,8 +71,6 @@ class SetLimits:
             Refused: the state of the job, its class or the size of this machine does not allow it.
         """
         row = self.service.queries.readable(caller, reference)
-        if isinstance(row.job.state, Starting | Stopping):
-            raise Refused(f"job {row.job.id}: is {row.job.state.kind}; try again in a moment")
         if isinstance(row.job.state, Finished):
             raise Refused(f"job {row.job.id}: has ended; runner apply FILE --job {row.job.id} changes it")
         before = parse_revision(row.revision)
@@ -81,6 +79,8 @@ class SetLimits:
         if not found.changes:
             return row, found, frozenset()
         self._check(caller, row, before, after)
+        if isinstance(row.job.state, Starting | Stopping):  # last, so that what is wrong is told at once
+            raise Refused(f"job {row.job.id}: is {row.job.state.kind}; try again in a moment")
         number = len(self.service.store.revisions(row.job.id)) + 1
         names = ", ".join(change.name for change in found.changes)
         event = RevisionApplied(

@@ -372,7 +372,7 @@ class _Exchange(BaseHTTPRequestHandler):
         else:
             number = int(query.get("attempt", newest))
             rows = {a["number"]: a for a in job["attempts"]}
-            over = bool(rows[number]["ended_at"]) if number else settled
+            over = bool(rows.get(number, {}).get("ended_at")) if number else settled
             later = number + 1 if number + 1 in rows else None
             whole, cut = self.api.logs.get((job["id"], number), b""), self.api.cuts.get((job["id"], number))
         if "tail" in query:

@@ -57,3 +57,13 @@ def test_what_is_compiled_against_another_build_of_torch_is_refused(
         resolve.Unresolvable, match=r"torchvision .* is not of the build of the image's torch"
     ):
         resolve._check_builds(found, Requirements(("torchvision",)), facts(torch))
+
+
+def test_on_cpus_what_no_index_has_in_the_build_of_the_images_torch_brings_a_torch_of_its_own() -> None:
+    found = (FoundPackage("torchvision", "0.28.0"),)
+    with pytest.raises(resolve.Unresolvable, match=f"{resolve.THE_IMAGE_HAS}2.13.0") as refused:
+        resolve._check_builds(found, Requirements(("torchvision",)), facts("2.13.0+cpu"))
+    assert refused.value.unbuilt is None  # the resolution begins again with the family as the job's own
+    with pytest.raises(resolve.Unresolvable) as refused:
+        resolve._check_builds(found, Requirements(("torchvision",)), facts("2.13.0+cu126"))
+    assert resolve.THE_IMAGE_HAS not in str(refused.value)

@@ -26,6 +26,17 @@ def test_the_table_of_jobs_has_one_row_each_with_ages_and_progress() -> None:
     assert r"[bold]why[/bold] \x1b[2J" in two
 
 
+def test_the_list_has_the_beginning_of_a_long_reason_of_an_end() -> None:
+    waits = "waits for " + "much " * 30
+    rows = [
+        {**a_job("1"), **ended("failed", "exception: " + "x" * 100 + "; mount it (--mount a:b)\nand more")},
+        {**a_job("2"), "state": "queued", "why": waits},
+    ]
+    text = "\n".join(table_of(rows, 180))
+    assert "exception: " + "x" * 89 + " ...\n" in text
+    assert text.count("much") == 30
+
+
 @pytest.mark.parametrize(
     ("width", "columns"),
     [

@@ -115,6 +115,16 @@ def test_an_empty_log_of_a_job_that_never_started_is_explained(api: FakeApi, inv
     )
 
 
+def test_the_next_attempt_that_has_not_begun_is_an_error_and_not_an_empty_log(
+    api: FakeApi, invoke: Invoke
+) -> None:
+    job = api.add("train", attempts=[an_attempt(1)])
+    api.logs[job["id"], 1], api.logs[job["id"], 2] = b"first\n", b""
+    result = invoke("logs", "train", "--attempt", "2")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr == "train: there is no attempt 2 yet; there are 1\n"
+
+
 @pytest.mark.parametrize("options", [(), ("--attempt", "1"), ("--attempt", "1", "--follow"), ("--json",)])
 def test_an_empty_log_of_an_attempt_that_never_started_is_explained(
     api: FakeApi, invoke: Invoke, options: tuple[str, ...]

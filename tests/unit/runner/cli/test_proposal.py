@@ -38,7 +38,7 @@ def test_a_script_with_requirements_becomes_a_program(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import torch")
     (tmp_path / "requirements.txt").write_text("tqdm\n")
     job = job_for(tmp_path)
-    assert (job.name, job.workload.kind, job.image.requirements) == ("train", "program", "requirements.txt")
+    assert (job.name, job.image.requirements) == (f"{tmp_path.name}-train", "requirements.txt")
     assert getattr(job.workload, "command", None) == ("python", "train.py")
 
 
@@ -167,7 +167,7 @@ def test_a_path_that_the_field_would_refuse_is_not_proposed(tmp_path: Path, path
 @pytest.mark.parametrize("source", [b"def f(", b"\xff\xfe", b"\0", b"#" * 2_000_000])
 def test_a_source_that_cannot_be_parsed_tells_nothing(tmp_path: Path, source: bytes) -> None:
     (tmp_path / "train.py").write_bytes(source)
-    assert job_for(tmp_path).name == "train"
+    assert job_for(tmp_path).name.endswith("-train")
 
 
 def test_init_says_what_it_has_found(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

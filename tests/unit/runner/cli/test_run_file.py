@@ -16,6 +16,7 @@ from runner.files.job.load import parse_job
         (["python", "-m", "pkg.finetune"], "finetune"),
         (["python", "-m", "pkg.__main__"], "pkg"),
         (["torchrun", "--nproc-per-node", "2", "main.py"], "main"),
+        (["bash", "-lc", "cd sub && python -u ./fit.py --lr 3 | tee log"], "fit"),
         (["env", "A=1", "nice", "./simulate"], "simulate"),
         (["bash", "-c", "make all"], "make-all"),
         (["timeout", "10", "sleep", "3"], "sleep"),
@@ -29,6 +30,34 @@ from runner.files.job.load import parse_job
 )
 def test_a_job_is_named_after_its_script_else_its_program(command: list[str], name: str) -> None:
     assert default_name(command) == name
+
+
+@pytest.mark.parametrize(
+    ("script", "directory", "name"),
+    [
+        ("train.py", "/home/ann/vit", "vit-train"),
+        ("./main.py", "/home/ann/my vit/", "my-vit-main"),
+        ("src/train.py", "/home/ann/vit", "vit-train"),
+        ("bert/scripts/run.sh", "/home/ann", "bert-run"),
+        ("/srv/bert/eval.ipynb", None, "bert-eval"),
+        ("/srv/bert/eval.ipynb", "/home/ann/vit", "bert-eval"),
+        ("../gpt/train.py", "/home/ann/vit", "gpt-train"),
+        ("train.py", "/home/ann", "train"),
+        ("train.py", "/", "train"),
+        ("train.py", None, "train"),
+        ("finetune.py", "/home/ann/vit", "finetune"),
+        ("train.py", "/" + "x" * 80, "x" * 57 + "-train"),
+        ("train.py", "/home/ann/123", "123-train"),
+    ],
+)
+def test_a_name_that_any_project_has_follows_that_of_the_project(
+    script: str, directory: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert default_name(["python", script], directory) == name
+    module = script.removeprefix("./").removesuffix(".py").replace("/", ".")
+    if script.endswith(".py") and not script.startswith("../"):
+        assert default_name(["python", "-m", module], directory) == name
 
 
 HOSTILE = (
@@ -82,7 +111,7 @@ def test_every_text_is_read_back_as_it_was_written(text: str) -> None:
 
 def test_a_command_line_becomes_a_job_file_with_only_what_was_given() -> None:
     line = CommandLine(
-        ("python", "train.py", "--lr", "3e-4"),
+        ("python", "fit.py", "--lr", "3e-4"),
         code=".",
         gpus=1,
         cpus=8.0,
@@ -95,10 +124,10 @@ def test_a_command_line_becomes_a_job_file_with_only_what_was_given() -> None:
     )
     assert yaml_text(line.fields(), "a heading") == (
         "# a heading\n"
-        "name: train\n"
+        "name: fit\n"
         "workload:\n"
         "  kind: program\n"
-        '  command: [python, train.py, --lr, "3e-4"]\n'
+        '  command: [python, fit.py, --lr, "3e-4"]\n'
         "  code: .\n"
         "resources:\n"
         "  gpus: 1\n"
@@ -116,7 +145,7 @@ def test_a_command_line_becomes_a_job_file_with_only_what_was_given() -> None:
         "    - {job: prepare, condition: ok}\n"
     )
     job = parse_job(yaml_text(line.fields()).encode(), Path("job.yaml"))
-    assert (job.name, job.resources.cpus, job.resources.memory) == ("train", 8.0, 32 * 1024**3)
+    assert (job.name, job.resources.cpus, job.resources.memory) == ("fit", 8.0, 32 * 1024**3)
     assert job.environment == {"A": "1.10", "B": ""}
 
 

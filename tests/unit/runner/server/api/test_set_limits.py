@@ -1,13 +1,19 @@
 """``runner set`` over a real daemon and store: what waits and what runs."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from runner.base.errors import Refused
+from runner.core.job.states import Starting
 from runner.core.policy.adjustments import Overrides
 from runner.files.revision import parse_revision
+from runner.services.context import Caller
+from runner.services.rollout.limits import NewLimits, SetLimits
 from tests.unit.runner.server.api.test_jobs import ME, error
 from tests.unit.runner.server.api.test_rollouts import Place
 
@@ -103,6 +109,19 @@ def test_what_a_submission_would_be_refused_for_changes_nothing(
     assert (found[0], fact in found[2]) == (status, True), found
     assert site.service.queries.find("1").job.revision == 1
     assert error(site.ask("POST", "/jobs/1/limits", {"priority": 1}, uid=ME + 1))[0] == 403
+
+
+def test_of_a_job_that_starts_what_is_wrong_is_told_first(site: Place) -> None:
+    site.submit(JOB + "queue: {not_before: 2099-01-01T00:00:00Z}\n")
+    site.until("queued")
+    row, limits = site.service.queries.find("1"), SetLimits(site.service)
+    none: Any = None
+    starts = replace(row, job=replace(row.job, state=Starting(row.job.state.since, "img", none, none)))
+    with patch.object(type(site.service.queries), "readable", lambda *_: starts):
+        with pytest.raises(Refused, match="nobodys"):
+            limits.set(Caller(ME, ME), "1", NewLimits(priority_class="nobodys"))
+        with pytest.raises(Refused, match=r"is starting; try again in a moment"):
+            limits.set(Caller(ME, ME), "1", NewLimits(priority=1))
 
 
 def test_the_file_alone_is_applied_and_the_code_stays(site: Place) -> None:

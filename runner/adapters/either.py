@@ -225,7 +225,6 @@ class EitherExecutor:
         return Taken(request.limits.cpus, request.limits.memory_bytes, until)
 
     def signal(self, key: Key, signal: int) -> None:
-        """Send a signal to the attempt, wherever it is."""
         self._of(key).signal(key, signal)
 
     def observe(self) -> tuple[Observation, ...]:
@@ -245,7 +244,6 @@ class EitherExecutor:
         return (*here, *there)
 
     def remove(self, key: Key) -> None:
-        """Forget an attempt that has ended."""
         self._of(key).remove(key)
         self._estimates.pop(key, None)
         self.choices.forget(key)
@@ -256,7 +254,6 @@ class EitherExecutor:
         return self.local.plan(request) if here else self.batch.plan(request)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Watch both."""
         ends = [self.local.watch(wake), self.batch.watch(wake)]
 
         def end() -> None:

@@ -262,11 +262,6 @@ class DockerExecutor:
             return tuple(found for entry in listed if (found := self._observation(entry)) is not None)
 
     def remove(self, key: Key) -> None:
-        """Remove the container with its anonymous volumes.
-
-        Raises:
-            Unavailable: it still runs, and is left as it is; ``signal`` it first.
-        """
         name = attempt_name(key)
         with engine_errors(f"remove {name}"):
             for container in self._find(key):
@@ -281,7 +276,6 @@ class DockerExecutor:
                     self._check_removal(name, container, error)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Listen to the engine's events of this instance on a separate thread."""
         instance, longest_s = self.settings.hardening.instance, self.settings.reconnect_max_s
         watcher = EventsWatcher(self._connection, instance, wake, longest_s)
         watcher.start()

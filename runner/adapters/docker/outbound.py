@@ -65,12 +65,10 @@ class BridgeNetwork:
 
     @property
     def name(self) -> str:
-        """The name of the network in the engine."""
         return f"runner-{self.settings.instance}"
 
     @property
     def dns(self) -> tuple[str, ...]:
-        """The name servers of its containers; none: those of the engine."""
         return self.settings.dns
 
     @property
@@ -84,11 +82,9 @@ class BridgeNetwork:
         return f"runner_{self.settings.instance}"
 
     def state(self) -> NetworkState:
-        """Return the result of the last examination."""
         return self._state
 
     def prepare(self) -> str:
-        """Make the network, close what is not the outside, and return its name."""
         with self._lock:
             if self._closed:
                 raise Unavailable(f"network {self.name}: the daemon leaves")

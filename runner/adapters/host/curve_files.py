@@ -17,18 +17,13 @@ class CurveFiles:
     directory: Path
 
     def read(self, key: str) -> Any:  # noqa: ANN401  JSON
-        """Return the value that is kept of a key; None if there is nothing that can be read."""
         try:
             return json.loads((self.directory / f"{key}.json").read_bytes())
         except (OSError, ValueError):
             return None
 
     def write(self, key: str, value: object) -> None:
-        """Keep a value, in place of what was kept.
-
-        Raises:
-            Unavailable: the disk is full, or the directory cannot be written.
-        """
+        """Keep a value, in place of what was kept; may raise Unavailable."""
         target = self.directory / f"{key}.json"
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
@@ -37,11 +32,9 @@ class CurveFiles:
             raise Unavailable(f"{target}: {os.strerror(error.errno or 0)}") from error
 
     def remove(self, key: str) -> None:
-        """Forget a key."""
         (self.directory / f"{key}.json").unlink(missing_ok=True)
 
     def names(self) -> tuple[str, ...]:
-        """Return all keys."""
         if not self.directory.is_dir():
             return ()
         return tuple(path.stem for path in self.directory.glob("*.json"))

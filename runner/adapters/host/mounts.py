@@ -37,18 +37,12 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class PinnedMounts:
-    """The pinned sources of all attempts, below one directory of the daemon."""
+    """Satisfies ``runner.core.ports.users.MountPins``; all pins are below one directory of the daemon."""
 
     def __init__(self, directory: Path, users: HostUsers) -> None:
         self._directory, self._users = directory, users
 
     def pin(self, who: User, path: Path, name: str) -> Path:
-        """Pin a path, and return the path of the pin, which leads to the same file until it is released.
-
-        Raises:
-            UsageError: its owner may not read it, or it belongs to the system.
-            Unavailable: the kernel refuses the mount.
-        """
         place = self._directory / name
         _detach(place)  # a daemon that was killed may have left a mount of the same attempt
         fd = self._users.open_as_user(who, path)  # for reading: a job must not see what its owner cannot read
@@ -60,7 +54,6 @@ class PinnedMounts:
         return place
 
     def release(self, name: str) -> None:
-        """Release everything that was pinned below ``name``; running containers keep their mounts."""
         for place in sorted(self._below(name), reverse=True):
             _detach(place)
             with suppress(OSError):
@@ -69,7 +62,6 @@ class PinnedMounts:
             (self._directory / name).rmdir()
 
     def names(self) -> tuple[str, ...]:
-        """Return the first parts of the names of all pins."""
         with suppress(FileNotFoundError):
             return tuple(sorted(entry.name for entry in self._directory.iterdir()))
         return ()

@@ -36,7 +36,6 @@ class HostRunDirectories:
     jobs: Path
 
     def ids(self) -> tuple[str, ...]:
-        """Return the ids of the jobs that have a directory, the oldest first."""
         try:
             names = [name for name in os.listdir(self.jobs) if name.isdecimal()]
         except FileNotFoundError:
@@ -48,10 +47,7 @@ class HostRunDirectories:
         return self.use(job_id, DiskUse(sys.maxsize, sys.maxsize)).size
 
     def use(self, job_id: str, most: DiskUse) -> DiskUse:
-        """Return the disk use of a directory; counting stops as soon as it is more than ``most``.
-
-        Its job may change it meanwhile: no link is followed anywhere, and no other file system is entered.
-        """
+        """Return the disk use; the job may change the directory meanwhile, so no link is followed."""
         try:
             root = os.open(self.jobs / job_id, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -82,7 +78,6 @@ class HostRunDirectories:
         _remove(gone)
 
     def sweep(self) -> None:
-        """Remove the rest of directories whose removal was interrupted."""
         for path in self.jobs.glob(f"{GONE}*"):
             _remove(path)
 

@@ -107,7 +107,7 @@ def _uid(path: str) -> int | None:
 
 
 class HostRunDirectory:
-    """``<state>/jobs/<id>`` of one job."""
+    """Satisfies ``runner.agent.ports.RunDirectory``: ``<state>/jobs/<id>`` of one job."""
 
     def __init__(
         self,
@@ -138,14 +138,7 @@ class HostRunDirectory:
         return paths
 
     def create(self) -> None:
-        """Make the directory of the job, unless it exists.
-
-        It is on the disk before the job is placed, for no launch makes it again.
-
-        Raises:
-            Refused: it belongs to another user.
-            Unavailable: the file system refuses it.
-        """
+        """Make the directory on the disk before the job is placed, for no launch makes it again."""
         try:
             for name in ("attempts", "lineages", "homes"):
                 self.root.joinpath(name).mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -155,12 +148,6 @@ class HostRunDirectory:
             raise Unavailable(f"{self.root}: {error.strerror}") from error
 
     def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes], said: str = "") -> RunPaths:
-        """Make the leaves of one attempt with its spec; idempotent.  ``said`` is what its log begins with.
-
-        Raises:
-            Refused: a leaf exists and belongs to another user, or the directory of the job is lost.
-            Unavailable: the file system refuses it, for instance because it is full.
-        """
         paths = self.paths(spec.attempt, spec.lineage)
         files = {paths.spec.name: dump(spec).encode(), paths.log.name: said.encode()}
         with self._changing():
@@ -238,7 +225,6 @@ class HostRunDirectory:
             raise Refused(f"{place}: belongs to uid {uid}, not to {self.owner.name}; move it away")
 
     def highest_numbers(self) -> tuple[int, int]:
-        """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
         return highest(f"{self.root}/attempts"), highest(f"{self.root}/lineages")
 
     def make_work(
@@ -249,16 +235,6 @@ class HostRunDirectory:
         update: Callable[[str, Path], tuple[str, ...]],
         afresh: int | None = None,
     ) -> tuple[str, ...]:
-        """Make the working directory of a lineage atomically, or bring one to the wanted snapshot.
-
-        ``fill`` writes the code where the job cannot reach it yet.  ``update`` gets the snapshot that a
-        directory was made of; what it returns is the answer: the paths that the program keeps.  For the
-        attempt ``afresh``, what is there is set aside.
-
-        Raises:
-            Refused: there is no such code, the directory belongs to another user, or that of the job is lost.
-            Unavailable: the file system refuses it, for instance because it is full.
-        """
         draft = self.work_draft(lineage)
         place = draft.with_name(str(lineage))
         before = self.begin_work(lineage, afresh=afresh)
@@ -336,7 +312,6 @@ class HostRunDirectory:
         draft.rename(note)
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
-        """Return True if a process holds the lock of a lineage: an attempt that has not died."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             with self._files.open_directory(paths.lineage_dir) as lineage:
@@ -352,16 +327,13 @@ class HostRunDirectory:
         return False
 
     def move(self, name: str) -> None:
-        """Give a run directory another name, that of its job; nothing happens if it was never made."""
         with suppress(FileNotFoundError):
             self.root.rename(self.root.with_name(name))
 
     def remove(self) -> None:
-        """Remove a run directory that no job has; nothing happens if there is none."""
         shutil.rmtree(self.root, ignore_errors=True)
 
     def seed(self, lineage: int, fill: Callable[[Path], None]) -> None:
-        """Make a lineage atomically; ``fill`` writes its content where the job cannot reach it yet."""
         fill(self.begin_seed(lineage))
         self.publish_seed(lineage)
 
@@ -383,7 +355,6 @@ class HostRunDirectory:
         draft.rename(draft.with_name(str(lineage)))
 
     def secret(self, name: str) -> Path:
-        """Return the path of the copy of a secret, which exists until the job has ended."""
         return self.root / "secrets" / name
 
     def _secret(self, path: Path, content: bytes) -> None:
@@ -399,16 +370,12 @@ class HostRunDirectory:
             os.chown(path, self.owner.uid, self.owner.gid, follow_symlinks=False)
 
     def forget_secrets(self) -> None:
-        """Remove the copies of the job's secrets, after its end."""
         secrets = self.root.joinpath("secrets")
         if secrets.exists():
             shutil.rmtree(secrets, ignore_errors=True)
 
     def remove_drafts(self) -> None:
-        """Remove the files and directories that a killed daemon has begun and not completed.
-
-        They lie in directories that only the daemon can change.
-        """
+        """Remove drafts, which lie in directories that only the daemon can change."""
         for parent in (self.root, *(self.root / name for name in ("attempts", "lineages", "work"))):
             with suppress(FileNotFoundError, NotADirectoryError):
                 for draft in parent.glob(".*.draft"):
@@ -418,15 +385,11 @@ class HostRunDirectory:
                         draft.unlink(missing_ok=True)
 
     def has_kept(self, attempt: int, name: str) -> bool:
-        """Return True if ``keep`` has written a text, or the directory for it was removed."""
         parent = self.root / "attempts"
         return (parent / f"{attempt}.{name}").exists() or not parent.exists()
 
     def there(self, paths: RunPaths) -> frozenset[str]:
-        """Return the names of the reports that an attempt has written; most programs write none.
-
-        Each is looked up by its name: a job may have written any number of other files.
-        """
+        """Return the reports by looking up each name: a job may have written any number of other files."""
         try:
             with self._files.open_directory(paths.attempt_dir) as place:
                 return frozenset(name for name in paths.REPORTS if os.access(name, os.F_OK, dir_fd=place))
@@ -434,26 +397,21 @@ class HostRunDirectory:
             return frozenset()
 
     def spec(self, paths: RunPaths) -> AttemptSpec | None:
-        """Return the spec that an attempt was given, None if it is not prepared yet or unreadable."""
         return self._report(paths.spec, AttemptSpec)
 
     def status(self, paths: RunPaths) -> Status | None:
-        """Return the last heartbeat, None if there is no readable one."""
         return self._report(paths.status, Status)
 
     def log_status(self, paths: RunPaths, pattern: str | None) -> Status | None:
-        """Return the progress that the log of an attempt tells, None if it tells none."""
         reader = self._log_progress
         if reader is None or (reader.path, reader.pattern) != (paths.log, pattern):
             reader = self._log_progress = LogProgressReader(paths.log, pattern, self._files.open_file)
         return reader.status()
 
     def log_times(self, attempt: int) -> Path:
-        """Return the file with the sizes that the log of an attempt had."""
         return self.root / "attempts" / f"{attempt}.log-times"
 
     def note_log_size(self, paths: RunPaths, now_s: float) -> None:
-        """Note the size of the log of an attempt that runs."""
         times = self._log_times
         if times is None or times.log != paths.log:
             times = self._log_times = LogTimes(self.log_times(paths.attempt), paths.log)
@@ -463,19 +421,12 @@ class HostRunDirectory:
         return self._report(paths.result, Result)
 
     def effective(self, paths: RunPaths) -> Effective | None:
-        """Return the effective settings that an attempt has reported."""
         return self._report(paths.effective, Effective)
 
     def trace(self, paths: RunPaths) -> TraceSummary | None:
-        """Return the table of the trace that an attempt has recorded."""
         return self._report(paths.trace_summary, TraceSummary)
 
     def read_numbers(self, paths: RunPaths, offset: int, pieces: int) -> NewNumbers | None:
-        """Return the numbers that an attempt has written beyond an offset, None if there are none.
-
-        Raises:
-            Unavailable: there is no answer.
-        """
         try:
             with self._files.open_file(paths.metrics) as file:
                 if os.fstat(file.fileno()).st_size <= offset:
@@ -486,11 +437,9 @@ class HostRunDirectory:
             return None
 
     def rates(self, paths: RunPaths) -> tuple[float, ...]:
-        """Return the rates that an attempt has measured, in items per second, the latest last."""
         return tuple(_rates(self.tail(paths.metrics, METRICS_TAIL_BYTES)))
 
     def room_to_save(self, paths: RunPaths) -> RoomToSave | None:
-        """Return the room for a checkpoint of a lineage, and the size of its newest one; None: unknown."""
         try:
             with self._files.open_directory(paths.lineage_dir) as lineage:
                 return self._verifier.of(self.owner, Verification.KNOWN).room_to_save(lineage)
@@ -500,11 +449,6 @@ class HostRunDirectory:
     def saved(
         self, paths: RunPaths, how: Verification = Verification.CONTENT, also: int | None = None
     ) -> SavedCheckpoints:
-        """Return the checkpoints of a lineage; ``also`` is the step of an older one that is looked at, too.
-
-        Raises:
-            Unavailable: the daemon leaves.
-        """
         try:
             with self._files.open_directory(paths.lineage_dir) as lineage:
                 return self._verifier.saved(paths.lineage_dir, lineage, self.owner, how, also)
@@ -512,10 +456,7 @@ class HostRunDirectory:
             return SavedCheckpoints()
 
     def weights(self, kind: Literal["best", "final"]) -> Path | None:
-        """Return the directory of the weights that the newest lineage with any has published; None: none.
-
-        Whether they are whole is not looked at.
-        """
+        """Return the newest weights; whether they are whole is not looked at."""
         work = self._verifier.of(self.owner, Verification.KNOWN)
         for lineage in range(highest(self.root / "lineages"), 0, -1):
             directory = self.paths(0, lineage).lineage_dir
@@ -527,23 +468,11 @@ class HostRunDirectory:
     def program_saved(
         self, paths: RunPaths, wanted: ProgramFiles, how: Verification = Verification.CONTENT
     ) -> SavedCheckpoints:
-        """Return the checkpoints that a program has saved on its own.
-
-        Raises:
-            Unavailable: the daemon leaves, or they cannot be copied in time.
-        """
         return self._program_checkpoints.saved(paths.lineage, wanted, how, paths.attempt)
 
     def choose_program_checkpoint(
         self, paths: RunPaths, wanted: ProgramFiles, step: int | None, *, is_first: bool
     ) -> ProgramCheckpoint | None:
-        """Return the checkpoint of a step, or the newest whole one; of a first attempt there is none.
-
-        Those after a step that is asked for are set aside.
-
-        Raises:
-            Unavailable: the file system refuses it.
-        """
         if is_first:
             self._program_checkpoints.ignore_present(paths.lineage, wanted)
             return None
@@ -570,12 +499,6 @@ class HostRunDirectory:
     def copy_checkpoint(
         self, paths: RunPaths, step: int, target: Path, check: Callable[[], None] = lambda: None
     ) -> None:
-        """Copy a checkpoint into a directory, without verifying it; ``check`` may raise, and ends the copy.
-
-        Raises:
-            CheckpointInvalid: it is not complete.
-            OSError: the file system refuses it.
-        """
         with (
             self._files.open_directory(paths.lineage_dir) as lineage,
             self._files.open_directory(target) as draft,
@@ -584,7 +507,6 @@ class HostRunDirectory:
             work.copy_checkpoint(lineage, draft, checkpoint_name(step))
 
     def tail(self, path: Path, limit: int) -> bytes:
-        """Return the end of a file that the job may have written; nothing if it cannot be read."""
         try:
             with self._files.open_file(path) as file:
                 file.seek(max(os.fstat(file.fileno()).st_size - limit, 0))
@@ -593,11 +515,6 @@ class HostRunDirectory:
             return b""
 
     def open(self, path: Path) -> BufferedReader:
-        """Open a file that the job may have written, for reading.
-
-        Raises:
-            OSError: it is missing, a link, or not a regular file.
-        """
         return self._files.open_file(path)
 
     def _report(self, path: Path, model: type[R]) -> R | None:
@@ -609,10 +526,7 @@ class HostRunDirectory:
             return None
 
     def limit_log(self, paths: RunPaths, quota_bytes: int, keep_head: int, keep_tail: int) -> int:
-        """Cut the middle out of logs that are larger than their quota; return the number of bytes cut.
-
-        The processes of an attempt have equal parts of the quota.
-        """
+        """Cut the logs; the processes of an attempt have equal parts of the quota."""
         logs = [paths.log]
         with suppress(OSError), self._files.open_directory(paths.attempt_dir) as place:
             others = map(paths.rank_log, range(1, MAX_PROCESSES))
@@ -622,32 +536,19 @@ class HostRunDirectory:
         return sum(log_quota.enforce(log, quota, head, tail) for log in logs)
 
     def terminals(self, paths: RunPaths) -> tuple[str, ...]:
-        """Return the names of the terminals that are held in an attempt, the oldest first."""
         return terminal.names(paths.terminals)
 
     def terminal_touched(self, paths: RunPaths) -> float | None:
-        """Return the last use of an attempt's terminal, in seconds since the epoch."""
         return terminal.touched(paths.terminals)
 
     def tell_terminals(self, paths: RunPaths, text: str) -> None:
-        """Show a line on the terminals of an attempt; what cannot be shown is left out."""
         for name in terminal.names(paths.terminals):
             terminal.tell(paths.terminals, name, self.owner.uid, text)
 
     def connect(self, paths: RunPaths, name: str) -> socket:
-        """Return a connection to a socket that the job holds.
-
-        Raises:
-            Refused: there is none, or another user is at its other end.
-        """
         return terminal.connect(paths.terminals, name, self.owner.uid)
 
     def keep(self, attempt: int, name: str, text: str) -> None:
-        """Write a text beside an attempt, which its owner can read and the job cannot change.
-
-        Raises:
-            Unavailable: the file system refuses it.
-        """
         path = f"{self.root}/attempts/{attempt}.{name}"
         draft = f"{self.root}/attempts/.{attempt}.{name}.draft"
         try:

@@ -107,7 +107,6 @@ class HostUsers:
             return str(person)
 
     def account_problem(self, uid: int) -> str | None:
-        """Return why nobody with a uid may use the daemon, or None; the user database may take its time."""
         if self._unknown == "accept" or uid in {0, os.geteuid()} or has_account(uid):
             return None
         person = self._subordinate.person(uid)
@@ -117,11 +116,6 @@ class HostUsers:
         return f"uid {uid} has no account on this machine{whose}; ask the operator (unknown_uids)"
 
     def path_problem(self, who: User, path: Path, kind: PathKind) -> str | None:
-        """Return the reason why a user cannot use a path as ``kind``, or None.
-
-        Raises:
-            Unavailable: the file system does not answer.
-        """
         try:
             os.close(self._files(who).open_path(path, kind))
         except PathRefusedError as error:
@@ -145,12 +139,6 @@ class HostUsers:
         return self.open_as_user(_as_user(owner), path, "directory")
 
     def read_as_user(self, who: User, path: Path) -> bytes:
-        """Return the content of a small file, read with the rights of a user.
-
-        Raises:
-            UsageError: the user may not read it, it is no regular file, or too large for a secret.
-            Unavailable: the file system does not answer.
-        """
         with os.fdopen(self.open_as_user(who, path, "secret"), "rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
         if len(content) > MAX_SECRET_BYTES:  # it has grown since it was opened
@@ -158,14 +146,6 @@ class HostUsers:
         return content
 
     def read_jobs(self, who: User, submission: "Submission") -> "WrittenJobs":
-        """Return the jobs of a submission; they are read by a worker of their submitter's.
-
-        Raises:
-            FileError: the file is wrong; all its errors at once.
-            UsageError: an option is wrong, or the file takes too much time or memory to read.
-            Refused: its jobs are too large together.
-            Unavailable: the file systems of the submitter do not answer.
-        """
         shown = submission.shown or submission.path
         with _told_about(shown):
             found: WrittenJobs = self.work(who).read_jobs(
@@ -174,7 +154,6 @@ class HostUsers:
         return found
 
     def find_place(self, who: User, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
-        """Return the position of a value in a job file; none if its worker has no answer."""
         try:
             found: Position | None = self.work(who).find_place(text, number, path)
         except (UsageError, Unavailable):
@@ -182,34 +161,18 @@ class HostUsers:
         return found
 
     def has_schedule(self, who: User, text: bytes) -> bool:
-        """Return True if a job file has a schedule, valid or not."""
         return bool(self.work(who).has_schedule(text))
 
     def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> "Collected":
-        """Return the requirements of a job; they are read by a worker of its submitter's.
-
-        Raises:
-            FileError: a file of them cannot be read; ``MissingFile``: the first one.
-            UsageError: they take too much time or memory to read.
-            Unavailable: the file systems of the submitter do not answer.
-        """
         with _told_about("image.requirements" if not isinstance(asked, str) else asked):
             found: Collected = self.work(who).read_requirements(base, asked)
         return found
 
     def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
-        """Check the Dockerfile of a job; it is read by a worker of its submitter's.
-
-        Raises:
-            FileError: at the lines that say what it may not.
-            UsageError: it takes too much time or memory to read.
-            Unavailable: the file systems of the submitter do not answer.
-        """
         with _told_about(path):
             self.work(who).check_dockerfile(base, path, offered)
 
     def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
-        """Return the links that lead out of a directory; a worker of the user looks for them."""
         try:
             found: tuple[tuple[str, str], ...] = self.work(who).find_links_out(directory)
         except (UsageError, Unavailable):  # not answered: nothing is refused for it
@@ -217,7 +180,6 @@ class HostUsers:
         return found
 
     def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
-        """Return the losses of a shell script in the code of a job; a worker of its submitter's reads it."""
         try:
             with _told_about(path):
                 found: tuple[str, ...] = self.work(who).check_script(base, path)
@@ -400,11 +362,6 @@ class ArchiveStream:
         self.stream = stream
 
     def problem(self) -> str | None:
-        """Return the reason why the archive is not complete, None if it is; ask when the stream has ended.
-
-        Raises:
-            Unavailable: the process that writes it has ended early.
-        """
         try:
             _wait(self._answer, self._shown)
         except PathRefusedError as error:
@@ -412,7 +369,6 @@ class ArchiveStream:
         return None
 
     def close(self) -> None:
-        """Close both ends; the process that writes there ends."""
         self._worker.close()
         self.stream.close()
 

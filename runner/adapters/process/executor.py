@@ -161,11 +161,6 @@ class ProcessExecutor:
             return tuple(record.observation(key) for key, record in self._records())
 
     def remove(self, key: Key) -> None:
-        """Remove the record of an ended attempt.
-
-        Raises:
-            Unavailable: it still runs, and is left as it is; ``signal`` it first.
-        """
         record = self._record_of(key)
         with _disk_errors(f"remove {record.path.name}"):
             if not record.path.exists():
@@ -179,7 +174,6 @@ class ProcessExecutor:
             shutil.rmtree(removed)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Wait for the ends of the shims on a separate thread."""
         woken, wake_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         before: set[Key] = set()
 

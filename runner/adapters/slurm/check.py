@@ -41,7 +41,6 @@ class SlurmCheck:
     _accepted: dict[tuple[int, tuple[str, ...]], float] = field(default_factory=dict)
 
     def problem(self, request: BatchRequest, owner: Owner) -> tuple[str, str] | None:
-        """Return the field of the job file that Slurm refuses, and the fact; None: nothing, or no answer."""
         user = [f"--uid={owner.uid}", f"--gid={owner.gid}"] if os.geteuid() == 0 else []
         options = resource_options(request, self.rules)
         asked, now_s = (owner.uid, tuple(options)), time.monotonic()

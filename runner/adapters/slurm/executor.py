@@ -170,7 +170,6 @@ class SlurmExecutor:
         }
 
     def launch(self, request: LaunchRequest) -> LaunchResult:
-        """Hand the attempt to Slurm, or find that this was done."""
         check_request(request)
         self._check_host(request)
         with self._turn(attempt_name(request.key)), _disk_errors(f"launch {attempt_name(request.key)}"):
@@ -527,11 +526,6 @@ class SlurmExecutor:
     # --- forgetting
 
     def remove(self, key: Key) -> None:
-        """Forget an attempt that has ended.
-
-        Raises:
-            Unavailable: it waits or runs, or Slurm does not answer; it is left as it is.
-        """
         record = self._records.of(key)
         with self._turn(record.name), _disk_errors(f"remove {record.name}"):
             booking = record.booking()
@@ -550,7 +544,6 @@ class SlurmExecutor:
             self._ended.discard(key)
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Look at the files of attempts on a separate thread."""
         before: dict[Key, tuple[bool, bool]] | None = None
 
         def look() -> None:

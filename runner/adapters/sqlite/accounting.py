@@ -40,26 +40,21 @@ class SqliteAccounting:
         return iter(self._store.read("lendings_since", _usage_record, begins=at.isoformat()))
 
     def lasted_s(self, owner: str, alike: SimilarBy, which: str) -> tuple[float, ...]:
-        """Return the times for which the latest similar jobs that succeeded held their allocations."""
         rows = self._store.rows(f"lasted_by_{alike}", owner=owner, which=which)
         return tuple(float(row["lasted"]) for row in rows)
 
     def held_device_s(self, jobs: int, cpu_weight: float) -> tuple[float, ...]:
-        """Return the device-seconds that the latest finished jobs held; a CPU counts as ``cpu_weight``."""
         rows = self._store.rows("held_by_job", jobs=jobs, cpu_weight=cpu_weight)
         return tuple(float(row["held"]) for row in rows)
 
     def switches_since(self, at: datetime) -> tuple[SwitchRecord, ...]:
-        """Return the preempted attempts that have left their devices after ``at``, the earliest first."""
         return self._store.read("switches_since", _switch_record, since=at.isoformat())
 
     def starts_s(self) -> dict[str, tuple[int, float]]:
-        """Return of each unfinished job its latest attempt with a first step, and the seconds to that."""
         rows = self._store.rows("starts_of_unfinished")
         return {str(row["job_id"]): (row["attempt"], row["start_s"]) for row in rows}
 
     def add_start(self, job_id: str, attempt: int, start_s: float) -> None:
-        """Note the seconds from launch to first step; only the thread that writes the store may call this."""
         with self._store.transaction() as connection:
             connection.execute(
                 SQL["set_start"], {"job_id": int(job_id), "attempt": attempt, "start_s": start_s}
@@ -112,11 +107,9 @@ class SqliteAccounting:
                     )
 
     def hours_since(self, at: datetime) -> Iterator[UsageHour]:
-        """Yield the sums of the hours from a time on."""
         return iter(self._store.read("usage_by_hour", _usage_hour, hour=_hour(at.timestamp())))
 
     def unsummed(self) -> Iterator[UsageRecord]:
-        """Yield the usage records that are in no sum yet."""
         return iter(self._store.read("lendings_unsummed", _usage_record))
 
     def _with_switches(self, name: str, **values: object) -> tuple[UsageSpan, ...]:

@@ -15,18 +15,15 @@ class SqliteNotificationFeed:
         self._store = store
 
     def after(self, seq: int, limit: int) -> tuple[Notification, ...]:
-        """Return the notifications after ``seq``, the oldest first."""
         return self._store.read("notices_after", _notification, after=seq, limit=limit)
 
     def newest(self) -> int:
         return self._store.last_seq()
 
     def told(self, key: str) -> int | None:
-        """Return the last ``seq`` that a rule is done with; None if the rule is new."""
         return self._store.noted_number(key)
 
     def remember(self, key: str, seq: int) -> None:
-        """Write the last ``seq`` that a rule is done with; only the store's writer may call this."""
         with self._store.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": key, "value": str(seq)})
 

@@ -28,11 +28,9 @@ class SqliteSchedules:
     # --- writing, by the thread that writes the store
 
     def batch(self) -> AbstractContextManager[object]:
-        """Write everything in the block in one transaction of the store, or nothing of it."""
         return self._store.transaction()
 
     def add(self, row: ScheduleRow, token: str | None) -> ScheduleRow:
-        """Write a new schedule and return it with its id."""
         values = {
             **{name: getattr(row, name) for name in _PLAIN},
             "terms": json.dumps(dict(row.terms)),
@@ -45,7 +43,6 @@ class SqliteSchedules:
         return self.known(int(number or 0))
 
     def move(self, row: ScheduleRow, state: ScheduleState, note: str, looked_at: datetime) -> None:
-        """Write the new state of a schedule."""
         values = {"id": row.id, "state": state, "note": note, "looked_at": looked_at.isoformat()}
         with self._store.transaction() as connection:
             connection.execute(SQL["move_schedule"], values)
@@ -53,11 +50,7 @@ class SqliteSchedules:
     def record_firing(
         self, row: ScheduleRow, at: datetime, now: datetime, state: FiringState, text: str
     ) -> bool:
-        """Write a firing, and that all times before ``now`` are settled.
-
-        Return whether the firing is new.  A known one was noticed before the clock was set back, and must not
-        submit a second job.
-        """
+        """Return False for one noticed before the clock was set back: it must not submit a second job."""
         firing = {"schedule": row.id, "at": at.isoformat(), "state": state, "text": text}
         with self._store.transaction() as connection:
             new = connection.execute(SQL["add_occasion"], firing).rowcount == 1
@@ -65,7 +58,6 @@ class SqliteSchedules:
         return new
 
     def settle(self, firing: FiringRow, state: FiringState, text: str, job_id: str | None = None) -> None:
-        """Write the outcome of a firing that was due."""
         values = {
             "schedule": firing.schedule,
             "at": firing.at.isoformat(),
@@ -82,42 +74,34 @@ class SqliteSchedules:
         return next(iter(self._rows("schedule_by_id", id=number)), None)
 
     def known(self, number: int) -> ScheduleRow:
-        """Return a schedule that exists; schedules are never deleted."""
         [row] = self._rows("schedule_by_id", id=number)
         return row
 
     def made_with(self, token: str) -> ScheduleRow | None:
-        """Return the schedule that was made with a token."""
         return next(iter(self._rows("schedule_by_token", token=token)), None)
 
     def find(self, reference: str, uid: int) -> ScheduleRow | None:
-        """Return a schedule by its id, or the newest of that name, the caller's own before others'."""
         if reference.isdecimal() and len(reference) < 19 and (found := self.get(int(reference))):
             return found
         return next(iter(self._rows("schedules_named", name=reference, uid=uid)), None)
 
     def named(self, name: str, uid: int) -> tuple[ScheduleRow, ...]:
-        """Return the schedules of a user that have a name and are not over."""
         found = self._rows("schedules_named", name=name, uid=uid)
         return tuple(row for row in found if row.uid == uid and row.state in {"active", "paused"})
 
     def listed(self, uid: int | None, *, every: bool) -> tuple[ScheduleRow, ...]:
-        """Return schedules in the order of their ids; of one user unless ``uid`` is None."""
         return self._rows("schedules_listed", uid=uid, every=every)
 
     def active(self) -> tuple[ScheduleRow, ...]:
         return self._rows("schedules_active")
 
     def firings(self, number: int, limit: int = SHOWN) -> tuple[FiringRow, ...]:
-        """Return the last firings of a schedule, the newest first."""
         return self._store.read("occasions_of", _firing, schedule=number, limit=limit)
 
     def due(self) -> tuple[FiringRow, ...]:
-        """Return the firings whose job has not been submitted yet."""
         return self._store.read("occasions_due", _firing)
 
     def unfinished(self, number: int) -> tuple[str, ...]:
-        """Return the ids of a schedule's jobs that have not ended."""
         rows = self._store.rows("scheduled_unfinished", schedule=number)
         return tuple(str(row["job_id"]) for row in rows)
 

@@ -380,11 +380,7 @@ class SqliteStore:
         self.record_all((change,))
 
     def record_all(self, changes: Sequence[RecordedTransition]) -> None:
-        """Write transitions of different jobs durably, all of them or none.
-
-        Equal statements are merged into one with several rows: after each call of SQLite, this thread waits
-        for the others.
-        """
+        """Merge equal statements into one with several rows: after each call of SQLite, this thread waits."""
         merged: dict[str, list[Mapping[str, object]]] = {}
         for change in changes:
             for name, values in transition_statements(change):
@@ -397,12 +393,10 @@ class SqliteStore:
                 self._kept_rows.pop(int(change.after.id), None)
 
     def decided(self, decision: DecisionRow) -> None:
-        """Write a decision that changes no state."""
         with self.transaction() as connection:
             connection.execute(SQL["add_decision"], decision_values(decision))
 
     def note(self, job_id: str, at: datetime, kind: str, text: str) -> None:
-        """Write an event that changes no state."""
         with self.transaction() as connection:
             connection.execute(SQL["add_event"], event_values(job_id, at, kind, text))
 
@@ -580,7 +574,6 @@ class SqliteStore:
         return self.read("events_after", _named_event, after=after, job_id=number, limit=limit)
 
     def decisions(self, job_id: str, attempt: int | None = None) -> tuple[DecisionRow, ...]:
-        """Return the decisions about a job, or about one of its attempts, the oldest first."""
         return self.read("decisions_of", decision_row, job_id=int(job_id), attempt=attempt)
 
     def revisions(self, job_id: str) -> tuple[RevisionRow, ...]:
@@ -588,12 +581,10 @@ class SqliteStore:
         return self.read("revisions_of", partial(revision_row, self._shared_text), job_id=int(job_id))
 
     def revision(self, job_id: str, number: int) -> RevisionText | None:
-        """Return one revision of a job file."""
         convert = partial(revision_text, self._shared_text)
         return next(iter(self.read("revision_text", convert, job_id=int(job_id), number=number)), None)
 
     def noted(self, job_id: str, kind: str) -> tuple[str, ...]:
-        """Return the texts of a job's events of one kind, the oldest first."""
         return tuple(str(row["text"]) for row in self.rows("noted", job_id=int(job_id), kind=kind))
 
     def interruptions(self) -> tuple[float, int]:
@@ -609,11 +600,9 @@ class SqliteStore:
         return int(str(self._value("last_seq")))
 
     def changed_after(self, seq: int) -> tuple[str, ...]:
-        """Return the ids of the jobs with an event after ``seq``, in order."""
         return tuple(str(row["job_id"]) for row in self.rows("changed_after", after=seq))
 
     def cleaned_up_to(self) -> int:
-        """Return the ``seq`` up to which all clean-ups are known to be done."""
         return self.noted_number(CLEANED_UP) or 0
 
     def noted_number(self, key: str) -> int | None:
@@ -621,7 +610,6 @@ class SqliteStore:
         return next(iter(self.read("get_meta", lambda row: int(row["value"]), key=key)), None)
 
     def record_cleaned_up(self, seq: int) -> None:
-        """Write that all clean-ups up to an event are done."""
         with self.transaction() as connection:
             connection.execute(SQL["set_meta"], {"key": CLEANED_UP, "value": str(seq)})
 

@@ -94,34 +94,24 @@ class AttemptService:
     # --- run directories
 
     def directory(self, row: JobRow) -> RunDirectory:
-        """Return the run directory of a job."""
         return _directory(self._config.open_directory, self._config.jobs_dir / row.job.id, row.owner)
 
     def open_directory(self, root: Path, owner: Owner) -> RunDirectory:
-        """Return a run directory at a path of its own, for a job that has no id yet."""
         return self._config.open_directory(root, owner)
 
     def paths(self, row: JobRow, attempt: int, lineage: int) -> RunPaths:
-        """Return the paths of one attempt."""
         return self.directory(row).paths(attempt, lineage)
 
     def metrics(self, row: JobRow, attempt: int, lineage: int, limit: int) -> bytes:
-        """Return the end of the metrics that an attempt has written, at most ``limit`` bytes."""
         directory = self.directory(row)
         return directory.tail(directory.paths(attempt, lineage).metrics, limit)
 
     def verified(self, row: JobRow, lineage: int, wait_s: float = WAIT_S) -> SavedCheckpoints:
-        """Return the verified checkpoints of a lineage of a job, waiting a moment for their verification.
-
-        Raises:
-            Unavailable: they are still being verified.
-        """
         directory = self.directory(row)
         paths = directory.paths(max(row.job.attempts, 1), lineage)
         return self._verifications.saved(row, directory, paths, wait_s)
 
     def network(self, row: JobRow) -> tuple[str, NetworkState]:
-        """Return the network of a job, ``host``, ``none`` or ``outbound``, and its state."""
         network, access = self._config.network, parse_revision(row.revision).network
         if network is None and self._config.in_container:  # containers on nodes, which have none
             return "none", NetworkState(holds=True)
@@ -134,7 +124,6 @@ class AttemptService:
 
     @staticmethod
     def needs(row: JobRow) -> ResourceRequest:
-        """Return the resource request of a job."""
         needs, more = _needs(row.text), row.job.turned.memory_bytes
         if more is None:
             return needs
@@ -143,7 +132,6 @@ class AttemptService:
 
     @staticmethod
     def terms(row: JobRow) -> QueueTerms:
-        """Return the queue terms of a job."""
         return _terms(row.text)
 
     @staticmethod
@@ -155,29 +143,23 @@ class AttemptService:
     # --- before a launch
 
     def prepare_image(self, row: JobRow) -> str:
-        """Return the id of the job's image, which is built if need be."""
         return self._launches.prepare_image(row, self.directory(row))
 
     def prepare_launch(
         self, row: JobRow, attempt: Attempt, image: str, devices: tuple[Device, ...]
     ) -> PreparedLaunch:
-        """Return the launch request of an attempt, whose directory is made."""
         return self._launches.prepare(row, attempt, self.directory(row), image, devices)
 
     def preview_launch(self, row: JobRow, attempt: Attempt, image: str) -> LaunchRequest:
-        """Return the request that would be launched; nothing is made."""
         return self._launches.preview(row, attempt, self.directory(row), image)
 
     def spec_json(self, row: JobRow, attempt: Attempt) -> Any:  # noqa: ANN401  (JSON)
-        """Return the spec of an attempt as JSON values."""
         return json.loads(self._launches.spec(row, attempt).model_dump_json())
 
     def highest_numbers(self, row: JobRow) -> tuple[int, int]:
-        """Return the highest number of an attempt and of a lineage that is there, 0 if there is none."""
         return self.directory(row).highest_numbers()
 
     def is_lineage_locked(self, row: JobRow, attempt: Attempt) -> bool:
-        """Return True if a process still writes to the lineage of an attempt."""
         return self.directory(row).is_lineage_locked(self.paths(row, attempt.number, attempt.lineage))
 
     def release_launch(self, row: JobRow) -> None:
@@ -191,13 +173,11 @@ class AttemptService:
     # --- while an attempt runs, and when it has ended
 
     def probe(self, row: JobRow, attempt: Attempt) -> ProgressProbe:
-        """Return the progress of a running attempt."""
         run, now = self._examined(row, attempt), self._config.clock.now()
         run.directory.note_log_size(run.paths, now.timestamp())
         return probe_progress(run, now)
 
     def examine(self, row: JobRow, attempt: Attempt, gone: Gone) -> ExitFindings:
-        """Return the evidence about an attempt that has ended."""
         run, now = self._examined(row, attempt), self._config.clock.now()
         return examine_exit(run, row.job.state, gone, self.policy(row), now)
 
@@ -214,38 +194,31 @@ class AttemptService:
         return () if found is None else found
 
     def save_decision(self, row: JobRow, decision: DecisionRow) -> None:
-        """Write a copy of a decision beside its attempt."""
         self.directory(row).keep(decision.attempt, f"{decision.moment}.json", decision.body + "\n")
 
     def tell_terminals(self, row: JobRow, attempt: Attempt, text: str) -> None:
-        """Show a line on the terminals of an attempt, if it has any; what cannot be shown is left out."""
         directory = self.directory(row)
         directory.tell_terminals(directory.paths(attempt.number, attempt.lineage), text)
 
     def limit_log(self, row: JobRow, attempt: Attempt) -> None:
-        """Keep the log of an attempt within its quota: now and then while it runs, and once it has ended."""
         quota, directory = self._config.log_quota_bytes, self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         directory.limit_log(paths, quota, quota // LOG_HEAD_SHARE, quota // 2)
 
     def clean_up(self, row: JobRow) -> None:
-        """Leave the queue for an image, and remove the secrets, of a job that has ended."""
         self._config.images.leave(row.job.id)
         if self._config.packages is not None:
             self._config.packages.leave(row.job.id)
         self.clean_up_files(row)
 
     def clean_up_files(self, row: JobRow) -> None:
-        """Remove the secrets of a job that has ended, and the drafts that a killed daemon has left."""
         self.directory(row).forget_secrets()
         self.directory(row).remove_drafts()
 
     def has_decision(self, row: JobRow, decision: DecisionRow) -> bool:
-        """Return True if the copy of a decision exists, or the run directory was removed."""
         return self.directory(row).has_kept(decision.attempt, f"{decision.moment}.json")
 
     def lacks_room_to_save(self, row: JobRow, attempt: Attempt) -> str:
-        """Return the reason why an attempt could not save now; empty: it probably could."""
         directory = self.directory(row)
         paths = directory.paths(attempt.number, attempt.lineage)
         if not self.terms(row).saves_when_asked:
@@ -260,19 +233,12 @@ class AttemptService:
         return f"its disk has {readable_size(room.free_bytes)} left, and {takes}"
 
     def run_in_turn(self, row: JobRow, work: Callable[[], T]) -> T:
-        """Return the result of work that may take minutes; the job's owner waits for his turn.
-
-        Raises:
-            Unavailable: nobody waits for the answer any more.
-        """
         return self._verifications.run_in_turn(row, work)
 
     def stop_verifying(self) -> None:
-        """Break off every verification, at once; the next daemon verifies again."""
         self._config.stop_verifying()
 
     def close(self) -> None:
-        """Break off image builds, so that the daemon can leave; the next daemon starts them again."""
         self._config.images.close()
         if self._config.network is not None:
             self._config.network.close()

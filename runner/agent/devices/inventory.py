@@ -214,10 +214,6 @@ class Inventory:
     # --- in the exclusive section
 
     def schedulable(self, holders_by_device: Mapping[str, str]) -> tuple[snapshot.SchedulableDevice, ...]:
-        """Return the devices as the scheduler sees them, given which jobs hold them.
-
-        ``lent`` is job ids by UUID; of a shared device one may do, for ``tick`` knows the others.
-        """
         held = {uuid: frozenset(jobs.split(",")) for uuid, jobs in holders_by_device.items()}
         with self._lock:
             shared = {uuid for uuid in held if uuid in self._devices and self._devices[uuid].kind == "shared"}
@@ -288,10 +284,7 @@ class Inventory:
             raise
 
     def record_launch(self, devices: Iterable[str], fault: str | None, now: Instant) -> None:
-        """Record whether devices could be given to a container; ``fault`` is the reason that they could not.
-
-        Such devices are quarantined for a while, ever longer: only another launch shows whether that is over.
-        """
+        """Quarantine them for a while, ever longer: only another launch shows whether the fault is over."""
         with self._lock:
             for uuid in devices:
                 before = self._faults.pop(uuid, None)
@@ -381,7 +374,6 @@ class Inventory:
             )
 
     def facts(self, devices: tuple[str, ...], since: datetime | None) -> Mapping[str, object]:
-        """Return the ``device.*`` facts of some devices since a moment; what is not known is left out."""
         known = dict(self.monitor.facts(devices, since))
         with self._lock:
             samples = [self._fresh_sample(uuid, self.clock.monotonic()) for uuid in devices]
@@ -391,14 +383,12 @@ class Inventory:
         return known
 
     def energy_j(self, uuid: str) -> float | None:
-        """Return the energy counter of a device; None: it has none, or jobs have parts of it."""
         with self._lock:
             device = self._devices.get(uuid)
             sample = self._fresh_sample(uuid, self.clock.monotonic())
         return sample.health.energy_j if sample and device and device.kind == "whole" else None
 
     def unfit(self) -> Mapping[str, str]:
-        """Return the devices that must not be allocated, each with the reason."""
         fine = {DeviceState.FREE, DeviceState.ALLOCATED}
         with self._lock:
             return {

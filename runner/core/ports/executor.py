@@ -225,7 +225,7 @@ class Executor(Protocol):
         """Return every attempt of this instance that the executor knows, with those that have ended."""
 
     def remove(self, key: Key) -> None:
-        """Forget an attempt that has ended; no error if it is forgotten already."""
+        """Forget an attempt that has ended; no error if it is forgotten already, Unavailable if it runs."""
 
     def plan(self, request: LaunchRequest) -> Mapping[str, object]:
         """Return the exact arguments that ``launch`` would give to the engine, as JSON values."""

@@ -57,7 +57,7 @@ class Archive(Protocol):
 
 
 class Users(Protocol):
-    """Looks up users, and reads files with their rights and never with the daemon's."""
+    """Looks up users, and reads files with their rights, never the daemon's; may raise Unavailable."""
 
     def find_user(self, uid: int, gid: int) -> User:
         """Return the user of a uid; the host's records outrank the gid of the connection."""

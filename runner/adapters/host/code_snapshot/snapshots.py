@@ -62,13 +62,6 @@ class HostCodeSnapshots:
     # --- taking
 
     def take(self, who: User, directory: Path) -> CodeSnapshot:
-        """Return the snapshot of a directory as it is now, read with the rights of ``who``.
-
-        Raises:
-            CodeRefused: the directory cannot be kept, with every reason on a line of its own.
-            Refused: the user's snapshots are too large together.
-            Unavailable: the file system does not answer.
-        """
         try:
             store = self._store(who.uid)
             found = self._look(store, who, directory, use_last=True)
@@ -137,26 +130,17 @@ class HostCodeSnapshots:
     # --- reading
 
     def entries(self, uid: int, snapshot: str) -> Mapping[str, CodeEntry] | None:
-        """Return the entries of a snapshot by path, None if there is no such snapshot of this user."""
         return self._store(uid).manifest(snapshot)
 
     def missing(self, uid: int, digests: Iterable[str]) -> frozenset[str]:
-        """Return the digests of files that are not in the store of a user."""
         return self._store(uid).missing(digests)
 
     def read(self, uid: int, digest: str, limit: int) -> bytes:
-        """Return the first ``limit`` bytes of a file; nothing if it is not there."""
         with suppress(FileNotFoundError), self._store(uid).path(digest).open("rb") as file:
             return file.read(limit)
         return b""
 
     def fill(self, uid: int, wanted: WorkingDirectory, target: Path, owner: Owner) -> None:
-        """Write a snapshot into an empty directory that only the daemon can reach, and give it to its owner.
-
-        Raises:
-            Refused: there is no such snapshot, or it is damaged.
-            OSError: the file system refuses it.
-        """
         store = self._store(uid)
         entries = store.manifest(wanted.snapshot)
         if entries is None:
@@ -173,15 +157,6 @@ class HostCodeSnapshots:
     def update(
         self, uid: int, before: str, wanted: WorkingDirectory, place: Path, owner: Owner
     ) -> tuple[str, ...]:
-        """Bring a working directory from one snapshot to another; return the first paths that it keeps.
-
-        What the program has changed stays as it is.
-
-        Raises:
-            Refused: there is no such snapshot, or it is damaged.
-            Unavailable: the file system does not answer.
-            OSError: the file system refuses it.
-        """
         store = self._store(uid)
         entries = store.manifest(wanted.snapshot)
         if entries is None:
@@ -192,12 +167,6 @@ class HostCodeSnapshots:
         )
 
     def pack(self, uid: int, snapshot: str, out: BinaryIO) -> None:
-        """Write a snapshot as a tar that depends on its content alone.
-
-        Raises:
-            Refused: there is no such snapshot, or it is damaged.
-            OSError: the file system refuses it.
-        """
         store = self._store(uid)
         entries = store.manifest(snapshot)
         if entries is None:
@@ -210,7 +179,6 @@ class HostCodeSnapshots:
     # --- room
 
     def sweep(self) -> int:
-        """Remove the snapshots that no job needs, and the files of no other; return the bytes freed."""
         if self.in_use is None:
             return 0
         needed, freed = self.in_use(finished=True), 0

@@ -140,11 +140,7 @@ class PackageLocks:
         when_done()
 
     def wait(self, pending: PendingLock) -> None:
-        """Wait until a resolution is done.
-
-        Raises:
-            Unavailable: nobody waits for the answer any more.
-        """
+        """Wait until a resolution is done; may raise Unavailable."""
         self.join(pending, lambda: None)
         try:
             while not pending.done.wait(RECHECK_S):

@@ -274,11 +274,7 @@ def _pairs(file: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_setup_py(found: ReadProject, text: str, wanted: set[str]) -> set[str]:
-    """Add what stands in a ``setup.py`` as a literal, and return which of the wanted fields it has.
-
-    Raises:
-        ValueError: its dependencies are computed.
-    """
+    """Add what stands in a ``setup.py`` as a literal, and return which of the wanted fields it has."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

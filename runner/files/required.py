@@ -155,11 +155,7 @@ class RequirementReader:
     def _add_project(
         self, directory: Path, extras: Iterable[str], collected: Collected, *, asked: bool = True
     ) -> None:
-        """Add a project of the user's own, and what it needs.
-
-        Raises:
-            ValueError: it cannot be had without a build.
-        """
+        """Add a project of the user's own, and what it needs; may raise ValueError."""
         directory = Path(os.path.normpath(directory))
         shown, known = self._shown(directory), self.projects.setdefault(directory, set())
         wanted = {"", *extras} - known

@@ -63,11 +63,7 @@ class Download:
         ]
 
     def wheel(self, requirement: str, folder: Path) -> Path:
-        """Return the downloaded wheel.
-
-        Raises:
-            Unavailable: there is no pip, or it cannot download the package.
-        """
+        """Return the downloaded wheel; may raise Unavailable."""
         try:
             done = subprocess.run(
                 self.arguments(requirement, folder),

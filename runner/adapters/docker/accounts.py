@@ -39,11 +39,7 @@ def account_files(request: LaunchRequest, directory: Path | None) -> list[tuple[
 
 
 def write_account_files(request: LaunchRequest, directory: Path | None) -> None:
-    """Write the files of an attempt, unless they are there.
-
-    Raises:
-        Unavailable: the disk is full, or says no.
-    """
+    """Write the files of an attempt, unless they are there; may raise Unavailable."""
     for source, _, content in account_files(request, directory):
         try:
             if not source.exists():

@@ -116,11 +116,7 @@ def device_arguments(device: TriedDevice | None) -> tuple[dict[str, Any], dict[s
 
 
 def _wait(client: APIClient, container: str) -> int:
-    """Return the exit code of a container.
-
-    Raises:
-        Unavailable: it has not ended in time.
-    """
+    """Return the exit code of a container; may raise Unavailable."""
     try:
         return int(client.wait(container, timeout=PROBE_TIMEOUT_S)["StatusCode"])
     except (ReadTimeout, ConnectionError) as error:

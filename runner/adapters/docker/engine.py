@@ -109,11 +109,7 @@ def _cdi_files(directories: Iterable[str] | None, root: Path) -> Iterator[Path]:
 
 
 def _nvidia_devices(path: Path) -> tuple[str, ...] | None:
-    """Return the names of the devices of a CDI specification; None: it is not one of NVIDIA's GPUs.
-
-    Raises:
-        TypeError: it is no specification.
-    """
+    """Return the names of the devices of a CDI specification; None: it is not one of NVIDIA's GPUs."""
     content = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
     if not isinstance(content, dict) or not isinstance(content.get("devices") or [], list):
         raise TypeError(f"{path}: is no CDI specification")

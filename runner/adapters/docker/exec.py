@@ -59,11 +59,7 @@ class _Stream:
     writer: asyncio.StreamWriter
 
     async def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Json:
-        """Return the JSON answer to a request.
-
-        Raises:
-            _EngineError: the status of the answer is none of success.
-        """
+        """Return the JSON answer to a request; may raise _EngineError."""
         status, head = await self._send(method, path, body)
         content = await self._content(head)
         if status >= 400:

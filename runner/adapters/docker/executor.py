@@ -162,11 +162,7 @@ class DockerExecutor:
         return engine_arguments(request, hardening, _device_gids(request.devices), image_variables)
 
     def _injection(self) -> Injection:
-        """Return the way of NVIDIA devices into containers; an answer is kept until the daemon ends.
-
-        Raises:
-            Unavailable: it cannot, now; the job waits, and is not blamed.
-        """
+        """Return the way of NVIDIA devices into containers; an answer is kept until the daemon ends."""
         if self._chosen_injection is None:
             facts = describe_engine(self.settings.url)
             choice = choose_injection(facts)
@@ -178,11 +174,7 @@ class DockerExecutor:
         return self._chosen_injection
 
     def _check_driver(self, request: LaunchRequest) -> None:
-        """Compare the CUDA of the image with the driver and the devices.
-
-        Raises:
-            Unavailable: they do not fit; the job waits, and is not blamed.
-        """
+        """Compare the CUDA of the image with the driver and the devices; may raise Unavailable."""
         devices = [each for each in request.devices if each.vendor == "nvidia"]
         version = self.settings.driver_version
         if not devices or version is None or (cuda := cuda_of_image(self._config_of(request.image))) is None:
@@ -202,11 +194,7 @@ class DockerExecutor:
         return self._image_configs[image]
 
     def _look_at_engine(self) -> None:
-        """Learn what the engine offers and report it, once.
-
-        Raises:
-            Unavailable: no job can run in it; it did not answer when the daemon started.
-        """
+        """Learn what the engine offers and report it, once; may raise Unavailable."""
         if self._engine is not None:
             return
         engine = ask_engine(self._connection.client())

@@ -357,11 +357,7 @@ def _network(network: str | None) -> str:
 
 
 def _log(request: LaunchRequest) -> PurePosixPath:
-    """Return the path of the log in the container.
-
-    Raises:
-        Refused: the log is not below the run directory.
-    """
+    """Return the path of the log in the container; may raise Refused."""
     try:
         return JOB_DIR / request.log.relative_to(request.run_dir)
     except ValueError as error:

@@ -73,11 +73,7 @@ class DockerPackages:
             return replace(lock, below=name).text
 
     def _below(self, request: PackageRequest, log: Path, job_id: str) -> tuple[str, str | None]:
-        """Return the id of the image that gets the packages, and its name if it was chosen by its Python.
-
-        Raises:
-            Unresolvable: no image has the Python.
-        """
+        """Return the id of the image that gets the packages, and its name if it was chosen by its Python."""
         if request.base is not None:
             below = self._images.fetch(request.base, log, job_id)
         else:

@@ -275,11 +275,7 @@ class NvidiaHealth:
             return Health()
 
     def _memory(self, uuid: str, handle: Any) -> tuple[int, int] | None:
-        """Return the used and the total bytes of a device; implausible values are clamped, and logged once.
-
-        Raises:
-            NVMLError: the device is lost.
-        """
+        """Return the used and the total bytes of a device; implausible ones are clamped, and logged once."""
         answer = _query_unless_lost(pynvml.nvmlDeviceGetMemoryInfo, handle)
         if answer is None:
             return None
@@ -333,11 +329,7 @@ class _Events:
 
 
 def _read_health(handle: Any, memory: tuple[int, int] | None) -> Health:
-    """Return the health of a device; ``memory`` is its used and its total bytes.
-
-    Raises:
-        NVMLError: the device was lost during the call.
-    """
+    """Return the health of a device; ``memory`` is its used and its total bytes; may raise NVMLError."""
     whole = _query(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
     used = _query_unless_lost(pynvml.nvmlDeviceGetUtilizationRates, handle)
     where = _query_unless_lost(pynvml.nvmlDeviceGetPciInfo, whole)
@@ -418,11 +410,7 @@ def _recovery(handle: Any) -> str | None:
 
 
 def _query_unless_lost(call: Callable[..., T], *arguments: object) -> T | None:
-    """Return the answer, or None where there is none.
-
-    Raises:
-        NVMLError: the device is lost.
-    """
+    """Return the answer, or None where there is none; may raise NVMLError."""
     try:
         return call(*arguments)
     except UNSUPPORTED as error:

@@ -208,11 +208,7 @@ class LineageReader:
 
 @contextmanager
 def opened_checkpoint(lineage: int, name: str) -> Iterator[int]:
-    """Open a checkpoint of an open lineage directory.
-
-    Raises:
-        CheckpointInvalid: it cannot be opened.
-    """
+    """Open a checkpoint of an open lineage directory; may raise CheckpointInvalid."""
     with ExitStack() as stack:
         try:
             fd = stack.enter_context(open_directory(name, lineage))

@@ -136,11 +136,7 @@ class ProgramCheckpoints:
     def saved(
         self, lineage: int, wanted: ProgramFiles, how: Verification, attempt: int = 0
     ) -> SavedCheckpoints:
-        """Return the checkpoints of a lineage; see ``ProgramReader.saved``.
-
-        Raises:
-            Unavailable: the daemon leaves, or there is no answer in time.
-        """
+        """Return the checkpoints of a lineage; see ``ProgramReader.saved``; may raise Unavailable."""
         with self._lock, self._places(lineage, wanted) as places:
             if places is None:
                 return SavedCheckpoints()
@@ -161,11 +157,7 @@ class ProgramCheckpoints:
     def choose(
         self, lineage: int, attempt: int, wanted: ProgramFiles, step: int | None
     ) -> ProgramCheckpoint | None:
-        """Return the checkpoint to resume from; see ``ProgramReader.choose``.
-
-        Raises:
-            Unavailable: the file system refuses it, or there is no answer in time.
-        """
+        """Return the checkpoint to resume from; see ``ProgramReader.choose``; may raise Unavailable."""
         with self._lock, self._places(lineage, wanted) as places:
             if places is None:
                 return None

@@ -432,11 +432,7 @@ class _Stream:
     # --- choosing
 
     def choose(self, attempt: int, step: int | None, check: Callable[[], None]) -> ProgramCheckpoint | None:
-        """Return the checkpoint that an attempt resumes from, in its place; see ``ProgramCheckpoints``.
-
-        Raises:
-            OSError: the file system refuses it.
-        """
+        """Return the checkpoint that an attempt resumes from, in its place; see ``ProgramCheckpoints``."""
         look = self.look(Verification.CONTENT, check)
         if step is not None and _find(look, step) is None and self._bring_back(step):
             look = self.look(Verification.CONTENT, check)
@@ -629,11 +625,7 @@ class _Stream:
                 _copy_to(source, os.open(place, _NEW_FILE, 0o600), check)
 
     def _restore(self, version: _Version, check: Callable[[], None]) -> None:
-        """Put a kept version in the place of what is there now.
-
-        Raises:
-            OSError: the file system refuses it.
-        """
+        """Put a kept version in the place of what is there now; may raise OSError."""
         kept, name = self._kept / str(version.number), version.path.name
         parent = open_parents(self._base, version.path.parts[:-1], self._owner)
         draft, torn = f".{name}.restored", f".{name}.torn"
@@ -681,11 +673,7 @@ class _Stream:
     # --- notes beside the run directory
 
     def note(self, name: str, content: object) -> None:
-        """Write a note beside the kept versions.
-
-        Raises:
-            Unavailable: the file system refuses it.
-        """
+        """Write a note beside the kept versions; may raise Unavailable."""
         try:
             _publish(self._kept / name, content)
         except OSError as error:

@@ -88,11 +88,7 @@ class TooMany(Exception):
 
 
 def expand_braces(pattern: str) -> tuple[str, ...]:
-    """Return the patterns that ``{a,b}`` stands for, in their order.
-
-    Raises:
-        TooMany: there are more than ``MAX_CHOICES``.
-    """
+    """Return the patterns that ``{a,b}`` stands for, in their order; may raise TooMany."""
     found: list[str] = []
     waiting = [pattern]
     while waiting and len(found) + len(waiting) <= MAX_CHOICES:
@@ -108,11 +104,7 @@ def expand_braces(pattern: str) -> tuple[str, ...]:
 
 
 def find_matches(base: int, pattern: str) -> list[MatchedPath]:
-    """Return the paths that a pattern names below an open directory.
-
-    Raises:
-        TooMany: the directories have too many entries.
-    """
+    """Return the paths that a pattern names below an open directory; may raise TooMany."""
     search = _Search(base)
     found: dict[PurePosixPath, MatchedPath] = {}
     for each in expand_braces(pattern):
@@ -252,11 +244,7 @@ class _Search:
 
 @contextmanager
 def directory_at(base: int | Path, path: PurePosixPath) -> Iterator[int]:
-    """Open a directory below another one, without following any link on the way.
-
-    Raises:
-        OSError: a part of the path is a link or no directory.
-    """
+    """Open a directory below another one, without following any link on the way; may raise OSError."""
     fd = os.dup(base) if isinstance(base, int) else os.open(base, DIRECTORY)
     try:
         for part in path.parts:
@@ -275,11 +263,7 @@ def _compiled(part: str) -> re.Pattern[str]:
 
 @contextmanager
 def open_below(base: Path | int, path: PurePosixPath) -> Iterator[int]:
-    """Open a regular file below a directory, without following any link in its path.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-    """
+    """Open a regular file below a directory, without following any link in its path; may raise OSError."""
     with directory_at(base, path.parent) as parent:
         file = os.open(path.name, _FILE, dir_fd=parent)
     try:

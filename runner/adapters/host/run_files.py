@@ -19,18 +19,10 @@ class RunFiles(Protocol):
     """Access of a daemon to what lies below its run directories."""
 
     def open_file(self, path: Path | str, dir_fd: int | None = None) -> BufferedReader:
-        """Open a regular file; ``dir_fd`` is the open directory that contains it.
-
-        Raises:
-            OSError: it is missing, a link, or not a regular file.
-        """
+        """Open a regular file; ``dir_fd`` is the open directory that contains it; may raise OSError."""
 
     def open_directory(self, path: Path | str, dir_fd: int | None = None) -> AbstractContextManager[int]:
-        """Open a directory and yield its descriptor.
-
-        Raises:
-            OSError: it is missing, a link, or not a directory.
-        """
+        """Open a directory and yield its descriptor; may raise OSError."""
 
 
 class OwnRights:

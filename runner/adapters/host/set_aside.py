@@ -98,11 +98,7 @@ def _is_number(name: str) -> bool:
 
 
 def open_parents(base: int, parts: tuple[str, ...], owner: Owner) -> int:
-    """Return a descriptor of a directory, whose missing parts are made for its owner.
-
-    Raises:
-        OSError: a part is a link or no directory, or the file system refuses it.
-    """
+    """Return a descriptor of a directory, whose missing parts are made for its owner; may raise OSError."""
     fd = os.dup(base)
     for part in parts:
         try:

@@ -412,12 +412,7 @@ class CodeStream:
 
 
 def _wait(answer: Callable[[], None], shown: str) -> None:
-    """Wait for an answer at the end of a stream.
-
-    Raises:
-        PathRefusedError: the user may not have it.
-        Unavailable: there is no answer.
-    """
+    """Wait for an answer at the end of a stream; may raise PathRefusedError, Unavailable."""
     try:
         answer()
     except Unavailable as error:

@@ -173,11 +173,7 @@ def path_problem(path: Path, kind: PathKind) -> str | None:
 
 
 def _read_small(path: Path) -> bytes:
-    """Return the content of a small file.
-
-    Raises:
-        UsageError: it cannot be read, is no regular file, or too large.
-    """
+    """Return the content of a small file; may raise UsageError."""
     try:
         with os.fdopen(OwnFiles().open_path(path, "secret"), "rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)

@@ -108,11 +108,7 @@ class OneWorker:
     within_s: float
 
     def send(self, request: bytes, given: tuple[int, ...] = ()) -> "Callable[[], tuple[bytes, list[int]]]":
-        """Send the request, and return what waits for the answer.
-
-        Raises:
-            Unavailable: there is no answer; ``WorkerEnded``: for it has ended.
-        """
+        """Send the request, and return what waits for the answer; may raise Unavailable."""
         try:
             with _answering(self.connection, self.who, self.within_s):
                 send(self.connection, request, *given)
@@ -142,12 +138,7 @@ class OneWorker:
 
 @contextmanager
 def _answering(connection: socket.socket, who: User, within_s: float) -> Iterator[None]:
-    """Say what it means that a connection fails.
-
-    Raises:
-        Disconnected: the worker has ended.
-        Unavailable: it gives no answer.
-    """
+    """Say what it means that a connection fails; may raise Disconnected, Unavailable."""
     connection.settimeout(within_s)
     try:
         yield

@@ -68,10 +68,6 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
 
 
 async def write_frame(writer: asyncio.StreamWriter, content: bytes) -> None:
-    """Write a frame, and wait while the other end does not read.
-
-    Raises:
-        OSError: the other end has closed.
-    """
+    """Write a frame, and wait while the other end does not read; may raise OSError."""
     writer.write(LENGTH.pack(len(content)) + content)
     await writer.drain()

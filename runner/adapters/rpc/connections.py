@@ -40,11 +40,7 @@ class Connections:
             connection.close()
 
     def connect(self) -> socket.socket:
-        """Return a new connection, which the caller closes.
-
-        Raises:
-            Unavailable: the other process has ended.
-        """
+        """Return a new connection, which the caller closes; may raise Unavailable."""
         mine, theirs = socket.socketpair()
         with theirs:
             try:

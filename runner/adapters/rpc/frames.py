@@ -18,11 +18,7 @@ class Disconnected(Exception):
 
 
 def send(connection: socket.socket, content: bytes, *descriptors: int) -> None:
-    """Send a frame.
-
-    Raises:
-        OSError: the other end is gone.
-    """
+    """Send a frame; may raise OSError."""
     head = _LENGTH.pack(len(content))
     sent = socket.send_fds(connection, [head], descriptors) if descriptors else connection.send(head)
     connection.sendall(head[sent:])

@@ -61,11 +61,7 @@ class UnpackedImages:
 
 
 def _make_mount_point(rootfs: Path, name: str) -> None:
-    """Make a directory of an unpacked image; a link of the image could lead out of it.
-
-    Raises:
-        LaunchRefused: there is a link or a file.
-    """
+    """Make a directory of an unpacked image; a link of the image could lead out of it."""
     place = rootfs
     for part in name.split("/"):
         place /= part

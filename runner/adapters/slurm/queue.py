@@ -111,11 +111,7 @@ class QueueView:
         return question
 
     def _take(self, question: _Question) -> QueueAnswer:
-        """Return the answer of a question, which is there, and remember what it says of Slurm.
-
-        Raises:
-            Unavailable: Slurm does not answer.
-        """
+        """Return the answer of a question, which is there, and remember what it says of Slurm."""
         is_first = self._pending is question
         self._pending = None if is_first else self._pending
         try:

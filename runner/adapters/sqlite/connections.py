@@ -43,11 +43,7 @@ class StoreConnections:
 
     @contextmanager
     def writer(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection that writes; other threads wait meanwhile.
-
-        Raises:
-            Unavailable: the store is closed.
-        """
+        """Lend the connection that writes; other threads wait meanwhile; may raise Unavailable."""
         with self._writing:
             self._refuse_closed()
             outer, self._writing_thread = self._writing_thread, threading.get_ident()

@@ -73,11 +73,7 @@ def new_token() -> str:
 
 
 def write_session(store: Path, session: StoreHeader) -> None:
-    """Write the session of a store beside it.
-
-    Raises:
-        OSError: the file system refuses it.
-    """
+    """Write the session of a store beside it; may raise OSError."""
     publish(session_file(store), json.dumps(session._asdict()).encode(), durable=True)
 
 

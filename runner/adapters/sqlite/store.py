@@ -211,11 +211,7 @@ class SqliteStore:
                 self._migrate(version)
 
     def _check_integrity(self) -> None:
-        """Check the file before anything is written to it; write damaged indexes again.
-
-        Raises:
-            Refused: it is damaged.
-        """
+        """Check the file before anything is written to it; write damaged indexes again; may raise Refused."""
         with self.connections.writer() as connection:
             problems = check_integrity(connection)
             if not problems:
@@ -403,11 +399,7 @@ class SqliteStore:
     # --- rows that cannot be read
 
     def _job(self, rows: Sequence[sqlite3.Row]) -> JobRow | None:
-        """Return the first row as a job.
-
-        Raises:
-            Refused: it cannot be read.
-        """
+        """Return the first row as a job; may raise Refused."""
         if not rows:
             return None
         found = self._jobs(rows[:1])
@@ -434,11 +426,7 @@ class SqliteStore:
         return found
 
     def _shared_text(self, text_id: int) -> SharedText:
-        """Return a text that revisions refer to; as long as one is in use, it is in memory once.
-
-        Raises:
-            ValueError: the store does not have it.
-        """
+        """Return a text that revisions refer to; as long as one is in use, it is in memory once."""
         known = self._shared_texts.get(text_id)
         if known is not None:
             return known

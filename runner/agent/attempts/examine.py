@@ -84,11 +84,7 @@ def examine_exit(
 
 
 def _read(run: ExaminedAttempt, what: str, read: Callable[[], T], unknown: T) -> T:
-    """Return the result of ``read``, ``unknown`` if it fails: no report keeps an attempt from ending.
-
-    Raises:
-        Unavailable: nothing can be read now.
-    """
+    """Return the result of ``read``, ``unknown`` if it fails: no report keeps an attempt from ending."""
     unavailable: list[Unavailable] = []
 
     def expecting_unavailable() -> T:

@@ -51,11 +51,7 @@ class CheckpointVerifications:
     def saved(
         self, row: JobRow, directory: RunDirectory, paths: RunPaths, wait_s: float = WAIT_S
     ) -> SavedCheckpoints:
-        """Return the verified checkpoints of a lineage of a job.
-
-        Raises:
-            Unavailable: they are being verified.
-        """
+        """Return the verified checkpoints of a lineage of a job; may raise Unavailable."""
         found = read_saved(directory, paths, row, Verification.KNOWN)
         if not found.pending or (not wait_s and self._is_fresh(paths.lineage_dir)):
             return found

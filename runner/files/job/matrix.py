@@ -244,11 +244,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _put(tree: MappingNode, path: Sequence[str], value: Node, at: Position) -> MappingNode:
-    """Return a tree with a value put at a path; ``at`` is the position of its key.
-
-    Raises:
-        _NoMapping: a part of the path has no fields.
-    """
+    """Return a tree with a value put at a path; ``at`` is the position of its key; may raise _NoMapping."""
     head, *rest = path
     if not rest:
         return _with(tree, head, value, at)

@@ -94,11 +94,7 @@ class HostCodeSnapshots:
             raise
 
     def _make_room(self, store: CodeStore) -> None:
-        """Keep a user within his quota, if need be without the code of jobs that have finished.
-
-        Raises:
-            Refused: the code of his other jobs takes too much.
-        """
+        """Keep a user within his quota, if need be without the code of jobs that have finished."""
         limit = self._limits.bytes_per_user
         if limit is None or store.used_bytes <= limit:
             return
@@ -233,11 +229,7 @@ class _Look:
     left_out: list[list[Any]] = field(default_factory=list)
 
     def receive(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
-        """Keep what comes in.
-
-        Raises:
-            CodeRefused: the directory cannot be kept.
-        """
+        """Keep what comes in; may raise CodeRefused."""
         for kind, content in frames:
             if kind == walk.CONTENT:
                 with suppress(_ChangedMeanwhileError):
@@ -350,11 +342,7 @@ def _write_listing(
 
 
 def _check_place(path: str, entries: Mapping[str, CodeEntry]) -> None:
-    """Check that an entry lies in a directory of the snapshot.
-
-    Raises:
-        Refused: it does not; no snapshot that was taken here is like that.
-    """
+    """Check that an entry lies in a directory of the snapshot; may raise Refused."""
     parts = path.split("/")
     parent = entries.get("/".join(parts[:-1]))
     is_inside = len(parts) == 1 or (parent is not None and parent.kind == "directory")
@@ -397,11 +385,7 @@ def _make(
 
 
 def _copy(source: Path, place: str, entry: CodeEntry, mode: int) -> None:
-    """Copy a file; a file system that can shares the blocks until one of the two is written.
-
-    Raises:
-        Refused: the file in the store has another size.
-    """
+    """Copy a file; a file system that can shares the blocks until one of the two is written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(source, "rb", buffering=0) as there:
         descriptor = os.open(place, flags, 0o600)

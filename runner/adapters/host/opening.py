@@ -5,24 +5,22 @@ to the user of its directory, so a hard link to a file of another user is refuse
 they belong to a user in a directory of root.
 """
 
-import ctypes
 import errno
 import os
 import re
 import stat
-import struct
 from pathlib import Path
 from typing import Final
+
+from runner.adapters.host.paths import openat2
 
 RUN_NAME: Final = r"^([1-9][0-9]{0,17}|\.canary-[0-9a-f]{16})$"
 """The name of a run directory: a job's number, or that of a canary that has none yet."""
 
 LEAVES: Final = frozenset({"attempts", "lineages", "homes", "cache", "work"})
 
-_OPENAT2: Final = 437  # the same number on every architecture since Linux 5.6
 _BELOW: Final = 0x01 | 0x02 | 0x04 | 0x08  # RESOLVE_NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class RunFileOpener:
@@ -109,12 +107,4 @@ def mount_id(descriptor: int) -> int:
 
 
 def _open_below(parent: int, path: str, flags: int) -> int:
-    name = os.fsencode(path)
-    if b"\0" in name:
-        raise OSError(errno.EINVAL, "embedded null byte")
-    how = struct.pack("QQQ", flags, 0, _BELOW)  # struct open_how
-    descriptor = int(_libc.syscall(_OPENAT2, parent, name, how, len(how)))
-    if descriptor < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return descriptor
+    return openat2(parent, path, flags, _BELOW)

@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -60,58 +59,34 @@ class PathRefusedError(Exception):
     """The current user cannot use a path; the text is one line and begins with the path."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPath:
-    """An open file or directory; ``descriptor`` is ``O_PATH`` and belongs to the caller."""
-
-    descriptor: int
-    shown: str  # the path as it was given, on one line
-    found: os.stat_result
-
-    def reopen(self) -> int:
-        """Return a descriptor of the same file for reading; never waits, as a named pipe would.
-
-        Raises:
-            PathRefusedError: the current user may not read it.
-        """
-        try:
-            return os.open(
-                f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-            )
-        except OSError as error:
-            raise PathRefusedError(f"{self.shown}: {_describe(error)}") from error
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self.descriptor)
-
-
 def check_path(path: Path, kind: PathKind) -> str | None:
     """Return the reason why the current user cannot use a path as ``kind``, or None."""
     try:
-        open_path(path, kind).close()
+        os.close(open_path(path, kind))
     except PathRefusedError as error:
         return str(error)
     return None
 
 
-def open_path(path: Path, kind: PathKind) -> OpenPath:
-    """Return a path, opened; whoever gets it closes it.
+def open_path(path: Path, kind: PathKind) -> int:
+    """Return a descriptor of a path for reading, which the caller closes; never waits, as a named pipe would.
 
     Raises:
         PathRefusedError: it is not there, is no ``kind``, or the current user may not use it.
     """
     shown = one_line(str(path))
     try:
-        descriptor = _open_without_magic_links(path)
+        opened = _open_without_magic_links(path)
     except (OSError, ValueError) as error:
         raise PathRefusedError(f"{shown}: {_describe(error)}") from error
-    opened = OpenPath(descriptor, shown, os.fstat(descriptor))
-    problem = _problem(opened, kind)
-    if problem is not None:
-        opened.close()
-        raise PathRefusedError(f"{shown}: {problem}")
-    return opened
+    try:
+        if (problem := _problem(opened, shown, kind)) is not None:
+            raise PathRefusedError(f"{shown}: {problem}")
+        return os.open(f"/proc/self/fd/{opened}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        raise PathRefusedError(f"{shown}: {_describe(error)}") from error
+    finally:
+        os.close(opened)
 
 
 def open_beneath(directory: int, name: str) -> int:
@@ -143,21 +118,33 @@ def open_beneath(directory: int, name: str) -> int:
     return opened
 
 
-def _open_without_magic_links(path: Path) -> int:
-    """Return an ``O_PATH`` descriptor; kernels before 5.6 follow magic links, too."""
-    how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_MAGICLINKS)  # struct open_how
+def openat2(parent: int, path: str | Path, flags: int, resolve: int) -> int:
+    """Return a descriptor of a path below an open directory; ``resolve`` restricts the way (openat2(2)).
+
+    Raises:
+        OSError: the kernel refuses it; ``ENOSYS``: it is older than 5.6.
+    """
     name = os.fsencode(path)
     if b"\0" in name:
-        raise ValueError("embedded null byte")
-    descriptor = int(_libc.syscall(_OPENAT2, _AT_FDCWD, name, how, len(how)))
-    if descriptor >= 0:
-        return descriptor
-    number = ctypes.get_errno()
-    if number == errno.ENOSYS:
-        return os.open(path, os.O_PATH | os.O_CLOEXEC)
-    if number == errno.ELOOP and _leads_through_magic_link(path):
-        raise OSError(number, "leads through a link of /proc that no path stands for")
-    raise OSError(number, os.strerror(number))
+        raise OSError(errno.EINVAL, "embedded null byte")
+    how = struct.pack("QQQ", flags, 0, resolve)  # struct open_how
+    descriptor = int(_libc.syscall(_OPENAT2, parent, name, how, len(how)))
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return descriptor
+
+
+def _open_without_magic_links(path: Path) -> int:
+    """Return an ``O_PATH`` descriptor; kernels before 5.6 follow magic links, too."""
+    flags = os.O_PATH | os.O_CLOEXEC
+    try:
+        return openat2(_AT_FDCWD, path, flags, _RESOLVE_NO_MAGICLINKS)
+    except OSError as error:
+        if error.errno == errno.ENOSYS:
+            return os.open(path, flags)
+        if error.errno == errno.ELOOP and _leads_through_magic_link(path):
+            raise OSError(errno.ELOOP, "leads through a link of /proc that no path stands for") from error
+        raise
 
 
 def _leads_through_magic_link(path: Path) -> bool:
@@ -169,22 +156,23 @@ def _leads_through_magic_link(path: Path) -> bool:
     return True
 
 
-def _problem(opened: OpenPath, kind: PathKind) -> str | None:
+def _problem(opened: int, shown: str, kind: PathKind) -> str | None:
     """Return the reason why a job may not have an open file as ``kind``; None if it may."""
-    real = Path(f"/proc/self/fd/{opened.descriptor}").readlink()
+    found = os.fstat(opened)
     return (
-        _system_problem(opened, real)
-        or _kind_problem(opened.found.st_mode, kind)
-        or _access_problem(opened, kind)
-        or _size_problem(opened.found.st_size, kind)
+        _system_problem(opened, shown)
+        or _kind_problem(found.st_mode, kind)
+        or _access_problem(opened, found.st_mode, kind)
+        or _size_problem(found.st_size, kind)
     )
 
 
-def _system_problem(opened: OpenPath, real: Path) -> str | None:
-    pseudo = PSEUDO_FILE_SYSTEMS.get(file_system_type(opened.descriptor))
+def _system_problem(opened: int, shown: str) -> str | None:
+    real = Path(f"/proc/self/fd/{opened}").readlink()
+    pseudo = PSEUDO_FILE_SYSTEMS.get(file_system_type(opened))
     if pseudo is None and not any(real.is_relative_to(root) or root.is_relative_to(real) for root in SYSTEM):
         return None
-    leads = "" if str(real) == opened.shown else f"leads to {one_line(str(real))}, which "
+    leads = "" if str(real) == shown else f"leads to {one_line(str(real))}, which "
     step = "; put it below /srv or /home" if real.is_relative_to(ROOT_HOME) else ""
     return f"{leads}belongs to the system and is never shown to a job{step}"
 
@@ -208,9 +196,9 @@ def _kind_problem(mode: int, kind: PathKind) -> str | None:
     return None
 
 
-def _access_problem(opened: OpenPath, kind: PathKind) -> str | None:
-    same_file = f"/proc/self/fd/{opened.descriptor}"
-    wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(opened.found.st_mode) else 0)
+def _access_problem(opened: int, mode: int, kind: PathKind) -> str | None:
+    same_file = f"/proc/self/fd/{opened}"
+    wanted = os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)
     if not os.access(same_file, wanted, effective_ids=True):
         return "you do not have permission to read it"
     if kind == "writable" and not os.access(same_file, os.W_OK, effective_ids=True):

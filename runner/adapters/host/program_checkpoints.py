@@ -81,10 +81,6 @@ _WILD: Final = re.compile(r"[*?\[{]")
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def go_on() -> None:
-    """Let a copy go on; in its place, a caller gives what breaks it off."""
-
-
 @dataclass(slots=True)
 class _Order:
     """The order in which the checkpoints of a lineage were seen complete."""

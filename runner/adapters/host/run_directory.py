@@ -186,8 +186,6 @@ class HostRunDirectory:
         """
         home, homes = self.root / "home", self.root / "homes"
         homes.mkdir(mode=0o755, exist_ok=True)
-        if home.is_dir() and not home.is_symlink():  # made before homes were kept apart
-            home.rename(homes / str(self._newest_lineage() or lineage))
         self._leaf(homes / str(lineage), {})
         target = f"homes/{lineage}"
         if home.is_symlink() and str(home.readlink()) == target:
@@ -196,11 +194,6 @@ class HostRunDirectory:
         draft.unlink(missing_ok=True)
         draft.symlink_to(target)
         draft.rename(home)
-
-    def _newest_lineage(self) -> int | None:
-        """Return the highest number of a lineage that exists; None if there is none."""
-        names = os.listdir(self.root / "lineages")
-        return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def _leaf(self, path: Path, files: Mapping[str, bytes]) -> bool:
         """Make a directory of the job with files, atomically; return whether it was not there."""
@@ -360,7 +353,7 @@ class HostRunDirectory:
     def _secret(self, path: Path, content: bytes) -> None:
         """Write the copy of a secret so that only the job's user can read it."""
         path.parent.mkdir(mode=0o711, exist_ok=True)
-        path.parent.chmod(0o711)  # nobody else lists the names; an older runner made it 0755
+        path.parent.chmod(0o711)  # nobody else lists the names, whatever the umask
         path.unlink(missing_ok=True)
         _write_new(path, content, 0o400, self.owner.uid, self.owner.gid)
 

@@ -28,15 +28,8 @@ class RunFiles(Protocol):
 class OwnRights:
     """Opens with the rights of this process."""
 
-    @staticmethod
-    def open_file(path: Path | str, dir_fd: int | None = None) -> BufferedReader:
-        return open_regular(path, dir_fd)
-
-    @staticmethod
-    @contextmanager
-    def open_directory(path: Path | str, dir_fd: int | None = None) -> Iterator[int]:
-        with open_directory(path, dir_fd) as descriptor:
-            yield descriptor
+    open_file = staticmethod(open_regular)
+    open_directory = staticmethod(open_directory)
 
 
 class OpensBelow(Protocol):

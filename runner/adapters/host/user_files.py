@@ -51,11 +51,7 @@ class OwnFiles:
     """Satisfies ``UserFiles``."""
 
     def open_path(self, path: Path, kind: PathKind) -> int:
-        opened = open_path(path, kind)
-        try:
-            return opened.reopen()
-        finally:
-            opened.close()
+        return open_path(path, kind)
 
     def send_code(
         self,
@@ -65,7 +61,7 @@ class OwnFiles:
         stream: int,
         known: int,
     ) -> None:
-        os.fchdir(self.open_path(path, "directory"))
+        os.fchdir(open_path(path, "directory"))
         listing: dict[str, Any] = {}
         with os.fdopen(os.dup(known), "rb") as file:
             if file.readline():  # about the snapshot, which is the daemon's business

@@ -148,25 +148,22 @@ class HostUsers:
     def read_jobs(self, who: User, submission: "Submission") -> "WrittenJobs":
         shown = submission.shown or submission.path
         with _told_about(shown):
-            found: WrittenJobs = self.work(who).read_jobs(
+            return self.work(who).read_jobs(
                 submission.path, submission.text, submission.name, submission.shown, submission.instead
             )
-        return found
 
     def find_place(self, who: User, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
         try:
-            found: Position | None = self.work(who).find_place(text, number, path)
+            return self.work(who).find_place(text, number, path)
         except (UsageError, Unavailable):
             return None
-        return found
 
     def has_schedule(self, who: User, text: bytes) -> bool:
-        return bool(self.work(who).has_schedule(text))
+        return self.work(who).has_schedule(text)
 
     def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> "Collected":
         with _told_about("image.requirements" if not isinstance(asked, str) else asked):
-            found: Collected = self.work(who).read_requirements(base, asked)
-        return found
+            return self.work(who).read_requirements(base, asked)
 
     def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
         with _told_about(path):
@@ -174,18 +171,16 @@ class HostUsers:
 
     def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
         try:
-            found: tuple[tuple[str, str], ...] = self.work(who).find_links_out(directory)
+            return self.work(who).find_links_out(directory)
         except (UsageError, Unavailable):  # not answered: nothing is refused for it
             return ()
-        return found
 
     def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
         try:
             with _told_about(path):
-                found: tuple[str, ...] = self.work(who).check_script(base, path)
+                return self.work(who).check_script(base, path)
         except (UsageError, Unavailable):  # too large, or not answered: nothing is refused for it
             return ()
-        return found
 
     def stream_code_as_user(
         self,
@@ -201,14 +196,7 @@ class HostUsers:
         the interpreter of the daemon has other work.  ``known`` is the descriptor of the last listing.
         """
         worker = self._workers.one(who, CODE_CPU_S, ANSWER_S)
-        near = self._begin(
-            worker,
-            "user.send_code",
-            path=directory,
-            known=known,
-            limits=limits,
-            skip=skip,
-        )
+        near = self._begin(worker, "user.send_code", path=directory, known=known, limits=limits, skip=skip)
         return CodeStream(worker, *near, one_line(str(directory)))
 
     def archive_as_owner(self, owner: Owner, directory: Path, name: str) -> "ArchiveStream":

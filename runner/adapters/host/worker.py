@@ -25,7 +25,7 @@ from images.errors import BuildFailed
 from images.packages.answer import FoundPackage, read_answer
 from jobs.contract import CheckpointInvalid, profiles_dir
 from runner.adapters.host.links import find_links_out
-from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
+from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, check_path, open_path
 from runner.adapters.host.user_files import OwnFiles, UserFiles
 from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
@@ -35,7 +35,6 @@ from runner.base.errors import Unavailable, UsageError
 from runner.base.identity import limit
 from runner.base.textfile import FileError, Position, Problem, one_line
 from runner.base.threads import run_to_future
-from runner.core.ports.users import PathKind
 from runner.files.dockerfile import check_dockerfile
 from runner.files.job.load import has_schedule
 from runner.files.required import Collected, MissingFile, RequirementReader
@@ -124,7 +123,7 @@ class OwnWork(OwnFiles, OwnOutputs):
             fact = f"uid {os.geteuid()} cannot read {profiles_dir()}"
             raise Unavailable(f"{fact}; the operator installs the runner where all users can read it")
         submission = Submission(path, text, name, shown, instead=instead)
-        return _as_values(lambda: read_jobs(submission, path_problem, _read_policy))
+        return _as_values(lambda: read_jobs(submission, check_path, _read_policy))
 
     def find_place(self, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
         return find_place(text, number, path)
@@ -163,19 +162,10 @@ def _as_values(work: Callable[[], T]) -> T:
         raise WrittenWrongly(*values_of(error)) from error
 
 
-def path_problem(path: Path, kind: PathKind) -> str | None:
-    """Return the reason why this process cannot use a path as ``kind``, or None."""
-    try:
-        os.close(OwnFiles().open_path(path, kind))
-    except PathRefusedError as error:
-        return str(error)
-    return None
-
-
 def _read_small(path: Path) -> bytes:
     """Return the content of a small file; may raise UsageError."""
     try:
-        with os.fdopen(OwnFiles().open_path(path, "secret"), "rb") as file:
+        with os.fdopen(open_path(path, "secret"), "rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
     except PathRefusedError as error:
         raise UsageError(str(error)) from error

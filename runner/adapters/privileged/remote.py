@@ -23,10 +23,8 @@ from runner.adapters.privileged.interface import ExecutorKind, PrivilegedRun
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import one_line
 from runner.core.ports.disk import DiskCounters
-from runner.core.ports.disk_use import DiskUse
-from runner.core.ports.executor import Alive, Key, LaunchRequest, LaunchResult, Observation
+from runner.core.ports.executor import Alive, Key
 from runner.core.ports.images import Accelerator
-from runner.core.ports.network import NetworkState
 from runner.core.ports.packages import DockerfileRequest, PackageRequest
 from runner.core.ports.users import Owner, User
 
@@ -40,22 +38,14 @@ class RemoteNetwork:
         self.name: Final = name
         self.dns: Final = dns
         self.is_for_all: Final = is_for_all
-        self._asked = helper.network
+        asked = helper.network
+        self.state, self.prepare, self.close = asked.state, asked.prepare, asked.close
 
     @classmethod
     def of(cls, helper: PrivilegedClient) -> "RemoteNetwork | None":
         """Return the network of the helper's containers, None where attempts have that of this host."""
         found = helper.network.describe()
         return None if found is None else cls(found.name, found.dns, helper, is_for_all=found.is_for_all)
-
-    def state(self) -> NetworkState:
-        return self._asked.state()
-
-    def prepare(self) -> str:
-        return self._asked.prepare()
-
-    def close(self) -> None:
-        self._asked.close()
 
 
 class RemoteExecutor:
@@ -64,25 +54,16 @@ class RemoteExecutor:
     queues: Final = False
 
     def __init__(self, helper: PrivilegedClient, kind: ExecutorKind, instance: str) -> None:
-        self._asked, self.watch = helper.attempts, helper.watch
+        asked, self.watch = helper.attempts, helper.watch
         self.kind: Final = kind
         self.in_container: Final = kind == "docker"
-        self._asked.use(kind, instance)
-
-    def plan(self, request: LaunchRequest) -> Mapping[str, object]:
-        return self._asked.plan(request)
-
-    def launch(self, request: LaunchRequest) -> LaunchResult:
-        return self._asked.launch(request)
+        self.plan, self.launch = asked.plan, asked.launch
+        self.observe, self.remove = asked.observe, asked.remove
+        self._asked = asked
+        asked.use(kind, instance)
 
     def signal(self, key: Key, signal: int) -> None:
         self._asked.signal(key, int(signal))
-
-    def observe(self) -> tuple[Observation, ...]:
-        return self._asked.observe()
-
-    def remove(self, key: Key) -> None:
-        self._asked.remove(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,24 +157,9 @@ class RemoteRunDirectory(HostRunDirectory):
             raise Refused(f"{one_line(name)}: no such terminal") from error
 
 
-@dataclass(frozen=True, slots=True)
 class RemoteRunDirectories:
     """Satisfies ``runner.services.retention.RunDirectories``: the helper measures and removes."""
 
-    helper: PrivilegedClient
-    jobs: Path
-
-    def ids(self) -> tuple[str, ...]:
-        return HostRunDirectories(self.jobs).ids()
-
-    def size(self, job_id: str) -> int:
-        return self.helper.runs.size(job_id)
-
-    def use(self, job_id: str, most: DiskUse) -> DiskUse:
-        return self.helper.runs.use(job_id, most)
-
-    def remove(self, job_id: str) -> None:
-        self.helper.runs.remove(job_id)
-
-    def sweep(self) -> None:
-        self.helper.runs.sweep()
+    def __init__(self, helper: PrivilegedClient, jobs: Path) -> None:
+        runs, self.ids = helper.runs, HostRunDirectories(jobs).ids
+        self.size, self.use, self.remove, self.sweep = runs.size, runs.use, runs.remove, runs.sweep

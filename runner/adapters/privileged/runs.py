@@ -3,7 +3,6 @@
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -17,7 +16,6 @@ from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.privileged.interface import RunOf
 from runner.adapters.privileged.site import PrivilegedSite
 from runner.base.errors import Refused
-from runner.core.ports.disk_use import DiskUse
 from runner.core.ports.users import Owner
 
 MOST_RUNS: Final = 4096
@@ -73,17 +71,15 @@ class _OwnPaths:
         return method(**values)
 
 
-@dataclass(slots=True)
 class RootRuns:
     """Satisfies ``interface.PrivilegedRuns``, and opens the run directories of ``PrivilegedRun``."""
 
-    site: PrivilegedSite
-    _runs: "OrderedDict[RunOf, RootRunDirectory]" = field(default_factory=OrderedDict)
-    _opener: RunFileOpener = field(init=False)
-    _lock: Lock = field(default_factory=Lock)
-
-    def __post_init__(self) -> None:
-        self._opener = RunFileOpener(self.site.jobs)
+    def __init__(self, site: PrivilegedSite) -> None:
+        self._site, self._lock = site, Lock()
+        self._runs: OrderedDict[RunOf, RootRunDirectory] = OrderedDict()
+        all_, opener = HostRunDirectories(site.jobs), RunFileOpener(site.jobs)
+        self.size, self.use, self.remove, self.sweep = all_.size, all_.use, all_.remove, all_.sweep
+        self.open_below, self.open_in = opener.open_below, opener.open_in
 
     def run(self, key: RunOf) -> _OwnPaths:
         """Return the run directory of a key.
@@ -91,34 +87,12 @@ class RootRuns:
         Raises:
             Refused: its owner could not have a job.
         """
-        owner = self.site.walls.owner(key.uid, key.gid)
+        owner = self._site.walls.owner(key.uid, key.gid)
         with self._lock:
             run = self._runs.get(key)
             if run is None or run.owner != owner:
-                run = self._runs[key] = RootRunDirectory(self.site.jobs / key.run, owner, self.site)
+                run = self._runs[key] = RootRunDirectory(self._site.jobs / key.run, owner, self._site)
             self._runs.move_to_end(key)
             if len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
         return _OwnPaths(run)
-
-    def size(self, job_id: str) -> int:
-        return self._directories.size(job_id)
-
-    def use(self, job_id: str, most: DiskUse) -> DiskUse:
-        return self._directories.use(job_id, most)
-
-    def remove(self, job_id: str) -> None:
-        self._directories.remove(job_id)
-
-    def sweep(self) -> None:
-        self._directories.sweep()
-
-    def open_below(self, run: str, path: str, *, directory: bool) -> int:
-        return self._opener.open_below(run, path, directory=directory)
-
-    def open_in(self, parent: int, name: str, *, directory: bool) -> int:
-        return self._opener.open_in(parent, name, directory=directory)
-
-    @property
-    def _directories(self) -> HostRunDirectories:
-        return HostRunDirectories(self.site.jobs)

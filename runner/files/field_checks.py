@@ -7,6 +7,7 @@ variables is a security boundary: some of them reach code that runs as root on t
 
 import re
 import unicodedata
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -31,7 +32,6 @@ MAX_TEXT: Final = 32 * 1024
 
 NUMBER_REFUSED: Final = "must not be a number, because job ids are numbers; add a letter"
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NUMBER: Final = re.compile(r"[0-9]+")
 _POLICY: Final = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -84,14 +84,23 @@ REFUSED_VARIABLES: Final = (
 """Patterns and messages; the first pattern that matches counts."""
 
 
-def check_job_name(value: str) -> str:
-    """Return a name that is safe as part of a file, container or host name."""
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            "must be at most 63 letters, digits, dots, dashes or underscores "
-            f"and begin with a letter or digit, not {quoted(value)}"
-        )
-    return value
+def check_pattern(pattern: str, wanted: str) -> Callable[[str], str]:
+    """Return the check that a whole text fits a pattern; ``wanted`` says of what it is the form."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise ValueError(f"must be {wanted}, not {quoted(value)}")
+        return value
+
+    return check
+
+
+check_job_name: Final = check_pattern(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}",
+    "at most 63 letters, digits, dots, dashes or underscores and begin with a letter or digit",
+)
+"""Returns a name that is safe as part of a file, container or host name."""
 
 
 def check_new_name(value: str) -> str:
@@ -176,11 +185,8 @@ def check_text(value: str) -> str:
     return value
 
 
-def check_umask(value: str) -> str:
-    """Return a umask in octal digits, which leaves the owner its rights."""
-    if not re.fullmatch(r"0?0[0-7]{2}", value):
-        raise ValueError(f'must be three octal digits that begin with 0, such as "022", not {quoted(value)}')
-    return value
+check_umask: Final = check_pattern(r"0?0[0-7]{2}", 'three octal digits that begin with 0, such as "022"')
+"""Returns a umask in octal digits, which leaves the owner its rights."""
 
 
 def check_label_key(value: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Final, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from jobs.contract import AttemptSpec, Parallel, Plan, Profile, Program, ProgramCode, excess_workers
 from runner.base.text_cache import cached_by_text
@@ -36,6 +36,7 @@ from runner.files.policy import job_policy as of_job
 from runner.files.profiles.conflicts import OWN_PROGRAM, find_oversized, find_unused_switches
 from runner.files.profiles.environment import build_environment
 from runner.files.profiles.load import AUTO, ProfileChoice
+from runner.files.types import ClosedModel
 
 T = TypeVar("T")
 
@@ -44,10 +45,8 @@ VENDORS = {"cuda": "nvidia", "rocm": "amd"}
 _DATA: Final = ("workload", "data")
 
 
-class DataReference(BaseModel):
+class DataReference(ClosedModel):
     """Place on the host of the data of a workload."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str
     is_file: bool = False
@@ -57,10 +56,8 @@ class DataReference(BaseModel):
     """Of the content of a prepared data set; other data may be as large as a disk, and are not read."""
 
 
-class InitialWeights(BaseModel):
+class InitialWeights(ClosedModel):
     """The weights that a training begins with: those of a job, by id, or a directory of the host."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job: str | None = None
     kind: Literal["best", "final"] = "final"
@@ -113,10 +110,8 @@ def find_inputs(job: JobFile, base: Path, check: paths.PathCheck) -> dict[str, D
     }
 
 
-class ArrayMembership(BaseModel):
+class ArrayMembership(ClosedModel):
     """The place of a job in its matrix."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     """The id of its first job: the others follow it."""
@@ -128,10 +123,8 @@ class ArrayMembership(BaseModel):
     count: int = 1
 
 
-class CodeReference(BaseModel):
+class CodeReference(ClosedModel):
     """The snapshot of a program's code, and where in git its directory was."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     snapshot: str
     files: int
@@ -167,10 +160,8 @@ def path_below(path: Path, directory: Path) -> str | None:
     return whole.relative_to(above).as_posix() if whole.is_relative_to(above) else None
 
 
-class Revision(BaseModel):
+class Revision(ClosedModel):
     """One version of a job, ready to run at any time."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     job: JobFile
     path: str

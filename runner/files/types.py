@@ -5,9 +5,18 @@ Each is a pydantic type that parses and checks a value and raises the message fo
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 from runner.base.textfile import quoted
 from runner.base.units import format_duration, format_size, parse_duration, parse_size
@@ -30,6 +39,12 @@ SECOND: Final = timedelta(seconds=1)
 
 SIZE_PATTERN: Final = r"^ *[0-9]+(\.[0-9]+)? ?[KMGTPkmgtp]?([Ii]?[Bb])? *$"
 DURATION_PATTERN: Final = r"^ *([0-9]+(\.[0-9]+)? *(d|h|m|s|ms) *)+$"
+
+
+class ClosedModel(BaseModel):
+    """A section of the settings, or a part of a revision; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _size(least: int, most: int) -> Callable[[object], int]:
@@ -73,6 +88,12 @@ def written_size(value: object) -> object:
 Bytes = Annotated[int, BeforeValidator(written_size)]
 """A size of the settings, in bytes or with a unit as in job files; each has limits of its own."""
 
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) else value
+
+
+WrittenPath = Annotated[Path, BeforeValidator(_path)]
 AUTO_INTERVAL: Final = "auto"
 
 

@@ -18,6 +18,7 @@ from jobs import contract
 from runner.base.textfile import quoted, shown
 from runner.base.units import format_size
 from runner.core.scheduler.snapshot import DependencyCondition, DeviceKind
+from runner.files.field_checks import check_pattern
 from runner.files.job.cron import MAX_CHARACTERS, NAMED, parse_cron
 from runner.files.types import GIB, Memory, Name
 from runner.files.validation import did_you_mean, suggest_choice
@@ -35,9 +36,9 @@ MAX_FIELD: Final = 300
 MAX_ZONE: Final = 64
 """Characters of the name of a time zone."""
 
-_CAPABILITY: Final = re.compile(r"([0-9]{1,2})\.([0-9])")
+_capability: Final = check_pattern(r"[0-9]{1,2}\.[0-9]", 'a compute capability such as "8.0"')
 _CRON_PART: Final = re.compile(r"[0-9A-Za-z*/,#?-]+")
-_REFERENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_reference: Final = check_pattern(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "the id or the name of a job")
 _FIELD: Final = re.compile(r"[a-z][a-z_0-9]*(\.[A-Za-z0-9_][A-Za-z0-9_./-]*)*")
 _ZONE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
 
@@ -61,13 +62,6 @@ def _read_moment(value: object) -> datetime | None:
         return datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
         return None
-
-
-def _capability(value: str) -> str:
-    """Return a compute capability as written."""
-    if not _CAPABILITY.fullmatch(value):
-        raise ValueError(f'must be a compute capability such as "8.0", not {quoted(value)}')
-    return value
 
 
 def _cron(value: str) -> str:
@@ -111,13 +105,6 @@ def _model(value: str) -> str:
     """Return a part of the name of a device model."""
     if not 2 <= len(value) <= 64 or not value.isprintable():
         raise ValueError(f'must be part of a model\'s name such as "H100", not {quoted(value)}')
-    return value
-
-
-def _reference(value: str) -> str:
-    """Return the id or the name of a job."""
-    if not _REFERENCE.fullmatch(value):
-        raise ValueError(f"must be the id or the name of a job, not {quoted(value)}")
     return value
 
 

@@ -11,26 +11,15 @@ from pydantic import AfterValidator, Field
 from jobs import contract
 from runner.base.textfile import quoted
 from runner.core.ports.executor import BatchOptions
+from runner.files.field_checks import check_pattern
 
 MAX_EXTRA: Final = 16
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]{0,254}")
-_CONSTRAINT: Final = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,*&|()\[\]-]{0,254}")
+_name: Final = check_pattern(r"[A-Za-z0-9_][A-Za-z0-9_.,-]{0,254}", "a name of Slurm such as gpu or gpu,long")
+_constraint: Final = check_pattern(
+    r"[A-Za-z0-9_\[(][A-Za-z0-9_.,*&|()\[\]-]{0,254}", 'features of nodes such as "h100" or "h100&nvlink"'
+)
 _OPTION: Final = re.compile(r"--[a-z][a-z0-9-]*(=[ -~]{0,1000})?")
-
-
-def _name(value: str) -> str:
-    """Return a name as Slurm's options take it."""
-    if not _NAME.fullmatch(value):
-        raise ValueError(f"must be a name of Slurm such as gpu or gpu,long, not {quoted(value)}")
-    return value
-
-
-def _constraint(value: str) -> str:
-    """Return an expression over the features of nodes."""
-    if not _CONSTRAINT.fullmatch(value):
-        raise ValueError(f'must be features of nodes such as "h100" or "h100&nvlink", not {quoted(value)}')
-    return value
 
 
 def _extra(value: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from runner.base.textfile import quoted
+from runner.files.types import ClosedModel
 
 
 def check_web_address(value: str) -> str:
@@ -29,10 +30,8 @@ def _dashboard_url(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-class DashboardSettings(BaseModel):
+class DashboardSettings(ClosedModel):
     """Address of the dashboard of the operator (docs/howto/dashboard.md)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: Annotated[str, Field(max_length=1000), AfterValidator(_dashboard_url)] | None = None
     """The address at which people open it, such as ``https://jobs.lab.example``; notifications link to the

@@ -2,18 +2,16 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from runner.files.types import Bytes
+from runner.files.types import Bytes, ClosedModel
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[Bytes, Field(ge=1)]
 
 
-class DiskQuotaSettings(BaseModel):
+class DiskQuotaSettings(ClosedModel):
     """Limits of a running job and its owner below the run directories; null: no limit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     bytes_per_job: Size | None = None
     """Size of the directory of a job on the disk."""

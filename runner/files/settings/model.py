@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from jobs.contract import plugin_names, profiles_dir
 from runner.base import privileges, yaml
@@ -27,7 +27,7 @@ from runner.files.settings.packages import IndexUrl, PackagesSettings
 from runner.files.settings.queue import QueueSettings
 from runner.files.settings.retention import RetentionSettings
 from runner.files.settings.slurm import SlurmSettings
-from runner.files.types import Bytes, written_size
+from runner.files.types import Bytes, ClosedModel, WrittenPath, written_size
 from runner.files.validation import describe_non_mapping, format_choices, suggest_profile, validate_model
 
 HOST_PROGRAMS: Final = (
@@ -77,28 +77,19 @@ def _listen(value: str) -> str:
     return value
 
 
-def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) else value
-
-
 LockName = Annotated[str, Field(pattern=r"^(cpu|cuda|rocm)(-[0-9]+\.[0-9]+)?$")]
-WrittenPath = Annotated[Path, BeforeValidator(_path)]
 OfferedImage = Annotated[str, AfterValidator(_offered_image)]
 
 
-class RunAs(BaseModel):
+class RunAs(ClosedModel):
     """Numeric uid and gid; never 0 for containers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     uid: int = Field(65532, ge=0, le=MAX_ID)
     gid: int = Field(65532, ge=0, le=MAX_ID)
 
 
-class Alarm(BaseModel):
+class Alarm(ClosedModel):
     """Alarm for a job that uses little of its devices."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     below_percent: float = Field(70.0, ge=0, le=100)
     """Mean utilisation below which the job gets an alarm; 0: never."""
@@ -119,10 +110,8 @@ class Alarm(BaseModel):
                 yield f"alarm.profiles: there is no profile {quoted(name)}{hint}; {only}"
 
 
-class Metrics(BaseModel):
+class Metrics(ClosedModel):
     """Addresses at which metrics are served, besides ``/metrics`` on the socket."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     listen: Annotated[str, AfterValidator(_listen)] | None = None
     """``host:port`` for TCP; null: only the socket."""
@@ -136,10 +125,8 @@ class Metrics(BaseModel):
     """Users who have a label of their own; the others are counted as ``(others)``."""
 
 
-class SilenceLimits(BaseModel):
+class SilenceLimits(ClosedModel):
     """Longest silence of an attempt by phase, in seconds; null: no limit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     init: Annotated[float, Field(ge=1)] | None = 3600.0
     """From the launch to the first step: imports, data, and finding a checkpoint."""
@@ -152,10 +139,8 @@ class SilenceLimits(BaseModel):
     drain: Annotated[float, Field(ge=1)] | None = 3600.0
 
 
-class Settings(BaseModel):
+class Settings(ClosedModel):
     """All settings of a daemon."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     executor: Annotated[str, AfterValidator(_executor)] = "auto"
     """Where attempts run.  ``auto``: the engine, or processes where none was ever there.  ``slurm``: as

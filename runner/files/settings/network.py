@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from runner.base.textfile import quoted
 from runner.files.settings.queue import Named, find_unknown_names
+from runner.files.types import ClosedModel
 
 Access: TypeAlias = Literal["none", "outbound"]
 
@@ -59,10 +60,8 @@ def split_open(value: str) -> tuple[str, int, str]:
     return found[1].strip("[]"), int(found[2]), found[3] or "tcp"
 
 
-class OutboundUsers(BaseModel):
+class OutboundUsers(ClosedModel):
     """Users with the right to ``network: outbound``; root and the daemon's own user always have it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     users: tuple[Named, ...] = ()
     """Users by name."""
@@ -74,10 +73,8 @@ class OutboundUsers(BaseModel):
     """Priority classes whose jobs may have it, whoever submits them."""
 
 
-class NetworkSettings(BaseModel):
+class NetworkSettings(ClosedModel):
     """The network of jobs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     default: Access | None = None
     """The network of jobs that name none; null: ``none`` in a daemon of root for all users, else

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from jobs.contract import PluginRegistry, load_plugins, plugin_of_type
 from runner.base.textfile import one_line, quoted
 from runner.core.notification import TOPICS
 from runner.core.ports.notifications import Channel
 from runner.files.settings.dashboard import check_web_address
+from runner.files.types import ClosedModel
 from runner.files.validation import did_you_mean
 
 SENDMAIL: Final = "/usr/sbin/sendmail"
@@ -89,10 +90,8 @@ def find_channel(name: str) -> Channel:
     return known.found[name]
 
 
-class NotificationRule(BaseModel):
+class NotificationRule(ClosedModel):
     """One rule, with exactly one of ``webhook``, ``mail``, ``command``, ``channel`` and ``own``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     on: Words
     """Events, states or outcomes, such as ``failed``, ``held`` or ``alarm``."""

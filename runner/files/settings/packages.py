@@ -2,10 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from runner.base.textfile import quoted
-from runner.files.types import Bytes
+from runner.files.types import Bytes, ClosedModel
 
 GIB = 1024**3
 
@@ -40,10 +40,8 @@ SystemPattern = Annotated[str, Field(pattern=r"^[a-z0-9*?][a-z0-9+.*?-]*$", max_
 """A Debian package, or many; ``*`` stands for any characters and ``?`` for one."""
 
 
-class PackagesSettings(BaseModel):
+class PackagesSettings(ClosedModel):
     """Sources of the packages of jobs, and their limits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     index_url: IndexUrl | None = None
     """The index of packages; null: PyPI."""

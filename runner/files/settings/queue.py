@@ -16,8 +16,6 @@ from typing import Annotated, Final, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -40,6 +38,7 @@ from runner.core.scheduler.config import (
 )
 from runner.core.scheduler.snapshot import Maintenance
 from runner.files.job.queue import Timestamp
+from runner.files.types import ClosedModel
 
 Duration = Annotated[
     timedelta, PlainValidator(parse_duration), PlainSerializer(format_duration, return_type=str)
@@ -67,12 +66,6 @@ MAX_LEVELS: Final = 8
 
 def _of(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
-
-
-class ClosedModel(BaseModel):
-    """Base of every section; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class QuotaSettings(ClosedModel):

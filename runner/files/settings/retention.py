@@ -2,16 +2,14 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from runner.files.settings.queue import Days
-from runner.files.types import Bytes
+from runner.files.types import Bytes, ClosedModel
 
 
-class RetentionSettings(BaseModel):
+class RetentionSettings(ClosedModel):
     """Removal of run directories of jobs that have ended; all null: never."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     age: Days | None = None
     """Removed so long after the end of the job."""

@@ -1,12 +1,11 @@
 """The section ``slurm`` of the settings: how jobs are handed to Slurm, and what they may ask for."""
 
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from runner.base.textfile import quoted
-from runner.files.types import Bytes
+from runner.files.types import Bytes, ClosedModel, WrittenPath
 
 RESERVED: Final = frozenset(
     {
@@ -21,10 +20,6 @@ RESERVED: Final = frozenset(
 """Options of sbatch that are the runner's own, or would give a job more than its user has."""
 
 
-def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) else value
-
-
 def _options(value: tuple[str, ...]) -> tuple[str, ...]:
     """Return names of options without their dashes."""
     for name in value:
@@ -33,30 +28,24 @@ def _options(value: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name.removeprefix("--") for name in value)
 
 
-class SlurmClass(BaseModel):
+class SlurmClass(ClosedModel):
     """Partition and QOS of the jobs of a priority class that name neither themselves."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     partition: str | None = None
     qos: str | None = None
 
 
-class LocalRoom(BaseModel):
+class LocalRoom(ClosedModel):
     """Resources of the daemon's machine for attempts of jobs with ``executor: [local, slurm]`` together."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     cpus: float = Field(gt=0)
     memory_bytes: Bytes = Field(gt=0)
 
 
-class SlurmSettings(BaseModel):
+class SlurmSettings(ClosedModel):
     """Hand-over of jobs to Slurm (docs/operate/slurm.md)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    conf: Annotated[Path, BeforeValidator(_path)] | None = None
+    conf: WrittenPath | None = None
     """``slurm.conf``; null: ``SLURM_CONF``, then Slurm's own default."""
 
     containers: Literal["none", "crun"] = "none"
@@ -69,7 +58,7 @@ class SlurmSettings(BaseModel):
     cdi_directories: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
     """Where nodes have the CDI specification of their NVIDIA cards, for containers."""
 
-    images_dir: Annotated[Path, BeforeValidator(_path)] | None = None
+    images_dir: WrittenPath | None = None
     """Where images are unpacked for nodes; null: ``slurm-images`` in the state directory."""
 
     init: str = "/usr/bin/tini-static"

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, Final
 
 from images.cancellation import CancellationToken
-from images.errors import BuildFailed
+from images.errors import failure
 from images.ports import BuildRequest
 
 _PASSED_VARIABLES: Final = (
@@ -67,7 +67,7 @@ def build(
             last = line.rstrip() or last
             yield line.rstrip("\n")
     if process.returncode != 0:
-        raise BuildFailed(last)
+        raise failure(last)
 
 
 @contextmanager

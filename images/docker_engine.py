@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
-from threading import Event, Timer
+from threading import Event, Thread, Timer
 from typing import IO, Any, Final, TypeAlias
 
 import docker
@@ -26,8 +26,8 @@ from docker.utils.config import find_config_file
 from images import buildx
 from images.buildkit_progress import ProgressDecoder
 from images.cancellation import CancellationToken
-from images.errors import BuildFailed, EngineForbidden, EngineUnavailable
-from images.ports import MAX_OUTPUT_BYTES, BuildRequest, Image, Step, StepEnd
+from images.errors import BuildFailed, EngineForbidden, EngineUnavailable, failure, pull_failure
+from images.ports import MAX_OUTPUT_BYTES, Addition, BuildRequest, Image, Step, StepEnd
 from images.pull_progress import PullProgress
 from images.settings import BuilderKind
 
@@ -102,7 +102,7 @@ class DockerEngine:
                     if line is not None and say is not None:
                         say(line)
             except (DockerException, requests.RequestException) as error:
-                raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
+                raise pull_failure(reference, _one_line(error)) from error
 
     def look_up(self, reference: str) -> str:
         with self._client(f"look up {reference}", _PULL_SILENCE_S) as api:
@@ -133,7 +133,7 @@ class DockerEngine:
         params = {"fromSrc": "-", "repo": repository, "tag": name, "changes": f"ENV PATH={_DEFAULT_PATH}"}
         for record in self._post("images/create", params, archive, CancellationToken()):
             if "error" in record:
-                raise BuildFailed(f"import {tag}: {record['error']}")
+                raise failure(f"import {tag}: {record['error']}")
         found = self.image(tag)
         if found is None:
             raise BuildFailed(f"import {tag}: the engine has accepted it and does not have it")
@@ -146,7 +146,7 @@ class DockerEngine:
             try:
                 container = api.create_container(**_step_arguments(api, step))["Id"]
             except APIError as error:
-                raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
+                raise failure(f"{step.argv[0]}: {_one_line(error)}") from error
             try:
                 with token.on_cancel(partial(self._kill, container)):
                     end = _finish_step(api, container, step, partial(self._kill, container))
@@ -154,6 +154,33 @@ class DockerEngine:
                 return end
             finally:
                 api.remove_container(container, v=True, force=True)
+
+    def add_layer(self, addition: Addition, layer: Iterable[bytes], token: CancellationToken) -> None:
+        """Make an image by a commit of a container that got the layer and did not run.
+
+        All engines and image stores have commits.  A build would write the layer twice more.
+        """
+        config = self.inspect(addition.below)["Config"]
+        remove = Step(addition.below, ("rm", "-rf", "--", *addition.removed), root=True)
+        with self._client(f"add to {addition.below}", _LAYER_SILENCE_S) as api:
+            try:
+                container = api.create_container(**_step_arguments(api, remove))["Id"]
+                try:
+                    if addition.removed:
+                        _check_end(_finish_step(api, container, remove, partial(self._kill, container)))
+                    api.put_archive(container, "/", _chunks(layer, token))
+                    repository, tag = addition.tag.rsplit(":", 1)
+                    api.commit(container, repository, tag, conf=_added_config(addition, config))
+                finally:  # many files take as long to remove as to write
+                    Thread(target=self._remove, args=(container,), name="removal").start()
+            except APIError as error:
+                raise failure(f"{addition.tag}: {_one_line(error)}") from error
+        token.check()
+
+    def _remove(self, container: str) -> None:
+        """Remove a container from another thread; if the engine does not, ``_sweep_steps`` does."""
+        with suppress(EngineUnavailable), self._client("remove") as api:
+            api.remove_container(container, v=True, force=True)
 
     def _kill(self, container: str) -> None:
         """Kill a container from another thread; one that has ended, or that the engine forgot, is dead."""
@@ -216,7 +243,7 @@ class DockerEngine:
             chunks = _chunks(body, token)
             with api.post(url, data=chunks, params=params, headers=_TAR, stream=True, timeout=None) as answer:
                 if not answer.ok:
-                    raise BuildFailed(f"{path}: {_message(answer.text)}")
+                    raise failure(f"{path}: {_message(answer.text)}")
                 lines = answer.iter_lines(chunk_size=None)
                 with token.on_cancel(partial(_disconnect, CancellableStream(lines, answer))):
                     yield from map(_record, filter(None, lines))
@@ -283,7 +310,7 @@ def _finish_step(api: docker.APIClient, container: str, step: Step, kill: Callab
     try:
         api.start(container)
     except APIError as error:
-        raise BuildFailed(f"{step.argv[0]}: {_one_line(error)}") from error
+        raise failure(f"{step.argv[0]}: {_one_line(error)}") from error
     with _deadline(step.seconds, kill) as late:
         said = None
         if stream is not None and step.result is not None:
@@ -423,7 +450,8 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         network_mode="default" if step.network else "none",
         mounts=mounts,
         # A tmpfs for the mounts, so that their empty mount points are not committed.
-        tmpfs={"/run": "mode=755"} | ({"/tmp": "rw,exec,nosuid,nodev,size=4g,mode=1777"} if build else {}),  # noqa: S108
+        tmpfs=({"/run": "mode=755"} if mounts else {})
+        | ({"/tmp": "rw,exec,nosuid,nodev,size=4g,mode=1777"} if build else {}),  # noqa: S108
         read_only=build,
         mem_limit=step.memory_bytes,
         pids_limit=1024 if build else None,
@@ -440,6 +468,23 @@ def _step_arguments(api: docker.APIClient, step: Step) -> dict[str, Any]:
         "working_dir": "/tmp" if build else None,  # noqa: S108  (in the container)
         "environment": {"HOME": "/tmp"} if build else None,  # noqa: S108
         "host_config": host,
+    }
+
+
+def _check_end(end: StepEnd) -> None:
+    if end.exit_code != 0:
+        raise BuildFailed(f"rm: {' '.join(end.output.split())}")
+
+
+def _added_config(addition: Addition, below: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an image has from the one below it, where the engine would take it from the container."""
+    entrypoint = below.get("Entrypoint") or []
+    return {
+        "Entrypoint": entrypoint,
+        "Cmd": below.get("Cmd") or ([] if entrypoint else ["sh"]),  # none of both is that of the container
+        "User": below.get("User") or "0:0",
+        "Labels": dict(addition.labels),
+        "Env": [f"{name}={value}" for name, value in addition.environment.items()],
     }
 
 
@@ -498,5 +543,5 @@ def _classic_lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 def _plain_lines(record: Mapping[str, Any]) -> Iterator[str]:
     if "error" in record:
-        raise BuildFailed(str(record["error"]).strip())
+        raise failure(str(record["error"]).strip())
     yield from filter(None, str(record.get("stream", "")).splitlines())

@@ -3,6 +3,19 @@
 Messages are one line for people, and name the next step where there is one.
 """
 
+import re
+from typing import Final
+
+_FULL: Final = r"(?:no space left on device|disk quota exceeded)"
+_SAYS_FULL: Final = re.compile(_FULL, re.IGNORECASE)
+_ENDS_FULL: Final = re.compile(rf"{_FULL}(?: \(os error [0-9]+\))?\W*$", re.IGNORECASE)
+_REFUSED: Final = re.compile(
+    r"not found|manifest unknown|denied|unauthorized|authentication required|no basic auth"
+    r"|no matching manifest|does not exist|invalid|unsupported|does not support",
+    re.IGNORECASE,
+)
+"""Words of registries for what another try does not change."""
+
 
 class EngineUnavailable(Exception):
     """The container engine does not answer, so nothing is known about the image."""
@@ -16,9 +29,29 @@ class BuildFailed(Exception):
     """The image cannot be built as asked; the text is the last lines of the build's log."""
 
 
+class HostFault(BuildFailed):
+    """The machine or a registry cannot do it now, so another try may succeed."""
+
+
 class ImageRefused(BuildFailed):
     """No container may be made of an image; the text says why."""
 
 
 class BuildCancelled(Exception):
     """The build was cancelled because no job waits for the image any more."""
+
+
+def failure(text: str) -> BuildFailed:
+    """Return the error of words of the engine or a tool; they end with the reason, after what is a user's."""
+    return HostFault(text) if _ENDS_FULL.search(text) else BuildFailed(text)
+
+
+def pull_failure(reference: str, text: str) -> BuildFailed:
+    """Return the error of a pull of an image that its registry had when the job was submitted."""
+    kind = BuildFailed if _REFUSED.search(text) else HostFault
+    return kind(f"pull {reference}: {text}")
+
+
+def find_full_disk(lines: str) -> str | None:
+    """Return the last of some lines that says that a disk is full; none of them may be a user's."""
+    return next((line for line in reversed(lines.splitlines()) if _SAYS_FULL.search(line)), None)

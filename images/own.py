@@ -17,7 +17,6 @@ from pathlib import Path
 from threading import Event, Timer
 from typing import IO, Final, Literal
 
-from images.added_layer import tag_of
 from images.addressed import AddressedImage
 from images.cancellation import CancellationToken
 from images.digest import digest_of
@@ -175,3 +174,19 @@ def _limited(log: BuildLog, seconds: float) -> Iterator[CancellationToken]:
         raise
     finally:
         timer.cancel()
+
+
+def tag_of(engine: Engine, image: str) -> str:
+    """Return a tag of an image, which is made if there is none: builders cannot build from an id.
+
+    Raises:
+        BuildFailed: the engine has no such image.
+    """
+    found = engine.image(image)
+    if found is None:
+        raise BuildFailed(f"image {image}: is not in the engine")
+    if found.tags:
+        return min(found.tags, key=lambda each: (":h-" not in each, each))  # those of digests do not move
+    made = f"runner-base:id-{found.id.removeprefix('sha256:')[:16]}"
+    engine.tag(image, made)
+    return made

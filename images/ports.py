@@ -4,7 +4,7 @@
 dictionary.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
@@ -51,6 +51,19 @@ class StepEnd:
     exit_code: int
     output: str  # its end, at most ``MAX_OUTPUT_BYTES``
     committed: str | None = None  # image id
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """An image that is another one with a layer more."""
+
+    tag: str
+    below: str  # the id of the other one
+    labels: Mapping[str, str]
+    """Labels beside those of the image below; an empty value takes one of them back."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    """Paths of the image below that are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +124,14 @@ class Engine(Protocol):
 
         Raises:
             BuildFailed: it could not be started.
+        """
+
+    def add_layer(self, addition: Addition, layer: Iterable[bytes], token: CancellationToken) -> None:
+        """Make and tag an image from another one and the parts of a tar, which are read once.
+
+        Raises:
+            BuildFailed: the engine refuses it.
+            BuildCancelled: ``token`` was cancelled.
         """
 
     def builders(self) -> Iterator[BuilderKind]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
-from images.errors import BuildFailed
+from images.errors import pull_failure
 from images.log import COUNT_EVERY_S
 
 _MIB: Final = 1024**2
@@ -29,7 +29,7 @@ class PullProgress:
             BuildFailed: the record says that the pull has failed.
         """
         if "error" in record:
-            raise BuildFailed(f"pull {self.reference}: {record['error']}")
+            raise pull_failure(self.reference, str(record["error"]))
         layer, status = record.get("id"), str(record.get("status", ""))
         if layer is None:
             return status or None

@@ -22,7 +22,15 @@ from images.bootstrap import Bootstrap, bootstrap
 from images.cancellation import CancellationToken
 from images.context import entries_below, plugin_entries, text_entry, write_tar
 from images.digest import digest, repository
-from images.errors import BuildCancelled, BuildFailed, EngineUnavailable, ImageRefused
+from images.errors import (
+    BuildCancelled,
+    BuildFailed,
+    EngineUnavailable,
+    HostFault,
+    ImageRefused,
+    failure,
+    find_full_disk,
+)
 from images.file_lock import locked
 from images.lock_files import LockFile, available, named
 from images.log import BuildLog
@@ -295,6 +303,9 @@ def _log_failure(log: BuildLog) -> Iterator[None]:
         raise
     except BuildFailed as error:
         log.lines(str(error).splitlines())
+        full = find_full_disk(log.tail())
+        if full is not None or isinstance(error, HostFault):
+            raise HostFault(full or str(error)) from error
         raise BuildFailed(log.tail()) from error
 
 
@@ -315,7 +326,7 @@ def _translate_disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BuildFailed(f"{error.filename or 'build'}: {error.strerror or error}") from error
+        raise failure(f"{error.filename or 'build'}: {error.strerror or error}") from error
 
 
 def _check_accelerator(accelerator: str) -> Accelerator:

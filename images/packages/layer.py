@@ -12,9 +12,11 @@ from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import Final
 
-from images.added_layer import PART_BYTES
 from images.errors import BuildFailed
 from images.packages.values import PythonFacts
+
+PART_BYTES: Final = 512 * 1024
+"""The size in which the content of a layer is read and written."""
 
 _CREATED_S: Final = 315532800
 """The time of every file, 1980: wheels cannot have an older one."""

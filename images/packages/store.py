@@ -4,9 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from images.added_layer import Addition, LayerBuilder
 from images.addressed import AddressedImage
 from images.digest import VERSION_LABELS, digest_of
 from images.log import BuildLog
@@ -20,10 +19,10 @@ from images.packages.sdist import SourceBuilder
 from images.packages.system import SystemStore
 from images.packages.unpack import Unpacker
 from images.packages.values import Account, Indexes, Limits, PythonFacts, Requirements
-from images.ports import Engine
+from images.ports import Addition, Engine
 from images.prune import evict
 from images.records import record
-from images.settings import Accelerator, BuilderKind
+from images.settings import Accelerator
 
 SCHEMA: Final = 1
 """Increment it when the same lock gives a different layer."""
@@ -38,7 +37,6 @@ class PackageSettings:
     account: Account | None = None
     """Who unpacks wheels; ``None``: this process."""
     limits: Limits = field(default_factory=Limits)
-    builder: Literal["auto"] | BuilderKind = "auto"
     read_answer: ReadAnswer = read_here
 
 
@@ -98,13 +96,9 @@ class PackageStore:
         return resolve_telling_all(partial(builder.resolve, log=log), again, wanted)
 
     @property
-    def _layers(self) -> LayerBuilder:
-        return LayerBuilder(self.engine(), self.settings.cache_dir, self.settings.builder)
-
-    @property
     def _system(self) -> SystemStore:
         settings, certificates = self.settings, self.settings.indexes.ca_file
-        return SystemStore(settings.cache_dir, self.engine, settings.limits, settings.builder, certificates)
+        return SystemStore(settings.cache_dir, self.engine, settings.limits, certificates)
 
     def _unpacker(self) -> Unpacker:
         settings = self.settings
@@ -151,7 +145,8 @@ class PackageStore:
         with self._unpacker().unpacked(lock, facts, log) as root:
             layer = PackageLayer(root, facts, isolated=lock.isolated)
             addition = Addition(image.tag, below, labels, variables(facts, inherited))
-            self._layers.build(addition, layer, log, "packages: layer")
+            told = log.counted(layer.parts(), layer.size, "packages: layer")
+            self.engine().add_layer(addition, told, log.token)
 
 
 def _address(lock: Lock, below: str) -> str:

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import unquote
 
-from images.added_layer import Addition, LayerBuilder, LayerFile
 from images.addressed import AddressedImage
 from images.bases import CERTIFICATE, OPTIONS, apt_options
 from images.digest import digest_of
 from images.errors import BuildFailed
 from images.log import BuildLog
+from images.packages.layer import PART_BYTES
 from images.packages.lock import SystemPackage
 from images.packages.resolve import IndexUnavailable, Unresolvable
 from images.packages.values import Limits
-from images.ports import Engine, Step, StepEnd
-from images.settings import Accelerator, BuilderKind
+from images.ports import Addition, Engine, Step, StepEnd
+from images.settings import Accelerator
 
 SCHEMA: Final = 1
 """Increment it when the same packages give a different layer."""
@@ -58,7 +58,6 @@ class SystemStore:
     cache_dir: Path
     engine: Callable[[], Engine]
     limits: Limits
-    builder: Literal["auto"] | BuilderKind = "auto"
     ca_file: Path | None = None
 
     def resolve(self, wanted: Iterable[str], below: str, log: BuildLog) -> tuple[SystemPackage, ...]:
@@ -137,10 +136,10 @@ class SystemStore:
             self._install(below, debs, out, log)
             removed = tuple(json.loads((out / "removed.json").read_text()))
             with (out / "layer.tar").open("rb") as file:
-                layer = LayerFile(file, os.fstat(file.fileno()).st_size)
+                size, parts = os.fstat(file.fileno()).st_size, iter(partial(file.read, PART_BYTES), b"")
                 addition = Addition(image.tag, below, image.labels(below), removed=removed)
-                builder = LayerBuilder(self.engine(), self.cache_dir, self.builder)
-                builder.build(addition, layer, log, "system packages: image layer")
+                told = log.counted(parts, size, "system packages: image layer")
+                self.engine().add_layer(addition, told, log.token)
 
     def _install(self, below: str, debs: Path, out: Path, log: BuildLog) -> None:
         script = files("images.packages").joinpath("install_debs.py").read_text()

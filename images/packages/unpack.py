@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from images.errors import BuildFailed
+from images.errors import BuildFailed, failure
 from images.log import BuildLog
 from images.packages.lock import Lock
 from images.packages.program import find_python, find_uv, index_arguments, run, uv_environment
@@ -114,7 +114,7 @@ def _failure(output: str) -> BuildFailed:
     text = " ".join(re.sub(r"(error|cause):", " ", text).split())
     if "Failed to fetch" in text:
         return IndexUnavailable(text)
-    return BuildFailed(text)
+    return failure(text)
 
 
 def arrange(target: Path, facts: PythonFacts) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from threading import Lock
 
 from images.cancellation import CancellationToken
-from images.errors import BuildCancelled, EngineUnavailable
+from images.errors import BuildCancelled, EngineUnavailable, HostFault
 from images.errors import BuildFailed as ImageBuildFailed
 from images.log import BuildLog
 from images.packages.family import own_family
@@ -86,7 +86,7 @@ def translated() -> Iterator[None]:
         raise Unresolvable(str(error), error.details, error.more) from error
     except IndexUnavailable as error:
         raise Unavailable(f"the index of packages does not answer: {error}") from error
+    except (EngineUnavailable, BuildCancelled, HostFault) as error:
+        raise Unavailable(f"{error}; it is tried again") from error
     except ImageBuildFailed as error:
         raise BuildFailed(str(error)) from error
-    except (EngineUnavailable, BuildCancelled) as error:
-        raise Unavailable(f"{error}; it is tried again") from error

@@ -101,7 +101,6 @@ def package_settings(directory: Path, settings: Settings) -> PackageSettings:
         ),
         account=Account(UNPACKS, UNPACKS) if os.geteuid() == 0 else None,
         limits=Limits(asked.time_limit_s, asked.memory_bytes),
-        builder=settings.builder,
     )
 
 

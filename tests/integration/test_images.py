@@ -23,7 +23,8 @@ from images.cancellation import CancellationToken
 from images.context import entries_below, text_entry, write_tar
 from images.docker_engine import DockerEngine
 from images.errors import BuildFailed, EngineUnavailable
-from images.ports import BuildRequest, Step
+from images.own import tag_of
+from images.ports import Addition, BuildRequest, Step
 from images.settings import LOCAL_BASE, BuilderKind, ImageSettings, default_dockerfiles
 from images.store import ImageStore
 from runner.cli.main import cli
@@ -355,6 +356,55 @@ def test_a_root_directory_becomes_an_image(client: docker.DockerClient) -> None:
     assert client.images.get("runner-images-test:root").id == made
     DockerEngine().remove("runner-images-test:root")
     assert DockerEngine().image(made) is None
+
+
+ODD = """\
+FROM {base}
+USER 7:7
+ENV A="x y" LD_LIBRARY_PATH=/opt/lib
+WORKDIR /odd
+ENTRYPOINT ["/entry", "first"]
+CMD ["second"]
+STOPSIGNAL SIGINT
+HEALTHCHECK CMD ["true"]
+ONBUILD RUN false
+LABEL kept=yes taken=yes
+"""
+
+
+def test_a_layer_is_all_that_an_image_gets_whatever_its_dockerfile_says(
+    client: docker.DockerClient, base_image: str
+) -> None:
+    engine, name = DockerEngine(), "runner-images-test:more"
+    _build("classic", ODD.format(base=tag_of(engine, base_image)), [])
+    below = engine.inspect("runner-images-test:build")
+    layer = io.BytesIO()
+    write_tar([text_entry("opt/made/here", "new")], layer)
+    value = r'/a b:$HOME:"x"\y'
+    removed = ("/etc/debian_version", "/no/such")
+    addition = Addition(name, below["Id"], {"taken": "", "more": 'q"$'}, {"A": value}, removed)
+    try:
+        engine.add_layer(addition, [layer.getvalue()], CancellationToken())
+        made = engine.inspect(name)["Config"]
+        changed = {"Env", "Labels", "OnBuild", "Image", "Hostname", "ArgsEscaped"}
+        assert {key: made.get(key) for key in below["Config"] if key not in changed} == {
+            key: value for key, value in below["Config"].items() if key not in changed
+        }
+        assert not made.get("OnBuild")
+        assert (made["Labels"]["kept"], made["Labels"]["taken"], made["Labels"]["more"]) == ("yes", "", 'q"$')
+        assert {f"A={value}", "LD_LIBRARY_PATH=/opt/lib"} <= set(made["Env"])
+        assert len(engine.inspect(name)["RootFS"]["Layers"]) == len(below["RootFS"]["Layers"]) + 1
+        look = ("sh", "-c", "cat /opt/made/here; stat -c %u:%g /opt/made/here; ls /etc/debian_version")
+        assert engine.step(Step(name, look)).output.startswith("new0:0\nls: ")
+        with pytest.raises(BuildFailed, match=r"^runner-images-test:more: "):
+            engine.add_layer(addition, [b"this is no tar" * 100], CancellationToken())
+        until(
+            lambda: not client.api.containers(all=True, filters={"name": f"runner-step-{os.getpid()}-"}),
+            "removed",
+        )
+    finally:
+        engine.remove(name)
+        engine.remove("runner-images-test:build")
 
 
 def test_the_command_line_builds_lists_and_explains(

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final
 
 from images.cancellation import CancellationToken
-from images.errors import BuildCancelled, EngineUnavailable
+from images.errors import BuildCancelled, EngineUnavailable, HostFault
 from images.errors import BuildFailed as ImageBuildFailed
 from images.errors import ImageRefused as RefusedByStore
 from images.store import ImageStore
@@ -122,7 +122,7 @@ def _translated() -> Iterator[None]:
         yield
     except RefusedByStore as error:
         raise ImageRefused(str(error)) from error
+    except (EngineUnavailable, BuildCancelled, HostFault) as error:
+        raise Unavailable(f"{error}; it is tried again") from error
     except ImageBuildFailed as error:
         raise BuildFailed(str(error)) from error
-    except (EngineUnavailable, BuildCancelled) as error:
-        raise Unavailable(f"{error}; it is tried again") from error

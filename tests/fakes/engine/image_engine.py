@@ -3,16 +3,15 @@
 import hashlib
 import io
 import json
-import shlex
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import IO, Any
 
 from images.cancellation import CancellationToken
 from images.errors import BuildFailed, EngineUnavailable
-from images.ports import BuildRequest, Image, Step, StepEnd
+from images.ports import Addition, BuildRequest, Image, Step, StepEnd
 from images.settings import BuilderKind
 from tests.fakes.patience import patience
 
@@ -34,18 +33,6 @@ class Built:
     files: frozenset[str]
 
 
-def _content(tar: tarfile.TarFile, name: str) -> bytes:
-    file = tar.extractfile(name)
-    assert file is not None
-    return file.read()
-
-
-def _labels(dockerfile: str) -> dict[str, str]:
-    """Return what the LABEL instructions of a Dockerfile say."""
-    words = (shlex.split(line)[1:] for line in dockerfile.splitlines() if line.startswith("LABEL "))
-    return dict(word.partition("=")[::2] for line in words for word in line)
-
-
 @dataclass
 class FakeEngine:
     """Satisfies ``images.ports.Engine``; every image gets the next number as its id."""
@@ -60,6 +47,7 @@ class FakeEngine:
     steps: list[Step] = field(default_factory=list)
     builds: list[Built] = field(default_factory=list)
     loaded: dict[str, bytes] = field(default_factory=dict)  # layers by the tag of their image
+    additions: list[Addition] = field(default_factory=list)
     layers: dict[str, list[str]] = field(default_factory=dict)  # by the id of the image
     endless: bool = False  # builds go on until they are broken off
     building: Event = field(default_factory=Event)
@@ -116,6 +104,18 @@ class FakeEngine:
         self.facts = {**self.facts, "has": dict.fromkeys(FACTS["has"], True)}
         return StepEnd(0, "installed", self.add(step.commit).id)
 
+    def add_layer(self, addition: Addition, layer: Iterable[bytes], token: CancellationToken) -> None:
+        body = b"".join(layer)
+        token.check()
+        below = self.image(addition.below)
+        if below is None:
+            raise BuildFailed(f"image {addition.below}: is not in the engine")
+        made = self.add(addition.tag, {**below.labels, **addition.labels})
+        below_layers = self.layers.get(below.id, [f"sha256:{'0' * 64}"])
+        self.layers[made.id] = [*below_layers, f"sha256:{hashlib.sha256(body).hexdigest()}"]
+        self.loaded[addition.tag] = body
+        self.additions.append(addition)
+
     def builders(self) -> Iterator[BuilderKind]:
         yield "engine"
         yield "classic"
@@ -130,17 +130,12 @@ class FakeEngine:
             dockerfile = tar.extractfile(request.dockerfile)
             assert dockerfile is not None
             self.builds.append(Built(kind, request, dockerfile.read().decode(), frozenset(tar.getnames())))
-            added = _content(tar, "layer.tar") if "layer.tar" in tar.getnames() else None
         with token.on_cancel(self.broken_off.set):
             yield from self._building()
         yield from self.failing
         if self.failing:
             raise BuildFailed("executor failed running [/bin/sh -c pip]: exit code: 1")
-        made = self.add(request.tag, {**_labels(self.builds[-1].dockerfile), **request.labels})
-        if added is not None:
-            below = self.layers.get(self.tagged[request.arguments["BASE"]], [f"sha256:{'0' * 64}"])
-            self.layers[made.id] = [*below, f"sha256:{hashlib.sha256(added).hexdigest()}"]
-            self.loaded[request.tag] = added
+        self.add(request.tag, dict(request.labels))
 
     def _building(self) -> Iterator[str]:
         if self.endless:

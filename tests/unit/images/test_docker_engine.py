@@ -14,8 +14,8 @@ import pytest
 
 from images.cancellation import CancellationToken
 from images.docker_engine import DockerEngine
-from images.errors import BuildCancelled, BuildFailed, EngineForbidden, EngineUnavailable
-from images.ports import BuildRequest
+from images.errors import BuildCancelled, BuildFailed, EngineForbidden, EngineUnavailable, HostFault
+from images.ports import Addition, BuildRequest
 from runner.adapters.docker.connection import EngineConnection
 from runner.base.errors import Unavailable
 from tests.fakes.patience import patience
@@ -177,3 +177,106 @@ def test_a_tag_that_two_move_at_the_same_time_is_moved_by_both(tmp_path: Path) -
         server.shutdown()
         thread.join()
     assert len(Tagging.asked) == 2
+
+
+class Adding(BaseHTTPRequestHandler):
+    """Answers what an added layer asks for, but for one request, which it refuses with some words."""
+
+    protocol_version = "HTTP/1.1"
+    refused: ClassVar[tuple[str, str]] = ("", "")
+    asked: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_GET(self) -> None:
+        body = b""
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while size := int(self.rfile.readline() or b"0", 16):
+                body += self.rfile.read(size + 2)[:-2]
+            self.rfile.readline()
+        body += self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        what = f"{self.command} {self.path.partition('?')[0].partition('/v1.43')[2]}"
+        self.asked.append((what, body))
+        refused, words = self.refused
+        content = {"message": words} if what == refused else self._content(what)
+        reply = json.dumps(content).encode()
+        self.send_response(500 if what == refused else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        self.do_GET()
+
+    def do_DELETE(self) -> None:
+        self.do_GET()
+
+    @staticmethod
+    def _content(what: str) -> object:
+        match what:
+            case "GET /images/sha256:1/json":
+                return {"Id": "sha256:1", "Config": {"Cmd": ["python"], "User": "7:7"}}
+            case "GET /containers/json":
+                return []
+            case _:
+                return {"ApiVersion": "1.43", "Id": "c"}
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def adding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerEngine]:
+    monkeypatch.setattr(Adding, "asked", [])
+    with ThreadingUnixStreamServer(str(tmp_path / "engine.sock"), Adding) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield DockerEngine(f"unix://{server.server_address!s}")
+        for each in threading.enumerate():
+            if each.name == "removal":
+                each.join(patience())
+        server.shutdown()
+        thread.join()
+    made = Adding.refused[0] != "POST /containers/create"
+    assert ("DELETE /containers/c" in dict(Adding.asked)) == made
+
+
+ADDITION = Addition("made:h-2", "sha256:1", {"runner.cuda": ""}, {"PATH": r'/a b:$HOME:"x"\y'})
+
+
+def test_a_layer_is_added_without_a_build(adding: DockerEngine) -> None:
+    adding.add_layer(ADDITION, [b"one", b"two"], CancellationToken())
+    sent = {what: body for what, body in Adding.asked if body}
+    assert list(sent) == ["POST /containers/create", "PUT /containers/c/archive", "POST /commit"]
+    assert sent["PUT /containers/c/archive"] == b"onetwo"
+    assert json.loads(sent["POST /commit"]) == {
+        "Entrypoint": [],
+        "Cmd": ["python"],
+        "User": "7:7",
+        "Labels": {"runner.cuda": ""},
+        "Env": [r'PATH=/a b:$HOME:"x"\y'],
+    }
+
+
+@pytest.mark.parametrize("asked", ["POST /containers/create", "PUT /containers/c/archive", "POST /commit"])
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [("write /x: no space left on device", HostFault), ("mkdir /x: not a directory", BuildFailed)],
+)
+def test_a_layer_that_is_refused_is_told_in_the_words_of_the_engine(
+    adding: DockerEngine, monkeypatch: pytest.MonkeyPatch, asked: str, words: str, kind: type[BuildFailed]
+) -> None:
+    monkeypatch.setattr(Adding, "refused", (asked, words))
+    with pytest.raises(BuildFailed, match=f"^made:h-2: {words}$") as caught:
+        adding.add_layer(ADDITION, [b"one"], CancellationToken())
+    assert type(caught.value) is kind
+
+
+def test_no_layer_is_sent_for_nobody(adding: DockerEngine) -> None:
+    token = CancellationToken()
+    token.cancel()
+    with pytest.raises(BuildCancelled):
+        adding.add_layer(ADDITION, [b"one"], token)
+    assert "POST /commit" not in dict(Adding.asked)

@@ -418,4 +418,4 @@ def test_jobs_that_come_together_build_the_same_packages_once(site: Site, tmp_pa
     with ThreadPoolExecutor(4) as pool:
         made = set(pool.map(ensure, range(4)))
     assert len(made) == 1
-    assert len(site.engine.builds) == 1
+    assert len(site.engine.additions) == 1

@@ -1,5 +1,6 @@
 """Waiting of jobs for images, and the end of a build that nobody needs."""
 
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from images import wheels
 from images.lock_files import LockFile
+from images.pull_progress import PullProgress
 from images.recipe import Base
 from images.settings import LOCAL_BASE, ImageSettings, default_dockerfiles
 from images.store import ImageStore
@@ -117,9 +119,48 @@ def test_leaving_without_having_waited_changes_nothing(site: Site) -> None:
 def test_the_errors_of_images_become_ours(site: Site) -> None:
     with pytest.raises(BuildFailed, match="image site/gone:1: is not in the engine"):
         site.images.resolve("site/gone:1")
-    site.engine.endless, site.engine.failing = False, ("no space left",)
-    with pytest.raises(BuildFailed, match="no space left"):
+    site.engine.endless, site.engine.failing = False, ("no such wheel",)
+    with pytest.raises(BuildFailed, match="no such wheel"):
         site.images.ensure("cpu", site.directory / "1.log", "1")
+
+
+def test_a_full_disk_is_no_fault_of_a_job_whose_image_is_built(site: Site) -> None:
+    said = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    site.engine.endless, site.engine.failing = False, (said,)
+    with pytest.raises(Unavailable, match=rf"^{re.escape(said)}; it is tried again$"):
+        site.images.ensure("cpu", site.directory / "1.log", "1")
+    site.engine.failing = ()
+    assert site.images.ensure("cpu", site.directory / "1.log", "1").startswith("sha256:")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("failed to register layer: write /usr/lib/libtorch.so: no space left on device", Unavailable),
+        (
+            "Get https://nvcr.io/v2/: dial tcp: lookup nvcr.io on 127.0.0.53:53: server misbehaving",
+            Unavailable,
+        ),
+        ("Get https://nvcr.io/v2/: net/http: request canceled (Client.Timeout exceeded)", Unavailable),
+        ("toomanyrequests: You have reached your pull rate limit", Unavailable),
+        ("received unexpected HTTP status: 503 Service Unavailable", Unavailable),
+        ("unexpected EOF", Unavailable),
+        ("Connection aborted: Connection reset by peer", Unavailable),
+        ("manifest for lab/torch:2 not found: manifest unknown: manifest unknown", BuildFailed),
+        ("pull access denied for lab/torch, repository does not exist or may require login", BuildFailed),
+        ("unauthorized: authentication required", BuildFailed),
+        ("no matching manifest for linux/arm64/v8 in the manifest list entries", BuildFailed),
+    ],
+)
+def test_a_registry_that_is_down_is_no_fault_of_a_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch, words: str, kind: type[Exception]
+) -> None:
+    def pull(reference: str, *_: object) -> None:
+        PullProgress(reference).line({"error": words})
+
+    monkeypatch.setattr(site.engine, "pull", pull)
+    with pytest.raises(kind, match=re.escape(f"pull lab/torch@sha256:1: {words}")):
+        site.images.fetch("lab/torch@sha256:1", site.directory / "1.log", "1")
 
 
 def test_jobs_that_come_together_ask_the_engine_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

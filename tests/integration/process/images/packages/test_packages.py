@@ -316,8 +316,11 @@ def test_what_is_compiled_against_torch_is_of_the_build_of_the_images_torch(
             "torchvision": f"0.28.0+{build}",
         }
         assert lock.base == {"torch": f"2.13.0+{build}", "numpy": "2.4.6"}
-        with pytest.raises(Unresolvable, match=r"torchvision 0\.28\.0 of the index is not of"):
-            resolve("timm")
+        if build == "cpu":  # any build of torch runs there, so the job gets one of its own
+            assert resolve("timm").isolated
+        else:
+            with pytest.raises(Unresolvable, match=r"torchvision 0\.28\.0 of the index is not of"):
+                resolve("timm")
         old = resolve("torch", "torchvision==0.20.0", cpu=torch_url)
         assert {each.name: each.version for each in old.packages} == {
             "torch": f"2.5.0+{build}",

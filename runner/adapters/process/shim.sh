@@ -67,8 +67,10 @@ wait "$main" 2>/dev/null
 last=$?
 [ "$last" -eq 127 ] || status=$last
 
-# What is left ends, whatever session it is in: an orphan is a child of this shim.
+# What is left ends, whatever session it is in: an orphan is a child of this shim.  Mostly it is what brought the stop,
+# which waits for its next look; it takes a moment for each generation.
 eval "$signals"
+looks=0
 while
     left=
     find_children $$
@@ -76,7 +78,7 @@ while
         if look "$pid" 15; then kill -s KILL "$pid" && left=yes; fi
     done
     [ -n "$left" ]
-do sleep 0.1; done
+do if [ $((looks += 1)) -lt 20 ]; then sleep 0.01; else sleep 0.1; fi; done
 until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
     [ -d "$directory" ] || exit 74 # somebody has removed it, and nobody will ask
     sleep 1 # retried, so that a full disk does not lose the exit status

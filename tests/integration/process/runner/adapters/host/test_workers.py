@@ -68,6 +68,13 @@ def status(users: HostUsers, who: User) -> dict[str, list[str]]:
     raise AssertionError("there is no worker")
 
 
+def test_workers_have_no_part_of_the_session_of_the_daemon(users: HostUsers, who: User, place: Path) -> None:
+    users.read_jobs(who, submission(place))
+    spawner = users._running().process
+    assert spawner is not None
+    assert os.getsid(spawner.pid) == spawner.pid
+
+
 def test_a_job_file_comes_back_as_values(users: HostUsers, who: User, place: Path) -> None:
     text = JOB + b"matrix: {values: {seed: [1, 2, 3]}}\n"
     found = users.read_jobs(who, submission(place, text))

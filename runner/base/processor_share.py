@@ -7,7 +7,7 @@ from typing import Final
 
 _AUTOGROUP: Final = Path("/proc/self/autogroup")
 _NICE: Final = -10
-"""As much as nine sessions.  The daemon computes in one thread at a time: it never takes more than one core."""
+"""As much as nine sessions.  It computes in one thread at a time: it never takes more than one core."""
 
 
 def raise_share() -> None:

@@ -6,10 +6,12 @@ what stands directly above it in the form of a message of an error; a word in a 
 """
 
 import re
+import signal
 from collections.abc import Iterator
 from itertools import chain, islice, pairwise, takewhile
 from typing import Final, NamedTuple
 
+from runner.core.job.exit_cause import BY_SIGNAL
 from runner.core.policy.causes import ExitCause
 
 LAST_LINES: Final = 20
@@ -17,6 +19,9 @@ LAST_LINES: Final = 20
 
 EXCEPTION_LINES: Final = 40
 """Lines at the end of a traceback that are searched for its last one: some exceptions print more below it."""
+
+COMPLAINT_LINES: Final = 3
+"""Lines at the end of a log without a traceback that are searched for one that says what went wrong."""
 
 LOG_TAIL_BYTES: Final = 16 * 1024
 
@@ -285,7 +290,29 @@ _TOLD_BY: Final = {
 }
 """Exceptions that libraries raise for these causes alone; otherwise their text is the program's own."""
 
-CAUSES: Final = frozenset({sign.cause for sign in _SIGNS} | {ExitCause.NOT_EXECUTABLE, ExitCause.NOT_FOUND})
+_CHILD: Final = re.compile(
+    rb"(?:killed by signal: |died with <Signals\.|terminated with signal |Signal [0-9]+ \(|workers are \{"
+    rb"|exits? with return ?code = -|exitcode *: -)(\w[\w ]*)"
+)
+"""The words of a parent about a child that a signal has ended, and the signal."""
+
+_NAMED: Final = {
+    name.lower(): number
+    for number in BY_SIGNAL
+    for name in (
+        str(int(number)),
+        signal.Signals(number).name,
+        signal.Signals(number).name.removeprefix("SIG"),
+        signal.strsignal(number) or "",
+    )
+}
+"""Signals by their names, numbers and descriptions."""
+
+CAUSES: Final = frozenset(
+    {sign.cause for sign in _SIGNS}
+    | {cause for cause, _ in BY_SIGNAL.values()}
+    | {ExitCause.NOT_EXECUTABLE, ExitCause.NOT_FOUND}
+)
 """The causes that a log can tell."""
 
 _READ_BY_A_SHELL: Final = re.compile(
@@ -315,6 +342,12 @@ _COMPLAINS: Final = re.compile(
     rb"|To append to your|Key '|Config search path|Pass --help|Usage:|\xe2[\x94\x95]"
 )
 """The beginning of a line by which a program says why it ends."""
+
+_WRONG: Final = re.compile(
+    rb"(?i)\b(?:\w*error|fatal|fail(?:ed|ure|s)?|cannot|can't|could ?n[o']t|unable|invalid|assertion|panic"
+    rb"|abort(?:ed|ing)?|corrupt\w*|exception|denied|missing|not found|no such|smashing|what\(\))(?!\w)"
+)
+"""A line of a log that says that something went wrong; it is shown, and decides nothing."""
 
 _WENT_ON: Final = re.compile(
     rb"(?im)^(?:\|? ?(?:step|epoch|iter|iteration|batch)\W{0,3}[0-9]|retry|resum|continu|skipp)"
@@ -360,6 +393,8 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
                 if sign.cause is ExitCause.USAGE_ERROR and not _tracebacks(log):
                     return _refused(last_words(log))
                 return Diagnosis(sign.cause, sign.hint)
+        if (killed := _of_a_child(text)) is not None:
+            return killed
     last = last_words(log)
     if _tracebacks(log):
         return None
@@ -372,6 +407,16 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     if exit_code == _USAGE_CODE and _USAGE.search(last):
         return _refused(last)
     return None
+
+
+def _of_a_child(text: bytes) -> Diagnosis | None:
+    """Return the signal that has ended a process of the program, as its parent says."""
+    match = _CHILD.search(text)
+    number = None if match is None else _NAMED.get(match[1].decode(errors="replace").strip().lower())
+    if number is None:
+        return None
+    cause, words = BY_SIGNAL[number]
+    return Diagnosis(cause, f"a process of the program: {words}")
 
 
 def _refused(last: bytes) -> Diagnosis:
@@ -390,6 +435,15 @@ def find_exception(log: bytes) -> PythonException | None:
     match = _RAISED.match(found)
     line = found.partition(b"\n")[0][:MAX_EXCEPTION].decode(errors="replace").strip()
     return None if match is None else PythonException(match[1].decode(), line)
+
+
+def find_complaint(log: bytes) -> str:
+    """Return the last line of a log without a traceback, if it says that something went wrong."""
+    if _tracebacks(log):
+        return ""
+    lines = [line for line in log[-LOG_TAIL_BYTES:].splitlines() if line.strip()]
+    found = next((line for line in reversed(lines[-COMPLAINT_LINES:]) if _WRONG.search(line)), b"")
+    return found.decode(errors="replace").strip()[:MAX_EXCEPTION]
 
 
 def last_words(log: bytes) -> bytes:

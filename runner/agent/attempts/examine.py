@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from jobs.contract import AttemptSpec, Program, RunPaths
 from runner.agent.attempts import facts as attempt_facts
 from runner.agent.attempts.checkpoints import read_saved_of
-from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, find_exception
+from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, find_complaint, find_exception
 from runner.agent.attempts.log_status import read_log_status
 from runner.agent.attempts.missing import explain_missing
 from runner.agent.attempts.start import explain_start
@@ -278,7 +278,7 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         processes=None if result is None else result.processes,
         device="" if result is None else result.device or "",
         note="" if result is None else result.note,
-        exception="" if raised is None else raised.line,
+        exception=find_complaint(reports.log_tail) if raised is None else raised.line,
         told=None if told is None else told.cause,
         hint="" if told is None else told.hint,
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),

@@ -19,6 +19,9 @@ _CARRIAGE_RETURN: Final = re.compile(
 _NO_SHELL: Final = re.compile(rb"exec /bin/sh failed: ")
 """What the init of a container says of an image without a shell."""
 
+_NO_LIBRARY: Final = re.compile(rb"(\S{1,200}): error while loading shared libraries: ([^\s:]{1,200}): ")
+"""What the loader of programs says."""
+
 _NO_COMMAND: Final = re.compile(
     rb"(?m)^[^\n]{0,200}?: (?:exec: )?([A-Za-z0-9_.+=-]{1,200}): "
     rb"(?:(?:command )?not found|Permission denied)\s*$"
@@ -85,6 +88,10 @@ def explain_start(
     last = b"\n".join(log.splitlines()[-LAST_LINES:])
     if _NO_SHELL.search(last):
         return "the image has no /bin/sh that can be run, which every job is started with"
+    if match := _NO_LIBRARY.search(last):
+        program, library = (one_line(each.decode(errors="replace")) for each in match.groups())
+        place = "in the image" if in_container else "on this machine"
+        return f"{program} is there; its library {library} is not {place}, or cannot be read"
     return (
         _of_the_line(command, last, paths_in_code)
         or _of_a_script(command, last, paths_in_code)

@@ -31,7 +31,9 @@ class Evidence:
     node: str = ""  # of that process; empty: unknown
     device: str = ""  # the GPU of that process; empty: it had none
     note: str = ""  # what their launcher has seen, such as a process that was stopped
-    exception: str = ""  # the last line of a traceback at the end of its log
+    exception: str = (
+        ""  # the last line of a traceback at the end of its log, or one that says what went wrong
+    )
     told: ExitCause | None = None  # the cause that the end of its log tells
     hint: str = ""  # what can be done about that
     hint_of_start: str = ""  # what keeps the program from starting, and the line that works
@@ -46,6 +48,7 @@ BY_SIGNAL: Final[dict[int, tuple[ExitCause, str]]] = {
     signal.SIGABRT: (ExitCause.ABORTED, "aborted (SIGABRT)"),
     signal.SIGFPE: (ExitCause.ARITHMETIC_ERROR, "arithmetic error (SIGFPE)"),
     signal.SIGILL: (ExitCause.ILLEGAL_INSTRUCTION, "illegal instruction (SIGILL)"),
+    signal.SIGXFSZ: (ExitCause.DISK_FULL, "a file would be larger than its limit (SIGXFSZ)"),
 }
 
 BY_CODE: Final = {
@@ -137,19 +140,24 @@ def _explain(evidence: Evidence) -> tuple[str, str]:
         case Evidence(told=ExitCause() as told) if _may_be_told(evidence):
             return told, _told_text(evidence)
         case Evidence(exit_code=int(code)) if code - 128 in BY_SIGNAL:
-            return BY_SIGNAL[code - 128]
+            cause, message = BY_SIGNAL[code - 128]
+            last = f": {evidence.exception}" if evidence.exception and _may_be_told(evidence) else ""
+            return cause, f"{message}{last}"
         case Evidence(exit_code=int(code), result_cause=None, result_message="") if (
-            code - 128 in SENT_SIGNALS
+            code - 128 in SENT_SIGNALS - {signal.SIGINT}  # also what a program makes of its own interrupt
         ):
-            name = signal.Signals(code - 128).name
-            if code - 128 == signal.SIGINT:  # also what a program makes of its own interrupt
-                return ExitCause.EXCEPTION, f"exit code {code} ({name})"
-            return ExitCause.KILLED, f"killed from outside ({name})"
+            return ExitCause.KILLED, f"killed from outside ({signal.Signals(code - 128).name})"
         case _:
             said = evidence.result_cause if evidence.result_cause != ExitCause.COMPLETED else None
             raised = f": {evidence.exception}" if evidence.exception else ""
-            words = f"exit code {evidence.exit_code}{raised}"
+            words = f"{_in_words(evidence.exit_code)}{raised}"
             return said or ExitCause.EXCEPTION, evidence.result_message or evidence.engine_error or words
+
+
+def _in_words(code: int | None) -> str:
+    """Return an exit code, with the signal that ends a program so."""
+    names = {128 + each: f" ({each.name})" for each in signal.Signals}
+    return f"exit code {code}{names.get(code or 0, '')}"
 
 
 def _may_be_told(evidence: Evidence) -> bool:
@@ -168,7 +176,7 @@ def _may_be_told(evidence: Evidence) -> bool:
 def _told_text(evidence: Evidence) -> str:
     if evidence.told is ExitCause.SHARED_MEMORY:
         return _shared_memory_text(evidence)
-    said = evidence.exception or f"exit code {evidence.exit_code}"
+    said = evidence.exception or _in_words(evidence.exit_code)
     return f"{evidence.hint}: {said}" if evidence.hint else said
 
 

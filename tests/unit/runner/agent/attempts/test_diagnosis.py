@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from runner.agent.attempts.diagnosis import diagnose, find_exception
+from runner.agent.attempts.diagnosis import diagnose, find_complaint, find_exception
 from runner.core.job.exit_cause import Evidence, explain_exit
 
 ENDS: Final = Path(__file__).with_name("ends_of_logs.txt").read_text(encoding="utf-8")
@@ -89,3 +89,20 @@ Unsupported operand 118
     assert found is not None
     assert (str(found.cause), "weights_only" in found.hint) == ("checkpoint_unreadable", False)
     assert "git lfs pull" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"step 3: loss 2\ndouble free or corruption (!prev)\n", "double free or corruption (!prev)"),
+        (b"terminate called\n  what():  std::bad_alloc\n\n", "what():  std::bad_alloc"),
+        (b"train: cannot open config.ini\nbye\n", "train: cannot open config.ini"),
+        (b"error: lost\nstep 4\nstep 5\nstep 6\n", ""),  # too long ago
+        (b"step 3: errorless\n", ""),
+        (b"step 3: loss 2.3\n", ""),
+        (b"Traceback (most recent call last):\n  x\nKeyError: 'a'\nerror: lost\n", ""),
+        (b"", ""),
+    ],
+)
+def test_the_last_line_that_says_what_went_wrong_is_found(log: bytes, said: str) -> None:
+    assert find_complaint(log) == said

@@ -53,6 +53,11 @@ IN_CODE: Final = ("train.sh", "train.py", "scripts/go.sh", "t.sh")
             "[FATAL tini (7)] exec /bin/sh failed: No such file or directory",
             "the image has no /bin/sh",
         ),
+        (
+            ("./train",),
+            "./train: error while loading shared libraries: libnccl.so.2: cannot open shared object file",
+            "./train is there; its library libnccl.so.2 is not in the image",
+        ),
         (("bash", "t.sh"), "some words", ""),
         (("/opt/bin/x",), "", ""),
         ((), "", ""),

@@ -38,6 +38,7 @@ def evidence(exit_code: int | None, **known: object) -> Evidence:
         pytest.param(evidence(1, result_cause="disk_full"), "disk_full", id="own-word"),
         pytest.param(evidence(1), "exception", id="plain"),
         pytest.param(evidence(200), "exception", id="no-such-signal"),
+        pytest.param(evidence(153), "disk_full", id="sigxfsz"),
         pytest.param(evidence(1, result_cause="completed"), "exception", id="claims-too-much"),
         pytest.param(evidence(None, engine_cause=NODE_FAILED), "node_failed", id="node-lost"),
         pytest.param(evidence(75, engine_cause=NODE_FAILED), "node_failed", id="saved-and-node-lost"),
@@ -98,6 +99,14 @@ def test_what_somebody_sent_is_told_and_that_a_child_had_been_killed_beside_it()
     assert explain_exit(evidence(138, result_message="why")) == ("exception", "why")
     told = "terminated from outside (SIGTERM); a child process had been killed for memory"
     assert explain_exit(evidence(143, oom_seen=True)) == ("terminated", told)
+
+
+def test_a_signal_and_the_last_line_are_named() -> None:
+    assert explain_exit(evidence(159)) == ("exception", "exit code 159 (SIGSYS)")
+    assert explain_exit(evidence(1, exception="x: lost")) == ("exception", "exit code 1: x: lost")
+    aborted = explain_exit(evidence(134, exception="double free"))
+    assert aborted == ("aborted", "aborted (SIGABRT): double free")
+    assert explain_exit(evidence(137, exception="before")) == ("killed", "killed from outside (SIGKILL)")
 
 
 def test_the_programs_own_words_explain_its_own_codes() -> None:

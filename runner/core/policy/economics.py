@@ -55,24 +55,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """Cost of a change of attempts, seconds: save (δ), stop, start, data, load and verify, warm up."""
+    """Cost of a change of attempts, seconds: the stop, and the start up to the first step.
 
-    save_s: float = 0.0
+    A start loads and verifies the checkpoint and the data, and warms up.
+    """
+
     stop_s: float = 0.0
     start_s: float = 0.0
-    data_s: float = 0.0
-    load_s: float = 0.0
-    warm_s: float = 0.0
-
-    @property
-    def restart_s(self) -> float:
-        """The cost to stop and to begin at step 0."""
-        return self.stop_s + self.start_s + self.data_s + self.warm_s
-
-    @property
-    def recovery_s(self) -> float:
-        """The cost to continue after an interruption."""
-        return self.start_s + self.data_s + self.load_s + self.warm_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +164,9 @@ class ChangeCosts:
         return self.work.done if stops_now else self.work.saved
 
     @property
-    def stop_s(self) -> float:
-        """The seconds of the stop, without a save; a job that stands still has stopped."""
-        return self.costs.stop_s if self.standing_s is None else 0.0
-
-    @property
-    def save_s(self) -> float:
-        """The seconds of the save on request."""
-        return self.costs.save_s if self.work.on_demand and self.standing_s is None else 0.0
+    def change_s(self) -> float:
+        """The seconds of stop and start; a job that stands still has stopped."""
+        return self.costs.start_s + (self.costs.stop_s if self.standing_s is None else 0.0)
 
     def evaluations_after(self, step: float) -> int:
         """Return the evaluations of an attempt that goes on from a step, without the running one.
@@ -207,13 +191,10 @@ def compare_alternatives(case: ChangeCosts, now: Rate | None, new: Rate | None) 
 
 def _stopped_s(case: ChangeCosts, rate: float) -> tuple[float | None, float]:
     """Return the seconds to the end of a job that is stopped now: if it is resumed, and if it begins anew."""
-    costs = case.costs
-    fresh_s = case.stop_s + costs.start_s + costs.data_s + costs.warm_s
-    restart_s = fresh_s + _expected(case, _compute_s(case, 0, rate))
+    restart_s = case.change_s + _expected(case, _compute_s(case, 0, rate))
     if case.kept <= 0:
         return None, restart_s
-    loaded_s = case.save_s + fresh_s + costs.load_s
-    return loaded_s + _expected(case, _compute_s(case, case.kept, rate)), restart_s
+    return case.change_s + _expected(case, _compute_s(case, case.kept, rate)), restart_s
 
 
 def undisturbed_s(case: ChangeCosts, now: Rate | None, new: Rate | None) -> dict[Choice, float]:
@@ -266,10 +247,9 @@ def _expected(case: ChangeCosts, compute_s: float) -> float:
     mean_s, interval_s = case.risk.mean_between_s, case.risk.interval_s
     if mean_s is None:
         return compute_s
-    recovery_s = case.costs.recovery_s
     if interval_s is None:
-        return expected_unsaved_s(compute_s, mean_s, recovery_s)
-    return compute_s * interruption_factor(interval_s, case.costs.save_s, mean_s, recovery_s)
+        return expected_unsaved_s(compute_s, mean_s, case.costs.start_s)
+    return compute_s * interruption_factor(interval_s, mean_s, case.costs.start_s)
 
 
 def _kept_going(case: ChangeCosts, rate: float) -> float:
@@ -286,18 +266,18 @@ def _kept_going(case: ChangeCosts, rate: float) -> float:
     left_s += each.running_s or 0.0
     if mean_s is None or case.risk.interval_s is not None:
         return _expected(case, left_s)
-    recovery_s = case.costs.recovery_s
+    recovery_s = case.costs.start_s
     all_s = (work.total - work.saved) / rate + case.evaluations_after(work.saved) * each.now_s
     again_s = expected_unsaved_s(all_s, mean_s, recovery_s)
     return -math.expm1(-left_s / mean_s) * (mean_s + recovery_s + again_s)
 
 
-def interruption_factor(interval_s: float, save_s: float, mean_s: float, recovery_s: float) -> float:
-    """Return the factor by which interruptions and saving lengthen computing (Daly 2006).
+def interruption_factor(interval_s: float, mean_s: float, recovery_s: float) -> float:
+    """Return the factor by which interruptions lengthen computing (Daly 2006).
 
-    ``(M / τ) · exp(R / M) · (exp((τ + δ) / M) - 1)``, about ``1 + δ/τ + (τ/2 + R)/M``.
+    ``(M / τ) · exp(R / M) · (exp(τ / M) - 1)``, about ``1 + (τ/2 + R)/M``; the rates have the saves in them.
     """
-    return mean_s / interval_s * _exp(recovery_s / mean_s) * _expm1((interval_s + save_s) / mean_s)
+    return mean_s / interval_s * _exp(recovery_s / mean_s) * _expm1(interval_s / mean_s)
 
 
 def expected_unsaved_s(compute_s: float, mean_s: float, recovery_s: float) -> float:

@@ -189,11 +189,10 @@ def _lines(worth: CostBenefit) -> Iterator[str]:
         yield f"risk       {_risk(mean_s, case.risk.interval_s)}"
     yield f"keep       {_kept(worth, worth.now)} = {worth.found.keep_s:.1f} s{_in_time(worth, 'keep')}"
     yield f"resume     {_resumed(worth, worth.found, worth.new)}"
-    fresh_s = case.costs.restart_s - case.costs.stop_s + case.stop_s
-    restarted = f"{_sum(case, fresh_s, 0, worth.new)} = {worth.found.restart_s:.1f} s"
+    restarted = f"{_sum(case, 0, worth.new)} = {worth.found.restart_s:.1f} s"
     gain = _gain(worth.found, worth.found.restart_gain)
     yield f"restart    {restarted}: {gain}{_in_time(worth, 'restart')}"
-    faster, needed = worth.new.mean / worth.now.mean, break_even_speedup(work, worth.now.high, fresh_s)
+    faster, needed = worth.new.mean / worth.now.mean, break_even_speedup(work, worth.now.high, case.change_s)
     pays = f"pays from {needed:.2f} times on" if math.isfinite(needed) else "cannot pay any more"
     yield f"best       {worth.found.best}: {faster:.2f} times faster, and a restart {pays}"
 
@@ -236,11 +235,11 @@ def _kept(worth: CostBenefit, now: Rate) -> str:
     return " + ".join(filter(None, parts))
 
 
-def _sum(case: ChangeCosts, cost_s: float, step: float, new: Rate) -> str:
+def _sum(case: ChangeCosts, step: float, new: Rate) -> str:
     """Return the terms of an attempt with the change from a step on."""
     count = case.evaluations_after(step)
     evaluated = f" + {count} evaluations * {case.evaluations.new_s:.1f} s" if count else ""
-    return f"{cost_s:.1f} s + {case.work.total - step:.0f} steps / {new.low:.3g}{evaluated}"
+    return f"{case.change_s:.1f} s + {case.work.total - step:.0f} steps / {new.low:.3g}{evaluated}"
 
 
 def _evaluations(each: Evaluations) -> str:
@@ -264,14 +263,7 @@ def _rate(rate: Rate | None) -> str:
 
 
 def _costs(costs: Overheads) -> str:
-    parts = {
-        "save": costs.save_s,
-        "stop": costs.stop_s,
-        "start": costs.start_s,
-        "data": costs.data_s,
-        "load": costs.load_s,
-        "warm up": costs.warm_s,
-    }
+    parts = {"stop": costs.stop_s, "start": costs.start_s}
     return (
         ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items() if seconds) or "costs nothing"
     )
@@ -286,8 +278,7 @@ def _resumed(worth: CostBenefit, found: Alternatives, new: Rate) -> str:
     if found.resume_s is None or found.resume_gain is None:
         return "nothing is saved: it would be a restart"
     case = worth.case
-    cost_s = case.costs.restart_s - case.costs.stop_s + case.stop_s + case.costs.load_s + case.save_s
-    total = f"{_sum(case, cost_s, case.kept, new)} = {found.resume_s:.1f} s"
+    total = f"{_sum(case, case.kept, new)} = {found.resume_s:.1f} s"
     return f"{total}: {_gain(found, found.resume_gain)}{_in_time(worth, 'resume')}"
 
 

@@ -316,8 +316,8 @@ def _expected_speedup(evaluation: Evaluation, verb: Verb, expect: float | None) 
         expect = new.low / now.high
     if expect is None or expect <= 1:
         return None
-    rate, back_s = now.mean * _work_of_a_step(evaluation), evaluation.worth.case.costs.restart_s
-    return ExpectedSpeedup(evaluation.row.job.revision, rate, expect, back_s)
+    rate, costs = now.mean * _work_of_a_step(evaluation), evaluation.worth.case.costs
+    return ExpectedSpeedup(evaluation.row.job.revision, rate, expect, costs.stop_s + costs.start_s)
 
 
 def _work_of_a_step(evaluation: Evaluation) -> float:

@@ -39,7 +39,7 @@ def test_late_in_the_last_epoch_going_on_is_best() -> None:
 
 def test_what_is_saved_on_demand_is_all_that_is_done() -> None:
     worth = CostBenefit(
-        ChangeCosts(Work(400, 168, 0, on_demand=True), Overheads(save_s=2, start_s=5)), SLOW, FAST
+        ChangeCosts(Work(400, 168, 0, on_demand=True), Overheads(stop_s=2, start_s=5)), SLOW, FAST
     )
     assert worth.seconds("resume") == pytest.approx(7 + 23.2)
     assert "saved when it is asked to stop" in text(worth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from runner.cli.bench.variants import BenchmarkJob
     from runner.cli.tune.attempts import Meter
-    from runner.cli.tune.search import Ratio, Search, TriedSetting
+    from runner.cli.tune.search import Search
 
 WINDOW: Final = 1 / 100
 """The share of the time for which one attempt trains."""
@@ -134,7 +135,8 @@ def told(search: Search, left_out: Mapping[str, str]) -> Iterator[str]:
     from runner.cli.table import UNLIMITED, format_table, make_table
 
     rows = [
-        (row.candidate.title, _ratio(row.ratio), "kept" if row.kept else "-", row.why) for row in search.rows
+        (row.candidate.title, str(row.ratio or "-"), "kept" if row.kept else "-", row.why)
+        for row in search.rows
     ]
     yield from format_table(make_table(("SETTING", "TIMES AS FAST", "", "WHY"), rows), UNLIMITED)
     for why in dict.fromkeys(left_out.values()):
@@ -142,7 +144,7 @@ def told(search: Search, left_out: Mapping[str, str]) -> Iterator[str]:
     if undecided := list(dict.fromkeys(row.candidate.name for row in search.rows if row.undecided)):
         yield f"not decided in this time: {', '.join(undecided)}; a longer --for goes on"
     if search.kept:
-        yield f"all that was kept, measured again: {_ratio(search.final)} times as fast as before"
+        yield f"all that was kept, measured again: {search.final} times as fast as before"
     else:
         yield "nothing is kept: no setting that was decided is faster"
 
@@ -154,15 +156,11 @@ def job_text(base: BenchmarkJob, search: Search, host: str) -> str:
 
     fields = job_fields(base, search.kept)
     kept = [row for row in search.rows if row.kept]
-    notes = {row.candidate.name: f"{_ratio(row.ratio)} x, was {row.candidate.title}" for row in kept}
+    notes = {row.candidate.name: f"{row.ratio} x, was {row.candidate.title}" for row in kept}
     heading = [
-        f"runner tune {Path(base.path).name}: {_ratio(search.final)} times as fast as before, all together",
+        f"runner tune {Path(base.path).name}: {search.final} times as fast as before, all together",
         host,
-        *(
-            f"{each.title}: {_ratio(row.ratio)} x"
-            for row in kept
-            if (each := row.candidate).place == "command"
-        ),
+        *(f"{each.title}: {row.ratio} x" for row in kept if (each := row.candidate).place == "command"),
     ]
     profile = yaml_text({"profile": fields.pop("profile")}).splitlines()
     lines = [_noted(line, notes) for line in profile]
@@ -175,30 +173,21 @@ def _noted(line: str, notes: Mapping[str, str]) -> str:
     return line if note is None else f"{line}  # {note}"
 
 
-def _ratio(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return "-"
-    return f"{ratio.mean:.2f} ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.pairs} pairs)"
-
-
 def _results(search: Search, left_out: Mapping[str, str], host: str) -> dict[str, Any]:
     """Return all results for programs."""
     return {
         "machine": host,
-        "rows": [_result(row) for row in search.rows],
+        "rows": [
+            {
+                key: value
+                for key, value in (row.candidate._asdict() | asdict(row)).items()
+                if key != "candidate"
+            }
+            for row in search.rows
+        ],
         "left_out": dict(left_out),
-        "final": search.final._asdict() if search.final else None,
+        "final": asdict(search.final) if search.final else None,
         "kept": [each._asdict() for each in search.kept],
-    }
-
-
-def _result(row: TriedSetting) -> dict[str, Any]:
-    return {
-        **row.candidate._asdict(),
-        "kept": row.kept,
-        "why": row.why,
-        "undecided": row.undecided,
-        "ratio": row.ratio._asdict() if row.ratio else None,
     }
 
 

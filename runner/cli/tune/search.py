@@ -68,7 +68,8 @@ class ShortAttempt(NamedTuple):
     losses: Mapping[int, float] = {}  # by step, the first ones
 
 
-class Ratio(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ratio:
     """Speed as a ratio: the mean of some pairs, and its 90 % interval."""
 
     mean: float
@@ -76,17 +77,30 @@ class Ratio(NamedTuple):
     high: float
     pairs: int
 
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f}, {self.pairs} pairs)"
+
 
 @dataclass(slots=True)
 class TriedSetting:
-    """A candidate and its result."""
+    """A candidate and its result; ``undecided``: the time was over before it was known whether it helps."""
 
     candidate: Variation
-    kept: bool
     why: str
-    ratio: Ratio | None = None
+    kept: bool = False
     undecided: bool = False
-    """The time was over before it was known whether the setting helps."""
+    ratio: Ratio | None = None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A setting that did the same work: its ratio at first sight, and the pairs beside what was kept."""
+
+    row: TriedSetting
+    first: float
+    took_s: float
+    beside: Variations = ()
+    pairs: list[Pair] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -103,13 +117,15 @@ class Search:
     def run(self, candidates: Iterable[Variation], attempt_s: float) -> None:
         """Try all candidates; an attempt of the job as it is takes about so many seconds."""
         self._attempt_s = attempt_s
-        unsure: list[tuple[Variation, float, Variations, list[Pair]]] = []
-        for first, candidate, took_s in sorted(self._screen(candidates), key=lambda each: -each[0]):
-            beside, pairs = self.kept, self._decide(candidate, first, took_s) if first > 1 else []
-            if pairs or NEAR < first <= 1:
-                unsure.append((candidate, took_s, beside, pairs))
-        for candidate, took_s, beside, pairs in unsure:
-            self._decide_further(candidate, took_s, pairs if beside == self.kept else [])
+        queue = sorted(self._screen(candidates), key=lambda each: -each.first)
+        while queue:
+            each = queue.pop(0)
+            if self._has_time_for(each):
+                self._judge(each)
+                queue += [each] if each.row.undecided else []
+            elif each.first > 1 and not each.pairs:
+                each.row.why += f"; not decided: {TOO_LATE}"
+                each.row.undecided = True
         if self.kept:
             self._confirm()
 
@@ -118,61 +134,51 @@ class Search:
         """Return the time in which one candidate can be tried, decided and confirmed."""
         return attempt_s * (3 + 4 * PAIRS)
 
-    def _screen(self, candidates: Iterable[Variation]) -> list[tuple[float, Variation, float]]:
-        """Look at each candidate once; return those that did the same work, with ratio and time of one."""
-        found: list[tuple[float, Variation, float]] = []
+    def _screen(self, candidates: Iterable[Variation]) -> list[_Open]:
+        """Look at each candidate once; return those that may be faster."""
+        found: list[_Open] = []
         plain: ShortAttempt | None = None
         for candidate in candidates:
-            if not self._has_time(3 * self._attempt_s + 2 * PAIRS * self._attempt_s):
-                self._leave(candidate, f"not tried: {TOO_LATE}", undecided=True)
+            if self.left_s() < self.least_s(self._attempt_s):
+                self.rows.append(TriedSetting(candidate, f"not tried: {TOO_LATE}", undecided=True))
                 continue
             before = plain if plain and plain.rate else self.measure(())
             tried = self.measure((candidate,))
             plain = self.measure(())
             self._attempt_s = plain.took_s
-            why = tried.why or before.why or plain.why or unequal(tried, before)
-            if why or not (tried.rate and before.rate and plain.rate):
-                self._leave(candidate, why)
-                continue
-            first = tried.rate / math.sqrt(before.rate * plain.rate)
-            found.append((first, candidate, tried.took_s))
-            if first <= 1:
-                self._leave(candidate, f"{first:.2f} x at first sight")
+            row = TriedSetting(candidate, tried.why or before.why or plain.why or unequal(tried, before))
+            self.rows.append(row)
+            if not row.why and tried.rate and before.rate and plain.rate:
+                first = tried.rate / math.sqrt(before.rate * plain.rate)
+                row.why = f"{first:.2f} x at first sight"
+                found += [_Open(row, first, tried.took_s)] if first > NEAR else []
         return found
 
-    def _decide(self, candidate: Variation, first: float, took_s: float) -> list[Pair]:
-        """Keep a candidate if it is faster for certain, beside what is kept already.
+    def _has_time_for(self, each: _Open) -> bool:
+        """Return True if there is time for some pairs of a setting, and for the last comparison after them.
 
-        The pairs are returned if they do not decide it.
+        What is kept already may need further pairs there, too: it comes before what stayed undecided.
         """
-        if not self._has_time(PAIRS * (self._attempt_s + took_s)):
-            self._leave(candidate, f"{first:.2f} x at first sight; not decided: {TOO_LATE}", undecided=True)
-            return []
-        pairs: list[Pair] = []
-        return pairs if self._judge(candidate, pairs) else []
+        last = 4 * PAIRS if self.kept and each.pairs else 2 * PAIRS
+        return self.left_s() >= PAIRS * (self._attempt_s + each.took_s) + last * self._attempt_s
 
-    def _decide_further(self, candidate: Variation, took_s: float, pairs: list[Pair]) -> None:
-        """Measure further pairs of an undecided candidate, as long as there is time and it is undecided."""
-        again = 2 * PAIRS * self._attempt_s if self.kept else 0.0  # what is kept may need further pairs, too
-        while self._has_time(PAIRS * (self._attempt_s + took_s) + again):
-            self.rows = [row for row in self.rows if row.candidate != candidate]
-            if not self._judge(candidate, pairs):
-                return
-
-    def _judge(self, candidate: Variation, pairs: list[Pair]) -> bool:
-        """Add some pairs to those of a candidate, and keep it or leave it; True if it stays undecided."""
-        why = self._compare(self.kept, replaced(self.kept, candidate), pairs)
-        ratio = None if why else ratio_of(pairs)
-        if ratio is None or ratio.low <= 1:
-            undecided = ratio is not None and is_unsure(ratio)
-            self._leave(candidate, why or "not faster for certain", ratio, undecided=undecided)
-            return undecided
-        for row in self.rows:
-            if row.kept and row.candidate.name == candidate.name:
-                row.kept, row.why = False, f"{candidate.title} is faster still"
-        self.kept = replaced(self.kept, candidate)
-        self.rows.append(TriedSetting(candidate, kept=True, why="faster", ratio=ratio))
-        return False
+    def _judge(self, each: _Open) -> None:
+        """Compare a setting in some more pairs, and keep it if it is faster for certain."""
+        row, new = each.row, replaced(self.kept, each.row.candidate)
+        if each.beside != self.kept:
+            each.beside, each.pairs = self.kept, []
+        row.undecided = False
+        row.why = self._compare(self.kept, new, each.pairs)
+        if row.why:
+            return
+        row.ratio = ratio_of(each.pairs)
+        row.kept, row.undecided = row.ratio.low > 1, is_unsure(row.ratio)
+        row.why = "faster" if row.kept else "not faster for certain"
+        if row.kept:
+            for other in self.rows:
+                if other.kept and other is not row and other.candidate.name == row.candidate.name:
+                    other.kept, other.why = False, f"{row.candidate.title} is faster still"
+            self.kept = new
 
     def _confirm(self) -> None:
         """Compare what was kept with the job as it was, and keep nothing that does not hold."""
@@ -199,15 +205,6 @@ class Search:
                     return attempt.why
             pairs.append((found[old].rate or 0.0, found[new].rate or 0.0))
         return ""
-
-    def _has_time(self, needed_s: float) -> bool:
-        """Return True if there is time for something, and for the last comparison after it."""
-        return self.left_s() >= needed_s + 2 * PAIRS * self._attempt_s
-
-    def _leave(
-        self, candidate: Variation, why: str, ratio: Ratio | None = None, *, undecided: bool = False
-    ) -> None:
-        self.rows.append(TriedSetting(candidate, kept=False, why=why, ratio=ratio, undecided=undecided))
 
 
 def ratio_of(pairs: Sequence[Pair]) -> Ratio:

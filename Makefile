@@ -132,8 +132,7 @@ test-next: venv engine
 
 # User Mode Linux, without a virtual machine; 8 GB there.
 test-kernel: venv engine
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m scripts.image
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" scripts/kernel $(ONLY)
+	export DOCKER_HOST="$$(tail -n 1 .make/engine)"; image="$$($(BIN)/python -m scripts.image)" && RUNNER_IMAGE="$$image" scripts/kernel $(ONLY)
 
 test-cuda-image: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m pytest -q tests/wheels/test_cuda_image.py

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from images.digest import tag
 from images.errors import BuildFailed, EngineUnavailable
 from images.store import ImageStore
 
@@ -19,12 +20,14 @@ def say(line: str) -> None:
 
 
 def main() -> None:
-    """Build the image in the engine of ``DOCKER_HOST``, if that is set and the image is missing."""
+    """Print the tag of the image, if ``DOCKER_HOST`` is set, and build what its engine is missing."""
     if not os.environ.get("DOCKER_HOST"):
         return
     with TemporaryDirectory() as scratch:
         try:
-            ImageStore(echo=say).ensure("cpu", Path(scratch) / "build.log")
+            store = ImageStore(echo=say)
+            store.ensure("cpu", Path(scratch) / "build.log")
+            sys.stdout.write(f"{tag('job', 'cpu', store.digest('cpu'))}\n")
         except (BuildFailed, EngineUnavailable) as error:
             raise SystemExit(f"image: {error}") from error
 

@@ -6,6 +6,7 @@ their labels and run directories, and addresses them by id, so a new daemon adop
 and a container may be renamed.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -71,6 +72,13 @@ LABEL_CUDA: Final = "runner.cuda"
 
 SHELL_FAILED: Final = frozenset({2, 125, 126, 127})
 """Exit codes after which the container's own output may say why the program did not start."""
+
+_MACHINE_FAULT: Final = re.compile(
+    r"(?:no space left on device|disk quota exceeded|too many open files(?: in system)?|input/output error"
+    r"|resource temporarily unavailable|context deadline exceeded)(?:: unknown)?\W*$",
+    re.IGNORECASE,
+)
+"""The end of what an engine says of a start that fails, whatever is started."""
 
 log = structlog.get_logger(__name__)
 
@@ -346,6 +354,8 @@ class DockerExecutor:
                 raise
             self._connection.client().remove_container(container, v=True, force=False)
             why = f"{name}: {explanation(error)}"
+            if _MACHINE_FAULT.search(why):  # no card's, so none is taken out
+                raise Unavailable(why) from error
             if not request.devices or is_of_image(why, arguments["config"]):
                 raise LaunchRefused(why) from error
             self._chosen_injection = None  # the engine is asked anew: a driver or a specification has changed

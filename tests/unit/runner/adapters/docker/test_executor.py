@@ -421,6 +421,75 @@ def test_a_start_that_fails_is_the_fault_of_the_host_if_the_container_has_device
     assert executor._chosen_injection == (None if devices else "cdi")
 
 
+SHIM = "failed to create shim task: OCI runtime create failed"
+NVIDIA = "error running hook #0: exit status 1: nvidia-container-cli: initialization error"
+
+
+@pytest.mark.parametrize(
+    ("said", "with_devices", "without"),
+    [
+        (
+            "write /var/lib/docker/containers/1/.tmp-config.v2.json: no space left on device",
+            Unavailable,
+            Unavailable,
+        ),
+        (
+            f"{SHIM}: runc create failed: mkdir /run/runc/1: No space left on device: unknown",
+            Unavailable,
+            Unavailable,
+        ),
+        ("mkdir /var/lib/docker/overlay2/l: disk quota exceeded", Unavailable, Unavailable),
+        (
+            f"{SHIM}: fork/exec /usr/bin/runc: resource temporarily unavailable: unknown",
+            Unavailable,
+            Unavailable,
+        ),
+        ("pipe2: too many open files in system", Unavailable, Unavailable),
+        ("start failed: context deadline exceeded: unknown", Unavailable, Unavailable),
+        ('could not select device driver "" with capabilities: [[gpu]]', HostFault, LaunchRefused),
+        ('could not select device driver "cdi" with capabilities: []', HostFault, LaunchRefused),
+        (f"{SHIM}: {NVIDIA}: driver rpc error: timed out: unknown", HostFault, LaunchRefused),
+        (f"{SHIM}: {NVIDIA}: nvml error: driver not loaded: unknown", HostFault, LaunchRefused),
+        (
+            "failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=GPU-1",
+            HostFault,
+            LaunchRefused,
+        ),
+        (
+            f'{SHIM}: error gathering device information "/dev/nvidia0": no such device',
+            HostFault,
+            LaunchRefused,
+        ),
+        (f"{SHIM}: open /dev/nvidia0: device or resource busy: unknown", HostFault, LaunchRefused),
+        (
+            f'{SHIM}: exec: "no space left on device": executable file not found in $PATH',
+            HostFault,
+            LaunchRefused,
+        ),
+    ],
+)
+def test_what_an_engine_says_of_a_start_tells_whose_fault_it_is(
+    monkeypatch: pytest.MonkeyPatch, said: str, with_devices: type[Exception], without: type[Exception]
+) -> None:
+    class Saying(NoDriver):
+        def start(self, name: str) -> None:
+            try:
+                super().start(name)
+            except APIError as error:
+                error.explanation = said
+                raise
+
+    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: ["c1"])
+    monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
+    for devices, raised in (((GPU,), with_devices), ((), without)):
+        engine = Saying()
+        monkeypatch.setattr(EngineConnection, "client", lambda _, engine=engine: engine)
+        with pytest.raises(raised) as caught:
+            _executor("unix:///nowhere").launch(_request(*devices))
+        assert type(caught.value) is raised
+        assert said in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "said",
     [

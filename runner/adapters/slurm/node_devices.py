@@ -22,7 +22,7 @@ PLACE = "/dev/cdi"
 WRITES_LINKS = ("nvidia-cdi-hook", "nvidia-ctk")
 """Hooks that make links and a cache of libraries in the image, which is done here without writing."""
 
-KNOWN = {"env", "deviceNodes", "mounts", "hooks"}
+KNOWN = {"env", "deviceNodes", "mounts", "hooks", "additionalGids"}
 CHOSEN = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Variables of Slurm with the numbers of cards on this node, of a step before those of its job."""
 
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> None:
     if vendor == "amd":
         config["mounts"] += list(amd_mounts(cards))
     else:
-        for edits in nvidia_edits(read_specifications(directories), cards):
+        for edits in nvidia_edits(*read_specifications(directories), cards):
             apply(edits, config)
     Path(path).write_text(json.dumps(config))
 
@@ -58,17 +58,24 @@ def chosen_cards(variables: Mapping[str, str]) -> list[str]:
     raise SystemExit("Slurm does not say which GPUs this job has (SLURM_JOB_GPUS)")
 
 
-def read_specifications(directories: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    """Return the edits of each device of NVIDIA by its name, with those of its whole specification."""
-    found = {}
+def read_specifications(directories: Iterable[str]) -> tuple[dict[str, tuple[Any, Any]], list[str]]:
+    """Return the edits of each NVIDIA device by its name, with those of its whole specification.
+
+    The second value are the files that cannot be read, which may be of other devices.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    unreadable = []
     for directory in directories:
         for path in sorted(Path(directory).glob("*")):
             if path.suffix in {".json", ".yaml"}:
-                content = _read(path)
-                if content.get("kind") == KIND:
-                    common = content.get("containerEdits") or {}
-                    found.update({str(each["name"]): (each, common) for each in content["devices"]})
-    return found
+                try:
+                    content = _read(path)
+                    if content.get("kind") == KIND:
+                        common = content.get("containerEdits") or {}
+                        found.update({str(each["name"]): (each, common) for each in content["devices"]})
+                except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+                    unreadable.append(f"{path} ({type(error).__name__})")
+    return found, unreadable
 
 
 def _read(path: Path) -> Any:  # noqa: ANN401 - what the file says
@@ -79,16 +86,22 @@ def _read(path: Path) -> Any:  # noqa: ANN401 - what the file says
     except ImportError:
         step = f"nvidia-ctk cdi generate --output={path.with_suffix('.json')}, or install python3-yaml"
         raise SystemExit(f"{path}: this node's Python reads no YAML; {step}") from None
-    return yaml.safe_load(path.read_text())
+    try:
+        return yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(path) from error
 
 
-def nvidia_edits(known: Mapping[str, tuple[Any, Any]], cards: Iterable[str]) -> Iterator[Any]:
+def nvidia_edits(
+    known: Mapping[str, tuple[Any, Any]], unreadable: Iterable[str], cards: Iterable[str]
+) -> Iterator[Any]:
     """Yield the edits of the cards, and once those of the specification that they are from."""
     common = []
     for card in cards:
         if card not in known:
             there = ", ".join(sorted(known)) or "nothing"
-            raise SystemExit(f"no CDI specification of this node names {KIND}={card}; there is {there}")
+            fact = f"no CDI specification of this node names {KIND}={card}; there is {there}"
+            raise SystemExit("; not readable: ".join([fact, *unreadable]))
         device, whole = known[card]
         yield device.get("containerEdits") or {}
         if whole not in common:
@@ -98,8 +111,12 @@ def nvidia_edits(known: Mapping[str, tuple[Any, Any]], cards: Iterable[str]) -> 
 
 def apply(edits: Any, config: Any) -> None:  # noqa: ANN401 - as they are in files
     """Change the configuration of a container as a specification says."""
-    if unknown := set(edits) - KNOWN:
+    if unknown := {name for name, value in edits.items() if value and name not in KNOWN}:
         raise SystemExit(f"the CDI specification has {', '.join(sorted(unknown))}, which is not understood")
+    # The container keeps the groups of the user, and may be given no others.
+    if missing := set(edits.get("additionalGids") or ()) - {0, os.getgid(), *os.getgroups()}:
+        groups = ", ".join(map(str, sorted(missing)))
+        raise SystemExit(f"the cards are for members of group {groups} on this node, and this user is none")
     variables = {each.partition("=")[0]: each for each in config["process"]["env"]}
     variables.update({each.partition("=")[0]: each for each in edits.get("env") or ()})
     for node in edits.get("deviceNodes") or ():

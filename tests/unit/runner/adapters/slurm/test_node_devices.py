@@ -1,6 +1,7 @@
 """The cards of a job in the configuration of its container, as the node completes it."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,13 @@ def test_what_has_no_place_in_the_image_is_shown_elsewhere_by_all_its_names(
     [
         ({}, {}, r"Slurm does not say which GPUs this job has \(SLURM_JOB_GPUS\)"),
         ({"SLURM_JOB_GPUS": "2"}, {}, "no CDI specification of this node names nvidia.com/gpu=2; there is 0"),
-        ({"SLURM_JOB_GPUS": "0"}, {"netDevices": []}, "has netDevices, which is not understood"),
+        ({"SLURM_JOB_GPUS": "0"}, {"netDevices": [{}]}, "has netDevices, which is not understood"),
+        ({"SLURM_JOB_GPUS": "0"}, {"intelRdt": {"closID": "a"}}, "has intelRdt, which is not understood"),
+        (
+            {"SLURM_JOB_GPUS": "0"},
+            {"additionalGids": [4_000_001]},
+            "for members of group 4000001 on this node, and this user is none",
+        ),
     ],
 )
 def test_what_is_missing_or_not_understood_ends_the_attempt_in_words(
@@ -121,6 +128,54 @@ def test_what_is_missing_or_not_understood_ends_the_attempt_in_words(
     (node.cdi / "nvidia.json").write_text(json.dumps(specification("0", **edits)))
     with pytest.raises(SystemExit, match=fact):
         node.complete(variables, monkeypatch)
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0"])
+def test_fields_of_all_versions_of_specifications_are_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    node_of_card = {"path": "/dev/nvidia1", "hostPath": "/run/dev/1", "permissions": "rw"}
+    said = specification(
+        "0",
+        "gpu.1:mig.2",
+        additionalGids=[0, os.getgid(), *os.getgroups()],
+        intelRdt={},
+        netDevices=[],
+        env=None,
+    )
+    said |= {"cdiVersion": version, "annotations": {"made.by": "nvidia-ctk"}}
+    said["devices"][1] |= {
+        "annotations": {"a": "b"},
+        "containerEdits": {"deviceNodes": [node_of_card], "hooks": None},
+    }
+    (node.cdi / "nvidia.yaml").write_text(json.dumps(said))
+    made = node.complete({"SLURM_JOB_GPUS": "gpu.1:mig.2"}, monkeypatch)
+    assert [(each["destination"], each["source"]) for each in made["mounts"]] == [
+        ("/dev/nvidia1", "/run/dev/1")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", "{"),
+        ("a.json", "[]"),
+        ("a.json", "null"),
+        ("a.json", '{"kind": "nvidia.com/gpu"}'),
+        ("a.json", '{"kind": "nvidia.com/gpu", "devices": [{}]}'),
+        ("a.json", '{"kind": "nvidia.com/gpu", "devices": null}'),
+        ("a.yaml", "kind: [\n"),
+        ("a.yaml", "\udcff"),
+    ],
+)
+def test_a_file_that_is_no_specification_hides_no_other_and_is_named(
+    node: Node, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    (node.cdi / name).write_bytes(text.encode(errors="surrogateescape"))
+    (node.cdi / "nvidia.json").write_text(json.dumps(specification("0")))
+    assert node.targets({"SLURM_JOB_GPUS": "0"}, monkeypatch) == ["/dev/nvidia0"]
+    with pytest.raises(SystemExit, match=rf"names nvidia.com/gpu=1; there is 0; not readable: .*/{name} \("):
+        node.complete({"SLURM_JOB_GPUS": "1"}, monkeypatch)
 
 
 def test_a_python_without_yaml_is_told_what_to_do(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def _seconds(text: str) -> float:
     """Return the seconds of a time such as 90s, 20m and 2h."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
     if unit is None or not text[:-1].isdecimal() or not int(text[:-1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; for example 20m or 2h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; for example 20m or 2h")
     return int(text[:-1]) * float(unit)
 
 

@@ -448,7 +448,7 @@ class Attempt:
 
     def leave(self, code: int, message: str = "") -> NoReturn:
         """Exit with a code of the contract, after writing the reason to the log and the result."""
-        say(f"leaving with {code}: {message}")
+        say(f"exiting with {code}: {message}")
         self._result(CAUSES.get(code, "exception"), message)
         raise SystemExit(code)
 

@@ -275,7 +275,7 @@ def _login_errors(path: object) -> Iterator[None]:
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
-        raise EngineUnavailable(f"{path}: is no file of docker login: {error}; log in anew") from error
+        raise EngineUnavailable(f"{path}: is not a file of docker login: {error}; log in again") from error
 
 
 def _check_socket(path: str) -> None:

@@ -157,7 +157,7 @@ class _Reader:
         if "$" in image:
             raise ValueError(f"only {BASE} is a variable that FROM may name")
         if _IMAGE.fullmatch(image) is None:
-            raise ValueError(f"{image[:60]}: is no name of an image")
+            raise ValueError(f"{image[:60]}: is not a name of an image")
         if image == "scratch":
             return image
         if self._offered is None or any(fnmatchcase(image, each) for each in self._offered):

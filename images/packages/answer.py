@@ -38,7 +38,7 @@ class FoundFile:
     size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no name of a file."""
+        """Refuse what is not a name of a file."""
         if _FILE_NAME.fullmatch(self.name) is None or max(len(self.url), len(self.sha256 or "")) > MAX_TEXT:
             raise ValueError("not the file of a package")
 
@@ -53,7 +53,7 @@ class FoundPackage:
     source: FoundFile | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no name of a package."""
+        """Refuse what is not a name of a package."""
         if _PACKAGE_NAME.fullmatch(self.name) is None or len(self.version) > MAX_TEXT:
             raise ValueError("not a package")
 

@@ -234,7 +234,7 @@ def download(source: Source, target: Path, indexes: Indexes, token: Cancellation
 
     Raises:
         IndexUnavailable: it cannot be downloaded.
-        Unresolvable: it is too large, has another hash, or is no file of an index.
+        Unresolvable: it is too large, has another hash, or is not a file of an index.
     """
     if urlsplit(source.url).scheme not in {"http", "https"} and not _is_offered(source.url, indexes):
         raise Unresolvable(f"{source.name}: is at no address of an index", "")

@@ -22,7 +22,7 @@ class CheckpointPlan(Spec):
         description="Seconds between two interruptions of this host. Given: every_s is only a beginning,"
         " and what a save costs settles it.",
     )
-    on_stop: bool = Field(default=True, description="Save when asked to stop; false: leave at once.")
+    on_stop: bool = Field(default=True, description="Save when asked to stop; false: exit at once.")
     keep: int = Field(3, ge=2, description="The newest may be torn: never fewer than two.")
     milestone_every: int | None = Field(
         None, ge=1, description="Steps between checkpoints that are never deleted."

@@ -75,7 +75,7 @@ UNSAID = frozenset({1, 128 + signal.SIGABRT})
 """Exit codes that say nothing of their own: of an exception in Python, and of one in C++."""
 
 ABORTED_WHILE_LEAVING = re.compile(
-    rb"(?:Traceback \(most recent call last\):|^attach: leaving with [0-9]).*"
+    rb"(?:Traceback \(most recent call last\):|^attach: exiting with [0-9]).*"
     rb"\nterminate called without an active exception\s*\Z",
     re.DOTALL | re.MULTILINE,
 )
@@ -85,7 +85,7 @@ PyTorch's process groups have threads of their own; an interpreter that ends wit
 ``destroy_process_group`` may destroy one that still runs, and C++ then calls ``abort``.
 """
 
-LEAVING = re.compile(rb"^attach: leaving with ([0-9]{1,3}):", re.MULTILINE)
+LEAVING = re.compile(rb"^attach: exiting with ([0-9]{1,3}):", re.MULTILINE)
 """What ``gpu_job_runner.attach`` says before it leaves with an exit code of the contract."""
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")

@@ -41,7 +41,7 @@ class HostProcesses:
         fact = f"runs as a plain process with {self.python}, not in a container: {self.engine_problem}"
         remedy = (
             "give the daemon's user access to a container engine (often the group docker) and let runner stop"
-            " and the next command start it anew, or accept this with executor: process in the settings"
+            " and the next command start it again, or accept this with executor: process in the settings"
         )
         return (f"{fact}; {remedy}",)
 

@@ -16,4 +16,6 @@ def check_wanted() -> None:
         Unavailable: the client has gone, or the daemon leaves.
     """
     if not is_wanted.get()():
-        raise Unavailable("the daemon leaves, or nobody waits for the answer any more; try again in a moment")
+        raise Unavailable(
+            "the daemon is stopping, or nobody waits for the answer any more; try again in a moment"
+        )

@@ -32,8 +32,8 @@ VERIFYING_S: Final = 600.0
 """How long the daemon may take to verify checkpoints before it answers."""
 
 OUTCOMES: Final = {
-    "keep": "what runs goes on as it is, and the change is declined",
-    "store": "what runs goes on, and the next start uses the change",
+    "keep": "the running attempt goes on as it is, and the change is declined",
+    "store": "the running attempt goes on, and the next start uses the change",
     "resume": "it is stopped, and goes on from its newest checkpoint with the change",
     "restart": "it is stopped, and begins again at step 0 in a new lineage; the old one is kept",
     "decline": "nothing changes",
@@ -152,7 +152,7 @@ def _measure(client: Client, body: Mapping[str, object], steps: int) -> str:
     """
     trial = _post(client, "/v1/canaries", {**body, "steps": steps})
     if trial["parked"]:
-        complain("there is no room beside the job: it stands still for its canary, and goes on afterwards")
+        complain("there is no room beside the job: it pauses for its canary, and goes on afterwards")
     complain(f"canary {trial['canary']}: {steps} steps of the change; runner logs -f {trial['canary']}")
     pause, path = Event(), f"/v1/jobs/{quote_path(trial['job'])}/canaries/{quote_path(trial['canary'])}"
     while not trial["finished"]:

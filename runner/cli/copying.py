@@ -57,7 +57,7 @@ class Copy:
                 self._open(path, opened)
                 return
             if not path:
-                raise MemberLeftOut("is no directory")
+                raise MemberLeftOut("is not a directory")
             directory = self._open(path[:-1], opened)
             if member.issym():
                 _check_target(member.linkname, len(below) - 1)

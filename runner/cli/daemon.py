@@ -122,12 +122,12 @@ def stop(*, as_json: bool) -> None:
         wait_for_exit(daemon["state_dir"], pid)
     except KeyboardInterrupt as stopped:
         raise InterruptedRequest(
-            f"interrupted; the daemon (pid {pid}) was asked to leave: runner version tells"
+            f"interrupted; the daemon (pid {pid}) was asked to stop: runner version shows whether it has"
         ) from stopped
     if as_json:
         say_json({"stopped": pid})
     else:
-        say(f"the daemon (pid {pid}) leaves; jobs go on")
+        say(f"the daemon (pid {pid}) has stopped; jobs go on")
 
 
 @click.command()

@@ -46,7 +46,7 @@ def remove(name: str) -> None:
     """Forget a name."""
     known = read_hosts(os.environ)
     if known["hosts"].pop(name, None) is None:
-        raise UsageError(f"{name}: is no known host; runner host list")
+        raise UsageError(f"{name}: is not a known host; runner host list")
     known["use"] = None if known["use"] == name else known["use"]
     _write(known)
 
@@ -60,7 +60,7 @@ def use(name: str | None, *, none: bool) -> None:
         raise UsageError("runner host use: give a NAME, or --none for this machine")
     known = read_hosts(os.environ)
     if name is not None and name not in known["hosts"]:
-        raise UsageError(f"{name}: is no known host; runner host add {name} ssh://USER@SERVER")
+        raise UsageError(f"{name}: is not a known host; runner host add {name} ssh://USER@SERVER")
     known["use"] = name
     _write(known)
 

@@ -27,7 +27,7 @@ def signal_name(ctx: click.Context, param: click.Parameter, given: str) -> str:
     numbers = {str(int(known)): known.name for known in signal.Signals}
     name = numbers.get(name, name).removeprefix("SIG")
     if f"SIG{name}" not in signal.Signals.__members__:
-        raise click.BadParameter(f"{given!r} is no signal; write USR1, SIGUSR1 or 10", ctx, param)
+        raise click.BadParameter(f"{given!r} is not a signal; write USR1, SIGUSR1 or 10", ctx, param)
     return name
 
 

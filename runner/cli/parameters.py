@@ -111,7 +111,7 @@ def time_ago(ctx: click.Context, param: click.Parameter, given: str | None) -> f
         except ValueError as error:
             example = "write a duration such as 10m, or 2030-01-31T18:00:00+01:00"
             raise click.BadParameter(
-                f"{given[:LONGEST_SHOWN]!r} is no time; {example}", ctx, param
+                f"{given[:LONGEST_SHOWN]!r} is not a time; {example}", ctx, param
             ) from error
         if moment.tzinfo is None:
             raise click.BadParameter(f"needs an offset from UTC: {given}Z or {given}+01:00", ctx, param)

@@ -64,7 +64,7 @@ def restore(*, file: str, as_json: bool) -> None:
     if as_json:
         say_json({"file": str(source), "state_dir": str(directory), "kept": [str(path) for path in kept]})
         return
-    say(f"{directory / 'store.db'}: is now {file}")
+    say(f"{directory / 'store.db'}: restored from {file}")
     for path in kept:
         say(f"{path}: the earlier store; remove it when you do not need it any more")
 

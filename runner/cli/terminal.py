@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def check_terminal(otherwise: str) -> None:
     """Raise ``UsageError`` unless input and output of this command are a terminal; say what to do instead."""
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(f"input and output are no terminal; {otherwise}")
+        raise UsageError(f"input and output are not a terminal; {otherwise}")
 
 
 def use(client: Client, ref: str, verb: str, first: Mapping[str, object]) -> int:

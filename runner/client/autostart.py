@@ -100,7 +100,7 @@ def _make_local_place(uid: int) -> str:
             os.mkdir(path, 0o700)
         found = os.lstat(path)
         if not (stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o077):
-            problem = "this is no directory of yours alone"
+            problem = "this is not a directory of yours alone"
         elif remote_type(path) is None:
             return path
     except OSError as error:
@@ -311,7 +311,7 @@ def wait_for_exit(directory: str, pid: int, pause: Callable[[float], object] | N
         if _daemon_pid(directory) != str(pid) or not is_locked(directory):
             return
         pause(LOCK_POLL_S)
-    raise Unavailable(f"{directory}: the daemon (pid {pid}) still leaves; see its log, or kill it")
+    raise Unavailable(f"{directory}: the daemon (pid {pid}) is still stopping; see its log, or kill it")
 
 
 def was_stopped(directory: str) -> bool:

@@ -171,9 +171,9 @@ class Client:
             answer = self.ask("GET", f"/v1/submissions/{token}", None, INTERRUPTED_LIMIT_S)
             ids = [str(job["id"]) for job in json.loads(answer.body)["jobs"]]
         except RunnerError:
-            return "whether it was submitted is unknown: runner list --mine tells"
+            return "whether it was submitted is unknown: runner list --mine shows it"
         if not ids:
-            return "nothing is submitted so far: runner list --mine tells if that changes"
+            return "nothing is submitted so far: runner list --mine shows if that changes"
         which = ids[0] if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
         return f"it is submitted as {which} all the same: runner cancel {' '.join(ids)} ends it"
 
@@ -459,7 +459,7 @@ class Client:
             try:
                 answer = begin(connection, stream, target)
             except OSError as error:
-                raise ConnectionLost(f"{self.endpoint.socket}: the daemon left ({error})") from error
+                raise ConnectionLost(f"{self.endpoint.socket}: the daemon stopped ({error})") from error
             if isinstance(answer, Response):
                 raise_for_error(answer)
             yield answer
@@ -495,7 +495,7 @@ class Client:
                 if method == "GET":
                     raise
                 fact = "the daemon was asked, and whether it has done it is unknown"
-                raise InterruptedRequest(f"interrupted; {fact}: {_teller(target)} tells") from stopped
+                raise InterruptedRequest(f"interrupted; {fact}: {_teller(target)} shows it") from stopped
             except TimeoutError as error:
                 done = "" if method == "GET" else "; it may have been done: see runner list"
                 raise Unavailable(
@@ -503,7 +503,7 @@ class Client:
                 ) from error
             except OSError as error:
                 raise ConnectionLost(
-                    f"{self.endpoint.socket}: the daemon left before it answered ({error}); see runner list"
+                    f"{self.endpoint.socket}: the daemon stopped before the answer ({error}); see runner list"
                 ) from error
 
 

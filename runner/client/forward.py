@@ -98,7 +98,7 @@ class Forwarder:
             try:
                 return self._serve(listener, control)
             except (EOFError, OSError):
-                self._tell("the daemon has left; waiting for it")
+                self._tell("the daemon has stopped; waiting for it")
             finally:
                 control.close()
             control = self._reopen()
@@ -117,7 +117,7 @@ class Forwarder:
                 messages = control.receive()
         except (EOFError, OSError) as error:
             control.close()
-            raise ConnectionLost("the daemon left before it answered") from error
+            raise ConnectionLost("the daemon stopped before it answered") from error
 
     def _reopen(self) -> WebSocket:
         never = threading.Event()

@@ -110,7 +110,9 @@ def parse_host(text: str, environ: Mapping[str, str]) -> RemoteHost:
     """
     known = text if "://" in text else read_hosts(environ)["hosts"].get(text)
     if known is None:
-        raise UsageError(f"{text}: is no known host; give ssh://USER@SERVER, or runner host add {text} URL")
+        raise UsageError(
+            f"{text}: is not a known host; give ssh://USER@SERVER, or runner host add {text} URL"
+        )
     try:
         url = urlsplit(known)
         port = url.port
@@ -121,7 +123,7 @@ def parse_host(text: str, environ: Mapping[str, str]) -> RemoteHost:
     user = "" if url.username is None else f"{unquote(url.username)}@"
     destination = f"{user}{unquote(url.hostname)}"
     if destination.startswith("-") or not destination.isprintable() or " " in destination:
-        raise UsageError(f"{known}: is no name of a server")
+        raise UsageError(f"{known}: is not a name of a server")
     if unknown := parse_qs(url.query).keys() - {"command"}:
         raise UsageError(f"{known}: {min(unknown)} is nothing that can be said; command=/path/to/runner can")
     command = parse_qs(url.query).get("command", [environ.get("RUNNER_REMOTE_COMMAND", "runner")])[0]

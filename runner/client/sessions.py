@@ -57,7 +57,7 @@ def open_on(connection: socket, ref: str, verb: str, first: Mapping[str, object]
         connection.close()
         from runner.client.client import ConnectionLost
 
-        raise ConnectionLost(f"{place}: the daemon left before it answered") from error
+        raise ConnectionLost(f"{place}: the daemon stopped before it answered") from error
     return session
 
 
@@ -115,7 +115,7 @@ def _print(messages: Iterator[DaemonMessage]) -> int | None:
         if isinstance(error, BrokenPipeError):
             raise
         raise Unavailable(
-            "the daemon left during the session; whether the command goes on is unknown"
+            "the daemon stopped during the session; whether the command goes on is unknown"
         ) from error
     return None
 

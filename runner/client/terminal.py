@@ -89,14 +89,14 @@ class Terminal:
                     return self._move(session, caught)
                 except (EOFError, OSError) as error:
                     if self.name is None:
-                        raise Unavailable("the daemon left before the terminal was reached") from error
+                        raise Unavailable("the daemon stopped before the terminal was reached") from error
                 finally:
                     session.close()
                 session = self._go_back()
 
     def _go_back(self) -> WebSocket:
         """Return a new session on the same terminal once the daemon is back."""
-        write_all(1, b"\r\n[the daemon has left; the program goes on; waiting for the daemon]\r\n")
+        write_all(1, b"\r\n[the daemon has stopped; the program goes on; waiting for the daemon]\r\n")
         deadline = monotonic() + RETURN_S
         while True:
             with suppress(NoDaemon, ConnectionLost):

@@ -69,7 +69,7 @@ class WebSocket:
     def _upgrade(self) -> None:
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > MAX_HEAD_BYTES or not self._fill():
-                raise OSError("the daemon left before it answered")
+                raise OSError("the daemon stopped before it answered")
         status, _ = parse_head(bytes(self._buffer[:end]))
         del self._buffer[: end + 4]
         if status != 101:
@@ -112,7 +112,7 @@ class WebSocket:
         has_come = self._fill()
         yield from self.pending()
         if not has_come:
-            raise EOFError("the daemon left")
+            raise EOFError("the daemon stopped")
 
     def pending(self) -> Iterator[DaemonMessage]:
         """Yield the messages that have been read already, perhaps together with the answer to the upgrade."""

@@ -290,7 +290,7 @@ def _supports(facts: NvidiaFacts) -> str:
 def _gpu(gpu: NvidiaGpu, machine: Machine) -> Iterator[Finding]:
     subject = f"{gpu.name} {gpu.model}"
     if gpu.unusable:
-        yield Finding(subject, Verdict.PROBLEM, gpu.unusable, "runner gpus tells more")
+        yield Finding(subject, Verdict.PROBLEM, gpu.unusable, "runner gpus shows more")
     cuda = machine.wanted_cuda
     if cuda is not None and (problem := gpu_problem(Gpu(gpu.name, gpu.capability), cuda)):
         fact, _, advice = problem.removeprefix(f"{gpu.name} has ").rpartition("; ")

@@ -15,7 +15,7 @@ def describe_conda(text: str) -> str:
     """Return in one line that a file is a conda file, with its packages of pip, of conda, and its Python."""
     pip, conda = _parts(text.splitlines())
     if not (pip or conda):
-        return "is no file of requirements; name a requirements.txt, pyproject.toml or pylock.toml"
+        return "is not a file of requirements; name a requirements.txt, pyproject.toml or pylock.toml"
     python = next((each for each in conda if re.match(r"python\b", each)), "")
     version = re.search(r"\d+\.\d+", python)
     others = [each for each in conda if each != python and re.match(r"pip\b", each) is None]

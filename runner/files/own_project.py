@@ -107,7 +107,7 @@ def read_project(read: ReadFile) -> ReadProject:
         step = "list them in [project], or in a file that tool.setuptools.dynamic names"
         raise ValueError(f"pyproject.toml: {min(dynamic)} are known only to its build (dynamic); {step}")
     if found.name and NAME.fullmatch(found.name) is None:
-        raise ValueError(f"{found.name[:60]}: is no name of a project")
+        raise ValueError(f"{found.name[:60]}: is not a name of a project")
     return found
 
 
@@ -120,7 +120,7 @@ def _table(found: object, *path: str) -> dict[str, Any]:
 
 def _texts(value: object, where: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise ValueError(f"{where} is no list of texts")
+        raise ValueError(f"{where} is not a list of texts")
     return value
 
 
@@ -222,7 +222,7 @@ def _entry_point(file: str, group: str, name: object, target: object) -> tuple[s
     if matched is None or (is_command and matched[2] is None) or not isinstance(name, str):
         raise ValueError(f"{file}: {str(name)[:60]} = {str(target)[:60]}: is not module:function")
     if is_command and NAME.fullmatch(name) is None:
-        raise ValueError(f"{file}: {name[:60]}: is no name of a command")
+        raise ValueError(f"{file}: {name[:60]}: is not a name of a command")
     return group, name.strip(), f"{matched[1]}{(matched[2] or '').replace(' ', '')}"
 
 

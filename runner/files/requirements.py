@@ -257,7 +257,9 @@ def check_specifier(text: str) -> None:
     try:
         SpecifierSet(text)
     except InvalidSpecifier as error:
-        raise ValueError(f"requires-python: {text[:60]}: is no range of versions such as >=3.10") from error
+        raise ValueError(
+            f"requires-python: {text[:60]}: is not a range of versions such as >=3.10"
+        ) from error
 
 
 def admits_python(wanted: str, python: str) -> bool:
@@ -287,7 +289,7 @@ def _is_local(package: dict[str, Any]) -> bool:
 def _hashes(package: dict[str, Any]) -> Iterator[str]:
     wheels = package.get("wheels", [])
     if not isinstance(wheels, list) or not all(isinstance(each, dict) for each in wheels):
-        raise ValueError(f"is not a lock: the wheels of {package['name'][:60]} are no list of tables")
+        raise ValueError(f"is not a lock: the wheels of {package['name'][:60]} are not a list of tables")
     for wheel in wheels:
         hashes = wheel.get("hashes")
         found = hashes.get("sha256") if isinstance(hashes, dict) else wheel.get("hash")

@@ -83,7 +83,7 @@ def _take(descriptor: int, path: Path, pause: Pause) -> None:
     while not try_lock(descriptor, path):
         pid, *leaves = os.pread(descriptor, 64, 0).decode(errors="replace").split() or ["unknown"]
         if waited_s >= (EXIT_LIMIT_S if leaves else PROBE_S):
-            facts = f"the daemon that leaves (pid {pid}) still has this state; see its log, or kill it"
+            facts = f"the daemon that is stopping (pid {pid}) still uses this state; see its log, or kill it"
             stays = f"another daemon (pid {pid}) has this state; runner stop ends it"
             raise Refused(f"{path.parent}: {facts if leaves else stays}")
         pause(POLL_S)

@@ -138,7 +138,7 @@ class JobQueries:
             row = store.get(reference) or store.find(f"{reference}-1", owner) or self.find(reference, caller)
         found = dependencies.members(row, store)
         if not found:
-            raise NotFound(f"{one_line(reference)}: is no job of a matrix")
+            raise NotFound(f"{one_line(reference)}: is not a job of a matrix")
         return found
 
     def readable(self, caller: Caller, reference: str) -> JobRow:

@@ -219,7 +219,7 @@ def test_rules_that_are_removed_while_jobs_run_are_set_again(
         until(lambda: "169.254.0.0/16" in nft("list", "table", "inet", network.table), "they are set again")
     finally:
         network.close()
-    with pytest.raises(Unavailable, match="the daemon leaves"):
+    with pytest.raises(Unavailable, match="the daemon is stopping"):
         network.prepare()
 
 

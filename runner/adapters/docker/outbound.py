@@ -87,7 +87,7 @@ class BridgeNetwork:
     def prepare(self) -> str:
         with self._lock:
             if self._closed:
-                raise Unavailable(f"network {self.name}: the daemon leaves")
+                raise Unavailable(f"network {self.name}: the daemon is stopping")
             bridge = self._network()
             try:
                 self._close_host(bridge)

@@ -79,13 +79,13 @@ class CheckpointVerifier:
     _lock: Lock = field(default_factory=Lock)
 
     def close(self) -> None:
-        """Break off every verification: the daemon leaves, and the next one verifies again."""
+        """Break off every verification: the daemon is stopping, and the next one verifies again."""
         self._leaving.set()
 
     def check(self) -> None:
-        """Raise ``Unavailable`` when the daemon leaves."""
+        """Raise ``Unavailable`` when the daemon is stopping."""
         if self._leaving.is_set():
-            raise Unavailable("the daemon leaves; the next one verifies the checkpoints")
+            raise Unavailable("the daemon is stopping; the next one verifies the checkpoints")
 
     def of(self, owner: Owner, how: Verification = Verification.CONTENT) -> UserOutputs:
         """Return the reader of an owner's checkpoints that looks so thoroughly."""
@@ -100,7 +100,7 @@ class CheckpointVerifier:
         ``also`` is the step of an older one that is looked at, too.
 
         Raises:
-            Unavailable: the daemon leaves, or there is no answer.
+            Unavailable: the daemon is stopping, or there is no answer.
         """
         with self._lock:
             known = self._known.get(place, {})

@@ -110,7 +110,7 @@ class StoreConnections:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise Unavailable(f"{self._path}: is closed, because the daemon leaves")
+            raise Unavailable(f"{self._path}: is closed, because the daemon is stopping")
 
     def _borrow(self) -> sqlite3.Connection:
         with self._changed:

@@ -19,7 +19,7 @@ def locate_output(paths: RunPaths, written: str, *, works: bool) -> PurePosixPat
     has none (``works``).
 
     Raises:
-        UsageError: it is no path in the job.
+        UsageError: it is not a path in the job.
     """
     path = PurePosixPath(written)
     if ".." in path.parts:
@@ -34,7 +34,9 @@ def locate_output(paths: RunPaths, written: str, *, works: bool) -> PurePosixPat
     if works and path.is_relative_to(CODE_TARGET):
         return _checked(work / path.relative_to(CODE_TARGET), written)
     places = f"{JOB_DIR} or {CODE_TARGET}" if works else f"{JOB_DIR}"
-    raise UsageError(f"{quoted(written)}: is no path in the job; write one below {places}, or a relative one")
+    raise UsageError(
+        f"{quoted(written)}: is not a path in the job; write one below {places}, or a relative one"
+    )
 
 
 def _checked(path: PurePosixPath, written: str) -> PurePosixPath:

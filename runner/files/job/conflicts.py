@@ -23,7 +23,7 @@ def _secret_variables(job: JobFile) -> Iterator[Problem]:
     for i, name in enumerate(job.secret_env):
         if name not in job.secrets:
             yield job.origin.problem(
-                ("secret_env", i), f"{quoted(name)} is no secret of this job; add secrets.{name}"
+                ("secret_env", i), f"{quoted(name)} is not a secret of this job; add secrets.{name}"
             )
         elif name in job.environment:
             fact = f"{quoted(name)} is in environment, too; remove it there"

@@ -105,7 +105,7 @@ class Checkpoints(contract.Spec):
         " jobs; null: by steps alone.",
     )
     on_stop: bool = Field(
-        default=True, description="Save when asked to stop; false: leave at once, whatever is lost."
+        default=True, description="Save when asked to stop; false: exit at once, whatever is lost."
     )
     keep: int = Field(3, ge=2, le=1000, description="Newest checkpoints to keep; the last may be torn.")
     milestone_every: int | None = Field(

@@ -62,7 +62,7 @@ def _check(pattern: str) -> str:
     names = group_names(pattern)
     if not names:
         example = quoted(r"step (?P<step>\d+)")
-        raise ValueError(f"has no named group, so it tells nothing; name a number: {example}")
+        raise ValueError(f"has no named group, so it reports nothing; name a number: {example}")
     if len(names) > MAX_GROUPS:
         raise ValueError(f"has {len(names)} named groups, and the limit is {MAX_GROUPS}")
     return pattern

@@ -119,7 +119,7 @@ def find_tracking_problems(
     if parts.scheme == "file":
         place = PurePosixPath(unquote(parts.path))
         if not any(place.is_relative_to(each) for each in (HOME, *writable)):
-            fact = f"{quoted(str(place))} is no directory that the job can write"
+            fact = f"{quoted(str(place))} is not a directory that the job can write"
             yield ("track",), f"{fact}; mount one (mounts, read_only: false), or take file://{HOME}mlruns"
     elif network == "none":
         yield ("track",), "mlflow is reached over the network, and the job has none; set network: outbound"

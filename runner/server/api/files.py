@@ -49,7 +49,7 @@ def _open(service: JobService, caller: Caller, reference: str, path: str) -> Arc
     try:
         return service.users.archive_as_owner(row.owner, directory.root, str(where))
     except OSError as error:
-        raise UsageError(f"job {row.job.id}: has no files yet, or no more") from error
+        raise UsageError(f"job {row.job.id}: has no files yet, or they were removed") from error
 
 
 async def _parts(archive: Archive) -> AsyncIterator[bytes]:

@@ -387,7 +387,7 @@ def _parse_signal(text: str) -> tuple[str, int]:
     elif f"SIG{name}" in signals.Signals.__members__:
         found = signals.Signals[f"SIG{name}"]
     else:
-        raise UsageError(f"{text[:20]!r}: is no signal; for example TERM, USR1 or KILL")
+        raise UsageError(f"{text[:20]!r}: is not a signal; for example TERM, USR1 or KILL")
     return found.name, int(found)
 
 

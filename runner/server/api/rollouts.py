@@ -104,7 +104,7 @@ async def rollback(reference: str, body: RollbackBody, rollouts: RolloutsDep, ca
 
 @router.post("/jobs/{reference}/limits")
 async def set_limits(reference: str, body: LimitsBody, rollouts: RolloutsDep, caller: CallerDep) -> Any:
-    """Set other limits of a job; what runs goes on."""
+    """Set other limits of a job; the running attempt goes on."""
     limits = SetLimits(rollouts.service)
     row, found, later = await run_rollout(limits.set, caller, reference, body.limits())
     told = [

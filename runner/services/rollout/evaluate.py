@@ -220,7 +220,7 @@ class RolloutEvaluator:
         """Return the outcome of a change that the next start uses."""
         before, after = steps(self.before), steps(self.after)
         if self._runs and before and after and after < before:
-            goes_on = f"what runs goes on to step {before}, beyond workload.steps: {after}"
+            goes_on = f"the running attempt goes on to step {before}, beyond workload.steps: {after}"
             return "decline", f"{reason}; {goes_on}"
         changed = {each.name for each in self.found.changes}
         at_once = sorted(changed & AT_ONCE) if self._runs else []

@@ -1,6 +1,6 @@
 """``runner set``: other limits for a job, without its file and its code being read again.
 
-What can be set changes nothing of what is computed, so no policy decides: what runs goes on.
+What can be set changes nothing of what is computed, so no policy decides: the running attempt goes on.
 """
 
 from dataclasses import dataclass, replace

@@ -63,7 +63,7 @@ class TrialMeasurer:
         limit_s = TIME_LIMIT.total_seconds()
         self.wait_until(lambda: bool(self._obsolete(trial)) or self._has_advanced(trial), limit_s)
         if self.stopped.is_set():
-            raise Unavailable("the daemon has left")
+            raise Unavailable("the daemon has stopped")
         obsolete = self._obsolete(trial)
         began_s = self.service.clock.monotonic()
         had_ended = isinstance(self.state_of(trial.job_id), Finished)

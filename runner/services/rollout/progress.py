@@ -101,7 +101,7 @@ def saves_when_asked(service: JobService, row: JobRow, revision: Revision) -> Sa
     A program that says nothing and has never been asked is taken not to save.
     """
     if not revision.job.checkpoint.on_stop:
-        return Saving(on_demand=False, why="its file says that it leaves at once")
+        return Saving(on_demand=False, why="its file says that it exits at once")
     if not isinstance(revision.job.workload, Program):
         return Saving(on_demand=True)
     asked, saved = count_saves(service.store.decisions(row.job.id))

@@ -146,7 +146,7 @@ class RolloutService:
         made = self._apply_event(row, event, None)
         where = "step 0" if saved.newest is None else f"the checkpoint of step {saved.newest}"
         follows = f"begins again from {where} of lineage {lineage}" if runs else "with the next attempt"
-        follows = "what runs goes on: nothing that it uses differs" if stays else follows
+        follows = "the running attempt goes on: nothing that it uses differs" if stays else follows
         return wanted, made, follows
 
     def _check_steps(self, row: JobRow, found: RevisionRow, there: Revision, saved: SavedCheckpoints) -> None:

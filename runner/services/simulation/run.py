@@ -61,7 +61,9 @@ def parse_hosts(written: str) -> tuple[Host, ...]:
     match = re.fullmatch(r"([0-9]{1,4})\s*[xX*\N{MULTIPLICATION SIGN}]\s*([0-9]{1,4})", written.strip())
     counts = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 0 < counts[0] * counts[1] <= MOST_DEVICES:
-        raise UsageError(f"{quoted(written)}: is no number of hosts and devices; write 4x8 for 4 with 8 each")
+        raise UsageError(
+            f"{quoted(written)}: is not a number of hosts and devices; write 4x8 for 4 with 8 each"
+        )
     return tuple(parse_host(f"host{number}", counts[1]) for number in range(counts[0]))
 
 

@@ -95,7 +95,7 @@ def _foreign(row: Mapping[str, Any]) -> bool:
 
 def _no_trace(path: Path, line: int, name: str) -> FileError:
     where = "docs/explanation/simulation.md has the fields"
-    fact = f"is no trace: line {line} has unknown field {quoted(name)}; {where}"
+    fact = f"is not a trace: line {line} has unknown field {quoted(name)}; {where}"
     return FileError(path, [Problem(None, "", fact)])
 
 

@@ -161,7 +161,7 @@ def _check_pythons(collected: Collected, lock: str) -> None:
     python = locked_python(lock)
     for path, wanted in collected.pythons:
         if python is not None and not admits_python(wanted, python):
-            fact = f"is a lock for Python {wanted}, and the image has {python}; make it anew: runner lock"
+            fact = f"is a lock for Python {wanted}, and the image has {python}; make it again: runner lock"
             if path.name in READ:
                 step = 'name another Python (image: {python: "X.Y"}), or change it'
                 fact = f"wants Python {wanted} (requires-python), and the image has {python}; {step}"

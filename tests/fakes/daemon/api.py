@@ -346,7 +346,7 @@ class _Exchange(BaseHTTPRequestHandler):
         jobs = list(self.api.jobs.values())
         found = jobs if ref in self.api.jobs else [job for job in jobs if job["name"].startswith(f"{ref}-")]
         if not found:
-            raise Problem(404, "not_found", 2, f"{ref}: is no job of a matrix")
+            raise Problem(404, "not_found", 2, f"{ref}: is not a job of a matrix")
         return found
 
     def _cancelled(self, job: Json) -> Json:

@@ -73,7 +73,7 @@ class Machine:
     # --- the day
 
     def live(self) -> None:
-        """Return when the day is over, or the daemon has left by itself."""
+        """Return when the day is over, or the daemon has stopped by itself."""
         pause, deadline = Flag(), time.monotonic() + patience(240)
         self._start()
         try:

@@ -109,13 +109,13 @@ def test_a_file_of_logins_that_is_none_is_named(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     url, file = f"unix://{engine.server_address!s}", tmp_path / "config.json"
     file.write_text(text)
-    with pytest.raises(EngineUnavailable, match=f"^{file}: is no file of docker login: "):
+    with pytest.raises(EngineUnavailable, match=f"^{file}: is not a file of docker login: "):
         DockerEngine(url).image("x")
-    with pytest.raises(Unavailable, match=f"^{file}: is no file of docker login: "):
+    with pytest.raises(Unavailable, match=f"^{file}: is not a file of docker login: "):
         EngineConnection(url, 10).connect()
     given = tmp_path / "registry.json"
     file.rename(given)
-    with pytest.raises(EngineUnavailable, match=f"^{given}: is no file of docker login: "):
+    with pytest.raises(EngineUnavailable, match=f"^{given}: is not a file of docker login: "):
         DockerEngine(url, given).look_up("x/y:1")
 
 

@@ -173,7 +173,7 @@ def test_an_exception_is_the_end_though_a_thread_of_a_library_aborts_the_process
 def test_a_code_of_the_contract_is_the_end_though_the_process_is_aborted_while_it_leaves(
     paths: RunPaths, exception: str
 ) -> None:
-    said = f"{exception}attach: leaving with 98: made up\nterminate called without an active exception"
+    said = f"{exception}attach: exiting with 98: made up\nterminate called without an active exception"
     script = f"if [ $RANK = 1 ]; then echo '{said}' >&2; kill -ABRT $$; fi; exec sleep 600"
     with program(paths, 2, "/bin/sh", "-c", script) as gang:
         assert finished(gang) == 98

@@ -33,7 +33,7 @@ def test_what_grows_is_told_per_hour(tmp_path: Path) -> None:
 def test_the_time_is_a_number_with_a_unit(text: str, seconds: int) -> None:
     assert _seconds(text) == seconds
     for wrong in ("", "m", "0m", "2d", "-1m", "1.5h"):
-        with pytest.raises(Exception, match="is no time; for example 20m or 2h"):
+        with pytest.raises(Exception, match="is not a time; for example 20m or 2h"):
             _seconds(wrong)
 
 

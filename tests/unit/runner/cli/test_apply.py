@@ -144,7 +144,7 @@ def test_a_canary_is_waited_for_and_its_number_goes_with_the_change(
     api.changes["apply"] = [answer()]
     result = invoke("apply", str(job_file), "--canary", "60", "--json")
     assert json.loads(result.stdout)["revision"] == 2
-    assert "it stands still for its canary" in result.stderr
+    assert "it pauses for its canary" in result.stderr
     assert "canary 7: 60 steps of the change" in result.stderr
     assert [path for _, path, _ in api.asked] == [
         "/v1/canaries",
@@ -221,9 +221,17 @@ def test_a_limit_and_other_bits_are_named() -> None:
 @pytest.mark.parametrize(
     ("outcome", "job", "words"),
     [
-        ("keep", {"state": "running"}, "train: what runs goes on as it is, and the change is declined"),
+        (
+            "keep",
+            {"state": "running"},
+            "train: the running attempt goes on as it is, and the change is declined",
+        ),
         ("keep", {"state": "held", "parked": True}, "goes on as it is, and the change is declined"),
-        ("store", {"state": "running"}, "train: what runs goes on, and the next start uses the change"),
+        (
+            "store",
+            {"state": "running"},
+            "train: the running attempt goes on, and the next start uses the change",
+        ),
         ("store", {"state": "queued"}, "train: its next attempt begins with the change"),
         ("store", {"state": "held"}, "train: nothing runs: runner release train begins with the change"),
         ("store", {"state": "finished"}, "train: nothing runs: runner restart train begins with the change"),

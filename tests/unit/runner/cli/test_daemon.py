@@ -16,7 +16,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stop_asks_the_daemon_to_leave(api: FakeApi, invoke: Invoke) -> None:
     result = invoke("stop")
-    assert (result.exit_code, "leaves; jobs go on" in result.stdout) == (0, True)
+    assert (result.exit_code, "has stopped; jobs go on" in result.stdout) == (0, True)
     assert api.left.is_set()
     assert "stopped" in json.loads(invoke("stop", "--json").stdout)
 

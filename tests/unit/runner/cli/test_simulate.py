@@ -81,4 +81,4 @@ def test_exactly_one_trace_must_be_given(arguments: tuple[str, ...]) -> None:
 def test_what_is_wrong_with_hosts_comes_as_an_error_of_the_house() -> None:
     result = call("--synthetic", "1", "--hosts", "lots")
     assert result.exit_code == 2
-    assert '"lots": is no number of hosts and devices' in result.stderr
+    assert '"lots": is not a number of hosts and devices' in result.stderr

@@ -143,7 +143,7 @@ def test_a_private_place_that_is_not_the_users_alone_is_never_asked(remote_home:
             place.symlink_to(remote_home / "elsewhere")
         case _:
             place.touch(0o600)
-    with pytest.raises(UsageError, match=r"no directory of yours alone.*set RUNNER_STATE_DIR"):
+    with pytest.raises(UsageError, match=r"not a directory of yours alone.*set RUNNER_STATE_DIR"):
         autostart._make_local_place(uid)
 
 
@@ -258,7 +258,7 @@ def test_a_daemon_whose_state_cannot_be_seen_is_not_waited_for(stand: Stand) -> 
 
 
 def test_a_daemon_that_does_not_leave_is_named(stand: Stand) -> None:
-    with holds(stand, "7 leaving"), pytest.raises(Unavailable, match=r"the daemon \(pid 7\) still leaves"):
+    with holds(stand, "7 leaving"), pytest.raises(Unavailable, match=r"the daemon \(pid 7\) is still stopping"):
         autostart.wait_for_exit(str(stand.directory), 7, lambda _: None)
 
 

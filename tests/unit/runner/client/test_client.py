@@ -91,7 +91,7 @@ def test_a_request_that_is_one_too_many_is_sent_again_for_a_while(
 def test_a_question_that_kills_every_daemon_is_given_up(api: FakeApi) -> None:
     api.add("train")
     api.happen("wait", *[vanish] * 20)
-    with pytest.raises(ConnectionLost, match="left before it answered"):
+    with pytest.raises(ConnectionLost, match="stopped before the answer"):
         client_of(api).wait("train", 1.0)
     assert len(api.asked) == client_module.QUESTION_TRIES + 1
 
@@ -183,7 +183,7 @@ def test_who_interrupts_a_change_learns_that_it_may_be_done_and_what_tells(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, path: str, tells: str
 ) -> None:
     interrupted_at("POST", monkeypatch)
-    with pytest.raises(InterruptedRequest, match=f"unknown: {tells} tells"):
+    with pytest.raises(InterruptedRequest, match=f"unknown: {tells} shows it"):
         client_of(api).post(path, {})
 
 
@@ -201,7 +201,7 @@ def test_who_interrupts_a_submission_before_it_arrived_learns_that_there_is_none
 ) -> None:
     api.answers["submissions"] = {"jobs": []}
     interrupted_at("POST", monkeypatch)
-    with pytest.raises(InterruptedRequest, match="nothing is submitted so far: runner list --mine tells"):
+    with pytest.raises(InterruptedRequest, match="nothing is submitted so far: runner list --mine shows"):
         client_of(api).submit("/job.yaml", b"name: train", None)
 
 

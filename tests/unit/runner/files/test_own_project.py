@@ -125,10 +125,10 @@ def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
         ({"setup.py": "setup(**about)"}, "setup.py: its arguments are computed"),
         ({"setup.py": "setup("}, "setup.py: "),
         ({"pyproject.toml": "[project"}, "pyproject.toml: "),
-        ({"pyproject.toml": NAMED + 'dependencies = "attrs"'}, "project.dependencies is no list of texts"),
-        ({"pyproject.toml": NAMED + 'requires-python = "three"'}, "requires-python: three: is no range"),
+        ({"pyproject.toml": NAMED + 'dependencies = "attrs"'}, "project.dependencies is not a list of texts"),
+        ({"pyproject.toml": NAMED + 'requires-python = "three"'}, "requires-python: three: is not a range"),
         ({"pyproject.toml": NAMED + '[project.scripts]\na = "x y"'}, "a = x y: is not module:function"),
-        ({"pyproject.toml": NAMED + '[project.scripts]\n"../a" = "x:y"'}, "../a: is no name of a command"),
+        ({"pyproject.toml": NAMED + '[project.scripts]\n"../a" = "x:y"'}, "../a: is not a name of a command"),
         (
             {"pyproject.toml": NAMED + 'dependencies = ["a"]\n[tool.uv.sources]\na = {git = "https://x"}'},
             "tool.uv.sources has a place for it",
@@ -137,7 +137,7 @@ def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
             {"pyproject.toml": NAMED + '[tool.setuptools.package-dir]\nmine = "lib"'},
             "package-dir gives a package",
         ),
-        ({"pyproject.toml": '[project]\nname = "a/b"'}, "a/b: is no name of a project"),
+        ({"pyproject.toml": '[project]\nname = "a/b"'}, "a/b: is not a name of a project"),
     ],
 )
 def test_what_only_a_build_knows_is_refused(files: dict[str, str], fact: str) -> None:
@@ -235,7 +235,7 @@ def test_a_conda_file_is_told_once_with_what_can_be_taken_from_it() -> None:
         " tqdm, idna>=3; write these by their names in the index, as far as they are needed: pytorch>=2;"
         ' python is image: {python: "3.10"}'
     )
-    with pytest.raises(FileError, match="is no file of requirements"):
+    with pytest.raises(FileError, match="is not a file of requirements"):
         collected({"x.yml": "a: 1"}, "x.yml")
 
 

@@ -130,8 +130,8 @@ def test_the_places_of_many_packages_are_found_in_one_pass() -> None:
         ("packages = " + "[" * 100_000, "too many brackets within brackets"),
         ("packages = 5", "is not a lock: it has no packages"),
         ("packages = [5]", "is not a lock: a package has no name"),
-        ('[[packages]]\nname = "a"\nversion = "1"\nwheels = 5', "the wheels of a are no list of tables"),
-        ('[[packages]]\nname = "a"\nversion = "1"\nwheels = [5]', "the wheels of a are no list of tables"),
+        ('[[packages]]\nname = "a"\nversion = "1"\nwheels = 5', "the wheels of a are not a list of tables"),
+        ('[[packages]]\nname = "a"\nversion = "1"\nwheels = [5]', "the wheels of a are not a list of tables"),
     ],
 )
 def test_what_is_no_lock_is_told(text: str, fact: str) -> None:

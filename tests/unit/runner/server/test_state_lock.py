@@ -53,7 +53,7 @@ def test_a_daemon_that_leaves_without_end_is_named_at_last(tmp_path: Path) -> No
     waits: list[float] = []
     with (
         holder(tmp_path, "123 leaving"),
-        pytest.raises(Refused, match=r"the daemon that leaves \(pid 123\) still has this state"),
+        pytest.raises(Refused, match=r"the daemon that is stopping \(pid 123\) still uses this state"),
         hold_state(tmp_path, waits.append),
     ):
         raise AssertionError

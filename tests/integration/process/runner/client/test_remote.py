@@ -352,9 +352,9 @@ def test_named_hosts_stand_for_addresses(laptop: Laptop) -> None:
     [
         ("ssh://nobody@127.0.0.1:1", "ssh cannot connect; try: ssh -p 1 nobody@127.0.0.1 true", 4),
         ("ftp://server", "give ssh://USER@SERVER[:PORT]", 2),
-        ("ssh://-oProxyCommand=touch", "is no name of a server", 2),
+        ("ssh://-oProxyCommand=touch", "is not a name of a server", 2),
         ("ssh://host:notaport", "give ssh://USER@SERVER[:PORT]", 2),
-        ("gpu9", "gpu9: is no known host; give ssh://USER@SERVER, or runner host add gpu9 URL", 2),
+        ("gpu9", "gpu9: is not a known host; give ssh://USER@SERVER, or runner host add gpu9 URL", 2),
     ],
 )
 def test_a_host_that_cannot_be_reached_is_told_in_a_line(

@@ -92,7 +92,7 @@ WRONG = [
     (":../../../etc", '"../../../etc": leads out of the job; write the path without ..'),
     (
         ":/etc/passwd",
-        '"/etc/passwd": is no path in the job; write one below /job or /code, or a relative one',
+        '"/etc/passwd": is not a path in the job; write one below /job or /code, or a relative one',
     ),
     (":/job/secrets/x", '"/job/secrets/x": secrets are not copied out of a job'),
     (":/job", '"/job": is the whole run directory; name something in it'),

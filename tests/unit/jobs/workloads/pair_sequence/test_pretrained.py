@@ -355,7 +355,7 @@ def test_a_field_that_does_not_fit_the_model_is_refused(
 
 
 def test_a_directory_that_is_none_is_refused(molecules: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"pretrained: .*nothing: is no directory; give one that save_"):
+    with pytest.raises(InvalidSpec, match=r"pretrained: .*nothing: is not a directory; give one that save_"):
         make(molecules, tmp_path / "nothing", LORA)
 
 

@@ -120,7 +120,7 @@ def test_a_verification_ends_at_its_deadline_and_leaves_the_rest_unknown(
 def test_a_daemon_that_leaves_breaks_a_verification_off_between_two_blocks(lineage: Lineage) -> None:
     lineage.checkpoint(10)
     lineage.verifier.close()
-    with pytest.raises(Unavailable, match="the daemon leaves"):
+    with pytest.raises(Unavailable, match="the daemon is stopping"):
         lineage.saved()
 
 

@@ -84,7 +84,7 @@ def test_a_secret_may_be_a_variable_too() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("secret_env: [HF_TOKEN]\n", "is no secret of this job; add secrets.HF_TOKEN"),
+        ("secret_env: [HF_TOKEN]\n", "is not a secret of this job; add secrets.HF_TOKEN"),
         ("secrets: {a.b: /x}\nsecret_env: [a.b]\n", "not a valid variable name"),
         ("secrets: {LD_PRELOAD: /x}\nsecret_env: [LD_PRELOAD]\n", "which code programs load"),
         ("secrets: {A: /x}\nsecret_env: [A]\nenvironment: {A: b}\n", "is in environment, too"),

@@ -57,7 +57,7 @@ def test_mistakes_are_told_at_their_place(track: str, fact: str) -> None:
         ("file:///data/runs/mlflow", "none", True, None),
         ("file:///job/home/mlruns", "none", True, None),
         ("file:///srv/mlruns", "none", False, None),
-        ("file:///srv/mlruns", "outbound", True, '"/srv/mlruns" is no directory that the job can write'),
+        ("file:///srv/mlruns", "outbound", True, '"/srv/mlruns" is not a directory that the job can write'),
         ("http://mlflow:5000", "none", True, "the job has none; set network: outbound"),
         ("http://mlflow:5000", "outbound", True, None),
         ("http://mlflow:5000", "none", False, None),

@@ -86,7 +86,9 @@ def test_a_tracker_whose_package_cannot_be_had_is_told_at_its_field(site: Site) 
 def test_a_tracker_out_of_reach_is_told_before_anything_is_resolved(site: Site) -> None:
     answer = site.submit(f"{JOB}track: [{{mlflow: 'file:///srv/runs'}}]\n", shown="job.yaml")
     [line] = answer.json()["error"]["lines"]
-    assert line.startswith('job.yaml:2:1: track: "/srv/runs" is no directory that the job can write; mount')
+    assert line.startswith(
+        'job.yaml:2:1: track: "/srv/runs" is not a directory that the job can write; mount'
+    )
     assert site.packages.asked == []
 
 
@@ -366,7 +368,7 @@ def test_a_lock_of_another_python_is_refused(site: Site) -> None:
     text = 'requires-python = "==3.12.*"\n' + lock_text("tqdm", version="4.1")
     (site.directory / "pylock.toml").write_text(text)
     [line] = refusal(site, "{requirements: pylock.toml}")
-    assert line.startswith("pylock.toml: is a lock for Python ==3.12.*, and the image has 3.11; make it anew")
+    assert line.startswith("pylock.toml: is a lock for Python ==3.12.*, and the image has 3.11; make it again")
 
 
 def test_dependencies_of_a_project_are_its_requirements_in_the_versions_of_its_lock(site: Site) -> None:

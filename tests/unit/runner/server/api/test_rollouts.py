@@ -237,7 +237,7 @@ def test_a_way_back_from_what_never_took_effect_stops_nothing(site: Place) -> No
     site.runs()
     assert site.apply(BASE + "priority: 60\n")["outcome"] == "store"
     back = site.ask("POST", "/jobs/1/rollback", {}).json()
-    follows = "what runs goes on: nothing that it uses differs"
+    follows = "the running attempt goes on: nothing that it uses differs"
     assert back == {"to": 1, "revision": 3, "follows": follows}
     job = site.job()
     assert (job["state"], job["attempt"], job["priority"]) == ("running", 1, 50)

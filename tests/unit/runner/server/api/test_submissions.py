@@ -303,7 +303,7 @@ def test_the_jobs_of_a_matrix_are_found_by_any_of_them_by_its_name_and_by_label(
     site.submit(MATRIX, name="rate")
     every = ["rate-1", "rate-2", "rate-3"]
     assert [listed(site, f"sweep={ref}") for ref in ("2", "4", "rate-2", "rate")] == [every] * 4
-    assert error(site.ask("GET", "/jobs?sweep=1")) == (404, "not_found", "1: is no job of a matrix")
+    assert error(site.ask("GET", "/jobs?sweep=1")) == (404, "not_found", "1: is not a job of a matrix")
     with pytest.raises(NotFound, match="nobody: there is no job"):
         site.service.queries.sweep(Caller(ME, os.getgid()), "nobody")
     assert listed(site, "label=seed") == ["rate-3", "rate-2", "rate-1"]

@@ -75,7 +75,7 @@ def test_fewer_steps_are_not_stored_for_a_start_that_would_come_after_them(site:
     more = FEWER.replace("steps: 60", "steps: 390")
     answer = site.apply(more, at_next_start=True)
     assert (answer["outcome"], answer["revision"]) == ("decline", None)
-    assert "what runs goes on to step 400, beyond workload.steps: 390" in answer["why"]
+    assert "the running attempt goes on to step 400, beyond workload.steps: 390" in answer["why"]
 
 
 def test_a_rollback_to_fewer_steps_than_are_done_is_refused(site: Place) -> None:

@@ -35,7 +35,7 @@ def test_hosts_have_a_short_form(written: str) -> None:
 
 @pytest.mark.parametrize("written", ["", "8", "0x8", "2x0", "two", "9999x9999", "-1x2"])
 def test_what_describes_no_hosts_is_refused(written: str) -> None:
-    with pytest.raises(UsageError, match="is no number of hosts and devices; write 4x8"):
+    with pytest.raises(UsageError, match="is not a number of hosts and devices; write 4x8"):
         parse_hosts(written)
 
 

@@ -126,10 +126,10 @@ def test_what_is_no_trace_at_all_is_one_line(tmp_path: Path) -> None:
     line = json.dumps({"job": "1", "attempt": 1, "moment": "exit", "at": "2030-01-01"})
     said = 'has unknown field "attempt"; docs/explanation/simulation.md has the fields'
     (told,) = problems(trace(tmp_path, f"{line}\n" * 50))
-    assert told.endswith(f"is no trace: line 1 {said}")
+    assert told.endswith(f"is not a trace: line 1 {said}")
     (told,) = problems(trace(tmp_path, "name: x\nworkload: {}\n"))
     assert told.endswith(
-        'is no trace: line 1 has unknown field "name: x"; docs/explanation/simulation.md has the fields'
+        'is not a trace: line 1 has unknown field "name: x"; docs/explanation/simulation.md has the fields'
     )
 
 

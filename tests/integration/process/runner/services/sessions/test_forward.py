@@ -87,7 +87,7 @@ def test_it_goes_on_after_the_daemon_was_killed(daemon: Service, job: str) -> No
     with forwarding(daemon, job, f"0:{PORT}") as (command, port):
         daemon.kill()
         assert command.stderr is not None
-        assert command.stderr.readline() == "the daemon has left; waiting for it\n"
+        assert command.stderr.readline() == "the daemon has stopped; waiting for it\n"
         until(lambda: _answers(port), "the port leads into the job again")
 
 

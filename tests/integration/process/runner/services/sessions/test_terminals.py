@@ -38,7 +38,7 @@ def test_a_terminal_goes_on_while_its_daemon_is_killed(daemon: Service, job: str
     with typing(daemon, "exec", "-it", job, "--", "/bin/sh") as screen:
         screen.expect(r"\$ ")
         daemon.kill()
-        screen.expect("the daemon has left; the program goes on")
+        screen.expect("the daemon has stopped; the program goes on")
         screen.sendline("echo ty''ped meanwhile")
         screen.expect("typed meanwhile")
         screen.sendline("exit 3")

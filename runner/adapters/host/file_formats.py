@@ -11,6 +11,7 @@ import os
 import re
 import struct
 import time
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -44,6 +45,14 @@ _NPY_HEADER: Final = re.compile(
     rb" 'shape': \(([\d, ]*)\)",
     re.DOTALL,
 )
+_GZIP: Final = b"\x1f\x8b\x08"
+_XZ: Final = b"\xfd7zXZ\0"
+_UNPACKED: Final = "ends in the middle of what is compressed"
+_PIECE_BYTES: Final = 1024**2
+
+MAX_UNPACKED_BYTES: Final = 256 * 1024**2
+"""Bytes that are unpacked of a file; one that has more is taken as it is."""
+
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _HDF5_END: Final = {0: 40, 1: 44, 2: 28, 3: 28}
 """The place of the length of the file, by the version of its first block."""
@@ -85,6 +94,8 @@ def find_damage(fd: int, name: str) -> str | None:
             return _of_json(fd, size)
         if _is_pickle(begin, name):
             return None if os.pread(fd, 1, size - 1) == b"." else "ends in the middle of its pickle"
+        if begin.startswith((_GZIP, _XZ)):
+            return _of_compressed(fd, begin)
         expected = _length_in(begin)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
@@ -139,6 +150,25 @@ def _length_in(begin: bytes) -> int:
     count = math.prod(int(each) for each in found[2].split(b",") if each.strip())
     header = int.from_bytes(begin[8:10], "little")
     return 10 + header + count * int(found[1])
+
+
+def _of_compressed(fd: int, begin: bytes) -> str | None:
+    """Return the damage of a file that gzip or xz has compressed, such as R's ``saveRDS`` writes.
+
+    gzip has no mark at its end, so it is unpacked, as far as ``MAX_UNPACKED_BYTES`` tell.
+    """
+    if begin.startswith(_XZ):
+        return None if os.pread(fd, 2, os.fstat(fd).st_size - 2) == b"YZ" else _UNPACKED
+    stream, at, unpacked = zlib.decompressobj(wbits=31), 0, 0
+    try:
+        while unpacked < MAX_UNPACKED_BYTES and not stream.eof:
+            if not (piece := stream.unconsumed_tail or os.pread(fd, _PIECE_BYTES, at)):
+                return _UNPACKED
+            at += 0 if stream.unconsumed_tail else len(piece)
+            unpacked += len(stream.decompress(piece, _PIECE_BYTES))
+    except zlib.error:
+        return _UNPACKED
+    return None
 
 
 def _of_zip(fd: int, size: int) -> str | None:

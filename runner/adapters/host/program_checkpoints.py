@@ -40,6 +40,7 @@ from runner.adapters.host.program_files import (
     digest_files,
     directory_at,
     find_matches,
+    is_beside,
     is_pointer,
     is_temporary,
     look_at,
@@ -285,7 +286,7 @@ class _Stream:
     def present(self) -> list[MatchedPath]:
         """Return the paths that the pattern names; nothing of another user, nor what came with the code.
 
-        A text that names the newest checkpoint is one itself only where there is nothing else.
+        A text that names the newest one, or what is written beside, counts where there is nothing else.
 
         Raises:
             TooMany: the directories have too many entries.
@@ -299,7 +300,12 @@ class _Stream:
             and ignored.get(str(each.path)) != [list(file) for file in each.files]
             and is_of(each, self._owner)
         ]
-        return [each for each in found if not is_pointer(self._base, each)] or found
+        return [
+            each
+            for each in found
+            if not is_pointer(self._base, each)
+            and (each.is_directory or not is_beside(each.path, self._pattern))
+        ] or found
 
     def look(self, how: Verification, check: Callable[[], None]) -> _Look:
         """Return the whole and the torn checkpoints; what is new and whole gets its place in the order."""

@@ -25,6 +25,11 @@ MAX_FILES: Final = 2_000
 MAX_CHOICES: Final = 64
 """Patterns that the braces of one stand for."""
 
+_BESIDE: Final = re.compile(
+    r"(?i).*\.(?:py|sh|ya?ml|toml|cfg|ini|md|log|out|err|csv|tsv|html|pdf|png|jpe?g|svg|gif)|.*\btfevents\b.*"
+)
+"""Names of what programs write beside their checkpoints, such as DeepSpeed's ``zero_to_fp32.py``."""
+
 MAX_POINTER_BYTES: Final = 4096
 
 MAX_DEPTH: Final = 32
@@ -117,6 +122,11 @@ def find_matches(base: int, pattern: str) -> list[MatchedPath]:
 def is_temporary(path: PurePosixPath, pattern: str) -> bool:
     """Return True for a name that is given up when the file is complete, unless the pattern asks for such."""
     return bool(_TEMPORARY.fullmatch(path.name)) and not _TEMPORARY.fullmatch(PurePosixPath(pattern).name)
+
+
+def is_beside(path: PurePosixPath, pattern: str) -> bool:
+    """Return True for a log, a script or a picture, unless the pattern ends in such a suffix itself."""
+    return bool(_BESIDE.fullmatch(path.name)) and not _BESIDE.fullmatch(PurePosixPath(pattern).name)
 
 
 def is_pointer(base: int, match: MatchedPath) -> bool:

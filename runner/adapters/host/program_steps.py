@@ -17,7 +17,9 @@ _NO_STEP: Final = re.compile(
 )
 """A date with a time of day, seconds since 1970, and the number of a shard."""
 
-_NUMBER: Final = re.compile(r"([A-Za-z]*)([ =_.-]*)([0-9]++(?:\.[0-9]++)*+)(?![A-Za-z])")
+_NUMBER: Final = re.compile(
+    r"([A-Za-z]*)([ =_.-]*)([0-9]++(?:\.[0-9]++)*+)(?!(?!(?i:epochs?|steps?|it|iters?)(?![A-Za-z]))[A-Za-z])"
+)
 _STEPS: Final = re.compile(r"(?i)steps?|it|iter|iters|iterations?|updates?")
 _COUNTED: Final = re.compile(
     r"(?i).*(?:steps?|it|iters?|iterations?|updates?|ep|epochs?|batch(?:es)?|ba|round|gen|ckpt|checkpoint|ck|cp|model"

@@ -137,7 +137,7 @@ def test_a_save_that_is_asked_for_is_made_and_a_stop_ends_all_after_one_step_tha
         asked = plain.newest()
         gang.launcher.send_signal(signal.SIGTERM)
         assert gang.end() == ExitCode.STOPPED, gang.output
-        said = f"leaving with 75: asked to stop; step {plain.newest()} is saved"
+        said = f"exiting with 75: asked to stop; step {plain.newest()} is saved"
         assert said in gang.output
         assert said in gang.log(1)
     assert {step for step, _ in checkpoints(plain.paths.lineage_dir)} == {plain.newest(), asked}
@@ -162,7 +162,7 @@ def test_all_resume_from_the_step_that_rank_0_finds_valid_and_leave_if_there_is_
         tear(directory)
     with plain.attempt() as gang:
         assert gang.end() == ExitCode.NO_VALID_CHECKPOINT, gang.output
-        assert "leaving with 99: rank 0 found none" in gang.log(1)
+        assert "exiting with 99: rank 0 found none" in gang.log(1)
     assert plain.result().cause is Cause.NO_VALID_CHECKPOINT
 
 

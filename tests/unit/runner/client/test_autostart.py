@@ -258,7 +258,10 @@ def test_a_daemon_whose_state_cannot_be_seen_is_not_waited_for(stand: Stand) -> 
 
 
 def test_a_daemon_that_does_not_leave_is_named(stand: Stand) -> None:
-    with holds(stand, "7 leaving"), pytest.raises(Unavailable, match=r"the daemon \(pid 7\) is still stopping"):
+    with (
+        holds(stand, "7 leaving"),
+        pytest.raises(Unavailable, match=r"the daemon \(pid 7\) is still stopping"),
+    ):
         autostart.wait_for_exit(str(stand.directory), 7, lambda _: None)
 
 

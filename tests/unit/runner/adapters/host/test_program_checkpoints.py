@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import os
 import pickle
 import struct
@@ -87,6 +88,8 @@ def test_the_number_in_a_name_is_the_step_and_the_highest_is_the_newest(
         ("epoch=3-step=1200.ckpt", 1200),
         ("model_7.h5", 7),
         ("v2/step-0012.pt", 12),
+        ("exp/12epoch.pth", 12),
+        ("exp/20000Steps.pt", 20000),
         ("ckpt-5.safetensors.bak", 5),
     ],
 )
@@ -692,7 +695,7 @@ def test_a_copy_is_broken_off_when_the_daemon_leaves(work: Path, tmp_path: Path)
     verifier = CheckpointVerifier()
     verifier.close()
     write(work / "state.pt", archive())
-    with pytest.raises(Unavailable, match="leaves"):
+    with pytest.raises(Unavailable, match="stopping"):
         program_of(tmp_path, verifier).saved(1, FIXED, Verification.CONTENT)
 
 
@@ -762,6 +765,9 @@ def test_a_name_that_is_not_utf_8_is_no_checkpoint(work: Path, saved: Saved) -> 
         ("out/1.npz", "out/2.npz.part"),
         ("out/1.npz", "out/2.npz~"),
         ("out/global_step100/state", "out/latest"),
+        ("out/global_step100/state", "out/zero_to_fp32.py"),
+        ("out/global_step100/state", "out/events.out.tfevents.1700000000.host.1.0"),
+        ("out/model_9.json", "out/train.log"),
         ("out/iter_100/state", "out/latest_checkpointed_iteration.txt"),
         ("out/model_100.pth", "out/last_checkpoint"),
     ],
@@ -778,7 +784,10 @@ def test_a_name_that_is_given_up_and_a_text_that_names_the_newest_are_no_checkpo
     assert whole.startswith(chosen.path)
 
 
-@pytest.mark.parametrize(("pattern", "name"), [("out/*.tmp", "state.tmp"), ("out/*", "latest")])
+@pytest.mark.parametrize(
+    ("pattern", "name"),
+    [("out/*.tmp", "state.tmp"), ("out/*", "latest"), ("out/*.csv", "state.csv"), ("out/*", "state.yaml")],
+)
 def test_a_pattern_may_ask_for_a_temporary_name_and_a_checkpoint_may_be_called_latest(
     work: Path, saved: Saved, pattern: str, name: str
 ) -> None:
@@ -811,6 +820,15 @@ NPY = b"\x93NUMPY\x01\0\x76\0{'descr': '<f8', 'fortran_order': False, 'shape': (
         ("m.joblib", pickle.dumps([1, 2]), None),
         ("m.joblib", pickle.dumps([1, 2])[:-1], "ends in the middle of its pickle"),
         ("m.pkl", gzip.compress(pickle.dumps([1]), mtime=0), None),
+        ("s.rds", gzip.compress(b"X" * 5_000_000, mtime=0), None),
+        ("s.rds", gzip.compress(b"X" * 5_000_000, mtime=0)[:-6], "ends in the middle of what is compressed"),
+        (
+            "s.RData",
+            gzip.compress(b"X", mtime=0)[:12] + b"\xff" * 9,
+            "ends in the middle of what is compressed",
+        ),
+        ("s.rds", lzma.compress(b"X"), None),
+        ("s.rds", lzma.compress(b"X")[:-1], "ends in the middle of what is compressed"),
         ("m.pkl", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02K\x01.raw weights", None),
         ("log.json", b'{"step": 1}\n{"step": 2}\n', None),
         ("log.json", b'{"step": 1}\n{"st', "is no complete JSON"),

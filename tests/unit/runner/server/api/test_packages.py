@@ -368,7 +368,9 @@ def test_a_lock_of_another_python_is_refused(site: Site) -> None:
     text = 'requires-python = "==3.12.*"\n' + lock_text("tqdm", version="4.1")
     (site.directory / "pylock.toml").write_text(text)
     [line] = refusal(site, "{requirements: pylock.toml}")
-    assert line.startswith("pylock.toml: is a lock for Python ==3.12.*, and the image has 3.11; make it again")
+    assert line.startswith(
+        "pylock.toml: is a lock for Python ==3.12.*, and the image has 3.11; make it again"
+    )
 
 
 def test_dependencies_of_a_project_are_its_requirements_in_the_versions_of_its_lock(site: Site) -> None:

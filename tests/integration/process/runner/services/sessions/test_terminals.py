@@ -115,7 +115,7 @@ def test_a_command_that_is_not_there_says_so(daemon: Service, job: str) -> None:
 
 def test_without_a_terminal_t_is_refused(daemon: Service, job: str) -> None:
     for command in (("exec", "-t", job, "true"), ("attach", job), ("shell",)):
-        assert "are no terminal" in daemon.runner(*command, code=UsageError.exit_code)
+        assert "are not a terminal" in daemon.runner(*command, code=UsageError.exit_code)
 
 
 def test_a_job_without_a_terminal_says_how_to_make_one(daemon: Service, job: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import os
 import shlex
-import tomllib
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import PurePosixPath
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from runner.base.errors import UsageError
 from runner.base.textfile import one_line
-from runner.cli.run_file import Value, default_name, yaml_text
+from runner.cli.run_file import Value, default_name, find_package_file, yaml_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,7 +128,7 @@ def propose(directory: Path) -> Proposal | None:
     beside = sorted((directory / script).parent.glob("*.py"))
     for source in (directory / script, *[*beside, *sorted(directory.glob("*.py"))][:MAX_SOURCES]):
         _read(source, found)
-    requirements = _find_requirements(directory)
+    requirements = find_package_file(str(directory))
     packages: Value | None = requirements
     if script.endswith(".ipynb"):
         packages = [*([f"-r {requirements}"] if requirements else []), *FOR_NOTEBOOKS]
@@ -223,18 +222,6 @@ def _is_started(path: Path) -> bool:
         return path.stat().st_size <= MAX_SOURCE_BYTES and "__main__" in path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return False
-
-
-def _find_requirements(directory: Path) -> str | None:
-    """Return the file that names the packages."""
-    for name in ("requirements.txt", "pylock.toml"):
-        if (directory / name).is_file():
-            return name
-    try:
-        project = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8")).get("project")
-    except (OSError, ValueError):
-        return None
-    return "pyproject.toml" if isinstance(project, dict) else None
 
 
 def _launcher(found: Findings) -> list[str]:

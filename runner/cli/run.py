@@ -13,7 +13,7 @@ import click
 from runner.cli.console import INTERRUPTED, complain, details_told
 from runner.cli.parameters import as_json, check_text, time_ahead, verbose
 from runner.cli.placing import placed
-from runner.cli.run_file import CommandLine, Value, of_option, yaml_text
+from runner.cli.run_file import CommandLine, Value, find_package_file, of_option, yaml_text
 from runner.cli.submit import dependencies, show_answer
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse
@@ -25,9 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN: Final = "runner run"
 """The name of the generated job file in messages."""
-
-REQUIREMENTS: Final = ("requirements.txt", "pylock.toml", "pyproject.toml")
-"""Files beside a script that name its packages; the first one counts."""
 
 CONDA: Final = ("environment.yml", "environment.yaml")
 
@@ -282,32 +279,18 @@ def make_line(  # noqa: PLR0913  one per option that is not a field
 
 def find_requirements(code: str) -> str | None:
     """Return the file of a code directory that names its packages and say so; None if there is none."""
-    for name in (*REQUIREMENTS, *CONDA):
-        found = name if code == "." else os.path.join(code, name)
-        if not os.path.isfile(found):
-            continue
-        if name in CONDA:
-            complain(f"packages: {found} is a conda file, and is left out; --requirements {found} says more")
-            return None
-        if name == "pyproject.toml" and not _has_project(found):
-            continue
-        lock = os.path.join(os.path.dirname(found), "uv.lock")
-        with_lock = name == "pyproject.toml" and os.path.isfile(lock)
-        told = f"{found}, in the versions of {lock}" if with_lock else found
-        complain(f"packages: {told}; --no-requirements leaves them out")
-        return found
-    return None
-
-
-def _has_project(path: str) -> bool:
-    """Return True if a ``pyproject.toml`` is that of a project, and not only of tools."""
-    import tomllib
-
-    try:
-        with open(path, "rb") as file:
-            return "project" in tomllib.load(file)
-    except (OSError, ValueError):
-        return True  # which is told with the reason
+    name = find_package_file(code)
+    if name is None:
+        if conda := next((each for each in CONDA if os.path.isfile(os.path.join(code, each))), None):
+            shown = os.path.normpath(os.path.join(code, conda))
+            complain(f"packages: {shown} is a conda file, and is left out; --requirements {shown} says more")
+        return None
+    found = name if code == "." else os.path.join(code, name)
+    lock = os.path.join(os.path.dirname(found), "uv.lock")
+    with_lock = name == "pyproject.toml" and os.path.isfile(lock)
+    told = f"{found}, in the versions of {lock}" if with_lock else found
+    complain(f"packages: {told}; --no-requirements leaves them out")
+    return found
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

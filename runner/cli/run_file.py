@@ -70,6 +70,9 @@ COMMON: Final = frozenset(
 PLACES: Final = frozenset({"src", "scripts", "script", "bin", "code", "tools"})
 """Directories inside of projects that say nothing about them."""
 
+PACKAGE_FILES: Final = ("requirements.txt", "pylock.toml", "pyproject.toml", "setup.cfg", "setup.py")
+"""Files beside a script that name its packages; the first one counts."""
+
 _PLAIN: Final = re.compile(r"-{0,2}[A-Za-z_./][A-Za-z0-9_./+-]*|[0-9]+(?:[kKmMgGtT](?:i?B)?|[smhd])")
 _WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan"})
 _SCRIPT: Final = re.compile(r"(.*[^/])\.(?:py|ipynb|sh|bash|pl|rb|jl|R|lua|js)")
@@ -190,6 +193,32 @@ def default_name(command: Sequence[str], directory: str | None = None) -> str:
     if name in COMMON and (project := _project(path, directory)):
         name = f"{project[: _MAX_NAME - len(name) - 1]}-{name}"
     return (f"job-{name}" if name.isdigit() else name)[:_MAX_NAME] or "job"
+
+
+def find_package_file(directory: str) -> str | None:
+    """Return the name of the file that names the packages of a directory, None if there is none."""
+    for name in PACKAGE_FILES:
+        path = os.path.join(directory, name)
+        if os.path.isfile(path) and _names_packages(path, name):
+            return name
+    return None
+
+
+def _names_packages(path: str, name: str) -> bool:
+    """Return True if a file is that of a project with packages; one that cannot be read is told later."""
+    if name not in {"pyproject.toml", "setup.cfg", "setup.py"}:
+        return True
+    import tomllib
+
+    try:
+        with open(path, "rb") as file:
+            return (
+                "project" in tomllib.load(file)
+                if name.endswith(".toml")
+                else b"install_requires" in file.read()
+            )
+    except (OSError, ValueError):
+        return True
 
 
 def _project(path: str, directory: str | None) -> str:

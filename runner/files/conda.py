@@ -1,4 +1,4 @@
-"""A conda file in words: the runner does not read it, and tells what can be taken from it."""
+"""A file of another tool in words: the runner does not read it, and tells what can be taken from it."""
 
 import re
 from collections.abc import Sequence
@@ -8,11 +8,24 @@ from runner.base.textfile import one_line
 
 MOST_NAMED: Final = 20
 
+_PIPENV: Final = "pipenv requirements > requirements.txt"
+EXPORTED: Final = {
+    "Pipfile": _PIPENV,
+    "Pipfile.lock": _PIPENV,
+    "poetry.lock": "poetry export -o requirements.txt",
+    "pdm.lock": "pdm export -o requirements.txt",
+    "pixi.toml": "pixi project export conda-environment environment.yml",
+    "pixi.lock": "pixi project export conda-environment environment.yml",
+}
+"""Files of tools, and the commands that write them down in words that others read."""
+
 _ENTRY: Final = re.compile(r"( *)-\s+(.*)")
 
 
-def describe_conda(text: str) -> str:
-    """Return in one line that a file is a conda file, with its packages of pip, of conda, and its Python."""
+def describe_other(name: str, text: str) -> str:
+    """Return in one line whose file it is; of a conda file with its packages of pip, of conda, and Python."""
+    if (command := EXPORTED.get(name)) is not None:
+        return f"is a file of {command.split()[0]}, which is not read; write it down: {command}"
     pip, conda = _parts(text.splitlines())
     if not (pip or conda):
         return "is not a file of requirements; name a requirements.txt, pyproject.toml or pylock.toml"

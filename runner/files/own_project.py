@@ -67,6 +67,7 @@ class ReadProject:
     sources: list[str] = field(default_factory=list)
     entry_points: list[tuple[str, str, str]] = field(default_factory=list)
     places: dict[str, Any] = field(default_factory=dict)  # of [tool.uv.sources], by package
+    members: list[str] = field(default_factory=list)  # of [tool.uv.workspace], as patterns
     compiled: str = ""  # what shows that it is
     is_declared: bool = False  # whether pyproject.toml has [project], and so says what is dynamic
 
@@ -156,6 +157,7 @@ def _read_pyproject(found: ReadProject, text: str, read: ReadFile) -> set[str]:
     found.sources += _sources(tool)
     found.entry_points += _entry_points(project)
     found.places = {_normal(name): each for name, each in _table(tool, "uv", "sources").items()}
+    found.members = _texts(_table(tool, "uv", "workspace").get("members", []), f"{file}: tool.uv.workspace")
     dynamic = set(_texts(project.get("dynamic", []), f"{file}: project.dynamic"))
     found.is_declared = bool(project)
     if not project:

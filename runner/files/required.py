@@ -12,7 +12,7 @@ from typing import Final
 from runner.base.errors import UsageError
 from runner.base.textfile import FileError, Problem, one_line
 from runner.base.yaml import PathPart
-from runner.files.conda import describe_conda
+from runner.files.conda import EXPORTED, describe_other
 from runner.files.own_project import READ, OwnProject, ReadProject, read_project
 from runner.files.requirements import (
     MAX_LINES,
@@ -134,6 +134,9 @@ class RequirementReader:
             (collected.constraints if constrains else collected.lines).append(placed)
 
     def _include(self, placed: PlacedLine, path: Path, collected: Collected, *, constrains: bool) -> None:
+        if ":/" in str(path):
+            collected.mistakes.append(Mistake(placed, "includes an address; download it, and name the file"))
+            return
         try:
             self._read(path, collected, constrains=constrains)
         except MissingFile as error:
@@ -197,11 +200,24 @@ class RequirementReader:
                 self._add_project(directory, line.extras, collected)
             elif place is None or line.is_of_image:
                 self._add(placed, directory, collected, constrains=False)
-            elif isinstance(place, Mapping) and isinstance(path := place.get("path"), str):
-                self._add_local(placed, directory / path, line.extras, collected)
+            elif (inner := self._find_place(place, line.name or "", found, directory)) is not None:
+                self._add_local(placed, inner, line.extras, collected)
             else:
                 step = "the operator chooses where packages come from; name a version of the index"
                 collected.mistakes.append(Mistake(placed, f"tool.uv.sources has a place for it; {step}"))
+
+    def _find_place(self, place: object, name: str, found: ReadProject, directory: Path) -> Path | None:
+        """Return the directory that ``[tool.uv.sources]`` says for a package, None if it is another place."""
+        if not isinstance(place, Mapping):
+            return None
+        if isinstance(path := place.get("path"), str):
+            return directory / path
+        if place.get("workspace") is not True:
+            return None
+        names = (name, name.replace("-", "_"))
+        members = [directory / each.replace("*", name) for each in found.members for name in names]
+        beside = [directory.parent / name for name in names]  # where this is a member itself
+        return next((each for each in (*members, *beside) if self._is_project(each)), None)
 
     def _text_of_project(self, path: Path) -> str | None:
         try:
@@ -212,10 +228,10 @@ class RequirementReader:
 
     def _lines(self, path: Path, shown: Path, collected: Collected) -> Iterable[RequirementLine]:
         text = self._text(path, shown)
-        if path.suffix in {".yml", ".yaml"}:
-            raise FileError(shown, [Problem(None, "", describe_conda(text))])
+        if path.suffix in {".yml", ".yaml"} or path.name in EXPORTED:
+            raise FileError(shown, [Problem(None, "", describe_other(path.name, text))])
         try:
-            if path.name == "pyproject.toml":
+            if path.name in READ:
                 self._add_uv_lock(path.with_name("uv.lock"), collected)
                 self._add_project(path.parent, (), collected, asked=False)
                 return ()

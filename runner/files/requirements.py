@@ -24,6 +24,7 @@ MAX_REQUIREMENT: Final = 4096
 _NAME: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)")
 _INCLUDE: Final = re.compile(r"(-r|-c)\s*=?|(--requirement|--constraint)[\s=]")
 _EDITABLE: Final = re.compile(r"-e\s*=?|--editable[\s=]")
+_CONDA: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=([0-9][^=\s]*)(?:=\S+)?")
 _PLACE: Final = re.compile(
     r"(git|hg|svn|bzr)\+|[a-z]+://|file:|~/|\S+\.(whl|zip|tar\.gz|tgz|tar\.bz2)$", re.IGNORECASE
 )
@@ -186,6 +187,8 @@ def find_mistake(line: RequirementLine) -> str | None:
     except RecursionError:
         return "is not a requirement such as tqdm>=4: has too many brackets"
     except InvalidRequirement as error:
+        if (conda := _CONDA.fullmatch(text)) is not None:
+            return f"is a line of conda; write {conda[1]}=={conda[2]}"
         reason = str(error).partition("\n")[0].rstrip(".:")
         return f"is not a requirement such as tqdm>=4: {reason[:1].lower()}{reason[1:]}"
     return None if wanted.url is None else _place_mistake(wanted.url)

@@ -48,8 +48,14 @@ def test_a_project_with_dependencies_names_them(tmp_path: Path) -> None:
     assert job_for(tmp_path).image.requirements == "pyproject.toml"
     (tmp_path / "pyproject.toml").write_text("[tool.ruff]\n")
     assert job_for(tmp_path).image.requirements is None
-    (tmp_path / "pyproject.toml").write_text("[")
+    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup()\n")
     assert job_for(tmp_path).image.requirements is None
+    (tmp_path / "setup.py").write_text("from setuptools import setup\nsetup(install_requires=['tqdm'])\n")
+    assert job_for(tmp_path).image.requirements == "setup.py"
+    (tmp_path / "setup.cfg").write_text("[options]\ninstall_requires =\n    tqdm\n")
+    assert job_for(tmp_path).image.requirements == "setup.cfg"
+    (tmp_path / "pyproject.toml").write_text("[")  # which is told with its line
+    assert job_for(tmp_path).image.requirements == "pyproject.toml"
 
 
 def test_the_only_script_is_taken_and_of_several_none(tmp_path: Path) -> None:

@@ -83,6 +83,17 @@ def mistake(files: dict[str, str], *asked: str) -> str:
         (
             {
                 "pyproject.toml": NAMED
+                + 'dependencies = ["lib-a", "lib-b"]\n[tool.uv.workspace]\nmembers = ["packages/*"]\n'
+                + "[tool.uv.sources]\nlib-a = {workspace = true}\nlib-b = {workspace = true}\n",
+                "packages/lib_a/pyproject.toml": '[project]\nname = "lib-a"\ndependencies = ["lib-b"]\n'
+                "[tool.uv.sources]\nlib-b.workspace = true\n",
+                "packages/lib-b/setup.py": "setup(name='lib-b', install_requires=['idna'])\n",
+            },
+            ["idna"],
+        ),
+        (
+            {
+                "pyproject.toml": NAMED
                 + 'dependencies = ["torch"]\n[tool.uv.sources]\ntorch = {index = "cu"}\n'
             },
             ["torch"],
@@ -131,6 +142,10 @@ def test_a_requirement_of_a_project_has_the_place_of_its_line() -> None:
         ({"pyproject.toml": NAMED + '[project.scripts]\n"../a" = "x:y"'}, "../a: is not a name of a command"),
         (
             {"pyproject.toml": NAMED + 'dependencies = ["a"]\n[tool.uv.sources]\na = {git = "https://x"}'},
+            "tool.uv.sources has a place for it",
+        ),
+        (
+            {"pyproject.toml": NAMED + 'dependencies = ["a"]\n[tool.uv.sources]\na = {workspace = true}'},
             "tool.uv.sources has a place for it",
         ),
         (
@@ -224,6 +239,40 @@ dependencies:
     - tqdm
     - "idna>=3"
 """
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("Pipfile", "is a file of pipenv, which is not read; write it down: pipenv requirements > requi"),
+        (
+            "poetry.lock",
+            "is a file of poetry, which is not read; write it down: poetry export -o requirements",
+        ),
+        ("pixi.toml", "is a file of pixi, which is not read; write it down: pixi project export conda-env"),
+    ],
+)
+def test_a_file_of_another_tool_is_told_once_with_its_command(name: str, fact: str) -> None:
+    with pytest.raises(FileError, match=f"^{name}: {fact}"):
+        collected({name: '[packages]\nnumpy = "*"\n'}, name)
+
+
+@pytest.mark.parametrize(
+    ("line", "fact"),
+    [
+        ("numpy=1.26.4=py311h1", "is a line of conda; write numpy==1.26.4"),
+        ("numpy=1.26", "is a line of conda; write numpy==1.26"),
+        ("-r https://x/requirements.txt", "includes an address; download it, and name the file"),
+    ],
+)
+def test_a_line_that_pip_would_not_take_here_names_the_one_that_works(line: str, fact: str) -> None:
+    [found] = collected({"requirements.txt": line}, "requirements.txt").mistakes
+    assert found.fact == fact
+
+
+def test_a_file_of_setuptools_is_read_as_a_project() -> None:
+    files = {"setup.py": "setup(name='mine', install_requires=['attrs'])\n"}
+    assert lines(collected(files, "setup.py")) == ["attrs"]
 
 
 def test_a_conda_file_is_told_once_with_what_can_be_taken_from_it() -> None:

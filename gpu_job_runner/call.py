@@ -6,6 +6,7 @@ The source of this module is an argument of ``python -c``: a job needs the stand
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import pickle
 import sys
@@ -24,17 +25,37 @@ def main(words: list[str]) -> None:
         there, here = (".".join(map(str, each)) for each in (packed["python"], sys.version_info[:2]))
         sys.exit("the function is of Python {}, and the job has {}; choose another image".format(there, here))
     sys.path[:0] = packed["paths"]
+    sys.argv[1:] = []  # the words are none of the function's arguments
     load_library(packed["library"])
     try:
         function, args, kwargs = pickle.loads(packed["call"])  # noqa: S301  as above
-        keep((True, function(*args, **kwargs)))
-    except Exception as error:  # of the user's function: it is the result
-        text = traceback.format_exc()
+        put_in_main(function)
+        keep((True, "", ""), function(*args, **kwargs))
+    except (Exception, SystemExit) as error:  # of the user's function: it is the result
+        told = (False, *describe(error))
         try:
-            keep((False, (error, text)))
+            keep(told, error)
         except Exception:  # noqa: BLE001  an exception that cannot be pickled is told as text
-            keep((False, (None, text)))
+            keep(told)
         raise
+
+
+def put_in_main(function: object) -> None:
+    """Let ``__main__`` have what a function of a script uses, so that its classes can be pickled by name."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if getattr(function, "__module__", None) == "__main__":
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        names = getattr(function, "__globals__", {}).items()
+        main.__dict__.update({name: value for name, value in names if not name.startswith("__")})
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """Return an exception in one line, and its traceback without the frame of ``main``."""
+    only = traceback.format_exception_only(type(error), error)
+    [line, *_] = (each for each in only if not each.startswith(" "))
+    frames = error.__traceback__.tb_next if error.__traceback__ else None
+    return line.split("\n")[0], "".join(traceback.format_exception(type(error), error, frames))
 
 
 def load_library(sources: list[tuple[str, str, bool]]) -> None:
@@ -48,13 +69,17 @@ def load_library(sources: list[tuple[str, str, bool]]) -> None:
         exec(compile(source, name, "exec"), module.__dict__)  # noqa: S102  the pickling library itself
 
 
-def keep(outcome: tuple[bool, object]) -> None:
-    """Write an outcome where the submitter finds it, whole or not at all."""
+def keep(told: tuple[bool, str, str], *value: object) -> None:
+    """Write an outcome where the submitter finds it, whole or not at all.
+
+    It is told first, without any class: the value, or the exception, may be one that cannot be loaded there.
+    """
     import cloudpickle
 
     path = os.path.join(os.environ["RUNNER_ATTEMPT_DIR"], KEPT)
     with open(path + ".part", "wb") as file:
-        file.write(cloudpickle.dumps(outcome))
+        for each in (told, *value):
+            cloudpickle.dump(each, file)
     os.replace(path + ".part", path)
 
 

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import base64
 import functools
+import inspect
+import io
 import itertools
 import os
 import pickle
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpu_job_runner import call
 from gpu_job_runner.job import CALL, Job, JobFailed, connect
-from gpu_job_runner.submission import Options, Spec, command_text, send
+from gpu_job_runner.submission import Options, Spec, make_spec, send
 from runner.base.errors import Refused, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Unpack
 
     from runner.client.types import JobDetail
@@ -53,6 +55,8 @@ def run(function: Callable[..., T], /, *args: object, **options: Unpack[Options]
     Raises:
         UsageError: the function cannot be pickled, or an option is wrong.
     """
+    if unknown := options.keys() - Options.__annotations__.keys():
+        raise UsageError(f"{min(unknown)}: no option of a job; bind arguments by functools.partial")
     spec = _spec(function, args, {}, options)
     return send(connect(), spec)[0]
 
@@ -68,6 +72,9 @@ def map(  # noqa: A001  the word of Python for it
     The values of a combination are keyword arguments.  If one job is refused, those before it are cancelled.
     """
     if isinstance(values, Mapping):
+        for name, each in values.items():
+            if isinstance(each, str) or not isinstance(each, Iterable):
+                raise UsageError(f"{name}: must be a list of values, not {each!r}")
         rows: list[tuple[tuple[object, ...], dict[str, object]]] = [
             ((), dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())
         ]
@@ -92,23 +99,30 @@ def returned(job: Job[Any], detail: JobDetail) -> Any:
     Raises:
         RemoteError: it raised an exception.
         JobFailed: the job ended otherwise.
+        UsageError: the value cannot be loaded here.
         Refused: the job is another user's, whose pickles this process does not load.
     """
     if not job.is_mine():
         raise Refused(f"{job.name}: is another user's; what it returned is code of theirs, and is not loaded")
     attempt = detail["attempts"][-1]["number"] if detail["attempts"] else 0
     try:
-        content = job.read(f"/job/attempts/{attempt}/{call.KEPT}")
-    except UsageError:
+        stream = io.BytesIO(job.read(f"/job/attempts/{attempt}/{call.KEPT}"))
+    except UsageError as error:
         job.check(detail)
-        raise
-    succeeded, value = pickle.loads(content)  # noqa: S301  of this user's own job
+        raise JobFailed(f"{job.name}: its process ended before the function returned", job) from error
+    succeeded, line, text = pickle.load(stream)  # noqa: S301  of this user's own job
     if succeeded:
         job.check(detail)
+    try:
+        value = pickle.load(stream)  # noqa: S301  as above
+    except Exception as error:  # of the value's own class, which may be missing here
+        if succeeded:
+            fact = f"what it returned cannot be loaded here: {type(error).__name__}: {error}"
+            raise UsageError(f"{job.name}: {fact}") from error
+        value = None
+    if succeeded:
         return value
-    cause, text = value
-    last = text.rstrip().rpartition("\n")[2]
-    raise RemoteError(f"{job.name}: {last}\n\n{text}", job, text) from cause
+    raise RemoteError(f"{job.name}: {line}\n\n{text}", job, text) from value
 
 
 def _spec(
@@ -124,6 +138,7 @@ def _spec(
     except ImportError as error:
         raise UsageError(MISSING) from error
     name = getattr(_unwrapped(function), "__name__", "call").strip("<>")
+    _check_call(name, function, args, kwargs)
     try:
         pickled = cloudpickle.dumps((function, args, kwargs))
     except Exception as error:  # the arguments' own methods run, which may raise anything
@@ -138,8 +153,28 @@ def _spec(
     words = [text[at : at + WORD] for at in range(0, len(text), WORD)]
     command = ("python3", "-c", Path(call.__file__).read_text("utf-8"), CALL, *words)
     given: Options = {"name": name, **options}
-    here = str(Path.cwd() / "run")
-    return Spec(here, command_text(command, given), "run")
+    return make_spec(command, given)
+
+
+def _check_call(
+    name: str, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    """Raise UsageError for a call that would fail in its job, or return what cannot be kept."""
+    if not callable(function):
+        raise UsageError(f"run: {function!r} is no function; submit takes commands and job files")
+    inner = _unwrapped(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise UsageError(f"{name}: is a generator, which stays in its job; return a list")
+    if inspect.iscoroutinefunction(inner):
+        raise UsageError(f"{name}: is asynchronous; run a function that calls asyncio.run({name}(...))")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a few functions of C it is not known
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _unwrapped(function: object) -> object:

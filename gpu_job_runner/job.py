@@ -31,6 +31,11 @@ ENDED: Final = frozenset({"finished", "held"})
 LOOK_S: Final = 30.0
 """Seconds that one request waits."""
 
+AWAIT_S: Final = 1.0
+"""Seconds that a thread waits for an asynchronous program, which ends once its threads have."""
+
+READ_BYTES: Final = 256 * 1024
+
 KINDS: Final = {each.exit_code: each for each in (UsageError, Refused, Unavailable)}
 
 CALL: Final = "gpu_job_runner.call"
@@ -59,7 +64,14 @@ class Job(Generic[T_co]):
         return f"<Job {self.id} {self.name}>"
 
     def __await__(self) -> Generator[Any, None, T_co]:
-        return asyncio.to_thread(self.result).__await__()
+        return self._result().__await__()
+
+    async def _result(self) -> T_co:
+        """Return ``result()``; one that is cancelled leaves no thread that waits."""
+        client = self._connection.following()
+        while not (await asyncio.to_thread(client.wait, self.id, AWAIT_S))[0]:
+            continue
+        return await asyncio.to_thread(self.result)
 
     @property
     def state(self) -> str:
@@ -208,10 +220,14 @@ class Connection(Client):
                 if file is None:
                     raise UsageError(f"{path}: is a directory or a link; name a file")
                 content: bytes = file.read()
+                while body.read(
+                    READ_BYTES
+                ):  # the rest of the archive: a daemon whose reader has left logs it
+                    continue
                 return content
         except ErrorResponse as error:
             raise translated(error) from error
-        except tarfile.ReadError as error:
+        except (OSError, tarfile.ReadError) as error:
             raise Unavailable(f"{path}: the answer ended early ({error}); try again") from error
 
 

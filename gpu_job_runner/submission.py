@@ -50,10 +50,10 @@ class Options(TypedDict, total=False):
     """The directory that it starts in a copy of: the current one. None: no code."""
     requirements: str | bool
     """A file with packages. True: ``requirements.txt`` if the code has one. False: none."""
-    packages: Sequence[str]
+    packages: Sequence[str] | str
     image: str
     checkpoint: str
-    resume_args: Sequence[str]
+    resume_args: Sequence[str] | str
     mounts: Mapping[str, str]
     """Files and directories of the host, by the path below ``/data`` where they are, read-only."""
     environment: Mapping[str, str]
@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
     network: str
     priority: int
     priority_class: str
-    after: Sequence[Job[Any] | str]
+    after: Sequence[Job[Any] | str] | Job[Any] | str
     """Jobs that must succeed before; ``JOB:any`` and ``JOB:failed`` say another end."""
     not_before: str
     attempts: int
@@ -94,7 +94,7 @@ def submit(
         Refused: a rule forbids it.
         Unavailable: no daemon answers.
     """
-    connection, spec = connect(), make_spec(what, options)
+    spec, connection = make_spec(what, options), connect()
     _check_number(connection, spec, several=False)
     return send(connection, spec)[0]
 
@@ -103,7 +103,7 @@ def submit_all(
     what: str | os.PathLike[str] | Mapping[str, Any], /, **options: Unpack[Options]
 ) -> list[Job[dict[str, Any]]]:
     """Submit all jobs of a job file with a matrix, or none of them; see ``submit``."""
-    connection, spec = connect(), make_spec(what, options)
+    spec, connection = make_spec(what, options), connect()
     _check_number(connection, spec, several=True)
     return send(connection, spec)
 
@@ -195,9 +195,15 @@ def command_text(command: tuple[str, ...], options: Options) -> bytes:
         file = os.path.normpath(f"{given['code']}/{REQUIREMENTS}")
         is_there = given["code"] is not None and "image" not in given and os.path.isfile(file)  # noqa: PTH113
         requirements = file if is_there else None
+    for name in (*PAIRS, "mounts"):
+        if not isinstance(given.setdefault(name, {}), Mapping):
+            raise UsageError(f"{name}: must be a mapping, not {given[name]!r}")
     for name in PAIRS:
-        given[name] = tuple(given.get(name, {}).items())
-    mounts = [{"source": source, "target": target} for target, source in given.pop("mounts", {}).items()]
+        given[name] = tuple(given[name].items())
+    for name in ("packages", "resume_args"):
+        if isinstance(each := given.get(name), str):
+            given[name] = (each,)
+    mounts = [{"source": source, "target": target} for target, source in given.pop("mounts").items()]
     after = _after(given.pop("after", ()))
     line = CommandLine(command, requirements=requirements or None, mounts=tuple(mounts), after=after, **given)
     text = yaml_text(line.fields()).encode()
@@ -206,10 +212,10 @@ def command_text(command: tuple[str, ...], options: Options) -> bytes:
     return text
 
 
-def _after(jobs: Sequence[Job[Any] | str]) -> tuple[dict[str, str], ...]:
-    """Return jobs that must have ended before as the job file has them."""
+def _after(jobs: Sequence[Job[Any] | str] | Job[Any] | str) -> tuple[dict[str, str], ...]:
+    """Return jobs that must have ended before as the job file has them; a single one is a list of itself."""
     found = []
-    for job in jobs:
+    for job in (jobs,) if isinstance(jobs, Job | str) else jobs:
         name, _, condition = (job.id if isinstance(job, Job) else job).partition(":")
         found.append({"job": name, "condition": condition or "ok"})
     return tuple(found)

@@ -92,7 +92,7 @@ def sweep(what: str | os.PathLike[str] | Mapping[str, Any], /, **options: Unpack
     Raises:
         UsageError: it has no such section, or something in it must be changed.
     """
-    connection, spec = connect(), make_spec(what, options)
+    spec, connection = make_spec(what, options), connect()
     if b"sweep" not in spec.text:
         raise UsageError(f"{spec.shown}: sweep: is missing; a job without it is for submit")
     return Sweep(send(connection, spec), connection)

@@ -1,11 +1,12 @@
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 import gpu_job_runner as runner
-from gpu_job_runner.submission import make_spec
+from gpu_job_runner.submission import command_text, make_spec
 from tests.fakes.daemon.api import AT, FakeApi, Problem, an_attempt, ended
 
 
@@ -46,7 +47,7 @@ def test_a_command_makes_the_file_that_runner_run_makes(
         labels={"a": "1"},
     )
     assert yaml.safe_load(api.submitted[1]) == {
-        "name": "train",
+        "name": f"{tmp_path.name}-train",  # after its project
         "workload": {"kind": "program", "command": ["python", "train.py"], "code": "."},
         "resources": {"gpus": 2, "time_limit": "2h"},
         "image": {"requirements": "requirements.txt"},
@@ -91,6 +92,34 @@ def test_what_would_be_dropped_is_refused(tmp_path: Path) -> None:
         make_spec(["echo", "x" * 2**20], {})
     with pytest.raises(runner.UsageError, match="absent"):
         make_spec(tmp_path / "absent.yaml", {})
+
+
+def test_a_call_that_cannot_succeed_is_refused_before_it_is_a_job() -> None:
+    async def later(x: int) -> int:
+        return x
+
+    def letters() -> Iterator[str]:
+        yield "a"
+
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: runner.run("train.py"), "run: 'train.py' is no function"),  # type: ignore[arg-type]
+        (lambda: runner.run(letters), "letters: is a generator"),
+        (lambda: runner.run(later, 1), r"later: is asynchronous.*asyncio.run\(later"),
+        (lambda: runner.run(make_spec, 1, 2, 3), "make_spec: too many positional arguments"),
+        (lambda: runner.run(len, x=1), "x: no option of a job; bind"),  # type: ignore[call-arg]
+        (lambda: runner.map(len, {"lr": 0.1}), "lr: must be a list of values, not 0.1"),
+        (lambda: runner.map(len, {"lr": "ab"}), "lr: must be a list of values, not 'ab'"),
+        (lambda: runner.submit(["true"], environment=["A=1"]), "environment: must be a mapping"),  # type: ignore[arg-type]
+    ]
+    for call, told in cases:
+        with pytest.raises(runner.UsageError, match=told):
+            call()
+
+
+def test_a_single_package_or_job_is_no_list_of_letters() -> None:
+    text = command_text(("true",), {"packages": "einops", "after": "prepare", "code": None})
+    assert b"einops" in text
+    assert b"prepare" in text
 
 
 def test_a_matrix_is_for_submit_all_alone(api: FakeApi, tmp_path: Path) -> None:

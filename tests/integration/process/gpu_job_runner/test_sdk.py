@@ -3,9 +3,13 @@
 import asyncio
 import functools
 import json
+import os
+import pickle
 import re
 import sys
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +46,54 @@ def scale(x: float, by: float = 2.0) -> float:
 
 def fail(key: str) -> None:
     raise KeyError(key)
+
+
+class Odd(Exception):
+    """One that is made of two values, and loaded with one."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class Missing:
+    """A value of a class that the caller has not."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return __import__, ("absent",)
+
+
+def odd() -> None:
+    raise Odd(1, 2)
+
+
+def several() -> None:
+    raise ExceptionGroup("both", [ValueError(1), TypeError(2)])
+
+
+def leave(code: int) -> None:
+    sys.exit(code)
+
+
+def end(code: int) -> None:
+    os._exit(code)
+
+
+def missing() -> Missing:
+    return Missing()
+
+
+def by_name() -> tuple[bytes, list[str]]:
+    return pickle.dumps(Point(1, 2)), sys.argv
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+def nap() -> None:
+    time.sleep(3600)
 
 
 def by_value(module: str) -> None:
@@ -106,6 +158,51 @@ def test_what_another_user_returned_is_not_loaded(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(runner.Job, "is_mine", lambda _: False)
     with pytest.raises(runner.Refused, match="another user's"):
         job.result()
+
+
+def test_a_function_that_ends_in_an_odd_way_is_told_as_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_value(__name__)
+    for script in (by_name, Point):  # as those of a script
+        monkeypatch.setattr(script, "__module__", "__main__")
+    jobs = [runner.run(function, *args, attempts=1) for function, args, *_ in ENDS]
+    named = runner.run(by_name)
+    for job, (_, _, kind, text, cause) in zip(jobs, ENDS, strict=True):
+        with pytest.raises(kind, match=text) as told:
+            job.result(patience())
+        assert isinstance(told.value.__cause__, cause)
+    found, words = named.result(patience())
+    monkeypatch.setattr(sys.modules["__main__"], "Point", Point, raising=False)
+    assert (pickle.loads(found), words) == (Point(1, 2), ["-c"])  # noqa: S301  of the line above
+
+
+ENDS: tuple[tuple[Any, tuple[int, ...], type[Exception], str, type], ...] = (
+    (odd, (), runner.RemoteError, r"^odd: .*Odd: 1 and 2\n\nTraceback", type(None)),
+    (several, (), runner.RemoteError, r"^several: ExceptionGroup: both \(2", ExceptionGroup),
+    (leave, (0,), runner.RemoteError, "^leave: SystemExit: 0", SystemExit),
+    (leave, (3,), runner.RemoteError, "^leave: SystemExit: 3", SystemExit),
+    (end, (0,), runner.JobFailed, "^end: its process ended before the function returned", runner.UsageError),
+    (end, (3,), runner.JobFailed, "^end: failed: .*exit code 3", type(None)),
+    (
+        missing,
+        (),
+        runner.UsageError,
+        "^missing: what it returned cannot be loaded here: .*absent",
+        ImportError,
+    ),
+)
+
+
+def test_waiting_asynchronously_ends_when_it_is_cancelled() -> None:
+    by_value(__name__)
+    job = runner.run(nap)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(job, 0.1)
+
+    asyncio.run(give_up())  # which waits for its threads
+    assert not job.done
+    job.cancel()
 
 
 def test_what_cannot_be_pickled_is_refused_before_anything_is_submitted() -> None:

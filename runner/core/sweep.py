@@ -86,6 +86,8 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
         if any(each.reached <= index and each.outcome is None for each in living):
             return tuple(decisions)
         ranked = sorted(there, key=lambda each, at=index: (_cost(terms, each.values[at]), each.number))  # type: ignore[misc]
+        if there and all(each.values[index] is None for each in there):
+            return _end(candidates, f"{OVER}step {step}: no candidate has reported {terms.metric}")
         kept = max(1, len(members) // terms.eta)
         for place, each in enumerate(ranked, start=1):
             if each.paused and each.reached == index + 1:
@@ -100,7 +102,8 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
         members = ranked[:kept]
     if all(each.outcome is not None for each in members):
         best = winner(terms, members)
-        named = "no candidate has succeeded" if best is None else f"candidate {best.number} is the best"
+        reported = " with a value" if any(each.outcome == "succeeded" for each in members) else ""
+        named = f"candidate {best.number} is the best" if best else f"no candidate has succeeded{reported}"
         return (*decisions, *_end(candidates, f"{OVER}{named}"))
     return tuple(decisions)
 

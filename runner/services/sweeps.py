@@ -4,7 +4,7 @@ Nothing is remembered here: what a candidate has reached and reported is read an
 killed between two decisions makes the same ones.  A decision is noted before it is carried out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ import structlog
 
 from runner.base.errors import Refused, RunnerError
 from runner.base.threads import PeriodicThread
-from runner.core.accounting.curve import Curve
+from runner.core.accounting.curve import Curve, Point
+from runner.core.accounting.curve_set import NOT_FINITE
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, RestartRequested
 from runner.core.job.states import Finished, Held, Stopping, StopReason
@@ -116,15 +117,15 @@ class SweepService:
         saved = (
             len(terms.rungs) if outcome == "succeeded" else sum(r <= (job.saved or 0) for r in terms.rungs)
         )
-        curve = self.curves.of_job(row).curves.get(terms.metric) if saved or outcome else None
+        curves = self.curves.of_job(row).curves if saved or outcome else {}
         return Candidate(
             job_id=job.id,
             number=1 if revision.sweep is None else revision.sweep.number,
             reached=saved,
-            values=tuple(_value_at(curve, rung) for rung in terms.rungs[:saved]),
+            values=tuple(_value_at(curves, terms.metric, rung) for rung in terms.rungs[:saved]),
             paused=is_paused(state),
             outcome=outcome,
-            final=_value_at(curve, None) if outcome == "succeeded" else None,
+            final=_value_at(curves, terms.metric, None) if outcome == "succeeded" else None,
             device_h=0.0 if terms.budget_h is None and not all_of_it else self._hours(row),
         )
 
@@ -196,8 +197,14 @@ class SweepService:
                 yield self.service.job_control.release(caller, row.job.id)
 
 
-def _value_at(curve: Curve | None, step: int | None) -> float | None:
-    """Return the last value of a curve up to a step, or of all of it."""
-    points = [] if curve is None else curve.points
-    found = [each.mean for each in points if step is None or each.step is None or each.step <= step]
-    return found[-1] if found else None
+def _value_at(curves: Mapping[str, Curve], metric: str, step: int | None) -> float | None:
+    """Return the last value of a metric up to a step, or of all; None: it was not finite, or not reported."""
+    last, lost = (_last(curves.get(name), step) for name in (metric, f"{metric}{NOT_FINITE}"))
+    is_lost = last is None or (lost is not None and (lost.step or 0) >= (last.step or 0))
+    return None if is_lost or last is None else last.mean
+
+
+def _last(curve: Curve | None, step: int | None) -> Point | None:
+    """Return the last point of a curve up to a step, or of all of it."""
+    points = [] if curve is None else reversed(curve.points)
+    return next((each for each in points if step is None or each.step is None or each.step <= step), None)

@@ -13,6 +13,9 @@ MOST_CURVES: Final = 64
 MOST_NAME: Final = 100
 """Characters of a name."""
 
+NOT_FINITE: Final = " not finite"
+"""Behind the name of a curve: the steps at which its value was NaN, infinite or null."""
+
 LATEST_S: Final = 253402300800.0
 """Unix time of the end of the year 9999: later times are no dates."""
 
@@ -73,9 +76,11 @@ class CurveSet:
             self.add(name, at, step, value)
 
     def take(self, new: NewNumbers) -> None:
-        """Add what a file has gained."""
+        """Add what a file has gained; a name that has had no value is not lost by having none."""
         self.offset, self.has_file = new.offset, self.has_file or new.has_any
         for name, rows in new.curves.items():
+            if name.endswith(NOT_FINITE) and name.removesuffix(NOT_FINITE) not in self.curves:
+                continue
             curve = self._of(name[:MOST_NAME])
             if curve is not None:
                 curve.add_points(rows)
@@ -141,6 +146,10 @@ def parse_line(raw: bytes) -> tuple[float, int, Mapping[str, float]] | None:
     if not (0 <= at < LATEST_S and 0 <= step < MOST_STEPS):
         return None
     numbers = {str(name): float(value) for name, value in said.items() if _is_number(value)}
+    lost = (name for name, value in said.items() if value is None or isinstance(value, float))
+    numbers |= {
+        f"{str(name)[: MOST_NAME - len(NOT_FINITE)]}{NOT_FINITE}": 1.0 for name in lost if name not in numbers
+    }
     return at, step, numbers
 
 

@@ -23,6 +23,9 @@ from runner.files.validation import format_path, validate_model
 DIGITS: Final = 6
 """Significant digits of a drawn number: a job file shows all of it."""
 
+MOST_REPEATS: Final = 20_000
+"""Draws in a row that were drawn before: an interval that narrow has no more numbers of so many digits."""
+
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     if not (math.isfinite(bounds[0]) and math.isfinite(bounds[1]) and bounds[0] < bounds[1]):
@@ -63,6 +66,10 @@ class Range(contract.Spec):
         if self.integers is not None and self.integers[0] > self.integers[1]:
             raise ValueError("integers must be [least, most], with the smaller one first")
         return self
+
+    def size(self) -> float:
+        """Return how many values there are; those of an interval of numbers are not counted."""
+        return math.inf if self.integers is None else self.integers[1] - self.integers[0] + 1
 
     def draw(self, random: Random) -> float | int:
         """Return a value."""
@@ -137,11 +144,23 @@ class Sweep(contract.Spec):
 
     def _draws(self) -> Iterator[dict[str, MatrixValue]]:
         random = Random(self.seed)  # noqa: S311  reproducible, and no secret
+        drawn, repeats = set[str](), 0
         while True:
-            yield {
+            chosen = {
                 name: each.draw(random) if isinstance(each, Range) else random.choice(each)
                 for name, each in self.parameters.items()
             }
+            repeats = repeats + 1 if repr(chosen) in drawn else 0
+            if not 0 < repeats < MOST_REPEATS:  # the same candidate again would tell nothing
+                drawn.add(repr(chosen))
+                yield chosen
+
+    def size(self) -> float:
+        """Return how many candidates can be drawn, at least."""
+        return math.prod(
+            each.size() if isinstance(each, Range) else len(set(map(repr, each)))
+            for each in self.parameters.values()
+        )
 
 
 class _Alone(contract.Spec):
@@ -167,6 +186,9 @@ def find_sweep_contradictions(sweep: Sweep) -> Iterator[FieldProblem]:
             yield ("sweep", "parameters", name), "has no values; add some or remove the field"
         elif isinstance(values, Range) and sweep.candidates is None:
             yield ("sweep", "parameters", name), "is drawn, so say how many: sweep.candidates"
+    if sweep.candidates is not None and sweep.candidates > (size := sweep.size()) > 0:
+        fact = f"asks for {sweep.candidates}, and there are {size:g} combinations; remove it to run each once"
+        yield ("sweep", "candidates"), fact
     sizes = [len(each) for each in sweep.parameters.values() if isinstance(each, tuple)]
     if sweep.candidates is None and math.prod(sizes) > MAX_COMBINATIONS:
         fact = f"makes {math.prod(sizes)} jobs, and the limit is {MAX_COMBINATIONS}; set sweep.candidates"

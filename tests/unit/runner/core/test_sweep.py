@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -102,6 +103,22 @@ def test_a_sweep_without_success_says_so_and_one_without_rungs_lets_all_run() ->
     assert end.verb is CandidateVerb.PROMOTE
     assert decide(SweepTerms("loss"), [Candidate("1", 1), Candidate("2", 2)]) == ()
     assert decide(TERMS, [*failed]) == ()
+
+
+def test_a_sweep_whose_metric_nobody_reports_ends_at_its_first_rung() -> None:
+    unknown = [at_rung(number, None) for number in range(1, 4)]
+    said_to = decide(TERMS, unknown)
+    assert {(each.verb, each.reason) for each in said_to} == {
+        (CandidateVerb.END, "the sweep is over: step 10: no candidate has reported loss")
+    }
+    done = Candidate("1", 1, reached=0, outcome="succeeded")
+    [ended] = decide(SweepTerms("loss"), [done, Candidate("2", 2, outcome="failed")]) or [None]
+    assert ended is None
+    waits = at_rung(2, 0.5)
+    ends = decide(SweepTerms("loss", rungs=(10,), eta=2), [replace(done, reached=1, values=(0.1,)), waits])
+    assert [each.reason for each in ends][1:] == [
+        "the sweep is over: no candidate has succeeded with a value"
+    ]
 
 
 def test_limits_end_a_sweep() -> None:

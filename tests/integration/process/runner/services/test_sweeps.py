@@ -20,7 +20,8 @@ with attach(save, load) as job:
     for step in job.steps(40):
         if os.environ["LR"] == "0.3" and step == 25: raise SystemExit(93)
         state["w"] -= float(os.environ["LR"]) * state["w"] + random.random() * 1e-3
-        job.report(loss=abs(state["w"]))
+        is_lost = os.environ.get("DIVERGES") == os.environ["LR"] and step > 5
+        job.report(loss=float("nan") if is_lost else abs(state["w"]))
     print("weights", repr(state["w"]))
 """
 RATES = [0.3, 0.2, 0.1, 0.05, 0.02, 0.01]
@@ -33,7 +34,7 @@ def _daemon() -> Iterator[Service]:
         yield made.start()
 
 
-def submit(daemon: Service, name: str) -> list[str]:
+def submit(daemon: Service, name: str, diverges: str = "", metric: str = "loss") -> list[str]:
     code = daemon.root / "code"
     if not code.exists():
         code.mkdir(mode=0o755)
@@ -42,10 +43,11 @@ def submit(daemon: Service, name: str) -> list[str]:
     file = daemon.file(
         name,
         workload={"kind": "program", "command": ["python3", "train.py"], "code": str(code)},
+        environment={"DIVERGES": diverges},
         resources={"cpus": 1, "memory": "64MiB"},
         sweep={
             "parameters": {"environment.LR": RATES},
-            "metric": "loss",
+            "metric": metric,
             "stop": {"rungs": [10, 20], "eta": 2},
         },
     )
@@ -130,3 +132,16 @@ def test_people_stop_and_resume_a_sweep_and_restart_what_it_has_ended(daemon: Se
     ended = next(each for each in shown(daemon, "halted")["candidates"] if each["state"] == "cancelled")
     daemon.runner("restart", ended["job"])  # it pauses at each rung, and is let go on
     until(lambda: daemon.job(ended["job"])["outcome"] == "succeeded", "it goes on", more=daemon.log_tail)
+
+
+def test_a_candidate_that_diverges_and_a_metric_that_nobody_reports_are_told(daemon: Service) -> None:
+    submit(daemon, "lost", diverges="0.2")
+    submit(daemon, "unknown", metric="los")
+    for name in ("lost", "unknown"):
+        until(lambda name=name: over(daemon, name), "the sweep is over", more=daemon.log_tail)  # type: ignore[misc]
+    lost, unknown = (shown(daemon, name)["candidates"] for name in ("lost", "unknown"))
+    assert lost[1]["values"] == [None]  # it had 0.33 at step 5, by which it would be the second
+    assert "loss (not reported) is 6 of 6; stays paused" in lost[1]["decisions"][0]
+    assert {tuple(each["decisions"]) for each in unknown} == {
+        ("the sweep is over: step 10: no candidate has reported los",)
+    }

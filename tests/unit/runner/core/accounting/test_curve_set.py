@@ -36,6 +36,17 @@ def test_a_line_gives_its_numbers_alone() -> None:
     assert parse_line(line.encode()) == (5.0, 3, {"loss": 0.5, "items": 4.0})
 
 
+def test_a_value_that_was_lost_is_a_curve_of_its_own_for_a_name_that_has_values() -> None:
+    read, kept = CurveSet(), CurveSet()
+    for step, value in enumerate(("0.5", "NaN", "null", "-Infinity")):
+        read.add_line(b'{"time": 1, "step": %d, "loss": %s, "norm": null}' % (step, value.encode()))
+    kept.take(read.numbers())
+    assert {name: [point.step for point in curve.points] for name, curve in kept.curves.items()} == {
+        "loss": [0],
+        "loss not finite": [1, 2, 3],
+    }
+
+
 def test_no_more_names_are_kept_than_the_limit() -> None:
     curves = CurveSet()
     for number in range(MOST_CURVES + 10):

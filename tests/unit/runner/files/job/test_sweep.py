@@ -50,6 +50,13 @@ def test_draws_lie_in_their_ranges_and_the_seed_decides_them() -> None:
     assert found.values[:5] == read(DRAWN.replace("40", "5")).values
 
 
+def test_no_candidate_is_drawn_twice_as_long_as_there_are_others() -> None:
+    values = read(GRID.replace("metric", "candidates: 6, metric")).values
+    assert len(set(map(str, values))) == 6
+    narrow = DRAWN.replace("[0.0001, 0.01]", "[0.1, 0.1000001]").replace("[0, 0.5]", "[0.1, 0.1000001]")
+    assert len(read(narrow.replace("[2, 4]", "[1, 1]")).values) == 40
+
+
 def test_rungs_are_pauses_of_the_training() -> None:
     [first, *_] = read(GRID.replace("loss}", "loss, stop: {rungs: [10, 30]}}")).jobs
     assert checkpoint_plan(first, 60.0).pauses == (10, 30)
@@ -72,6 +79,10 @@ def test_rungs_are_pauses_of_the_training() -> None:
         (DRAWN + "  stop: {rungs: [9]}\ncheckpoint: {on_stop: false}\n", "remove checkpoint.on_stop: false"),
         (DRAWN + "matrix: {values: {priority: [1]}}\n", "matrix: cannot be combined with a sweep"),
         (DRAWN + "schedule: {cron: '@daily'}\n", "schedule: cannot be combined with a sweep"),
+        (
+            GRID.replace("metric", "candidates: 7, metric"),
+            "asks for 7, and there are 6 combinations; remove it to run each once",
+        ),
         (GRID.replace("[1, 2, 3]", str(list(range(1, 502)))), "makes 1002 jobs, and the limit is 1000"),
     ],
 )

@@ -96,11 +96,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def post_webhook(url: str, body: bytes, limit_s: float = LIMIT_S) -> None:
-    """Post a body to a webhook.
-
-    Raises:
-        Undelivered: it did not answer with 2xx.
-    """
+    """Post a body to a webhook; may raise Undelivered."""
     headers = {"Content-Type": "application/json", "User-Agent": "runner"}
     request = Request(url, body, headers, method="POST")  # noqa: S310  (the settings admit http and https)
     try:
@@ -181,11 +177,7 @@ def format_mail(to: str, notification: Notification, origin: Origin, picture: by
 
 
 def run_command(argv: Sequence[str], text: bytes, limit_s: float = PROGRAM_LIMIT_S) -> None:
-    """Run a program with a text as its input.
-
-    Raises:
-        Undelivered: it did not end with exit code 0 in time.
-    """
+    """Run a program with a text as its input; may raise Undelivered."""
     name = argv[0]
     try:
         with subprocess.Popen(

@@ -252,11 +252,7 @@ def _marker(package: dict[str, Any]) -> str:
 
 
 def check_specifier(text: str) -> None:
-    """Check that a text says which versions of Python fit.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Check that a text says which versions of Python fit; may raise ValueError."""
     try:
         SpecifierSet(text)
     except InvalidSpecifier as error:
@@ -272,11 +268,7 @@ def admits_python(wanted: str, python: str) -> bool:
 
 
 def load_toml(text: str) -> dict[str, Any]:
-    """Return a TOML document.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a TOML document; may raise ValueError."""
     try:
         return tomllib.loads(text)
     except RecursionError as error:

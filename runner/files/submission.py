@@ -50,11 +50,7 @@ class Submission:
 
     @property
     def place(self) -> Path:
-        """The path of the file.
-
-        Raises:
-            UsageError: it is not absolute.
-        """
+        """The path of the file; may raise UsageError."""
         path = Path(self.path)
         if not path.is_absolute():
             raise UsageError(f"path: must be absolute, not {one_line(self.path)!r}")

@@ -85,11 +85,7 @@ class WrittenJobs:
             yield job.read_from(JobOrigin(path, find=partial(find, number)))
 
     def policy(self, job: JobFile) -> str:
-        """Return the policy of a job as it is stored.
-
-        Raises:
-            FileError: it is wrong.
-        """
+        """Return the policy of a job as it is stored; may raise FileError."""
         found = self.policies[job.policy]
         if found.wrong is not None:
             raise WrittenWrongly(*found.wrong)

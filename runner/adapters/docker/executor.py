@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from signal import SIGKILL
@@ -100,13 +100,6 @@ class DockerExecutorSettings:
     """Whether the engine is asked how NVIDIA devices get into containers; False: as the hardening says."""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class _LaunchLock:
-    """Serializes the launches of one attempt; it exists while a launch uses it."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 def write_hosts_file(directory: Path) -> Path | None:
     """Return the file that containers without a network get as ``/etc/hosts``, and write it if necessary.
 
@@ -134,7 +127,7 @@ class DockerExecutor:
         self.settings = settings
         self._connection = EngineConnection(settings.url, settings.timeout_s)
         self._guard = threading.Lock()
-        self._launch_locks: WeakValueDictionary[str, _LaunchLock] = WeakValueDictionary()
+        self._launch_locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._memory_kills = MemoryKills()
         self._chosen_injection: Injection | None = None
         self._engine: EngineFacts | None = None  # not asked yet
@@ -215,8 +208,8 @@ class DockerExecutor:
     def _launch_lock(self, name: str) -> Iterator[None]:
         """Serialize the launches of an attempt: the engine would start a container again that has ended."""
         with self._guard:
-            entry = self._launch_locks.setdefault(name, _LaunchLock())
-        with entry.lock:
+            lock = self._launch_locks.setdefault(name, threading.Lock())
+        with lock:
             yield
 
     def signal(self, key: Key, signal: int) -> None:

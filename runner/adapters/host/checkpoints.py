@@ -63,12 +63,7 @@ class VerificationResult:
     unverified: str | None = None
 
     def raise_if_bad(self) -> None:
-        """Raise what was found.
-
-        Raises:
-            CheckpointInvalid: the checkpoint is invalid.
-            NotVerified: it could not be verified.
-        """
+        """Raise CheckpointInvalid or NotVerified if that was found."""
         if self.invalid is not None:
             raise CheckpointInvalid(self.invalid)
         if self.unverified is not None:

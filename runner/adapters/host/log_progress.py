@@ -113,7 +113,6 @@ class _Bar(NamedTuple):
 
     step: int
     total: int | None
-    epoch_length: int
     rate: float | None
     loss: float | None
 
@@ -227,7 +226,7 @@ class LogProgressReader:
             self._longest_bar = length
         rate = _TQDM_RATE.search(state)
         loss = _TQDM_LOSS.search(state)
-        return _Bar(step, total, length, _rate(rate) if rate else None, _number(loss[1]) if loss else None)
+        return _Bar(step, total, _rate(rate) if rate else None, _number(loss[1]) if loss else None)
 
     def _status(self) -> Status:
         known = self._known

@@ -163,11 +163,7 @@ class RelayedConnection:
 
     @classmethod
     async def open(cls, connection: socket.socket) -> "RelayedConnection":
-        """Return a connection to a port inside of a job.
-
-        Raises:
-            Refused: nobody listens there.
-        """
+        """Return a connection to a port inside of a job; may raise Refused."""
         relayed = cls(*await asyncio.open_unix_connection(sock=connection))
         if await relayed.reader.read(1) != b"+":
             reason = (await relayed.reader.read(MAX_REASON_BYTES)).decode(errors="replace")

@@ -82,11 +82,7 @@ class RootRuns:
         self.open_below, self.open_in = opener.open_below, opener.open_in
 
     def run(self, key: RunOf) -> _OwnPaths:
-        """Return the run directory of a key.
-
-        Raises:
-            Refused: its owner could not have a job.
-        """
+        """Return the run directory of a key; may raise Refused."""
         owner = self._site.walls.owner(key.uid, key.gid)
         with self._lock:
             run = self._runs.get(key)

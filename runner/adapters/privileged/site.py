@@ -78,11 +78,7 @@ class PrivilegedSite:
                 self._chosen = Chosen(kind, instance, executor, self.make_packages(kind), network)
 
     def chosen(self, *, use: bool = False) -> Chosen:
-        """Return the choice of the daemon; once it is used, it stays the same.
-
-        Raises:
-            Refused: it has chosen nothing yet.
-        """
+        """Return the choice of the daemon; once it is used, it stays the same; may raise Refused."""
         with self._lock:
             if self._chosen is None:
                 raise Refused("the executor is not chosen yet")

@@ -45,11 +45,7 @@ class ErrorKinds:
         return json.dumps(answer).encode()
 
     def raise_if_any(self, content: bytes) -> None:
-        """Raise the error of an answer.
-
-        Raises:
-            Exception: the error in the answer.
-        """
+        """Raise the error of an answer, if it is one."""
         if not content.startswith(_MARK):
             return
         answer = json.loads(content)

@@ -131,11 +131,6 @@ class SlurmExecutorSettings:
     """Through which processes of several nodes talk; None: the one that leads to the first node."""
 
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class _Turn:
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class SlurmExecutor:
     """Satisfies ``runner.core.ports.executor.Executor``."""
 
@@ -149,7 +144,7 @@ class SlurmExecutor:
         self._records = SlurmRecords(settings.directory, settings.instance)
         self._clock = SystemClock()
         self._guard = threading.Lock()
-        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._avoided = AvoidedNodes(settings.directory / "avoided.json")
         self._missing: dict[Key, float] = {}  # since when Slurm cannot explain an attempt
         self._begun: dict[Key, float] = {}  # since when its claim is known
@@ -567,8 +562,8 @@ class SlurmExecutor:
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:
         with self._guard:
-            turn = self._turns.setdefault(name, _Turn())
-        with turn.lock:
+            turn = self._turns.setdefault(name, threading.Lock())
+        with turn:
             yield
 
 

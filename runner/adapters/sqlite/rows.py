@@ -273,11 +273,7 @@ def decision_values(decision: DecisionRow) -> dict[str, object]:
 
 
 def texts(text: str) -> tuple[str, ...]:
-    """Return the texts in a JSON array.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return the texts in a JSON array; may raise ValueError."""
     found = json.loads(text)
     if not isinstance(found, list):
         raise ValueError("is no JSON array")
@@ -285,11 +281,7 @@ def texts(text: str) -> tuple[str, ...]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the object that a text is as JSON.
-
-    Raises:
-        ValueError: it is no JSON, or something else than an object.
-    """
+    """Return the object that a text is as JSON; may raise ValueError."""
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError("is no JSON object")

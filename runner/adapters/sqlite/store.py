@@ -167,11 +167,7 @@ def log_files(path: Path) -> tuple[Path, Path]:
 
 
 def refuse_lost(path: Path, run_directories: int) -> None:
-    """Check that a state directory with run directories has a store.
-
-    Raises:
-        Refused: the store is missing or empty.
-    """
+    """Check that a state directory with run directories has a store; may raise Refused."""
     if run_directories and file_version(path) is None:
         raise Refused(
             f"{path}: is missing or empty, but there are run directories of jobs up to {run_directories}; "

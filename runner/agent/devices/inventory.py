@@ -299,11 +299,7 @@ class Inventory:
             self._refresh()
 
     def drain(self, reference: str, reason: str, by: str) -> DeviceView:
-        """Allocate a device no more; the jobs that hold it keep it.
-
-        Raises:
-            UsageError: there is none of that name.
-        """
+        """Allocate a device no more; the jobs that hold it keep it; may raise UsageError."""
         uuid = self.find(reference)
         mark = AdminMark(DeviceState.DRAINED, reason, by, self.clock.now())
         self.marks.say(uuid, mark)

@@ -69,11 +69,7 @@ def parse_cron(expression: str, timezone: str) -> Cron:
 
 
 def find_timezone(name: str) -> ZoneInfo:
-    """Return a time zone.
-
-    Raises:
-        ValueError: there is none of this name.
-    """
+    """Return a time zone; may raise ValueError."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from jobs import contract
 from runner.base import yaml
-from runner.base.textfile import FileError, Problem, read_source
+from runner.base.textfile import FileError, Problem
 from runner.files.field_checks import make_job_name
 from runner.files.job.conflicts import find_conflicts, find_unavoidable_profile_conflicts
 from runner.files.job.matrix import (
@@ -114,15 +114,6 @@ def _read(variant: Variant, path: Path, profiles: Path) -> tuple[JobFile | None,
         problems += find_conflicts(job.read_from(JobOrigin(path, tree)))
         problems += () if unknown else find_unavoidable_profile_conflicts(job, profiles)
     return job, [*unknown, *find_secrets(tree), *problems]
-
-
-def read_job(path: Path, profiles: Path | None = None) -> JobFile:
-    """Return the job in a file.
-
-    Raises:
-        FileError: the file cannot be read, is too large or is not valid.
-    """
-    return parse_job(read_source(path), path, profiles)
 
 
 def _as_written(tree: yaml.MappingNode) -> dict[str, yaml.Plain]:

@@ -56,11 +56,7 @@ class Case:
 
 
 def read_cases(path: Path) -> tuple[Case, ...]:
-    """Return the cases in a file.
-
-    Raises:
-        FileError: the file cannot be read or is not valid.
-    """
+    """Return the cases in a file; may raise FileError."""
     return parse_cases(read_source(path, "file of cases"), path)
 
 

@@ -73,11 +73,7 @@ class JobReferences:
                 yield from error.problems if error.path == job.origin.path else ()
 
     def policy(self, job: JobFile) -> Policy:
-        """Return the policy of a job.
-
-        Raises:
-            FileError: the policy file is not valid.
-        """
+        """Return the policy of a job; may raise FileError."""
         if job.policy not in self._policies:
             self._policies[job.policy] = find_policy(job, self.base, self._reader)
         return self._policies[job.policy]

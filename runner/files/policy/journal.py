@@ -34,11 +34,7 @@ _NEEDED = (
 
 
 def read_journals(paths: Iterable[Path]) -> tuple[Record, ...]:
-    """Return the records of journals; ``-`` is standard input.
-
-    Raises:
-        FileError: a journal cannot be read, or has lines that are not records; all of them are reported.
-    """
+    """Return the records of journals; ``-`` is standard input; may raise FileError."""
     return tuple(record for path in paths for record in parse_journal(_text(path), path))
 
 
@@ -74,11 +70,7 @@ def parse_journal(text: str, path: Path) -> tuple[Record, ...]:
 
 
 def select_records(records: Iterable[Record], job: str, attempt: int | None) -> tuple[Record, ...]:
-    """Return the decisions about an attempt of a job, by default the last one.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """Return the decisions about an attempt of a job, by default the last one; may raise UsageError."""
     records = tuple(records)
     own = [kept for kept in records if kept["job"] == job]
     if not own:
@@ -97,11 +89,7 @@ def select_records(records: Iterable[Record], job: str, attempt: int | None) -> 
 
 
 def explain_attempt(records: Iterable[Record], job: str, attempt: int | None) -> str:
-    """Return the decisions about an attempt of a job as text.
-
-    Raises:
-        UsageError: there is no such record.
-    """
+    """Return the decisions about an attempt of a job as text; may raise UsageError."""
     return "\n\n".join("\n".join(explain_record(kept)) for kept in select_records(records, job, attempt))
 
 

@@ -91,11 +91,7 @@ class PolicySource:
         return NAME.fullmatch(name) is not None and os.path.exists(self.path(name))  # noqa: PTH110  at each submission
 
     def text(self, path: Path) -> bytes:
-        """Return the text of a policy.
-
-        Raises:
-            FileError: it cannot be read.
-        """
+        """Return the text of a policy; may raise FileError."""
         if self.reader is None or path.parent == self.directory or path in self._others().values():
             return read_policy_source(path)
         return self.reader(path)
@@ -128,11 +124,7 @@ def _checked_policy(name: str, value: object) -> Path:
 
 
 def load_named_policy(name: str, shelf: PolicySource | None = None) -> Policy:
-    """Return a shipped policy by name.
-
-    Raises:
-        FileError: there is none of this name.
-    """
+    """Return a shipped policy by name; may raise FileError."""
     shelf = shelf or PolicySource()
     if name not in shelf.names():
         raise unknown_policy_error(name, shelf)
@@ -146,11 +138,7 @@ def unknown_policy_error(name: str, shelf: PolicySource) -> FileError:
 
 
 def read_policy(path: Path, shelf: PolicySource | None = None) -> Policy:
-    """Return the policy in a file.
-
-    Raises:
-        FileError: it cannot be read, or is not right.
-    """
+    """Return the policy in a file; may raise FileError."""
     shelf = shelf or PolicySource()
     return parse_policy(shelf.text(path), path, shelf)
 
@@ -165,11 +153,7 @@ def parse_policy(raw: bytes, path: Path, shelf: PolicySource | None = None) -> P
 
 
 def read_policy_source(path: Path) -> bytes:
-    """Return the text of a policy file.
-
-    Raises:
-        FileError: it cannot be read.
-    """
+    """Return the text of a policy file; may raise FileError."""
     if not path.exists() and not path.is_symlink():
         raise FileError(
             path, [Problem(None, "", 'no such file; "runner policy show" prints one to begin with')]
@@ -178,11 +162,7 @@ def read_policy_source(path: Path) -> bytes:
 
 
 def parse_top(raw: bytes, path: Path) -> Cursor:
-    """Return a cursor at the top mapping of a YAML text, with the problems so far.
-
-    Raises:
-        FileError: there is none.
-    """
+    """Return a cursor at the top mapping of a YAML text, with the problems so far; may raise FileError."""
     tree, problems = yaml.compose(raw)
     if isinstance(tree, yaml.MappingNode) and tree.entries:
         return Cursor(tree, (), tree.at, list(problems))

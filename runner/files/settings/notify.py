@@ -78,11 +78,7 @@ def channels() -> PluginRegistry[Channel]:
 
 
 def find_channel(name: str) -> Channel:
-    """Return the channel of a name.
-
-    Raises:
-        ValueError: no plug-in has it, or it cannot be used.
-    """
+    """Return the channel of a name; may raise ValueError."""
     known = channels()
     if name not in known.found:
         why = known.why_not(name) or did_you_mean(name, tuple(known.found)) or "; no plug-in has it"

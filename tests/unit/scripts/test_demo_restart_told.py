@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bench.support.changes import Offer, choose
-from runner.files.job.load import read_job
+from runner.files.job.load import parse_job
 from runner.files.policy.load import load_named_policy
 from scripts.demo_daemon import Daemon
 from scripts.demo_restart_told import (
@@ -103,6 +103,7 @@ def test_the_way_of_a_twin_is_work_whatever_the_load(slow: float) -> None:
 
 @pytest.mark.parametrize("before_eval", [True, False])
 def test_the_job_files_are_valid(tmp_path: Path, *, before_eval: bool) -> None:
-    read = read_job(job_file(Daemon(tmp_path), "told", "off", before_eval=before_eval))
+    path = job_file(Daemon(tmp_path), "told", "off", before_eval=before_eval)
+    read = parse_job(path.read_bytes(), path)
     assert read.checkpoint.before_eval is before_eval
     assert read.policy == POLICY

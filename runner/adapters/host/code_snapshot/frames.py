@@ -27,11 +27,7 @@ def write_frame(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
 
 
 def read_frames(stream: SupportsRead) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the kind and the content of each frame until the stream ends.
-
-    Raises:
-        EOFError: the stream ends within a frame.
-    """
+    """Yield the kind and the content of each frame until the stream ends; may raise EOFError."""
     while header := stream.read(_HEADER.size):
         if len(header) < _HEADER.size:
             raise EOFError

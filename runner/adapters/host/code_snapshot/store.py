@@ -59,11 +59,7 @@ class CodeStore:
         return frozenset(digest for digest in digests if not os.access(self.path(digest), os.F_OK))
 
     def parts(self, digest: str) -> Iterator[bytes]:
-        """Yield the content of a file.
-
-        Raises:
-            Refused: it is gone.
-        """
+        """Yield the content of a file; may raise Refused."""
         try:
             with self.path(digest).open("rb") as file:
                 while part := file.read(CHUNK_BYTES):

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from runner.cli.job_file import TEMPLATE
 from runner.cli.main import cli
-from runner.files.job.load import read_job
+from runner.files.job.load import parse_job
 from tests.fakes.daemon.api import FakeApi, Problem
 
 GOOD = "workload: {kind: causal_lm, data: stdlib}\n"
@@ -189,7 +189,7 @@ def test_init_writes_a_job_file_that_is_right() -> None:
     result = call("init")
     assert result.exit_code == 0
     assert "runner submit job.yaml --follow" in result.stderr
-    assert read_job(Path("job.yaml")).name == "job"
+    assert parse_job(Path("job.yaml").read_bytes(), Path("job.yaml")).name == "job"
 
 
 def test_init_leaves_an_existing_file_alone_unless_forced() -> None:

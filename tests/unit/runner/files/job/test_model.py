@@ -7,7 +7,7 @@ from jobs.contract import CheckpointPlan
 from jobs.contract.plans.causal_lm import CausalLm
 from jobs.contract.plans.resident_transformer import ResidentTransformer
 from runner.base.textfile import FileError
-from runner.files.job.load import parse_job, parse_jobs, read_job
+from runner.files.job.load import parse_job, parse_jobs
 from runner.files.job.model import WORKLOADS, JobFile, Retry, checkpoint_plan, resolve_profile
 from runner.files.job.program_files import check_checkpoint_files
 
@@ -29,7 +29,7 @@ def job(text: str = "", name: str = "job.yaml") -> JobFile:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_a_shipped_job_file_is_right_as_it_stands(path: Path) -> None:
-    assert read_job(path).workload.kind in WORKLOADS
+    assert parse_job(path.read_bytes(), path).workload.kind in WORKLOADS
 
 
 def test_defaults_are_those_of_an_ordinary_job() -> None:
@@ -117,7 +117,8 @@ def test_the_source_of_a_mount_may_have_any_name_that_a_file_can_have() -> None:
 
 
 def test_a_job_survives_writing_and_reading() -> None:
-    before = read_job(REPOSITORY / "examples" / "with_everything.yaml")
+    path = REPOSITORY / "examples" / "with_everything.yaml"
+    before = parse_job(path.read_bytes(), path)
     after = stored(before)
     assert after == before
     assert resolve_profile(after, "cpu") == resolve_profile(before, "cpu")
@@ -186,7 +187,8 @@ def test_a_number_as_a_name_does_not_matter_where_another_one_is_given() -> None
 
 
 def test_the_example_of_annotations_has_as_many_as_the_document() -> None:
-    found = read_job(REPOSITORY / "examples" / "resident_transformer_annotations.yaml").workload
+    path = REPOSITORY / "examples" / "resident_transformer_annotations.yaml"
+    found = parse_job(path.read_bytes(), path).workload
     assert isinstance(found, ResidentTransformer)
     assert found.annotations is not None
     trained = found.synthetic_annotations * (1 - found.annotations.held_out)

@@ -4,6 +4,8 @@ There is one root with three kinds below it.  Adapters translate third-party exc
 them; only the command line prints.  A message names the thing, the fact and the next step, in one line.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -32,3 +34,12 @@ class Unavailable(RunnerError):
     """Something outside is not ready: an engine that is down, a socket that does not answer, a full disk."""
 
     exit_code = 4
+
+
+@contextmanager
+def disk_errors(action: object) -> Iterator[None]:
+    """Translate the errors of a file system to ``Unavailable``; ``action`` is what was tried, or where."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"{action}: {error.strerror or error}") from error

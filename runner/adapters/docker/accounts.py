@@ -5,13 +5,13 @@ Without them ``getpwuid`` fails in an image that does not know this user, and wi
 """
 
 import re
-import threading
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from jobs.contract import JOB_DIR
-from runner.base.errors import Unavailable
+from runner.base.durable import publish
+from runner.base.errors import disk_errors
 from runner.core.ports.executor import LaunchRequest
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,31}")
@@ -41,13 +41,8 @@ def account_files(request: LaunchRequest, directory: Path | None) -> list[tuple[
 def write_account_files(request: LaunchRequest, directory: Path | None) -> None:
     """Write the files of an attempt, unless they are there; may raise Unavailable."""
     for source, _, content in account_files(request, directory):
-        try:
+        with disk_errors(source):
             if not source.exists():
                 source.parent.mkdir(exist_ok=True)
                 source.parent.chmod(0o755)  # readable for every uid that jobs have, whatever the umask
-                part = source.with_name(f".{source.name}.{threading.get_ident()}")
-                part.write_bytes(content)
-                part.chmod(0o644)
-                part.replace(source)
-        except OSError as error:
-            raise Unavailable(f"{source}: {error.strerror or error}") from error
+                publish(source, content, 0o644)

@@ -1,13 +1,12 @@
 """The files of kept curves: ``<state>/curves/<key>.json``, one per job and one for the devices."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.base.durable import publish
-from runner.base.errors import Unavailable
+from runner.base.errors import disk_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +24,9 @@ class CurveFiles:
     def write(self, key: str, value: object) -> None:
         """Keep a value, in place of what was kept; may raise Unavailable."""
         target = self.directory / f"{key}.json"
-        try:
+        with disk_errors(target):
             self.directory.mkdir(mode=0o700, exist_ok=True)
             publish(target, json.dumps(value, separators=(",", ":")).encode())
-        except OSError as error:
-            raise Unavailable(f"{target}: {os.strerror(error.errno or 0)}") from error
 
     def remove(self, key: str) -> None:
         (self.directory / f"{key}.json").unlink(missing_ok=True)

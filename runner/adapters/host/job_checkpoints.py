@@ -16,7 +16,7 @@ from runner.adapters.host.checkpoints import WITHIN_S, LineageLook, Verification
 from runner.adapters.host.program_checkpoints import HOME, ProgramLineage, Seen
 from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
 from runner.adapters.host.workers import WorkerEnded
-from runner.base.errors import RunnerError, Unavailable, UsageError
+from runner.base.errors import RunnerError, Unavailable, UsageError, disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
@@ -178,10 +178,8 @@ class ProgramCheckpoints:
             except (OSError, RunnerError):
                 yield None
                 return
-            try:
+            with disk_errors("kept versions of checkpoints"):
                 kept = self.open_kept(lineage)
-            except OSError as error:
-                raise Unavailable(f"kept versions of checkpoints: {error.strerror}") from error
             stack.callback(os.close, kept)
             yield base, kept, self._open_lineage(lineage, stack)
 

@@ -48,7 +48,7 @@ from runner.adapters.host.program_files import (
 )
 from runner.adapters.host.program_steps import count_steps, show_steps
 from runner.adapters.host.set_aside import NAME, SetAside, is_of, open_parents, remove
-from runner.base.errors import Unavailable
+from runner.base.errors import Unavailable, disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
@@ -676,10 +676,8 @@ class _Stream:
 
     def note(self, name: str, content: object) -> None:
         """Write a note beside the kept versions; may raise Unavailable."""
-        try:
+        with disk_errors("kept versions of checkpoints"):
             _publish(self._kept / name, content)
-        except OSError as error:
-            raise Unavailable(f"kept versions of checkpoints: {error.strerror}") from error
 
     def _write_note(
         self, place: Path, path: PurePosixPath, files: Fingerprint, *, is_directory: bool

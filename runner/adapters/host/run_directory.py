@@ -42,7 +42,8 @@ from runner.adapters.host.log_times import LogTimes
 from runner.adapters.host.program_files import DIRECTORY, directory_at
 from runner.adapters.host.run_files import OwnRights, RunFiles
 from runner.adapters.host.set_aside import remove
-from runner.base.errors import Refused, Unavailable
+from runner.base.durable import publish
+from runner.base.errors import Refused, Unavailable, disk_errors
 from runner.core.accounting.curve_set import NewNumbers
 from runner.core.ports.checkpoints import (
     ProgramCheckpoint,
@@ -139,13 +140,11 @@ class HostRunDirectory:
 
     def create(self) -> None:
         """Make the directory on the disk before the job is placed, for no launch makes it again."""
-        try:
+        with disk_errors(self.root):
             for name in ("attempts", "lineages", "homes"):
                 self.root.joinpath(name).mkdir(mode=0o755, parents=True, exist_ok=True)
             if self._leaf(self.root / "cache", {}):
                 _sync(self.root, self.root.parent)
-        except OSError as error:
-            raise Unavailable(f"{self.root}: {error.strerror}") from error
 
     def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes], said: str = "") -> RunPaths:
         paths = self.paths(spec.attempt, spec.lineage)
@@ -298,11 +297,8 @@ class HostRunDirectory:
 
     def note_work(self, lineage: int, snapshot: str) -> None:
         """Write beside a working directory which snapshot it was made of."""
-        note, draft = self.root / "work" / f"{lineage}.json", self.root / "work" / f".{lineage}.json.draft"
-        draft.unlink(missing_ok=True)
-        _write_new(draft, json.dumps({"snapshot": snapshot}).encode(), 0o644, os.geteuid(), os.getegid())
-        _sync(draft)
-        draft.rename(note)
+        note = self.root / "work" / f"{lineage}.json"
+        publish(note, json.dumps({"snapshot": snapshot}).encode(), 0o644, durable=True)
 
     def is_lineage_locked(self, paths: RunPaths) -> bool:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -542,17 +538,10 @@ class HostRunDirectory:
         return terminal.connect(paths.terminals, name, self.owner.uid)
 
     def keep(self, attempt: int, name: str, text: str) -> None:
-        path = f"{self.root}/attempts/{attempt}.{name}"
-        draft = f"{self.root}/attempts/.{attempt}.{name}.draft"
-        try:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
-            _write_new(draft, text.encode(), 0o640, 0, self.owner.gid)
-            os.rename(draft, path)
-        except FileNotFoundError:
-            return  # the directory of the job is lost; its next launch says so
-        except OSError as error:
-            raise Unavailable(f"{path}: {error.strerror}") from error
+        path = self.root / "attempts" / f"{attempt}.{name}"
+        # If the directory of the job is lost, its next launch says so.
+        with disk_errors(path), suppress(FileNotFoundError):
+            publish(path, text.encode(), 0o640, gid=self.owner.gid if os.geteuid() == 0 else -1)
 
 
 _SYNCED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

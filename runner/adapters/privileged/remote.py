@@ -20,7 +20,7 @@ from runner.adapters.host.run_directory import HostRunDirectory
 from runner.adapters.host.run_files import RunFiles
 from runner.adapters.privileged.client import PrivilegedClient
 from runner.adapters.privileged.interface import ExecutorKind, PrivilegedRun
-from runner.base.errors import Refused, Unavailable
+from runner.base.errors import Refused, disk_errors
 from runner.base.textfile import one_line
 from runner.core.ports.disk import DiskCounters
 from runner.core.ports.executor import Alive, Key
@@ -134,10 +134,8 @@ class RemoteRunDirectory(HostRunDirectory):
                 setattr(self, name, partial(self._ask, name))
 
     def _ask(self, name: str, *args: object, **named: object) -> Any:  # noqa: ANN401  as the interface says
-        try:
+        with disk_errors(self.root):
             return getattr(self._asked, name)(*args, **named)
-        except OSError as error:
-            raise Unavailable(f"{self.root}: {error.strerror}") from error
 
     def prepare(self, spec: AttemptSpec, secrets: Mapping[str, bytes], said: str = "") -> RunPaths:
         self._ask("prepare", spec, secrets, said)

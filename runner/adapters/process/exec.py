@@ -20,7 +20,7 @@ from runner.adapters.host.process_status import open_process
 from runner.adapters.launch import attempt_name, inside_script
 from runner.adapters.process.executor import LOAD_ENVIRONMENT, clean_environment, owner_rights
 from runner.adapters.process.records import ProcessIdentity, ProcessRecord
-from runner.base.errors import Refused, Unavailable
+from runner.base.errors import Refused, disk_errors
 from runner.core.ports.exec import STDERR, STDOUT, ExecProcess, ExecRequest, TerminalSize
 from runner.core.ports.executor import Key
 from runner.core.ports.users import Owner
@@ -74,10 +74,8 @@ class ProcessExec:
         attempt = record.child
         if attempt is None or not attempt.alive:
             raise Refused(f"job {key.job_id}: attempt {key.attempt} does not run (any more)")
-        try:
+        with disk_errors(f"exec in {record.path.name}"):
             return await _start(record, attempt, request)
-        except OSError as error:
-            raise Unavailable(f"exec in {record.path.name}: {error.strerror or error}") from error
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ import signal as signals
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -34,7 +34,7 @@ from runner.adapters.host.process_status import has_handler, open_process
 from runner.adapters.launch import attempt_environment, attempt_name, check_request, entry_script
 from runner.adapters.process.reach import closed_directory
 from runner.adapters.process.records import ProcessIdentity, ProcessRecord
-from runner.base.errors import Unavailable
+from runner.base.errors import Unavailable, disk_errors
 from runner.base.readable import readable_duration
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import Alive, Key, LaunchRefused, LaunchRequest, LaunchResult, Observation
@@ -97,7 +97,7 @@ class ProcessExecutor:
         self._lock = threading.Lock()
         self._shims: set[int] = set()  # not reaped yet
         self._wake_pipes: set[int] = set()  # the write end of each watch
-        with _disk_errors(str(settings.directory)):
+        with disk_errors(str(settings.directory)):
             settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             for removed in settings.directory.glob(".runner-*"):  # by a daemon that was killed over it
                 shutil.rmtree(removed, ignore_errors=True)
@@ -119,7 +119,7 @@ class ProcessExecutor:
         self._check_devices(request)
         _check_reachable(request)
         record = self._record_of(request.key)
-        with _disk_errors(f"launch {record.path.name}"):
+        with disk_errors(f"launch {record.path.name}"):
             record.create(request.key, str(request.directory or request.run_dir))
             if record.claimed():
                 return LaunchResult.BEGUN
@@ -157,12 +157,12 @@ class ProcessExecutor:
 
     def observe(self) -> tuple[Observation, ...]:
         self._reap()
-        with _disk_errors(str(self.settings.directory)):
+        with disk_errors(str(self.settings.directory)):
             return tuple(record.observation(key) for key, record in self._records())
 
     def remove(self, key: Key) -> None:
         record = self._record_of(key)
-        with _disk_errors(f"remove {record.path.name}"):
+        with disk_errors(f"remove {record.path.name}"):
             if not record.path.exists():
                 return
             if isinstance(record.observation(key), Alive):
@@ -380,11 +380,3 @@ def _send(process: ProcessIdentity, signal: int, *, only_if_caught: bool = False
         return True
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _disk_errors(action: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(f"{action}: {error.strerror or error}") from error

@@ -52,7 +52,7 @@ from runner.adapters.slurm.states import (
     started_twice,
     was_cancelled_by_person,
 )
-from runner.base.errors import Unavailable
+from runner.base.errors import Unavailable, disk_errors
 from runner.base.threads import PeriodicThread
 from runner.core.ports.executor import (
     BatchRequest,
@@ -151,7 +151,7 @@ class SlurmExecutor:
         self._ended: set[Key] = set()  # that were observed as such, and are not removed yet
         self._fences_checked = False
         self._accounts = True  # until Slurm says that it has no accounting
-        with _disk_errors(str(settings.directory)):
+        with disk_errors(str(settings.directory)):
             self._records.create_directory()
 
     # --- launching
@@ -167,7 +167,7 @@ class SlurmExecutor:
     def launch(self, request: LaunchRequest) -> LaunchResult:
         check_request(request)
         self._check_host(request)
-        with self._turn(attempt_name(request.key)), _disk_errors(f"launch {attempt_name(request.key)}"):
+        with self._turn(attempt_name(request.key)), disk_errors(f"launch {attempt_name(request.key)}"):
             record = self._records.of(request.key)
             is_new = not record.path.exists()  # nothing was submitted before it was booked
             booking = record.create(request, self._clock.now().timestamp())
@@ -311,7 +311,7 @@ class SlurmExecutor:
     def signal(self, key: Key, signal: int) -> None:
         """Send a signal to the program alone, SIGKILL to all processes; take what waits out of the queue."""
         record = self._records.of(key)
-        with self._turn(record.name), _disk_errors(f"signal {record.name}"):
+        with self._turn(record.name), disk_errors(f"signal {record.name}"):
             booking = record.booking()
             number = None if booking is None else self._number(record, booking)
             if booking is None or number is None:
@@ -365,7 +365,7 @@ class SlurmExecutor:
     # --- looking
 
     def observe(self) -> tuple[Observation, ...]:
-        with _disk_errors(str(self.settings.directory)):
+        with disk_errors(str(self.settings.directory)):
             records = list(self._records.all())
             seen = [(booking, record, record.evidence(booking)) for booking, record in records]
         answer: QueueAnswer | Unavailable | None = None
@@ -522,7 +522,7 @@ class SlurmExecutor:
 
     def remove(self, key: Key) -> None:
         record = self._records.of(key)
-        with self._turn(record.name), _disk_errors(f"remove {record.name}"):
+        with self._turn(record.name), disk_errors(f"remove {record.name}"):
             booking = record.booking()
             if booking is None:
                 record.remove()
@@ -590,11 +590,3 @@ def _escaped(path: str) -> str:
 
 def _standard_time(unix_s: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(max(unix_s, 0)))
-
-
-@contextmanager
-def _disk_errors(action: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(f"{action}: {error.strerror or error}") from error

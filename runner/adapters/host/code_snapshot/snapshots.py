@@ -22,7 +22,8 @@ from runner.adapters.host.code_snapshot import update, walk
 from runner.adapters.host.code_snapshot.store import CodeStore, make_manifest, write_whole
 from runner.adapters.host.paths import PathRefusedError
 from runner.adapters.host.users import CodeStream, HostUsers
-from runner.base.errors import Refused, RunnerError, Unavailable
+from runner.base.durable import publish
+from runner.base.errors import Refused, RunnerError, Unavailable, disk_errors
 from runner.base.textfile import one_line
 from runner.base.units import format_size
 from runner.core.ports.code import CodeEntry, CodeRefused, CodeSnapshot, GitState, LeftOut, WorkingDirectory
@@ -63,13 +64,12 @@ class HostCodeSnapshots:
 
     def take(self, who: User, directory: Path) -> CodeSnapshot:
         try:
-            store = self._store(who.uid)
-            found = self._look(store, who, directory, use_last=True)
-            return found or self._look(store, who, directory, use_last=False) or _lost(directory)
+            with disk_errors(self._root):
+                store = self._store(who.uid)
+                found = self._look(store, who, directory, use_last=True)
+                return found or self._look(store, who, directory, use_last=False) or _lost(directory)
         except PathRefusedError as error:
             raise CodeRefused([str(error)]) from error
-        except OSError as error:
-            raise Unavailable(f"{self._root}: {error.strerror}") from error
 
     def _look(self, store: CodeStore, who: User, directory: Path, *, use_last: bool) -> CodeSnapshot | None:
         """Return the snapshot of a directory; None if files of the last one are not here any more."""
@@ -335,10 +335,8 @@ def _write_listing(
         for file in files:
             fresh = max(file[1][1], file[1][2]) >= latest
             file[2] = "" if fresh else digests.get(prefix + file[0]) or file[2]
-    draft = place.with_suffix(f".{os.urandom(8).hex()}")
     head = json.dumps({"snapshot": snapshot}).encode()
-    draft.write_bytes(head + b"\n" + json.dumps(listing, separators=(",", ":")).encode())
-    draft.rename(place)
+    publish(place, head + b"\n" + json.dumps(listing, separators=(",", ":")).encode())
 
 
 def _check_place(path: str, entries: Mapping[str, CodeEntry]) -> None:

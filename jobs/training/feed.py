@@ -120,6 +120,7 @@ class Feed:
         except RuntimeError as error:
             if "timed out" not in str(error):
                 raise
+            _end_loaders()
             raise NoBatch(
                 f"no batch from {self._workers} loader process(es) in {self._patience_s:.0f} s; the log above"
                 f" may say why; {_shared_memory_text()}; lower profile.loader_workers or raise resources.shm"
@@ -223,6 +224,15 @@ def outlive_signals(_worker: int) -> None:
     trainer = multiprocessing.parent_process()
     if trainer is not None and os.getppid() != trainer.pid:
         os._exit(1)  # the trainer died before prctl; this process holds the lineage's lock
+
+
+def _end_loaders() -> None:
+    """Kill the loader processes, which ignore SIGTERM: the trainer's interpreter would wait for their end."""
+    notice = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # PyTorch's raises for a loader that is killed
+    for process in multiprocessing.active_children():
+        process.kill()
+        process.join()
+    signal.signal(signal.SIGCHLD, notice)
 
 
 def _place(source: Source, switches: Switches, device: Device) -> Source:

@@ -152,6 +152,7 @@ def test_no_wait_for_loader_processes_is_without_end(monkeypatch: pytest.MonkeyP
         made.take(0)
     with pytest.raises(NoBatch):
         next(made.held_out(1))
+    assert multiprocessing.active_children() == []  # a trainer could not end while one of them lives
 
 
 def test_another_error_of_a_loader_process_is_told_as_it_is() -> None:

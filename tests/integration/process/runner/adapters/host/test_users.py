@@ -154,6 +154,7 @@ def test_a_file_system_that_does_not_answer_is_not_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 0.001)
+    monkeypatch.setattr(workers, "START_S", 0.1)
     monkeypatch.setattr(workers, "sys", SimpleNamespace(executable=_script(tmp_path, "exec sleep 60")))
     users = HostUsers()
     with pytest.raises(Unavailable, match="no answer from the file system"):

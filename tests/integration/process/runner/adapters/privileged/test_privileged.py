@@ -138,6 +138,12 @@ class Two:
     def users(self) -> HostUsers:
         return HostUsers(connect=self.connection.host.open_spawner)
 
+    def close(self) -> None:
+        """Close what the daemon has opened: a process that starts workers ends with its last connection."""
+        if "users" in vars(self):
+            self.users.close()
+        self.connection.connections.close()
+
     @property
     def files(self) -> FilesBelow:
         return FilesBelow(self.connection.runs, self.state / "jobs")
@@ -175,8 +181,9 @@ def two() -> Iterator[Two]:
         thread = Thread(target=make_server(site).accept, args=(theirs,))
         thread.start()
         connection = PrivilegedClient(ours)
-        yield Two(state, site, connection, world)
-        connection.connections.close()
+        made = Two(state, site, connection, world)
+        yield made
+        made.close()
         ours.close()
         thread.join()
         theirs.close()

@@ -26,7 +26,6 @@ from tests.fakes.patience import patience, slowness
 
 TESTS: Final = Path(__file__).parent
 LONGEST: Final = (
-    "integration/test_bench.py",
     "chaos/test_slurm_broken.py",
     "chaos/test_bitwise_processes.py",
     "integration/test_scripts.py",
@@ -37,6 +36,7 @@ LONGEST: Final = (
     "integration/test_watching_live.py",
     "chaos/test_giving_way.py",
     "chaos/test_bitwise_chain.py",
+    "integration/test_bench.py",
     "chaos/test_bitwise_stopped_early.py",
     "chaos/test_engine_gone.py",
     "integration/test_scripted_days.py",

@@ -65,6 +65,7 @@ FORMS: Final = (
     Form("kills of a daemon beside containers", campaign("docker")),
     Form("kills of trainings", ("pytest", "-q", *BITS), {"JOBS_KILLS": "20", "JOBS_CONTAINER_KILLS": "6"}),
     Form("kills of one process of several", ("pytest", "-q", *RANKS), {"JOBS_TRIALS": "10"}),
+    Form("all benches", ("pytest", "-q", "tests/integration/test_bench.py"), {"BENCHES": "all"}),
     Form("properties", ("pytest", "-q", "--hypothesis-seed={seed}", *PROPERTIES), {"RUNNER_EXAMPLES": "20"}),
 )
 

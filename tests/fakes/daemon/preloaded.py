@@ -1,7 +1,8 @@
 """Programs whose libraries take seconds to load: forked from one process that has loaded them.
 
-What follows in a child is what ``python PROGRAM`` does, and its end is an interpreter's.  The nursery
-cannot do it: it is one for each test process, and has loaded what daemons need.
+What follows in a child is what ``python PROGRAM`` does, and its end is an interpreter's.  What such a child
+starts with the same interpreter is forked, too.  The nursery cannot do it: it is one for each test process,
+and has loaded what daemons need.
 """
 
 import json
@@ -12,14 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 ROOT = Path(__file__).parents[3]
 LOOK_S = 0.01
+PATH = sys.path[1:]
+"""Without the directory of this file, if this is the program."""
 
 
 class Forked:
@@ -66,7 +70,7 @@ class Preloaded:
         self._process = process
 
     def start(self, program: Path, *arguments: str, environ: Mapping[str, str], log: Path) -> Forked:
-        """Begin a program in its own directory; ``log`` gets all it says."""
+        """Begin a program in its own directory, leading a process group; ``log`` gets all it says."""
         told = {"argv": [str(program), *arguments], "environ": dict(environ), "log": str(log)}
         return Forked(self, self.ask(told))
 
@@ -91,6 +95,39 @@ def preloaded(*libraries: str, environ: Mapping[str, str]) -> Iterator[Preloaded
         yield Preloaded(process)
 
 
+class Born(SystemExit):
+    """Leaves whatever a process was doing that has been forked to run something else."""
+
+    def __init__(self, argv: list[str]) -> None:
+        super().__init__(70)
+        self.argv = argv
+
+
+GIVEN = tuple(signature(subprocess.Popen._execute_child).parameters)  # type: ignore[attr-defined]
+
+
+class Popen(subprocess.Popen[bytes]):
+    """Forks what would be this interpreter, started anew."""
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        given = dict(zip(GIVEN, (self, args, *others), strict=True))
+        if args[0] != sys.executable or "RANK" not in (given["env"] or {}):
+            super()._execute_child(args, *others)  # type: ignore[misc]
+            return
+        self.pid = os.fork()
+        if self.pid:
+            self._child_created = True
+            return
+        for stream, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
+            if given[name] != -1:
+                os.dup2(given[name], stream)
+        os.environ.clear()
+        os.environ.update(given["env"])
+        given["preexec_fn"]()
+        Path("/proc/self/comm").write_text(f"RANK={os.environ['RANK']}")  # its first environment is another's
+        raise Born(args[1:])
+
+
 def _serve(libraries: list[str]) -> dict[str, Any] | None:
     """Answer until nobody asks any more; in a child, return what it is to be."""
     for library in libraries:
@@ -101,26 +138,58 @@ def _serve(libraries: list[str]) -> dict[str, Any] | None:
             pid, status = os.waitpid(told["look"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         elif (answer := os.fork()) == 0:
+            os.setpgid(0, 0)
             return told
+        else:
+            with suppress(PermissionError, ProcessLookupError):  # it has done so, and is on its way
+                os.setpgid(answer, answer)
         print(json.dumps(answer), flush=True)  # noqa: T201
     return None
 
 
-def _become(told: dict[str, Any]) -> None:
-    program, *_ = sys.argv = told["argv"]
-    directory = Path(program).parent
+def _become(told: dict[str, Any]) -> list[str]:
+    """Take up what was told, and return the arguments of the interpreter."""
+    program = told["argv"][0]
     os.environ.clear()
     os.environ.update(told["environ"])
-    os.chdir(directory)
+    os.chdir(Path(program).parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(told["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.path[0] = str(directory)
-    runpy.run_path(program, run_name="__main__")
+    subprocess.Popen = Popen  # type: ignore[misc, assignment]
+    return list(told["argv"])
+
+
+def _run(argv: list[str]) -> None:
+    """Run what the interpreter would with such arguments."""
+    kind, *rest = argv[1:] if argv[0] == "-P" else argv
+    sys.path[:] = PATH
+    if kind == "-c":
+        code, *arguments = rest
+        sys.argv = ["-c", *arguments]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
+    elif kind == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [kind, *rest]
+        sys.path.insert(0, str(Path(kind).parent))
+        runpy.run_path(kind, run_name="__main__")
+
+
+def _live(argv: list[str]) -> None:
+    """Run a program; what it forks comes back here to run another one."""
+    born = None
+    try:
+        _run(argv)
+    except Born as child:
+        born = child.argv
+    if born is not None:
+        _live(born)
 
 
 if __name__ == "__main__":
-    child = _serve(sys.argv[1:])
-    if child is not None:
-        _become(child)
+    told = _serve(sys.argv[1:])
+    if told is not None:
+        _live(_become(told))

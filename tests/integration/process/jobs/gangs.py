@@ -7,19 +7,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from jobs.contract import Manifest, RunPaths, verify
+from tests.fakes.daemon.preloaded import Forked, Preloaded, preloaded
 from tests.fakes.patience import patience
 from tests.unit.jobs.conftest import JobDir
 
 REPOSITORY = Path(__file__).parents[4]
 LAUNCHER = REPOSITORY / "jobs" / "inside" / "gang.py"
+BRISK = REPOSITORY / "tests" / "fakes" / "daemon" / "brisk_gang.py"
 
 PLAN = {"steps": 40, "batch_size": 8, "eval_every": 20, "dropout": 0.2, "log_every": 5}
 
@@ -54,25 +57,61 @@ class Fate:
         return f"{self.step},{self.rank},{self.number.value},{self.whom}"
 
 
+TRAINER = "jobs.training.loop"
+"""What programs of ours load: PyTorch, and the rest of the trainer."""
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(REPOSITORY),
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONHASHSEED": "0",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+"""Of every launcher, and of the processes from which they are forked."""
+
+PARENTS = ExitStack()
+
+
+@cache
+def _parent_with(library: str) -> Preloaded:
+    """Return the process of this session that has loaded a library."""
+    return PARENTS.enter_context(preloaded(library, environ=ENVIRONMENT))
+
+
 class Gang:
     """One attempt of several processes."""
 
-    def __init__(
-        self, paths: RunPaths, processes: int, argv: Sequence[str], given: Mapping[str, str] | None = None
+    def __init__(  # noqa: PLR0913  (what a process is started with)
+        self,
+        paths: RunPaths,
+        processes: int,
+        argv: Sequence[str],
+        given: Mapping[str, str] | None = None,
+        *,
+        brisk: bool = False,
+        library: str | None = None,
     ) -> None:
         self.paths = paths
         self.processes = processes
-        self._output = paths.log.open("ab")
-        command = [sys.executable, "-I", "-S", LAUNCHER, paths.attempt_dir, str(processes), "--", *argv]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **(given or {})}
-        self.launcher = subprocess.Popen(
-            list(map(str, command)),
-            cwd=REPOSITORY,
-            env=environment,
-            stdout=self._output,
-            stderr=self._output,
-            process_group=0,
-        )
+        launcher = BRISK if brisk else LAUNCHER
+        arguments = (str(paths.attempt_dir), str(processes), "--", *argv)
+        environment = {**ENVIRONMENT, **(given or {})}
+        self.launcher: subprocess.Popen[bytes] | Forked
+        if library is not None:
+            parent = _parent_with(library)
+            paths.log.touch()
+            self.launcher = parent.start(launcher, *arguments, environ=environment, log=paths.log)
+            return
+        with paths.log.open("ab") as output:
+            self.launcher = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(launcher), *arguments],
+                cwd=REPOSITORY,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                process_group=0,
+            )
 
     @property
     def output(self) -> str:
@@ -92,8 +131,8 @@ class Gang:
         found: dict[int, int] = {}
         for pid in self._children():
             with suppress(OSError):  # it has ended
-                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                found |= {int(each[5:]): pid for each in environment if each.startswith(b"RANK=")}
+                known = [*Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"), _name(pid)]
+                found |= {int(each[5:]): pid for each in known if each.startswith(b"RANK=")}
         return found
 
     def _children(self) -> list[int]:
@@ -153,7 +192,11 @@ class Gang:
     def close(self) -> None:
         if self.launcher.poll() is None:
             self.kill()
-        self._output.close()
+
+
+def _name(pid: int) -> bytes:
+    """Return the name of a process: the rank of one that is forked from another one with its environment."""
+    return Path(f"/proc/{pid}/comm").read_bytes().strip()
 
 
 def _lives(pid: int) -> bool:
@@ -171,10 +214,19 @@ def _state(pid: int) -> str:
 
 @contextmanager
 def program(
-    paths: RunPaths, processes: int, *argv: str, more: Mapping[str, str] | None = None
+    paths: RunPaths,
+    processes: int,
+    *argv: str,
+    more: Mapping[str, str] | None = None,
+    brisk: bool = False,
+    library: str | None = None,
 ) -> Iterator[Gang]:
-    """Yield a gang that runs a command; ``more`` are further variables."""
-    gang = Gang(paths, processes, argv, more)
+    """Yield a gang that runs a command; ``more`` are further variables.
+
+    A process that does not leave is waited for a moment if the gang is ``brisk``; a program of Python is
+    forked from a process that has loaded ``library``.
+    """
+    gang = Gang(paths, processes, argv, more, brisk=brisk, library=library)
     try:
         yield gang
     finally:
@@ -182,19 +234,25 @@ def program(
 
 
 @contextmanager
-def first_of_nodes(paths: RunPaths, nodes: int, processes: int, *argv: str) -> Iterator[Gang]:
+def first_of_nodes(
+    paths: RunPaths, nodes: int, processes: int, *argv: str, brisk: bool = False
+) -> Iterator[Gang]:
     """Yield the gang of the first of several nodes; the test writes what becomes of the others."""
     point = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
-    gang = Gang(paths, processes, argv, {"RUNNER_NODES": str(nodes), "RUNNER_NODE": "0", **point})
-    try:
+    more = {"RUNNER_NODES": str(nodes), "RUNNER_NODE": "0", **point}
+    with program(paths, processes, *argv, more=more, brisk=brisk) as gang:
         yield gang
-    finally:
-        gang.close()
 
 
 @contextmanager
 def training(
-    job: JobDir, processes: int, shards: int | None = 4, fate: Fate | None = None, **changes: object
+    job: JobDir,
+    processes: int,
+    shards: int | None = 4,
+    fate: Fate | None = None,
+    *,
+    brisk: bool = False,
+    **changes: object,
 ) -> Iterator[Gang]:
     """Yield the next attempt of a training, running."""
     given = changes.pop("parallel", {})
@@ -207,7 +265,7 @@ def training(
     numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
     code = ("-m", "jobs") if fate is None else ("-c", DISTURBED, str(fate))
     argv = (sys.executable, "-P", *code, "--root", str(job.root), *numbers)
-    with program(paths, processes, *argv) as gang:
+    with program(paths, processes, *argv, brisk=brisk, library=TRAINER) as gang:
         yield gang
 
 

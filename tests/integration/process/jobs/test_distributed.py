@@ -12,7 +12,16 @@ import torch
 
 from jobs.contract import Cause, ExitCode, RunPaths
 from tests.fakes.patience import slowness
-from tests.integration.process.jobs.gangs import PLAN, Fate, Gang, program, state, training, weights
+from tests.integration.process.jobs.gangs import (
+    PLAN,
+    TRAINER,
+    Fate,
+    Gang,
+    program,
+    state,
+    training,
+    weights,
+)
 from tests.unit.jobs.conftest import JobDir
 
 
@@ -90,7 +99,7 @@ def test_the_signature_says_how_gradients_are_added(job: JobDir) -> None:
 
 def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobDir) -> None:
     given = {"timeout_s": 3 * slowness()}
-    with training(job, 2, parallel=given, fate=Fate(6, SIGSTOP, rank=1)) as gang:
+    with training(job, 2, parallel=given, brisk=True, fate=Fate(6, SIGSTOP, rank=1)) as gang:
         assert gang.end() == ExitCode.RANK_LOST, gang.output
     result = job.result()
     assert (result.cause, result.rank) == (Cause.RANK_LOST, 1)
@@ -115,7 +124,7 @@ def test_weights_that_differ_between_processes_are_not_saved(job: JobDir) -> Non
     parallel = {"processes": 2, "shards": 4}
     paths = job.attempt(workload=PLAN, checkpoint={"every_steps": 5}, parallel=parallel)
     argv = ("--root", str(job.root), "--attempt", "1", "--lineage", "1")
-    with program(paths, 2, sys.executable, "-c", FLIPPED, *argv) as gang:
+    with program(paths, 2, sys.executable, "-c", FLIPPED, *argv, library=TRAINER) as gang:
         assert gang.end() == ExitCode.REPLICAS_DIFFER, gang.output
     assert job.result().cause is Cause.REPLICAS_DIFFER
     assert "step 10: rank 1 of 2 holds other bits" in job.result().message
@@ -149,7 +158,7 @@ def short_of_memory(job: JobDir, **given: object) -> Iterator[Gang]:
     paths = job.attempt(workload=plan, profile={"dry_run": False}, parallel=parallel)
     numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
     argv = (sys.executable, "-c", SHORT_OF_MEMORY, "--root", str(job.root), *numbers)
-    with program(paths, 2, *argv) as gang:
+    with program(paths, 2, *argv, library=TRAINER) as gang:
         yield gang
 
 

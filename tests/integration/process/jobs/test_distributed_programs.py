@@ -29,7 +29,6 @@ from tests.integration.process.jobs.gangs import REPOSITORY, Gang, program
 
 PROGRAMS = REPOSITORY / "examples" / "programs"
 LIGHTNING_FILE = "lightning.ckpt"
-QUIET = {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass
@@ -39,6 +38,7 @@ class Job:
     root: Path
     argv: tuple[str, ...]
     save_every: int
+    library: str = "torch.nn.parallel"
     attempts: int = 0
 
     @property
@@ -55,8 +55,8 @@ class Job:
         plan = Program(command=self.argv, launcher="gang", processes=processes)
         saving = CheckpointPlan(every_steps=self.save_every, keep=3)
         spec = AttemptSpec(job_id="j", attempt=self.attempts, lineage=1, workload=plan, checkpoint=saving)
-        more = {**QUIET, "HOME": str(paths.home), **variables(spec, plan, paths)}
-        with program(paths, processes, *self.argv, more=more) as gang:
+        more = {"HOME": str(paths.home), **variables(spec, plan, paths)}
+        with program(paths, processes, *self.argv, more=more, library=self.library) as gang:
             yield gang
 
     def finish(self, processes: int = 2) -> None:
@@ -90,9 +90,9 @@ def python(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 CASES = {
-    "torch": (python("distributed.py", "900"), 100),
-    "lightning": (python("with_lightning.py", "20"), 40),
-    "transformers": (python("with_huggingface.py", "60"), 10),
+    "torch": (python("distributed.py", "900"), 100, "torch.nn.parallel"),
+    "lightning": (python("with_lightning.py", "20"), 40, "lightning.pytorch"),
+    "transformers": (python("with_huggingface.py", "60"), 10, "transformers.trainer"),
 }
 
 
@@ -102,8 +102,7 @@ def test_killed_in_part_and_as_a_whole_it_ends_with_the_bits_of_one_that_was_not
 ) -> None:
     if find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
-    argv, save_every = CASES[framework]
-    whole, killed = (Job(tmp_path / name, argv, save_every) for name in ("whole", "killed"))
+    whole, killed = (Job(tmp_path / name, *CASES[framework]) for name in ("whole", "killed"))
     whole.finish()
     if framework == "torch":  # a part that is lost is the launcher's matter, whatever the framework
         with killed.attempt() as gang:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.contract import Result, RunPaths
-from jobs.inside.gang import LEAVE_S
+from tests.fakes.daemon.brisk_gang import LEAVE_S
 from tests.integration.process.jobs.gangs import Gang, first_of_nodes, program
 
 SAY = 'echo "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, $MASTER_ADDR"'
@@ -54,7 +54,7 @@ def test_the_first_failure_is_the_end_and_the_others_are_asked_to_leave(paths: R
 
 def test_a_process_that_does_not_leave_is_killed(paths: RunPaths) -> None:
     script = 'trap "" TERM; [ $RANK = 0 ] || kill -KILL $$; exec sleep 600'
-    with program(paths, 2, "/bin/sh", "-c", script) as gang:
+    with program(paths, 2, "/bin/sh", "-c", script, brisk=True) as gang:
         assert finished(gang) == 128 + signal.SIGKILL
         assert "rank 1 of 2 decides the end: SIGKILL" in gang.output
 
@@ -87,7 +87,7 @@ def test_a_process_that_dies_of_the_stop_does_not_hurry_the_one_that_saves(paths
         "while True: signal.pause()\n"
     )
     saved = paths.attempt_dir / "saved"
-    with program(paths, 2, sys.executable, "-c", script, str(saved)) as gang:
+    with program(paths, 2, sys.executable, "-c", script, str(saved), brisk=True) as gang:
         gang.wait_for("ready")
         gang.wait_for_log(1, "ready")
         gang.launcher.send_signal(signal.SIGTERM)
@@ -121,7 +121,9 @@ def test_a_process_that_was_stopped_when_another_one_failed_is_named_with_its_no
     paths: RunPaths,
 ) -> None:
     script = "echo ready; [ $RANK = 1 ] && exec sleep 600; until [ -e go ]; do sleep 0.05; done; exit 3"
-    with program(paths, 2, "/bin/sh", "-c", f"cd {str(paths.attempt_dir)!r}; {script}", more=PLACE) as gang:
+    with program(
+        paths, 2, "/bin/sh", "-c", f"cd {str(paths.attempt_dir)!r}; {script}", more=PLACE, brisk=True
+    ) as gang:
         gang.wait_for_log(1, "ready")
         os.kill(gang.rank(1), signal.SIGSTOP)
         gang.wait_for("rank 1 of 2 on node7 (GPU 5) is stopped (SIGSTOP)")
@@ -134,7 +136,9 @@ def test_a_process_that_was_stopped_when_another_one_failed_is_named_with_its_no
 
 def test_of_two_that_do_not_answer_the_one_that_is_stopped_is_named(paths: RunPaths) -> None:
     script = "echo ready; [ $RANK = 0 ] || exec sleep 600; until [ -e go ]; do sleep 0.05; done; exit 95"
-    with program(paths, 3, "/bin/sh", "-c", f"cd {str(paths.attempt_dir)!r}; {script}", more=PLACE) as gang:
+    with program(
+        paths, 3, "/bin/sh", "-c", f"cd {str(paths.attempt_dir)!r}; {script}", more=PLACE, brisk=True
+    ) as gang:
         gang.wait_for_log(2, "ready")
         os.kill(gang.rank(2), signal.SIGSTOP)
         gang.wait_for("rank 2 of 3 on node7 (GPU 6) is stopped (SIGSTOP)")
@@ -149,7 +153,7 @@ GLOO = "RuntimeError: [/torch/gloo/transport/tcp/unbound_buffer.cc:78] Timed out
 
 def test_a_program_that_says_that_it_waited_in_vain_is_not_the_one_that_is_named(paths: RunPaths) -> None:
     script = f"[ $RANK = 1 ] && exec sleep 600; echo '{GLOO}'; exit 1"
-    with program(paths, 3, "/bin/sh", "-c", script) as gang:
+    with program(paths, 3, "/bin/sh", "-c", script, brisk=True) as gang:
         assert finished(gang) == 95
     assert (result(paths).cause.value, result(paths).rank) == ("rank_lost", 1)
 
@@ -189,7 +193,7 @@ def test_an_abort_without_an_exception_of_python_stays_an_abort(paths: RunPaths)
 def test_a_process_that_does_not_leave_after_a_failure_is_named_beside_it(paths: RunPaths) -> None:
     script = "echo ready; [ $RANK = 1 ] && exec sleep 600; until [ -e go ]; do sleep 0.05; done; exit 3"
     deaf = f"trap '' TERM; cd {str(paths.attempt_dir)!r}; {script}"
-    with program(paths, 2, "/bin/sh", "-c", deaf, more=PLACE) as gang:
+    with program(paths, 2, "/bin/sh", "-c", deaf, more=PLACE, brisk=True) as gang:
         gang.wait_for_log(1, "ready")
         (paths.attempt_dir / "go").touch()
         assert finished(gang) == 3
@@ -200,7 +204,7 @@ def test_a_process_that_does_not_leave_after_a_failure_is_named_beside_it(paths:
 
 def test_of_processes_that_wait_in_vain_the_silent_one_is_named(paths: RunPaths) -> None:
     script = "[ $RANK = 1 ] || exit 95; exec sleep 600"
-    with program(paths, 2, "/bin/sh", "-c", script) as gang:
+    with program(paths, 2, "/bin/sh", "-c", script, brisk=True) as gang:
         assert finished(gang) == 95
     assert (result(paths).cause.value, result(paths).rank) == ("rank_lost", 1)
 
@@ -263,7 +267,7 @@ def test_the_earliest_end_of_all_nodes_decides(paths: RunPaths) -> None:
 
 
 def test_a_node_that_says_nothing_is_named_by_its_first_process(paths: RunPaths) -> None:
-    with first_of_nodes(paths, 3, 2, "/bin/sh", "-c", "exit 95") as gang:
+    with first_of_nodes(paths, 3, 2, "/bin/sh", "-c", "exit 95", brisk=True) as gang:
         (paths.attempt_dir / ".ends").write_text("end 2 95 1\nleft 1\n")
         assert finished(gang) == 95
     assert (result(paths).cause.value, result(paths).rank, result(paths).processes) == ("rank_lost", 4, 6)
@@ -291,7 +295,7 @@ def test_a_process_that_its_own_nodes_launcher_has_found_to_be_stopped_is_named(
 def test_the_launcher_of_another_node_tells_where_it_is_and_whom_it_waited_for(paths: RunPaths) -> None:
     node = {**PLACE, "RUNNER_NODES": "2", "RUNNER_NODE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     script = "[ $RANK = 3 ] && exec sleep 600; exit 95"
-    with program(paths, 2, "/bin/sh", "-c", script, more=node) as gang:
+    with program(paths, 2, "/bin/sh", "-c", script, more=node, brisk=True) as gang:
         assert finished(gang) == 95
     place, lost = (json.loads((paths.attempt_dir / name).read_text()) for name in (".place-1", ".lost-1"))
     assert place == {"name": "node7", "devices": ["4", "5", "6"]}

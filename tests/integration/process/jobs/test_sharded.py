@@ -120,7 +120,7 @@ def test_a_checkpoint_has_whole_tensors_that_a_training_without_parts_resumes_fr
 
 def test_a_stopped_process_ends_the_attempt_within_the_timeout_by_name(job: JobDir) -> None:
     given = {**SHARDED, "timeout_s": 3 * slowness()}
-    with training(job, 2, parallel=given, fate=Fate(6, SIGSTOP, rank=1)) as gang:
+    with training(job, 2, parallel=given, brisk=True, fate=Fate(6, SIGSTOP, rank=1)) as gang:
         assert gang.end() == ExitCode.RANK_LOST, gang.output
     result = job.result()
     assert (result.cause, result.rank) == (Cause.RANK_LOST, 1)

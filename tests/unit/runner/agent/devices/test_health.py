@@ -198,7 +198,7 @@ def test_a_log_that_cannot_be_read_is_not_a_log_without_xids(site: Site, tmp_pat
 
 def _eventually(site: Site) -> bool:
     pause = Flag()
-    return any(site.watch.unfit() or pause.wait(0.01) for _ in range(500))
+    return any(site.watch.unfit() or pause.wait(0.01) for _ in range(100 * patience()))
 
 
 def test_a_mistake_of_a_probe_costs_its_look_and_not_the_next(site: Site) -> None:

@@ -22,6 +22,7 @@ from images.docker_engine import DockerEngine
 from images.log import BuildLog
 from images.settings import ImageSettings
 from runner.adapters.sqlite.store import SqliteStore
+from tests.fakes.daemon.preloaded import PARENTS
 from tests.fakes.patience import patience, slowness
 
 TESTS: Final = Path(__file__).parent
@@ -191,6 +192,13 @@ def _slurm_answers(path: str) -> bool:
         return False
     look, environment = ["sinfo", "--noheader", "--format=%D"], {**os.environ, "SLURM_CONF": path}
     return not subprocess.run(look, env=environment, capture_output=True, check=False).returncode
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _parents() -> Iterator[None]:
+    """End the processes from which others are forked."""
+    with PARENTS:
+        yield
 
 
 @pytest.fixture(autouse=True)

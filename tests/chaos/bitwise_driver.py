@@ -1,7 +1,7 @@
 """Train one job undisturbed, then again and again under SIGKILL; print the hashes as JSON.
 
-A program of its own, not a test: it imports torch once and forks every attempt, so that an
-attempt costs what the training costs.  Kills come from outside at random times, and from
+A program of its own, not a test: it is forked from a process that has loaded torch, and forks every
+attempt, so that an attempt costs what the training costs.  Kills come from outside at random times, and from
 inside at a random *line* of the modules that write and read checkpoints, which a tracer
 counts: the trained code knows nothing of it.  An attempt leads a process group, and its
 loader processes die with it, whether the group is killed or the leader alone.  The jobs go
@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -251,6 +252,7 @@ def _kill(pid: int, kill: Callable[[int, int], None]) -> bool:
 
 
 def main() -> None:
+    warnings.simplefilter("error")
     root, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
     torch.set_num_threads(1)  # before any fork; a pool of threads would not survive it
     if "lora" in asked["spec"]["workload"]:

@@ -4,15 +4,15 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jobs.contract import RunPaths, checkpoints, verify
-from tests.chaos.test_bitwise_processes import ARMS, REPOSITORY, spec, torture
+from tests.chaos.test_bitwise_processes import ARMS, spec, torture
+from tests.fakes.daemon.preloaded import ENVIRONMENT, TRAINER, Forked, parent_with
 from tests.fakes.daemon.service import until
+from tests.fakes.patience import patience
 
 
 def trained(root: Path, asked: dict[str, Any]) -> Path:
@@ -21,9 +21,15 @@ def trained(root: Path, asked: dict[str, Any]) -> Path:
     paths.attempt_dir.mkdir(parents=True)
     paths.lineage_dir.mkdir(parents=True)
     paths.spec.write_text(json.dumps({**asked, "attempt": 1}))
-    argv = [sys.executable, "-m", "jobs", "--root", str(root), "--attempt", "1", "--lineage", "1"]
-    subprocess.run(argv, check=True, capture_output=True, cwd=REPOSITORY)
+    assert begun(paths).wait(patience()) == 0, paths.log.read_text()
     return paths.final_dir
+
+
+def begun(paths: RunPaths) -> Forked:
+    """Start the trainer with a specification that is there."""
+    numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
+    argv = ("-m", "jobs", "--root", str(paths.root), *numbers)
+    return parent_with(TRAINER).start(*argv, environ=ENVIRONMENT, log=paths.log)
 
 
 def test_a_network_that_begins_where_another_ended_is_killed_and_ends_with_the_same_bits(
@@ -51,19 +57,13 @@ def test_a_network_that_begins_where_another_ended_is_killed_and_ends_with_the_s
 MODULES = ("joints", "poser", "foot_contact", "velocity")
 
 
-def attempt(root: Path, number: int, asked: dict[str, Any]) -> tuple[subprocess.Popen[bytes], RunPaths]:
+def attempt(root: Path, number: int, asked: dict[str, Any]) -> tuple[Forked, RunPaths]:
     """Start an attempt of a job, as the leader of a process group."""
     paths = RunPaths(root, number, 1)
     paths.attempt_dir.mkdir(parents=True)
     paths.lineage_dir.mkdir(parents=True, exist_ok=True)
     paths.spec.write_text(json.dumps({**asked, "attempt": number}))
-    argv = [sys.executable, "-m", "jobs", "--root", str(root), "--attempt", str(number), "--lineage", "1"]
-    log = paths.log.open("wb")
-    with log:
-        process = subprocess.Popen(
-            argv, cwd=REPOSITORY, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    return process, paths
+    return begun(paths), paths
 
 
 def killed_in_between(root: Path, asked: dict[str, Any], kill_at: int) -> RunPaths:
@@ -75,9 +75,9 @@ def killed_in_between(root: Path, asked: dict[str, Any], kill_at: int) -> RunPat
         process, paths = attempt(place, 1, asked)
         until(partial(has_saved, paths, kill_at), f"{place}: step {kill_at} is saved")
         os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so its id is still its own
-        if process.wait() == -signal.SIGKILL:
+        if process.wait(patience()) == -signal.SIGKILL:
             again, paths = attempt(place, 2, asked)
-            assert again.wait() == 0, paths.log.read_text()
+            assert again.wait(patience()) == 0, paths.log.read_text()
             assert json.loads(paths.result.read_text())["resumed_from"] >= kill_at
             return paths
     raise AssertionError(f"{root}: every job ended before it was killed")
@@ -101,7 +101,7 @@ def chain(root: Path, data: Path, kills: dict[str, int]) -> list[str | None]:
             paths = killed_in_between(root / module, asked, kills[module])
         else:
             process, paths = attempt(root / module, 1, asked)
-            assert process.wait() == 0, paths.log.read_text()
+            assert process.wait(patience()) == 0, paths.log.read_text()
         before = paths.final_dir
         hashes.append(verify(before).state_sha256)
     return hashes

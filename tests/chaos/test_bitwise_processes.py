@@ -6,19 +6,18 @@ asks for more kills of each workload than the few that every build can afford.
 
 import json
 import os
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fakes.daemon.preloaded import ENVIRONMENT, TRAINER, parent_with
+from tests.fakes.patience import patience
 from tests.fakes.workloads.small_sets import KINDS, VARIANTS, small_plan
 
 KILLS = int(os.environ.get("JOBS_KILLS", "4"))
 DRIVER = Path(__file__).with_name("bitwise_driver.py")
-REPOSITORY = Path(__file__).parents[2]
 ARMS = [
     {"async_save": in_a_thread, "loader_workers": count}
     for in_a_thread, count in product((True, False), (0, 2))
@@ -42,16 +41,15 @@ def spec(kind: str, directory: Path) -> dict[str, Any]:
 
 
 def torture(directory: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(DRIVER), str(directory), json.dumps(asked)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
+    directory.mkdir()
+    log = directory / "log.txt"
+    arguments = (str(directory), json.dumps(asked))
+    driver = parent_with(TRAINER).start(DRIVER, *arguments, environ=ENVIRONMENT, log=log)
+    try:
+        assert driver.wait(patience(60 + 10 * KILLS)) == 0, log.read_text()
+    finally:
+        driver.kill()
+    report: dict[str, Any] = json.loads(log.read_text().splitlines()[-1])
     return report
 
 

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -69,8 +70,8 @@ class Preloaded:
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self._process = process
 
-    def start(self, program: Path, *arguments: str, environ: Mapping[str, str], log: Path) -> Forked:
-        """Begin a program in its own directory, leading a process group; ``log`` gets all it says."""
+    def start(self, program: Path | str, *arguments: str, environ: Mapping[str, str], log: Path) -> Forked:
+        """Begin a program in its own directory, or ``-m``, as a process group; ``log`` gets all it says."""
         told = {"argv": [str(program), *arguments], "environ": dict(environ), "log": str(log)}
         return Forked(self, self.ask(told))
 
@@ -101,6 +102,29 @@ class Born(SystemExit):
     def __init__(self, argv: list[str]) -> None:
         super().__init__(70)
         self.argv = argv
+
+
+TRAINER = "jobs.training.loop"
+"""What programs of ours load: PyTorch, and the rest of the trainer."""
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONHASHSEED": "0",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+"""Of processes that have loaded something, and of what is forked from them."""
+
+PARENTS = ExitStack()
+"""Ends them with the session."""
+
+
+@cache
+def parent_with(library: str) -> Preloaded:
+    """Return the process of this session that has loaded a library."""
+    return PARENTS.enter_context(preloaded(library, environ=ENVIRONMENT))
 
 
 GIVEN = tuple(signature(subprocess.Popen._execute_child).parameters)  # type: ignore[attr-defined]
@@ -152,7 +176,8 @@ def _become(told: dict[str, Any]) -> list[str]:
     program = told["argv"][0]
     os.environ.clear()
     os.environ.update(told["environ"])
-    os.chdir(Path(program).parent)
+    if program != "-m":
+        os.chdir(Path(program).parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     log = os.open(told["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(log, 1)

@@ -7,16 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from jobs.contract import Manifest, RunPaths, verify
-from tests.fakes.daemon.preloaded import Forked, Preloaded, preloaded
+from tests.fakes.daemon.preloaded import ENVIRONMENT, TRAINER, Forked, parent_with
 from tests.fakes.patience import patience
 from tests.unit.jobs.conftest import JobDir
 
@@ -57,28 +56,6 @@ class Fate:
         return f"{self.step},{self.rank},{self.number.value},{self.whom}"
 
 
-TRAINER = "jobs.training.loop"
-"""What programs of ours load: PyTorch, and the rest of the trainer."""
-
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(REPOSITORY),
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "PYTHONHASHSEED": "0",
-    "CUDA_VISIBLE_DEVICES": "",
-}
-"""Of every launcher, and of the processes from which they are forked."""
-
-PARENTS = ExitStack()
-
-
-@cache
-def _parent_with(library: str) -> Preloaded:
-    """Return the process of this session that has loaded a library."""
-    return PARENTS.enter_context(preloaded(library, environ=ENVIRONMENT))
-
-
 class Gang:
     """One attempt of several processes."""
 
@@ -99,7 +76,7 @@ class Gang:
         environment = {**ENVIRONMENT, **(given or {})}
         self.launcher: subprocess.Popen[bytes] | Forked
         if library is not None:
-            parent = _parent_with(library)
+            parent = parent_with(library)
             paths.log.touch()
             self.launcher = parent.start(launcher, *arguments, environ=environment, log=paths.log)
             return

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from jobs.contract import Cause, ExitCode, RunPaths
+from tests.fakes.daemon.preloaded import TRAINER
 from tests.fakes.patience import slowness
 from tests.integration.process.jobs.gangs import (
     PLAN,
-    TRAINER,
     Fate,
     Gang,
     program,

@@ -20,9 +20,6 @@ LAST_LINES: Final = 20
 EXCEPTION_LINES: Final = 40
 """Lines at the end of a traceback that are searched for its last one: some exceptions print more below it."""
 
-COMPLAINT_LINES: Final = 3
-"""Lines at the end of a log without a traceback that are searched for one that says what went wrong."""
-
 LOG_TAIL_BYTES: Final = 16 * 1024
 
 MAX_EXCEPTION: Final = 300
@@ -74,7 +71,9 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.DEVICE_OUT_OF_MEMORY,
-        rb"OutOfMemoryError|(?:CUDA|HIP|MPS backend|XPU) out of memory|(?:CUDA|HIP) error: out of memory"
+        rb"OutOfMemoryError|(?:CUDA|HIP|MPS backend|XPU) out of memory"
+        rb"|(?:CUDA|HIP) (?i:error)\W{1,4}out of memory"
+        rb"|No executable batch size found|HSA_STATUS_ERROR_OUT_OF_RESOURCES"
         rb"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|(?:CUDA_ERROR|hipError)_?Out_?Of_?Memory"
         rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuda runtime error \(2\)|cudaMalloc failed"
         rb"|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Failed to allocate request for"
@@ -87,7 +86,8 @@ _SIGNS: Final = (
     _sign(
         ExitCause.HOST_OOM,
         rb"^MemoryError|ArrayMemoryError|DefaultCPUAllocator|\[Errno 12\]|Cannot allocate memory"
-        rb"|std::bad_alloc|[Mm]emory allocation of \d+ bytes failed|[mc]alloc of (?:size )?\d+ failed"
+        rb"|oom_kill event|: Out Of Memory$|std::bad_alloc|[Mm]emory allocation of \d+ bytes failed"
+        rb"|[mc]alloc of (?:size )?\d+ failed"
         rb"|C error: out of memory|out of memory allocating \d|Killed signal terminated program"
         rb"|exit codes of the workers are \{SIGKILL"
         rb"|DataLoader worker \(pid[^)\n]{0,80}\) is killed by signal: Killed",
@@ -115,7 +115,8 @@ _SIGNS: Final = (
         rb"no kernel image is available|driver (?:on your system )?is too old|driver version is insufficient"
         rb"|forward compatibility was attempted|[Dd]river/library version mismatch"
         rb"|is not compatible with the current PyTorch|cudaErrorInsufficientDriver|SYSTEM_DRIVER_MISMATCH"
-        rb"|unsupported display driver|not compiled with CUDA enabled|the provided PTX was compiled"
+        rb"|invalid device function|unsupported display driver|not compiled with CUDA enabled"
+        rb"|the provided PTX was compiled"
         rb"|support bf16|only supports? (?:Ampere|Hopper)|with compute capability"
         rb"|_STATUS_(?:ARCH|VERSION)_MISMATCH|cuDNN version incompatibility",
         "the packages of the job do not fit this driver or this device",
@@ -127,9 +128,11 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.DEVICE_FAULT,
-        rb"illegal memory access|misaligned address|illegal (?:address|instruction) was encountered"
+        rb"illegal memory access|Memory access fault by GPU|HSA_STATUS_ERROR_(?:EXCEPTION|MEMORY|ILLEGAL)"
+        rb"|misaligned address|illegal (?:address|instruction) was encountered"
         rb"|unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
-        rb"|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|NOT_SUPPORTED)|CUBLAS_STATUS_INTERNAL_ERROR"
+        rb"|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|NOT_SUPPORTED)"
+        rb"|CUBLAS_STATUS_INTERNAL_ERROR"
         rb"|the launch timed out",
         "a kernel has failed; env CUDA_LAUNCH_BLOCKING=1 before the command shows which",
     ),
@@ -142,11 +145,12 @@ _SIGNS: Final = (
     _sign(
         ExitCause.RANK_LOST,
         rb"ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage"
-        rb"|NCCL communicator was aborted|collective operation timeout|Dist(?:Backend|Store|Network)Error"
+        rb"|NCCL communicator|ncclUniqueId|lost communication with|collective operation timeout"
+        rb"|Dist(?:Backend|Store|Network)Error"
         rb"|NCCL error|HorovodInternalError|seconds waiting for clients|[Ww]ait timeout after"
         rb"|\bSocket Timeout|gloo/transport"
         rb"|Rendezvous(?:Timeout|Connection|Closed)\w*|monitoredBarrier|TCPStore|Barrier timed out"
-        rb"|mpi(?:run|exec) (?:noticed|has exited)|MPI_ABORT was invoked|BAD TERMINATION OF ONE",
+        rb"|mpi(?:run|exec) has exited|MPI_ABORT was invoked|BAD TERMINATION OF ONE",
         "a process of the training does not answer the others",
     ),
     _sign(
@@ -158,7 +162,8 @@ _SIGNS: Final = (
         rb"|initialization error|No HIP GPUs are available|Error 802: system not yet initialized"
         rb"|deserialize object on a CUDA device|no platforms that are instances of"
         rb"|accelerator is not available|[Bb]ut your machine only has|No GPU found"
-        rb"|No visible GPU devices|no supported devices found for platform"
+        rb"|No visible GPU devices|No supported gpu backend|NVMLError_(?:Driver|Library)Not"
+        rb"|no supported devices found for platform"
         rb"|MPS client failed to connect|system not yet initialized|communicate with the NVIDIA driver",
         "the program has no usable device; see resources.gpus and runner gpus",
     ),
@@ -170,6 +175,8 @@ _SIGNS: Final = (
     _sign(
         ExitCause.NETWORK,
         rb"(?i)rate limit exceeded|too many requests|HTTP Error (?:429|5\d\d)|RateLimitError"
+        rb"|Service Unavailable"
+        rb"|occurred \((?:5\d\d|SlowDown|ServiceUnavailable|RequestTimeout|InternalError|Throttling)"
         rb"|\b(?:429 Client|5\d\d Server) Error",
         "a service is busy or limits requests; it may answer later, or with a token (secrets)",
     ),
@@ -188,7 +195,8 @@ _SIGNS: Final = (
         rb"|RepositoryNotFoundError|Repository Not Found|is not a valid model identifier"
         rb"|Invalid (?:credentials|user token)|[Aa][Pp][Ii][_ -]?[Kk]ey (?:not|is|must)|No API key"
         rb"|AuthenticationError|AccessDenied|NoCredentialsError|InvalidAccessKeyId"
-        rb"|[Pp]lease log ?in|cannot be found or accessed|error 40[13]\b|occurred \((?:40[13]|Forbidden)\)",
+        rb"|[Pp]lease log ?in|cannot be (?:found or )?accessed|error 40[13]\b"
+        rb"|occurred \((?:40[13]|Forbidden)\)",
         "a service refuses access; give the job a token (secrets)",
     ),
     _sign(
@@ -291,8 +299,8 @@ _TOLD_BY: Final = {
 """Exceptions that libraries raise for these causes alone; otherwise their text is the program's own."""
 
 _CHILD: Final = re.compile(
-    rb"(?:killed by signal: |died with <Signals\.|terminated with signal |Signal [0-9]+ \(|workers are \{"
-    rb"|exits? with return ?code = -|exitcode *: -)(\w[\w ]*)"
+    rb"(?:killed by signal: |[Ss]ignal [0-9]+ \(|: tasks? [0-9,-]+: |died with <Signals\.|with signal "
+    rb"|workers are \{|exits? with return ?code = -|exitcode *: -)(\w[\w ]*)"
 )
 """The words of a parent about a child that a signal has ended, and the signal."""
 
@@ -345,7 +353,8 @@ _COMPLAINS: Final = re.compile(
 
 _WRONG: Final = re.compile(
     rb"(?i)\b(?:\w*error|fatal|fail(?:ed|ure|s)?|cannot|can't|could ?n[o']t|unable|invalid|assertion|panic"
-    rb"|abort(?:ed|ing)?|corrupt\w*|exception|denied|missing|not found|no such|smashing|what\(\))(?!\w)"
+    rb"|abort(?:ed|ing)?|corrupt\w*|exception|denied|missing|not found|no such|smashing|what\(\)|fault|halted"
+    rb"|panicked|(?:not|n't) exist|must be|expected|exceed(?:s|ed)|required|refused|too \w+|out of)(?!\w)"
 )
 """A line of a log that says that something went wrong; it is shown, and decides nothing."""
 
@@ -357,6 +366,9 @@ _WENT_ON: Final = re.compile(
 _STOPS: Final = re.compile(rb"(?i)stop|abort|exit|quit|halt|terminat|diverg")
 
 _TRACEBACK: Final = b"Traceback (most recent call last)"
+_RULE: Final = b"-" * 40
+"""Above and below a message of MPI."""
+
 _RANK: Final = re.compile(rb"^\[rank[0-9]{1,6}\]: ?", re.MULTILINE)
 """What torch writes before each line of a traceback, once the processes of a training are connected."""
 
@@ -441,8 +453,8 @@ def find_complaint(log: bytes) -> str:
     """Return the last line of a log without a traceback, if it says that something went wrong."""
     if _tracebacks(log):
         return ""
-    lines = [line for line in log[-LOG_TAIL_BYTES:].splitlines() if line.strip()]
-    found = next((line for line in reversed(lines[-COMPLAINT_LINES:]) if _WRONG.search(line)), b"")
+    lines = takewhile(lambda line: not _WENT_ON.match(line), reversed(last_words(log).splitlines()))
+    found = next(filter(_WRONG.search, lines), b"")
     return found.decode(errors="replace").strip()[:MAX_EXCEPTION]
 
 
@@ -483,7 +495,8 @@ def _ends(log: bytes) -> Iterator[bytes]:
 def _complaint(words: bytes) -> bytes:
     """Return the last line of a log with the lines above it by which a program says why it ends."""
     last, *above = [line for line in reversed(words.splitlines()) if line.strip()] or [b""]
-    lines = [last, *takewhile(_complains, above)]
+    in_words = takewhile(lambda line: not line.startswith(_RULE), above)
+    lines = [last, *(in_words if last.startswith(_RULE) else takewhile(_complains, above))]
     kept = [line for line in lines if not _RECORD.match(line)]
     return b"\n".join(reversed(kept))
 

@@ -97,7 +97,11 @@ Unsupported operand 118
         (b"step 3: loss 2\ndouble free or corruption (!prev)\n", "double free or corruption (!prev)"),
         (b"terminate called\n  what():  std::bad_alloc\n\n", "what():  std::bad_alloc"),
         (b"train: cannot open config.ini\nbye\n", "train: cannot open config.ini"),
-        (b"error: lost\nstep 4\nstep 5\nstep 6\n", ""),  # too long ago
+        (b"error: lost\nstep 4\nfree\n", ""),  # it went on
+        (
+            b"panic: no index\n\ngoroutine 1:\nmain.main()\n\t/x.go:8 +0x1d\nexit status 2\n",
+            "panic: no index",
+        ),
         (b"step 3: errorless\n", ""),
         (b"step 3: loss 2.3\n", ""),
         (b"Traceback (most recent call last):\n  x\nKeyError: 'a'\nerror: lost\n", ""),

@@ -48,7 +48,7 @@ from runner.adapters.host.program_files import (
 )
 from runner.adapters.host.program_steps import count_steps, show_steps
 from runner.adapters.host.set_aside import NAME, SetAside, is_of, open_parents, remove
-from runner.base.errors import Unavailable, disk_errors
+from runner.base.errors import disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
 from runner.core.ports.users import Owner
 
@@ -208,37 +208,37 @@ class ProgramPlaces:
 
 
 class ProgramReader:
-    """One look at the checkpoints of a program, with the rights of this process.
+    """One look at the checkpoints of a program in a lineage, with the rights of this process.
 
     ``check`` is called during copies, and may raise.
     """
 
     def __init__(self, places: ProgramPlaces, asked: ProgramLineage, check: Callable[[], None]) -> None:
-        is_mount = bool(asked.wanted.mount)
-        hidden = PurePosixPath(f".runner-{NAME}", asked.run, str(asked.lineage))
-        aside = (
-            SetAside(places.base, hidden, asked.owner)
-            if is_mount
-            else SetAside(places.lineage, PurePosixPath(NAME), asked.owner)
-        )
-        where = str(hidden) if is_mount else f"lineages/{asked.lineage}/{NAME}"
+        if asked.wanted.mount:
+            self._where = f".runner-{NAME}/{asked.run}/{asked.lineage}"
+            self._aside = SetAside(places.base, PurePosixPath(self._where), asked.owner)
+        else:
+            self._where = f"lineages/{asked.lineage}/{NAME}"
+            self._aside = SetAside(places.lineage, PurePosixPath(NAME), asked.owner)
         self._asked, self._check = asked, check
-        self._stream = _Stream(asked, places, aside, where)
+        self._seen, self._owner, self._base = asked.seen, asked.owner, places.base
+        self._pattern, self._keep = asked.wanted.pattern.removeprefix(HOME), asked.wanted.keep
+        self._kept_fd, self._kept = places.kept, Path(f"/proc/self/fd/{places.kept}")
+        self._order = self._read_order()
 
     def saved(self, how: Verification) -> SavedCheckpoints:
         """Return the checkpoints; with ``CONTENT`` files are read, and versions kept."""
-        stream, asked = self._stream, self._asked
-        look = stream.look(how, self._check)
+        look = self._look(how)
         newest = next(iter(look.whole), None)
         return SavedCheckpoints(
             steps=tuple(dict.fromkeys(each.chosen_by for each in look.whole)),
             rejected=look.rejected,
             changed=None if newest is None else datetime.fromtimestamp(newest.written_ns / 1e9, UTC),
-            unverified=() if look.complete else (f"{asked.wanted.pattern}: there are too many files",),
+            unverified=() if look.complete else (f"{self._asked.wanted.pattern}: there are too many files",),
             complete=look.complete,
-            set_aside=tuple(sorted({number for number, *_ in stream.aside()}, reverse=True)),
+            set_aside=tuple(sorted({number for number, *_ in self._all_aside()}, reverse=True)),
             are_steps=newest is None or newest.step is not None,
-            advanced=newest is not None and newest.number > stream.order.began.get(asked.attempt, 0),
+            advanced=newest is not None and newest.number > self._order.began.get(self._asked.attempt, 0),
             missed=look.missed,
         )
 
@@ -249,9 +249,8 @@ class ProgramReader:
             Unavailable: the file system refuses it.
         """
         with suppress(TooMany):
-            there = self._stream.present()
-            if there:
-                self._stream.note("ignored.json", {str(each.path): each.files for each in there})
+            if there := self._present():
+                self._note("ignored.json", {str(each.path): each.files for each in there})
 
     def choose(self, step: int | None) -> ProgramCheckpoint | None:
         """Return the checkpoint to resume from: that of a step, or the newest whole one.
@@ -263,27 +262,12 @@ class ProgramReader:
         Raises:
             Unavailable: the file system refuses it.
         """
-        try:
-            return self._stream.choose(self._asked.attempt, step, self._check)
-        except OSError as error:
-            fact = f"cannot be put back or set aside: {error.strerror or error}"
-            raise Unavailable(f"{self._asked.wanted.pattern}: checkpoints {fact}") from error
-
-
-class _Stream:
-    """Files that the pattern of one job file names in one lineage, while they are looked at."""
-
-    def __init__(self, asked: ProgramLineage, places: ProgramPlaces, aside: SetAside, where: str) -> None:
-        self._seen, self._owner, self._base = asked.seen, asked.owner, places.base
-        self._pattern, self._keep = asked.wanted.pattern.removeprefix(HOME), asked.wanted.keep
-        self._in_home, self._lineage = asked.in_home, asked.lineage
-        self._kept_fd, self._kept = places.kept, Path(f"/proc/self/fd/{places.kept}")
-        self._aside, self._where = aside, where
-        self.order = self._read_order()
+        with disk_errors(f"{self._asked.wanted.pattern}: checkpoints cannot be put back or set aside"):
+            return self._choose(self._asked.attempt, step)
 
     # --- looking
 
-    def present(self) -> list[MatchedPath]:
+    def _present(self) -> list[MatchedPath]:
         """Return the paths that the pattern names; nothing of another user, nor what came with the code.
 
         A text that names the newest one, or what is written beside, counts where there is nothing else.
@@ -307,22 +291,22 @@ class _Stream:
             and (each.is_directory or not is_beside(each.path, self._pattern))
         ] or found
 
-    def look(self, how: Verification, check: Callable[[], None]) -> _Look:
+    def _look(self, how: Verification) -> _Look:
         """Return the whole and the torn checkpoints; what is new and whole gets its place in the order."""
         try:
-            found = self.present()
+            found = self._present()
         except TooMany:
             return _Look(complete=False)
-        before = replace(self.order, seen={**self.order.seen}, written_over={*self.order.written_over})
-        self.order.matched = self.order.matched or bool(found)
+        before = replace(self._order, seen={**self._order.seen}, written_over={*self._order.written_over})
+        self._order.matched = self._order.matched or bool(found)
         seen, torn = self._in_order(found, how)
         if how is not Verification.KNOWN:
-            torn = self._keep_newest(seen, torn, how, check)
+            torn = self._keep_newest(seen, torn, how)
         there = {each.digest for each in found}
-        self.order.forget(there | {match.digest for _, _, match in self._aside_matches()})
-        if how is not Verification.KNOWN and before != self.order:
+        self._order.forget(there | {match.digest for _, _, match in self._aside_matches()})
+        if how is not Verification.KNOWN and before != self._order:
             self._write_order()
-        missed = "" if self.order.matched else describe_miss(self._base, self._pattern)
+        missed = "" if self._order.matched else describe_miss(self._base, self._pattern)
         return _Look(self._number(seen), tuple(torn), missed)
 
     def _in_order(
@@ -330,16 +314,16 @@ class _Stream:
     ) -> tuple[list[MatchedPath], list[tuple[MatchedPath, str]]]:
         """Return the whole ones, each with its place in the order, and the newest torn ones."""
         known = sorted(
-            (each for each in found if each.digest in self.order.seen),
-            key=lambda each: self.order.seen[each.digest][0],
+            (each for each in found if each.digest in self._order.seen),
+            key=lambda each: self._order.seen[each.digest][0],
             reverse=True,
         )
-        new = [each for each in found if each.digest not in self.order.seen]
+        new = [each for each in found if each.digest not in self._order.seen]
         ranked = [*sorted(new, key=_by_write, reverse=True), *known]
         whole: list[MatchedPath] = []
         torn: list[tuple[MatchedPath, str]] = []
         for place, each in enumerate(ranked):
-            is_new = each.digest not in self.order.seen
+            is_new = each.digest not in self._order.seen
             if is_new and how is Verification.SIZES and not self._may_count(each, ranked[place + 1 :]):
                 continue
             is_read = len(whole) < SURE and (is_new or how is not Verification.SIZES)
@@ -351,7 +335,7 @@ class _Stream:
             elif how is not Verification.SIZES or self._seen.is_settled(each):
                 torn.append((each, fact))
         for each in reversed(whole):
-            self.order.give(each)
+            self._order.give(each)
         return whole, torn
 
     def _may_count(self, match: MatchedPath, older: Sequence[MatchedPath]) -> bool:
@@ -376,7 +360,7 @@ class _Stream:
         for each in older:
             if each.is_directory and _DIGITS.sub("#", each.path.name) == name:
                 return each.path.name, each.files
-        for version in reversed(self.versions()):
+        for version in reversed(self._versions()):
             if version.is_directory and version.path == match.path:
                 return f"version {version.number}", version.files
         return "", ()
@@ -392,10 +376,10 @@ class _Stream:
 
     def _number(self, seen: Sequence[MatchedPath]) -> tuple[_Whole, ...]:
         """Return the whole ones and the kept versions as one stream, the newest first, with their steps."""
-        versions = {each.number: each for each in self.versions()}
+        versions = {each.number: each for each in self._versions()}
         found: dict[int, _Whole] = {}
         for match in seen:
-            number = self.order.give(match)
+            number = self._order.give(match)
             version = versions.pop(number, None)
             found.setdefault(number, _Whole(number, match.path, match.written_ns, match, version))
         for number, version in versions.items():
@@ -404,7 +388,7 @@ class _Stream:
         constant = frozenset(
             place
             for place, each in enumerate(stream)
-            if str(each.path) in self.order.written_over or not _WILD.search(self._pattern)
+            if str(each.path) in self._order.written_over or not _WILD.search(self._pattern)
         )
         steps = show_steps([each.path.name for each in stream], constant)
         has_steps = any(step is not None for step in steps)
@@ -433,30 +417,29 @@ class _Stream:
 
     # --- choosing
 
-    def choose(self, attempt: int, step: int | None, check: Callable[[], None]) -> ProgramCheckpoint | None:
-        """Return the checkpoint that an attempt resumes from, in its place; see ``ProgramCheckpoints``."""
-        look = self.look(Verification.CONTENT, check)
+    def _choose(self, attempt: int, step: int | None) -> ProgramCheckpoint | None:
+        look = self._look(Verification.CONTENT)
         if step is not None and _find(look, step) is None and self._bring_back(step):
-            look = self.look(Verification.CONTENT, check)
+            look = self._look(Verification.CONTENT)
         chosen = None if step is None else _find(look, step)
         moved = [] if chosen is None else self._set_later_aside(look, chosen, attempt)
         chosen = chosen or next(iter(look.whole), None)
         if chosen is not None:
             self._set_torn_aside(look, chosen)
             if chosen.match is None and chosen.version is not None:
-                self._restore(chosen.version, check)
-        self.order.began[attempt] = 0 if chosen is None else chosen.number
+                self._restore(chosen.version)
+        self._order.began[attempt] = 0 if chosen is None else chosen.number
         self._write_order()
         if chosen is None:
             return None
         paths = tuple(str(each.path) for each in reversed(moved) if each.match is not None)
         versions = tuple(str(each.number) for each in reversed(moved) if each.match is None)
-        kept = f"kept/{self._lineage}/{NAME}/{attempt}"
+        kept = f"kept/{self._asked.lineage}/{NAME}/{attempt}"
         directory = (f"{self._where}/{attempt}" if paths else kept) if moved else ""
         return ProgramCheckpoint(
             chosen.chosen_by,
             str(chosen.path),
-            in_home=self._in_home,
+            in_home=self._asked.in_home,
             set_aside=paths or versions,
             directory=directory,
             known_as=_known_as(chosen, look),
@@ -473,8 +456,8 @@ class _Stream:
         for each in later:
             if each.match is not None and each.path != chosen.path:
                 self._aside.move(self._base, each.path, attempt)
-                self.order.seen[each.match.digest] = (each.number, "")
-                self.order.aside[each.match.digest] = each.chosen_by
+                self._order.seen[each.match.digest] = (each.number, "")
+                self._order.aside[each.match.digest] = each.chosen_by
             if each.version is not None:
                 place = self._kept / NAME / str(attempt)
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -484,15 +467,15 @@ class _Stream:
     def _aside_matches(self) -> list[tuple[int, int, MatchedPath]]:
         """Return the paths that are set aside, each with its number in the order, and its attempt."""
         return [
-            (self.order.seen[match.digest][0] if match.digest in self.order.seen else 0, attempt, match)
+            (self._order.seen[match.digest][0] if match.digest in self._order.seen else 0, attempt, match)
             for attempt, match in self._aside.found(self._pattern)
         ]
 
-    def aside(self) -> list[tuple[int, int, int, MatchedPath | None]]:
+    def _all_aside(self) -> list[tuple[int, int, int, MatchedPath | None]]:
         """Return the checkpoints set aside: the number that chooses it, its own, its attempt, its place."""
         found: list[tuple[int, int, int, MatchedPath | None]] = []
         for number, attempt, match in self._aside_matches():
-            step = self.order.aside.get(match.digest, count_steps([match.path.name])[0])
+            step = self._order.aside.get(match.digest, count_steps([match.path.name])[0])
             found.append((number if step is None else step, number, attempt, match))
         for place in self._kept.joinpath(NAME).glob("[0-9]*/[0-9]*"):
             number = int(place.name)
@@ -501,7 +484,7 @@ class _Stream:
 
     def _bring_back(self, step: int) -> bool:
         """Put back what was set aside, up to a step; return whether there is such a step."""
-        aside = self.aside()
+        aside = self._all_aside()
         wanted = next(((number, attempt) for each, number, attempt, _ in aside if each == step), None)
         if wanted is None:
             return False
@@ -513,7 +496,7 @@ class _Stream:
             elif match is None or attempt != wanted[1]:
                 continue
             elif self._aside.put_back(self._base, match.path, attempt):
-                self.order.place(match, str(match.path))  # the newest again, as it is asked for
+                self._order.place(match, str(match.path))  # the newest again, as it is asked for
         return True
 
     def _set_torn_aside(self, look: _Look, chosen: _Whole) -> None:
@@ -536,7 +519,6 @@ class _Stream:
         seen: list[MatchedPath],
         torn: list[tuple[MatchedPath, str]],
         how: Verification,
-        check: Callable[[], None],
     ) -> list[tuple[MatchedPath, str]]:
         """Keep a version of the newest one if its program writes over it; return the torn ones without it.
 
@@ -548,32 +530,32 @@ class _Stream:
         if how is not Verification.CONTENT and not self._seen.may_copy(newest):
             return torn
         for _ in range(COPY_TRIES):
-            if self._copy_version(newest, check):
+            if self._copy_version(newest):
                 return torn
             present = self._look_again(newest.path)
             if present is None or self._damage(present) is not None:
                 break
             if how is not Verification.CONTENT and not self._may_count(present, ()):
                 break
-            self.order.seen[present.digest] = self.order.seen.pop(newest.digest)  # nobody has that any more
+            self._order.seen[present.digest] = self._order.seen.pop(newest.digest)  # nobody has that any more
             seen[0] = newest = present
         del seen[0]
-        self.order.seen.pop(newest.digest, None)
+        self._order.seen.pop(newest.digest, None)
         return torn
 
     def _needs_copy(self, newest: MatchedPath, older: Sequence[MatchedPath]) -> bool:
         """Return True if the program writes over a path, and nothing else is as new as its version before."""
-        if any(each.files == newest.files for each in self.versions()):
+        if any(each.files == newest.files for each in self._versions()):
             return False
         path = str(newest.path)
         has_number = show_steps([newest.path.name])[0] is not None and bool(_WILD.search(self._pattern))
-        if has_number and path not in self.order.written_over:
+        if has_number and path not in self._order.written_over:
             return False
-        numbers = [n for n, each in self.order.seen.values() if each == path]
+        numbers = [n for n, each in self._order.seen.values() if each == path]
         before = sorted(numbers)[-2] if len(numbers) > 1 else 0
-        stays = [each for each in older if str(each.path) not in self.order.written_over]
+        stays = [each for each in older if str(each.path) not in self._order.written_over]
         stays = [each for each in stays if show_steps([each.path.name])[0] is not None]
-        return not any(self.order.seen[each.digest][0] > before for each in stays)
+        return not any(self._order.seen[each.digest][0] > before for each in stays)
 
     def _look_again(self, path: PurePosixPath) -> MatchedPath | None:
         with suppress(TooMany):
@@ -581,7 +563,7 @@ class _Stream:
             return found if found is not None and found.files and is_of(found, self._owner) else None
         return None
 
-    def versions(self) -> list[_Version]:
+    def _versions(self) -> list[_Version]:
         """Return the kept versions, the oldest first."""
         found = (self._read_version(number) for number in _numbers(self._kept))
         return [each for each in found if each is not None]
@@ -596,21 +578,21 @@ class _Stream:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _copy_version(self, live: MatchedPath, check: Callable[[], None]) -> bool:
+    def _copy_version(self, live: MatchedPath) -> bool:
         """Copy a checkpoint, and return whether it stayed the same meanwhile; older versions are removed."""
-        number = self.order.seen[live.digest][0]
+        number = self._order.seen[live.digest][0]
         draft, place = f".{number}.draft", self._kept / str(number)
         try:
             remove(self._kept_fd, draft)
             os.mkdir(draft, 0o700, dir_fd=self._kept_fd)
-            self._copy_files(live, self._kept / draft / "files", check)
+            self._copy_files(live, self._kept / draft / "files")
             self._write_note(self._kept / draft, live.path, live.files, is_directory=live.is_directory)
             present = self._look_again(live.path)
             is_same = present is not None and present.files == live.files
             if is_same:
                 remove(self._kept_fd, str(number))  # of which the note cannot be read
                 (self._kept / draft).rename(place)
-                for old in self.versions()[: -self._keep]:
+                for old in self._versions()[: -self._keep]:
                     remove(self._kept_fd, str(old.number))
             else:
                 remove(self._kept_fd, draft)
@@ -618,15 +600,15 @@ class _Stream:
             return True  # no room: what is there is whole, and stays without a copy
         return is_same
 
-    def _copy_files(self, match: MatchedPath, target: Path, check: Callable[[], None]) -> None:
+    def _copy_files(self, match: MatchedPath, target: Path) -> None:
         """Copy the files of a checkpoint into a directory of the daemon."""
         for name, *_ in match.files:
             place = target / name
             place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open_below(self._base, match.below(name)) as source:
-                _copy_to(source, os.open(place, _NEW_FILE, 0o600), check)
+                _copy_to(source, os.open(place, _NEW_FILE, 0o600), self._check)
 
-    def _restore(self, version: _Version, check: Callable[[], None]) -> None:
+    def _restore(self, version: _Version) -> None:
         """Put a kept version in the place of what is there now; may raise OSError."""
         kept, name = self._kept / str(version.number), version.path.name
         parent = open_parents(self._base, version.path.parts[:-1], self._owner)
@@ -634,7 +616,7 @@ class _Stream:
         try:
             for old in (draft, torn):
                 remove(parent, old)
-            self._write_back(parent, draft, version, check)
+            self._write_back(parent, draft, version)
             with suppress(FileNotFoundError):
                 os.rename(name, torn, src_dir_fd=parent, dst_dir_fd=parent)
             os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -643,30 +625,30 @@ class _Stream:
             os.close(parent)
         present = self._look_again(version.path)
         if present is not None:
-            self.order.seen[present.digest] = (version.number, str(version.path))
+            self._order.seen[present.digest] = (version.number, str(version.path))
             self._write_note(kept, version.path, present.files, is_directory=version.is_directory)
 
-    def _write_back(self, parent: int, draft: str, version: _Version, check: Callable[[], None]) -> None:
+    def _write_back(self, parent: int, draft: str, version: _Version) -> None:
         """Write the files of a version below a directory of the job."""
         kept = self._kept / str(version.number) / "files"
         if not version.is_directory:
-            return self._write_file(parent, draft, kept / version.path.name, check)
+            return self._write_file(parent, draft, kept / version.path.name)
         os.mkdir(draft, 0o700, dir_fd=parent)
         with directory_at(parent, PurePosixPath(draft)) as fd:
             self._own(fd)
             for path, *_ in version.files:
                 inner = open_parents(fd, PurePosixPath(path).parts[:-1], self._owner)
                 try:
-                    self._write_file(inner, PurePosixPath(path).name, kept / path, check)
+                    self._write_file(inner, PurePosixPath(path).name, kept / path)
                 finally:
                     os.close(inner)
         return None
 
-    def _write_file(self, parent: int, name: str, source: Path, check: Callable[[], None]) -> None:
+    def _write_file(self, parent: int, name: str, source: Path) -> None:
         fd = os.open(name, _NEW_FILE, 0o600, dir_fd=parent)
         self._own(fd)
         with source.open("rb") as file:
-            _copy_to(file.fileno(), fd, check)
+            _copy_to(file.fileno(), fd, self._check)
 
     def _own(self, fd: int) -> None:
         if os.geteuid() == 0:
@@ -674,7 +656,7 @@ class _Stream:
 
     # --- notes beside the run directory
 
-    def note(self, name: str, content: object) -> None:
+    def _note(self, name: str, content: object) -> None:
         """Write a note beside the kept versions; may raise Unavailable."""
         with disk_errors("kept versions of checkpoints"):
             _publish(self._kept / name, content)
@@ -693,7 +675,7 @@ class _Stream:
 
     def _read_order(self) -> _Order:
         """Return the order as it was kept; versions of an older runner have numbers already."""
-        note, versions = self._read("order.json"), self.versions()
+        note, versions = self._read("order.json"), self._versions()
         aside = [int(place.name) for place in self._kept.joinpath(NAME).glob("[0-9]*/[0-9]*")]
         highest = max((*_numbers(self._kept), *aside), default=0)
         seen = {
@@ -710,9 +692,9 @@ class _Stream:
         )
 
     def _write_order(self) -> None:
-        order = self.order
+        order = self._order
         over = sorted(order.written_over)[:REMEMBERED]
-        self.note(
+        self._note(
             "order.json",
             {"last": order.last, "seen": order.seen, "written_over": over, "began": order.began}
             | {"aside": order.aside, "matched": order.matched},

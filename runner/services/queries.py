@@ -8,7 +8,7 @@ from typing import Final
 
 from jobs.contract import Effective, Result, Status, TraceSummary
 from runner.agent.attempts.checkpoints import program_files, read_program_start, read_saved
-from runner.agent.attempts.log_status import read_log_status
+from runner.agent.attempts.examine import read_log_status
 from runner.base.errors import Refused
 from runner.base.textfile import one_line
 from runner.core.job.attempt import ProgramStart

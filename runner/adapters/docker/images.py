@@ -5,7 +5,7 @@ cancelled when the last of them has left.  An answer of the engine is cached for
 are submitted together ask it once.  A job that asks again found the image gone, and the engine is asked anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,12 +34,18 @@ class PendingBuild:
 
 
 @dataclass(slots=True)
-class CachedImage:
+class KnownImage:
     """An image that the engine had a moment ago, and the jobs that got it."""
 
     image: str
     checked_s: float
-    job_ids: set[str] = field(default_factory=set)
+    job_ids: set[str]
+
+    def is_fresh_for(self, job_id: str, within_s: float) -> bool:
+        """Return True if a job may have the image unseen; one that asks again has found it gone."""
+        fresh = monotonic() - self.checked_s <= within_s and job_id not in self.job_ids
+        self.job_ids.add(job_id)
+        return fresh
 
 
 class DockerImages:
@@ -48,38 +54,27 @@ class DockerImages:
     def __init__(self, store: ImageStore) -> None:
         self._store = store
         self._builds: dict[str, PendingBuild] = {}  # by the accelerator, or the reference that is pulled
-        self._cache: dict[Accelerator, CachedImage] = {}
+        self._known: dict[Accelerator, KnownImage] = {}
         self._lock = Lock()
 
     def ensure(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
-        cached = self._cached(accelerator, job_id)
-        if cached is None:
-            cached = CachedImage(self._build(accelerator, log, job_id), monotonic())
         with self._lock:
-            self._cache[accelerator] = cached
-            cached.job_ids.add(job_id)
-        return cached.image
-
-    def _cached(self, accelerator: Accelerator, job_id: str) -> CachedImage | None:
+            known = self._known.get(accelerator)
+            if known is not None and known.is_fresh_for(job_id, CACHE_S):
+                return known.image
+        image = self._make(accelerator, job_id, lambda token: self._store.ensure(accelerator, log, token))
         with self._lock:
-            cached = self._cache.get(accelerator)
-            if cached is None or monotonic() - cached.checked_s > CACHE_S or job_id in cached.job_ids:
-                return None
-            return cached
-
-    def _build(self, accelerator: Accelerator, log: Path, job_id: str) -> str:
-        token = self._join(accelerator, job_id)
-        try:
-            with _translated():
-                return self._store.ensure(accelerator, log, token)
-        finally:
-            self.leave(job_id)
+            self._known[accelerator] = KnownImage(image, monotonic(), {job_id})
+        return image
 
     def fetch(self, reference: str, log: Path, job_id: str) -> str:
-        token = self._join(reference, job_id)
+        return self._make(reference, job_id, lambda token: self._store.fetch(reference, log, token))
+
+    def _make(self, wanted: str, job_id: str, make: Callable[[CancellationToken], str]) -> str:
+        token = self._join(wanted, job_id)
         try:
             with _translated():
-                return self._store.fetch(reference, log, token)
+                return make(token)
         finally:
             self.leave(job_id)
 

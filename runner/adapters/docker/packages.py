@@ -6,7 +6,7 @@ Jobs with the same lock share one image; a lock on the file system lets one of t
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from time import monotonic
@@ -16,6 +16,7 @@ from images.errors import BuildFailed as ImageBuildFailed
 from images.own import DockerfileImages
 from images.packages.store import PackageStore
 from images.packages.values import Account
+from runner.adapters.docker.images import KnownImage
 from runner.adapters.package_errors import PackageTokens, as_build_log, find_requirements, translated
 from runner.core.ports.images import Accelerator, BuildFailed, Images
 from runner.core.ports.packages import DockerfileRequest, PackageRequest, Unresolvable
@@ -26,21 +27,6 @@ CACHE_S: Final = 30.0
 
 CACHED: Final = 256
 """Images in memory."""
-
-
-@dataclass(slots=True)
-class KnownImage:
-    """An image that the engine had a moment ago, and the jobs that got it."""
-
-    image: str
-    checked_s: float
-    job_ids: set[str]
-
-    def is_fresh_for(self, job_id: str) -> bool:
-        """Return True if a job may have the image unseen; one that asks again has found it gone."""
-        fresh = monotonic() - self.checked_s <= CACHE_S and job_id not in self.job_ids
-        self.job_ids.add(job_id)
-        return fresh
 
 
 class DockerPackages:
@@ -101,7 +87,7 @@ class DockerPackages:
         key = (hashlib.sha256(lock.encode()).hexdigest(), image)
         with self._lock:
             found = self._found.get(key)
-            known = found.image if found is not None and found.is_fresh_for(job_id) else None
+            known = found.image if found is not None and found.is_fresh_for(job_id, CACHE_S) else None
         if known is not None:
             self._store.touch(known)
             return known

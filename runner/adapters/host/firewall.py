@@ -158,24 +158,34 @@ def listing(rules: FirewallRules) -> str:
 
 
 def nft(*arguments: str, rules: str | None = None) -> str:
-    """Return the output of ``nft``.
+    """Return the output of ``nft``; may raise FirewallProblem."""
+    return run_tool("nft", "nftables", *arguments, text=rules)
+
+
+def run_tool(
+    name: str, package: str, *arguments: str, text: str | None = None, inside: tuple[str, ...] = ()
+) -> str:
+    """Return the output of a program of the system, which gets a text as its input.
+
+    ``inside`` is the beginning of a command that runs it in another namespace.
 
     Raises:
         FirewallProblem: it is not installed, may not do it, or fails.
     """
-    program = which("nft", path=SYSTEM_PATH)
+    program = which(name, path=SYSTEM_PATH)
     if program is None:
-        raise FirewallProblem("the program nft is not installed; install the package nftables")
+        raise FirewallProblem(f"the program {name} is not installed; install the package {package}")
+    command = [*inside, program, *arguments]
     try:
         done = subprocess.run(
-            [program, *arguments], input=rules, capture_output=True, text=True, timeout=LONGEST_S, check=False
+            command, input=text, capture_output=True, text=True, timeout=LONGEST_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FirewallProblem(f"nft: {error}") from error
+        raise FirewallProblem(f"{name}: {error}") from error
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         hint = "; it needs root with CAP_NET_ADMIN" if "ermitted" in said else ""
-        raise FirewallProblem(f"nft: {said[:300]}{hint}")
+        raise FirewallProblem(f"{name}: {said[:300]}{hint}")
     return done.stdout
 
 

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from shutil import which
 from typing import Any, Final
 
-from runner.adapters.host.firewall import LONGEST_S, SYSTEM_PATH, FirewallProblem
+from runner.adapters.host.firewall import SYSTEM_PATH, FirewallProblem, run_tool
 
 ANSWER_S: Final = 0.3
 """How long the probe waits for an answer that should not come; a rejected packet is answered at once."""
@@ -143,20 +143,8 @@ def _ask(child: "subprocess.Popen[str]", line: str | None) -> str:
 
 
 def ip(*arguments: str, inside: tuple[str, ...] = ()) -> str:
-    """Return the output of ``ip``, typed in another namespace if ``inside`` says how to enter it.
-
-    Raises:
-        FirewallProblem: it is not installed, or fails.
-    """
-    program = which("ip", path=SYSTEM_PATH)
-    if program is None:
-        raise FirewallProblem("the program ip is not installed; install the package iproute2")
-    done = subprocess.run(
-        [*inside, program, *arguments], capture_output=True, text=True, timeout=LONGEST_S, check=False
-    )
-    if done.returncode:
-        raise FirewallProblem(f"ip {' '.join(arguments[:2])}: {' '.join(done.stderr.split())[:300]}")
-    return done.stdout
+    """Return the output of ``ip``; may raise FirewallProblem."""
+    return run_tool("ip", "iproute2", *arguments, inside=inside)
 
 
 def _host_addresses() -> list[str]:

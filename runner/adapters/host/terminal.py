@@ -31,26 +31,23 @@ _UCRED: Final = struct.Struct("3i")
 
 def names(directory: Path) -> tuple[str, ...]:
     """Return the names of the sockets in a directory of the job, the oldest first."""
-    try:
-        with _opened(directory) as opened:
-            found = [name for name in os.listdir(opened)[:MOST_LISTED] if _is_terminal(opened, name)]
-            return tuple(sorted(found, key=lambda name: os.lstat(name, dir_fd=opened).st_ctime_ns))
-    except OSError:
-        return ()
+    found = _terminals(directory)
+    return tuple(sorted(found, key=lambda name: found[name].st_ctime_ns))
 
 
 def touched(directory: Path) -> float | None:
     """Return the last use of a terminal in a directory, in seconds since the epoch."""
+    return max((each.st_mtime for each in _terminals(directory).values()), default=None)
+
+
+def _terminals(directory: Path) -> dict[str, os.stat_result]:
     try:
         with _opened(directory) as opened:
-            found = [
-                os.lstat(name, dir_fd=opened).st_mtime
-                for name in os.listdir(opened)[:MOST_LISTED]
-                if _is_terminal(opened, name)
-            ]
-            return max(found, default=None)
+            visible = [name for name in os.listdir(opened)[:MOST_LISTED] if not name.startswith(".")]
+            found = {name: os.lstat(name, dir_fd=opened) for name in visible}
+            return {name: each for name, each in found.items() if stat.S_ISSOCK(each.st_mode)}
     except OSError:
-        return None
+        return {}
 
 
 @contextmanager
@@ -58,10 +55,6 @@ def _opened(directory: Path) -> Iterator[int]:
     """Open a directory of the job by way of the one above, which is the job's as well."""
     with open_directory(directory.parent) as parent, open_directory(directory.name, parent) as opened:
         yield opened
-
-
-def _is_terminal(directory: int, name: str) -> bool:
-    return not name.startswith(".") and stat.S_ISSOCK(os.lstat(name, dir_fd=directory).st_mode)
 
 
 def connect(directory: Path, name: str, uid: int) -> socket.socket:

@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from jobs.contract import AttemptSpec, Program, RunPaths
+from jobs.contract import AttemptSpec, Program, RunPaths, Status
 from runner.agent.attempts import facts as attempt_facts
 from runner.agent.attempts.checkpoints import read_saved_of
 from runner.agent.attempts.diagnosis import LOG_TAIL_BYTES, find_complaint, find_exception
-from runner.agent.attempts.log_status import read_log_status
 from runner.agent.attempts.missing import explain_missing
 from runner.agent.attempts.start import explain_start
 from runner.agent.interface import ExitFindings, PinnedPolicy, ProgressProbe
@@ -181,6 +180,20 @@ def _progress(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> di
         told = _read(run, "log", partial(read_log_status, run.directory, run.paths, run.revision), None)
         return {} if told is None else attempt_facts.of_status(told)
     return attempt_facts.of_progress(reports)
+
+
+def read_log_status(directory: RunDirectory, paths: RunPaths, revision: Revision) -> Status | None:
+    """Return the progress that the log of an attempt tells; None if it tells none, or of a built-in workload.
+
+    The total number of steps is that of the job file, if it says one.
+    """
+    plan = revision.job.workload
+    if not isinstance(plan, Program):
+        return None
+    told = directory.log_status(paths, revision.job.progress.pattern)
+    if told is None or plan.steps is None:
+        return told
+    return told.model_copy(update={"total_steps": plan.steps})
 
 
 def probe_progress(run: ExaminedAttempt, now: datetime) -> ProgressProbe:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 
 from runner.adapters.host.checkpoints import WITHIN_S, LineageLook, VerificationResult
 from runner.adapters.host.program_checkpoints import HOME, ProgramLineage, Seen
-from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
+from runner.adapters.host.user_outputs import UserOutputs
 from runner.adapters.host.workers import WorkerEnded
 from runner.base.errors import RunnerError, Unavailable, UsageError, disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
@@ -61,7 +61,7 @@ class WorkHere:
 
     def outputs(self, owner: Owner, check: Callable[[], None], within_s: float | None = None) -> UserOutputs:
         del owner, within_s
-        return OwnOutputs(check)
+        return UserOutputs(check)
 
     def open_as_owner(self, owner: Owner, path: Path) -> int:
         del owner

@@ -3,8 +3,7 @@
 import json
 import os
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from runner.adapters.host.archive import write_archive
 from runner.adapters.host.code_snapshot.frames import read_frames
@@ -21,7 +20,7 @@ MAX_PATH_SHOWN: Final = 100
 STREAM_BYTES: Final = 1024**2
 
 
-class UserFiles(Protocol):
+class UserFiles:
     """Files of a user; descriptors are of what the daemon has opened, or of the near end of a stream.
 
     What has a stream runs in a process of its own, because it changes the working directory.
@@ -29,6 +28,7 @@ class UserFiles(Protocol):
 
     def open_path(self, path: HostPath, kind: PathKind) -> Descriptor:
         """Open a path for reading; may raise PathRefusedError."""
+        return open_path(path, kind)
 
     def send_code(
         self,
@@ -39,28 +39,6 @@ class UserFiles(Protocol):
         known: Descriptor,
     ) -> None:
         """Write what a code directory holds; ``known`` is the last listing.  May raise PathRefusedError."""
-
-    def archive(self, directory: Descriptor, name: str, stream: Descriptor) -> None:
-        """Write what lies at a name below a directory as a tar; may raise PathRefusedError."""
-
-    def update(self, directory: Descriptor, stream: Descriptor, *, read_only: bool) -> tuple[str, ...]:
-        """Make the changes of a stream in a directory; return the first paths that were left as they were."""
-
-
-class OwnFiles:
-    """Satisfies ``UserFiles``."""
-
-    def open_path(self, path: Path, kind: PathKind) -> int:
-        return open_path(path, kind)
-
-    def send_code(
-        self,
-        path: Path,
-        limits: WalkLimits,
-        skip: tuple[tuple[int, int], ...],
-        stream: int,
-        known: int,
-    ) -> None:
         os.fchdir(open_path(path, "directory"))
         listing: dict[str, Any] = {}
         with os.fdopen(os.dup(known), "rb") as file:
@@ -69,7 +47,8 @@ class OwnFiles:
         with suppress(BrokenPipeError, ConnectionResetError), _opened(stream, "wb") as out:
             send_tree(out, listing, limits, frozenset(skip))
 
-    def archive(self, directory: int, name: str, stream: int) -> None:
+    def archive(self, directory: Descriptor, name: str, stream: Descriptor) -> None:
+        """Write what lies at a name below a directory as a tar; may raise PathRefusedError."""
         found = open_beneath(directory, name)
         try:
             with suppress(BrokenPipeError, ConnectionResetError), _opened(stream, "wb") as out:
@@ -79,7 +58,8 @@ class OwnFiles:
             fact = f"{one_line(where)}: {error.strerror or error}"
             raise PathRefusedError(fact) from error
 
-    def update(self, directory: int, stream: int, *, read_only: bool) -> tuple[str, ...]:
+    def update(self, directory: Descriptor, stream: Descriptor, *, read_only: bool) -> tuple[str, ...]:
+        """Make the changes of a stream in a directory; return the first paths that were left as they were."""
         os.fchdir(directory)
         with _opened(stream, "rb") as changes:
             kept = apply_changes(read_frames(changes), read_only=read_only)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from jobs.contract import BEST_NAME, FINAL_NAME, open_directory, open_regular
 from runner.adapters.host.checkpoint_copy import copy_checkpoint
@@ -27,23 +27,43 @@ SECTOR_BYTES: Final = 512
 """The unit of ``st_blocks``, whatever the file system's is."""
 
 
-class UserOutputs(Protocol):
-    """Outputs of a user's jobs, in files and directories that the daemon has opened."""
+class UserOutputs:
+    """Outputs of a user's jobs, in files and directories that the daemon has opened.
+
+    ``check`` is called now and then, and raises what ends the work.
+    """
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
 
     def look_at_lineage(self, lineage: Descriptor, look: LineageLook) -> LookedAt:
         """Return the checkpoints of a lineage; may raise Unavailable."""
+        return LineageReader(lineage, look, self._check).read()
 
     def copy_checkpoint(self, lineage: Descriptor, target: Descriptor, name: str) -> None:
         """Copy a checkpoint into a directory; may raise CheckpointInvalid, OSError, Unavailable."""
+        with opened_checkpoint(lineage, name) as source:
+            copy_checkpoint(source, Path(f"/proc/self/fd/{target}") / name, self._check)
 
     def read_numbers(self, file: Descriptor, offset: int, pieces: int) -> NewNumbers:
         """Return the content of a file of numbers beyond an offset, in so many pieces; may raise OSError."""
+        found = CurveSet(offset=offset)
+        for piece in _pieces(file, found, pieces):
+            for line in piece.splitlines():
+                found.add_line(line)
+        return found.numbers()
 
     def room_to_save(self, lineage: Descriptor) -> RoomToSave:
         """Return the room for a checkpoint, and the size of the newest one; may raise OSError."""
+        file_system = os.fstatvfs(lineage)
+        names = [name for name in os.listdir(lineage) if name.startswith("step-")]
+        newest = _size_of(lineage, max(names)) if names else 0
+        return RoomToSave(file_system.f_bavail * file_system.f_frsize, newest)
 
     def published(self, lineage: Descriptor, kind: Literal["best", "final"]) -> str | None:
         """Return the name of the weights that a lineage has published; may raise OSError."""
+        pattern = BEST_NAME if kind == "best" else FINAL_NAME
+        return max(filter(pattern.fullmatch, os.listdir(lineage)), default=None)
 
     def look_at_program(
         self,
@@ -54,59 +74,18 @@ class UserOutputs(Protocol):
         how: Verification,
     ) -> tuple[SavedCheckpoints, Seen]:
         """Return the checkpoints that a program has saved; may raise Unavailable."""
+        return self._reader(base, kept, lineage, asked).saved(how), asked.seen
 
     def ignore_present(
         self, base: Descriptor, kept: Descriptor, lineage: Descriptor, asked: ProgramLineage
     ) -> None:
         """Leave out what is there now; may raise Unavailable."""
+        self._reader(base, kept, lineage, asked).ignore_present()
 
     def choose_of_program(
         self, base: Descriptor, kept: Descriptor, lineage: Descriptor, asked: ProgramLineage, step: int | None
     ) -> ProgramCheckpoint | None:
         """Return the checkpoint to resume from, in its place; may raise Unavailable."""
-
-
-class OwnOutputs:
-    """Satisfies ``UserOutputs``; ``check`` is called now and then, and raises what ends the work."""
-
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
-        self._check = check
-
-    def look_at_lineage(self, lineage: int, look: LineageLook) -> LookedAt:
-        return LineageReader(lineage, look, self._check).read()
-
-    def copy_checkpoint(self, lineage: int, target: int, name: str) -> None:
-        with opened_checkpoint(lineage, name) as source:
-            copy_checkpoint(source, Path(f"/proc/self/fd/{target}") / name, self._check)
-
-    def read_numbers(self, file: int, offset: int, pieces: int) -> NewNumbers:
-        found = CurveSet(offset=offset)
-        for piece in _pieces(file, found, pieces):
-            for line in piece.splitlines():
-                found.add_line(line)
-        return found.numbers()
-
-    def room_to_save(self, lineage: int) -> RoomToSave:
-        file_system = os.fstatvfs(lineage)
-        names = [name for name in os.listdir(lineage) if name.startswith("step-")]
-        newest = _size_of(lineage, max(names)) if names else 0
-        return RoomToSave(file_system.f_bavail * file_system.f_frsize, newest)
-
-    def published(self, lineage: int, kind: Literal["best", "final"]) -> str | None:
-        pattern = BEST_NAME if kind == "best" else FINAL_NAME
-        return max(filter(pattern.fullmatch, os.listdir(lineage)), default=None)
-
-    def look_at_program(
-        self, base: int, kept: int, lineage: int, asked: ProgramLineage, how: Verification
-    ) -> tuple[SavedCheckpoints, Seen]:
-        return self._reader(base, kept, lineage, asked).saved(how), asked.seen
-
-    def ignore_present(self, base: int, kept: int, lineage: int, asked: ProgramLineage) -> None:
-        self._reader(base, kept, lineage, asked).ignore_present()
-
-    def choose_of_program(
-        self, base: int, kept: int, lineage: int, asked: ProgramLineage, step: int | None
-    ) -> ProgramCheckpoint | None:
         return self._reader(base, kept, lineage, asked).choose(step)
 
     def _reader(self, base: int, kept: int, lineage: int, asked: ProgramLineage) -> ProgramReader:

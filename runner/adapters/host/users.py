@@ -20,8 +20,8 @@ from runner.adapters.host.accounts import SubordinateIds, has_account
 from runner.adapters.host.code_snapshot.frames import read_frames
 from runner.adapters.host.code_snapshot.walk import LAST, WalkLimits
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError
-from runner.adapters.host.user_files import OwnFiles, UserFiles
-from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
+from runner.adapters.host.user_files import UserFiles
+from runner.adapters.host.user_outputs import UserOutputs
 from runner.adapters.host.workers import OneWorker, Spawner, WorkerEnded, Workers
 from runner.base.errors import Unavailable, UsageError
 from runner.base.readable import readable_duration
@@ -241,7 +241,7 @@ class HostUsers:
         """
         who = _as_user(owner)
         if not self._needs_other_rights(who):
-            return OwnOutputs(check)
+            return UserOutputs(check)
         exchange = (
             partial(self._workers.exchange, who, TEXT_S)
             if within_s is None
@@ -278,7 +278,7 @@ class HostUsers:
     def _files(self, who: User) -> UserFiles:
         """Return the opener of a user's files."""
         if not self._needs_other_rights(who):
-            return OwnFiles()
+            return UserFiles()
         files: UserFiles = _calls().proxy("user", partial(self._workers.exchange, who, ANSWER_S))
         return files
 

@@ -19,15 +19,15 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from images.errors import BuildFailed
 from images.packages.answer import FoundPackage, read_answer
 from jobs.contract import CheckpointInvalid, profiles_dir
 from runner.adapters.host.links import find_links_out
 from runner.adapters.host.paths import MAX_SECRET_BYTES, PathRefusedError, check_path, open_path
-from runner.adapters.host.user_files import OwnFiles, UserFiles
-from runner.adapters.host.user_outputs import OwnOutputs, UserOutputs
+from runner.adapters.host.user_files import UserFiles
+from runner.adapters.host.user_outputs import UserOutputs
 from runner.adapters.rpc.calls import Calls, Descriptor, Interface
 from runner.adapters.rpc.errors import ErrorKinds, text_alone
 from runner.adapters.rpc.frames import MAX_REQUEST_BYTES, Disconnected, close_all, receive, send
@@ -63,36 +63,6 @@ NICENESS: Final = 10
 DESCRIPTORS: Final = 64
 
 
-class UserWork(UserFiles, UserOutputs, Protocol):
-    """Operations of a worker for its user."""
-
-    def read_jobs(
-        self, path: str, text: bytes, name: str | None, shown: str | None, instead: Mapping[str, Any]
-    ) -> WrittenJobs:
-        """Return the jobs of a submission; may raise WrittenWrongly, UsageError, Refused."""
-
-    def find_place(self, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
-        """Return the position of a job's value in the file; ``number`` counts those of a matrix, from 0."""
-
-    def has_schedule(self, text: bytes) -> bool:
-        """Return True if a job file has a schedule, valid or not."""
-
-    def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
-        """Return the requirements of a job; may raise WrittenWrongly, MissingFile."""
-
-    def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
-        """Check the Dockerfile of a job; may raise WrittenWrongly."""
-
-    def check_script(self, base: Path, path: str) -> tuple[str, ...]:
-        """Return the losses of a shell script in the code of a job; nothing of a file that cannot be read."""
-
-    def find_links_out(self, directory: Path) -> tuple[tuple[str, str], ...]:
-        """Return the links that lead out of a directory, by their paths below it, with what they say."""
-
-    def read_answer(self, directory: Descriptor) -> tuple[FoundPackage, ...]:
-        """Return the packages that the resolver has found; may raise BuildFailed."""
-
-
 def _arguments_of_missing(error: BaseException) -> tuple[object, ...]:
     return (str(error.path), error.fact) if isinstance(error, MissingFile) else ()
 
@@ -101,24 +71,13 @@ def _arguments_of_wrong(error: BaseException) -> tuple[object, ...]:
     return values_of(error) if isinstance(error, FileError) else ()
 
 
-CALLS: Final = Calls(
-    {"user": Interface(UserWork)},
-    ErrorKinds(
-        {
-            WrittenWrongly: _arguments_of_wrong,
-            MissingFile: _arguments_of_missing,
-            **dict.fromkeys((PathRefusedError, BuildFailed, CheckpointInvalid), text_alone),
-        }
-    ),
-)
-
-
-class OwnWork(OwnFiles, OwnOutputs):
-    """Satisfies ``UserWork`` with the rights of this process."""
+class UserWork(UserFiles, UserOutputs):
+    """Operations of a worker for its user, with the rights of this process."""
 
     def read_jobs(
         self, path: str, text: bytes, name: str | None, shown: str | None, instead: Mapping[str, Any]
     ) -> WrittenJobs:
+        """Return the jobs of a submission; may raise WrittenWrongly, UsageError, Refused."""
         if not os.access(profiles_dir(), os.R_OK | os.X_OK):
             fact = f"uid {os.geteuid()} cannot read {profiles_dir()}"
             raise Unavailable(f"{fact}; the operator installs the runner where all users can read it")
@@ -126,18 +85,23 @@ class OwnWork(OwnFiles, OwnOutputs):
         return _as_values(lambda: read_jobs(submission, check_path, _read_policy))
 
     def find_place(self, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
+        """Return the position of a job's value in the file; ``number`` counts those of a matrix, from 0."""
         return find_place(text, number, path)
 
     def has_schedule(self, text: bytes) -> bool:
+        """Return True if a job file has a schedule, valid or not."""
         return has_schedule(text)
 
     def read_requirements(self, base: Path, asked: str | tuple[str, ...]) -> Collected:
+        """Return the requirements of a job; may raise WrittenWrongly, MissingFile."""
         return _as_values(lambda: RequirementReader(_read_small, base).read(asked))
 
     def check_dockerfile(self, base: Path, path: str, offered: frozenset[str] | None) -> None:
+        """Check the Dockerfile of a job; may raise WrittenWrongly."""
         _as_values(lambda: check_dockerfile(_read_small, base, path, offered))
 
     def check_script(self, base: Path, path: str) -> tuple[str, ...]:
+        """Return the losses of a shell script in the code of a job; nothing of a file that cannot be read."""
         try:
             text = _read_small(base / path).decode(errors="replace")
         except UsageError:
@@ -146,9 +110,11 @@ class OwnWork(OwnFiles, OwnOutputs):
         return tuple(f"{shown}:{number}: {fact}" for number, fact in find_script_warnings(path, text))
 
     def find_links_out(self, directory: Path) -> tuple[tuple[str, str], ...]:
+        """Return the links that lead out of a directory, by their paths below it, with what they say."""
         return find_links_out(directory)
 
-    def read_answer(self, directory: int) -> tuple[FoundPackage, ...]:
+    def read_answer(self, directory: Descriptor) -> tuple[FoundPackage, ...]:
+        """Return the packages that the resolver has found; may raise BuildFailed."""
         return read_answer(directory)
 
 
@@ -182,6 +148,18 @@ def _read_policy(path: Path) -> bytes:
         raise FileError(path, [Problem(None, "", fact)]) from error
 
 
+CALLS: Final = Calls(
+    {"user": Interface(UserWork)},
+    ErrorKinds(
+        {
+            WrittenWrongly: _arguments_of_wrong,
+            MissingFile: _arguments_of_missing,
+            **dict.fromkeys((PathRefusedError, BuildFailed, CheckpointInvalid), text_alone),
+        }
+    ),
+)
+
+
 # --- the process
 
 _SAMPLE: Final = b"""\
@@ -204,7 +182,7 @@ def warm_up() -> None:
     A worker may lack the right to load a module, or an encoding, of an interpreter below /root.
     """
     CALLS.prepare()
-    work, lock = OwnWork(), '[[packages]]\nname = "a"\nversion = "1"\n'
+    work, lock = UserWork(), '[[packages]]\nname = "a"\nversion = "1"\n'
     for text in (_SAMPLE, _WRONG, b"\xff", b"a: [", "\ufeff".encode("utf-16")):
         with suppress(UsageError):
             work.read_jobs("/job.yaml", text, None, None, {"priority": 1, "priority_class": "x"})
@@ -278,7 +256,7 @@ def _answer_next(connection: socket.socket) -> bool:
     done: Future[tuple[bytes, tuple[int, ...]]] = Future()
     try:
         run_to_future(
-            done, partial(CALLS.do, {"user": OwnWork(partial(_require_peer, connection))}, content, given)
+            done, partial(CALLS.do, {"user": UserWork(partial(_require_peer, connection))}, content, given)
         )
     finally:
         close_all(given)

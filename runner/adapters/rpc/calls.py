@@ -64,7 +64,7 @@ class Message(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A ``Protocol`` whose methods may be called."""
+    """A class, or a ``Protocol``, whose public methods may be called."""
 
     methods: type
     key: type | None = None  # of the object whose method is called; None: there is one object

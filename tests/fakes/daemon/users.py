@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from runner.adapters.host.users import HostUsers
-from runner.adapters.host.worker import OwnWork
+from runner.adapters.host.worker import UserWork
 from runner.base.textfile import Position
 from runner.core.ports.users import User
 from runner.files.required import Collected
@@ -17,28 +17,28 @@ class DirectUsers(HostUsers):
     def read_jobs(self, who: User, submission: Submission) -> WrittenJobs:
         del who
         said = submission
-        return OwnWork().read_jobs(said.path, said.text, said.name, said.shown, said.instead)
+        return UserWork().read_jobs(said.path, said.text, said.name, said.shown, said.instead)
 
     def find_place(self, who: User, text: bytes, number: int, path: tuple[str | int, ...]) -> Position | None:
         del who
-        return OwnWork().find_place(text, number, path)
+        return UserWork().find_place(text, number, path)
 
     def has_schedule(self, who: User, text: bytes) -> bool:
         del who
-        return OwnWork().has_schedule(text)
+        return UserWork().has_schedule(text)
 
     def read_requirements(self, who: User, base: Path, asked: str | tuple[str, ...]) -> Collected:
         del who
-        return OwnWork().read_requirements(base, asked)
+        return UserWork().read_requirements(base, asked)
 
     def check_script(self, who: User, base: Path, path: str) -> tuple[str, ...]:
         assert who.uid >= 0
-        return OwnWork().check_script(base, path)
+        return UserWork().check_script(base, path)
 
     def find_links_out(self, who: User, directory: Path) -> tuple[tuple[str, str], ...]:
         assert who.uid >= 0
-        return OwnWork().find_links_out(directory)
+        return UserWork().find_links_out(directory)
 
     def check_dockerfile(self, who: User, base: Path, path: str, offered: frozenset[str] | None) -> None:
         del who
-        OwnWork().check_dockerfile(base, path, offered)
+        UserWork().check_dockerfile(base, path, offered)

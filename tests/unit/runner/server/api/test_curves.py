@@ -10,7 +10,7 @@ import pytest
 
 from runner.adapters.host import user_outputs
 from runner.adapters.host.curve_files import CurveFiles
-from runner.adapters.host.user_outputs import OwnOutputs
+from runner.adapters.host.user_outputs import UserOutputs
 from runner.core.accounting.curve_set import NewNumbers
 from runner.core.notification import ReportedCurve
 from runner.server.api import curves
@@ -199,14 +199,14 @@ class Busy:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.ends = Event(), Event()
-        self.read, self.is_first = OwnOutputs.read_numbers, True
+        self.read, self.is_first = UserOutputs.read_numbers, True
 
-        def read(outputs: OwnOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
+        def read(outputs: UserOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
             return self._read(outputs, file, offset, pieces)
 
-        monkeypatch.setattr(OwnOutputs, "read_numbers", read)
+        monkeypatch.setattr(UserOutputs, "read_numbers", read)
 
-    def _read(self, outputs: OwnOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
+    def _read(self, outputs: UserOutputs, file: int, offset: int, pieces: int) -> NewNumbers:
         if self.is_first:
             self.is_first = False
             self.began.set()

@@ -47,17 +47,8 @@ class Download:
         """Return the argv that downloads one wheel; no code of it is executed."""
         trust = [] if self.ca_file is None else [f"--cert={self.ca_file}"]
         return [
-            *[
-                self.python,
-                "-I",
-                "-m",
-                "pip",
-                "download",
-                "--disable-pip-version-check",
-                "--no-input",
-                "--quiet",
-            ],
-            *["--progress-bar=off", "--no-deps", "--only-binary=:all:", "--implementation=cp"],
+            *(self.python, "-I", "-m", "pip", "download", "--disable-pip-version-check", "--no-input"),
+            *("--quiet", "--progress-bar=off", "--no-deps", "--only-binary=:all:", "--implementation=cp"),
             *[f"--python-version={PYTHON_VERSION}", *(f"--platform={one}" for one in PLATFORMS)],
             *[f"--dest={folder}", *trust, requirement],
         ]

@@ -102,10 +102,8 @@ def describe_driver() -> NvidiaFacts:
     except UNSUPPORTED as error:
         return NvidiaFacts(nvml_error=str(error))
     try:
-        driver, cuda = (
-            _query(pynvml.nvmlSystemGetDriverVersion),
-            _query(pynvml.nvmlSystemGetCudaDriverVersion_v2),
-        )
+        driver = _query(pynvml.nvmlSystemGetDriverVersion)
+        cuda = _query(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         return NvidiaFacts(
             driver=None if driver is None else _text(driver),
             cuda=None if not cuda else (int(cuda) // 1000, int(cuda) % 1000 // 10),
@@ -127,12 +125,7 @@ def _described(index: int) -> NvidiaGpu:
         _text(_query(pynvml.nvmlDeviceGetName, handle) or "NVIDIA GPU"),
         _capability(handle),
         None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED,
-        _query(
-            pynvml.nvmlDeviceGetTotalEccErrors,
-            handle,
-            pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-            pynvml.NVML_VOLATILE_ECC,
-        ),
+        _uncorrectable(handle),
         None if remapped is None else int(remapped[0]) + int(remapped[1]),
     )
 

@@ -2,7 +2,6 @@
 
 import os
 import stat
-from dataclasses import dataclass
 from typing import Final
 
 from runner.base.errors import Refused
@@ -14,15 +13,7 @@ MAX_DEPTH: Final = 64
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class Gift:
-    """Transfer of a file from one user to another."""
-
-    giver: int
-    owner: Owner
-
-
-def give_tree(directory: int, gift: Gift, depth: int = 0) -> None:
+def give_tree(directory: int, giver: int, owner: Owner, depth: int = 0) -> None:
     """Give an open directory of one user with all that is in it to another.
 
     The directory is root's first, so that its former owner changes nothing in it any more.
@@ -34,20 +25,20 @@ def give_tree(directory: int, gift: Gift, depth: int = 0) -> None:
     if depth > MAX_DEPTH:
         raise Refused("what is given to a job is too deep")
     found = os.fstat(directory)
-    if found.st_uid not in {gift.giver, 0}:
+    if found.st_uid not in {giver, 0}:
         raise Refused("a directory that is given to a job is not the daemon's")
     os.fchown(directory, 0, 0)
     os.fchmod(directory, 0o700)
     for name in os.listdir(directory):
-        _give(directory, name, gift, depth)
-    os.fchown(directory, gift.owner.uid, gift.owner.gid)
+        _give(directory, name, giver, owner, depth)
+    os.fchown(directory, owner.uid, owner.gid)
     os.fchmod(directory, found.st_mode & 0o777)
 
 
-def _give(directory: int, name: str, gift: Gift, depth: int) -> None:
-    uid, gid = gift.owner.uid, gift.owner.gid
+def _give(directory: int, name: str, giver: int, owner: Owner, depth: int) -> None:
+    uid, gid = owner.uid, owner.gid
     seen = os.stat(name, dir_fd=directory, follow_symlinks=False)
-    if seen.st_uid not in {gift.giver, uid}:
+    if seen.st_uid not in {giver, uid}:
         raise Refused("a file that is given to a job is not the daemon's")
     if stat.S_ISLNK(seen.st_mode):
         os.chown(name, uid, gid, dir_fd=directory, follow_symlinks=False)
@@ -56,7 +47,7 @@ def _give(directory: int, name: str, gift: Gift, depth: int) -> None:
     try:
         mode = os.fstat(entry).st_mode
         if stat.S_ISDIR(mode):
-            give_tree(entry, gift, depth + 1)
+            give_tree(entry, giver, owner, depth + 1)
         elif stat.S_ISREG(mode):
             os.fchown(entry, uid, gid)
             os.fchmod(entry, mode & 0o777)

@@ -198,32 +198,27 @@ class ProgramLineage:
         return self.wanted.pattern.startswith(HOME)
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramPlaces:
-    """Open directories of a lineage."""
-
-    base: int  # that the pattern is below
-    kept: int  # of versions and notes, which the program cannot reach
-    lineage: int  # for what is set aside, unless the pattern is below a mount
-
-
 class ProgramReader:
     """One look at the checkpoints of a program in a lineage, with the rights of this process.
 
+    ``base`` is the open directory that the pattern is below, and ``kept`` that of versions and notes, which
+    the program cannot reach.  ``lineage`` is for what is set aside, unless the pattern is below a mount.
     ``check`` is called during copies, and may raise.
     """
 
-    def __init__(self, places: ProgramPlaces, asked: ProgramLineage, check: Callable[[], None]) -> None:
+    def __init__(
+        self, base: int, kept: int, lineage: int, asked: ProgramLineage, check: Callable[[], None]
+    ) -> None:
         if asked.wanted.mount:
             self._where = f".runner-{NAME}/{asked.run}/{asked.lineage}"
-            self._aside = SetAside(places.base, PurePosixPath(self._where), asked.owner)
+            self._aside = SetAside(base, PurePosixPath(self._where), asked.owner)
         else:
             self._where = f"lineages/{asked.lineage}/{NAME}"
-            self._aside = SetAside(places.lineage, PurePosixPath(NAME), asked.owner)
+            self._aside = SetAside(lineage, PurePosixPath(NAME), asked.owner)
         self._asked, self._check = asked, check
-        self._seen, self._owner, self._base = asked.seen, asked.owner, places.base
+        self._seen, self._owner, self._base = asked.seen, asked.owner, base
         self._pattern, self._keep = asked.wanted.pattern.removeprefix(HOME), asked.wanted.keep
-        self._kept_fd, self._kept = places.kept, Path(f"/proc/self/fd/{places.kept}")
+        self._kept_fd, self._kept = kept, Path(f"/proc/self/fd/{kept}")
         self._order = self._read_order()
 
     def saved(self, how: Verification) -> SavedCheckpoints:

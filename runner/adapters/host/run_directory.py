@@ -35,7 +35,7 @@ from jobs.contract import (
     read_limited,
 )
 from runner.adapters.host import log_quota, terminal
-from runner.adapters.host.giving import Gift, give_tree
+from runner.adapters.host.giving import give_tree
 from runner.adapters.host.job_checkpoints import CheckpointVerifier, ProgramCheckpoints
 from runner.adapters.host.log_progress import LogProgressReader
 from runner.adapters.host.log_times import LogTimes
@@ -482,7 +482,7 @@ class HostRunDirectory:
             (parent / str(lineage)).mkdir(mode=0o700)
         kept = os.open(parent / str(lineage), DIRECTORY)
         if os.geteuid() == 0 and os.fstat(kept).st_uid != self.owner.uid:  # new, or of an older runner
-            give_tree(kept, Gift(0, self.owner))
+            give_tree(kept, 0, self.owner)
         return kept
 
     def copy_checkpoint(

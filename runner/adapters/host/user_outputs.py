@@ -10,7 +10,7 @@ from typing import Final, Literal
 from jobs.contract import BEST_NAME, FINAL_NAME, open_directory, open_regular
 from runner.adapters.host.checkpoint_copy import copy_checkpoint
 from runner.adapters.host.checkpoints import LineageLook, LineageReader, LookedAt, opened_checkpoint
-from runner.adapters.host.program_checkpoints import ProgramLineage, ProgramPlaces, ProgramReader, Seen
+from runner.adapters.host.program_checkpoints import ProgramLineage, ProgramReader, Seen
 from runner.adapters.rpc.calls import Descriptor
 from runner.base.errors import Unavailable
 from runner.base.readable import readable_duration
@@ -96,7 +96,7 @@ class UserOutputs:
             if time.monotonic() > until_s:
                 raise Unavailable(f"checkpoints: not copied within {readable_duration(asked.within_s)}")
 
-        return ProgramReader(ProgramPlaces(base, kept, lineage), asked, check)
+        return ProgramReader(base, kept, lineage, asked, check)
 
 
 def _pieces(file: int, read: CurveSet, most: int) -> Iterator[bytes]:

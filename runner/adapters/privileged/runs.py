@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Final
 
 from jobs.contract import RunPaths
-from runner.adapters.host.giving import Gift, give_tree
+from runner.adapters.host.giving import give_tree
 from runner.adapters.host.opening import RunFileOpener
 from runner.adapters.host.run_directories import HostRunDirectories
 from runner.adapters.host.run_directory import HostRunDirectory
@@ -50,7 +50,7 @@ class RootRunDirectory(HostRunDirectory):
     def _give_away(self, draft: Path) -> None:
         descriptor = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            give_tree(descriptor, Gift(self._daemon_uid, self.owner))
+            give_tree(descriptor, self._daemon_uid, self.owner)
         finally:
             os.close(descriptor)
 

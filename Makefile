@@ -7,10 +7,10 @@ STAMP := .make/venv.stamp
 PYTEST := $(BIN)/pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PROCESSES := tests/integration/process
-# Tests that need no engine note which lines run. They compute: as many files at a time as there are cores.
-COVERED := $(BY_FILE) -n auto --maxprocesses 8 -p scripts.coverage_plugin tests/unit $(PROCESSES)
-# The others wait, most of them for an engine: four files at a time. tests/conftest.py puts the longest first.
-OTHERS := $(BY_FILE) -n 4 --ignore=$(PROCESSES) tests/chaos tests/integration tests/contract tests/gpu
+# Tests that need no engine note which lines run. They compute, but for waits: one file more at a time than cores.
+COVERED := $(BY_FILE) -n $(shell expr $$(nproc) + 1) --maxprocesses 8 -p scripts.coverage_plugin tests/unit $(PROCESSES)
+# The others wait, most of them for an engine: five files at a time. tests/conftest.py puts the longest first.
+OTHERS := $(BY_FILE) -n 5 --ignore=$(PROCESSES) tests/chaos tests/integration tests/contract tests/gpu
 # The user of the part that answers, where the daemons of tests are in two parts, and what `make test` runs so.
 SPLIT_USER ?= games
 SPLIT := $(BY_FILE) -n 4 tests/chaos tests/integration tests/contract
@@ -161,8 +161,8 @@ unit: venv
 	$(PYTEST) -q $(BY_FILE) -n auto --maxprocesses 8 tests/unit
 
 # The long forms of what make test does a few times, one after the other until the time is over.
-soak: venv engine
-	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
+soak: venv engine slurm
+	trap 'scripts/slurm stop' EXIT; DOCKER_HOST="$$(tail -n 1 .make/engine)" SLURM_CONF="$$(tail -n 1 .make/slurm)" $(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),60)
 
 bench: venv engine
 	DOCKER_HOST="$$(tail -n 1 .make/engine)" $(BIN)/python -m bench

@@ -263,7 +263,7 @@ def main() -> None:
     ends, timed, inside, number = [], 0, 0, 0
     while timed < asked["timed_kills"]:
         number += 1
-        hashes, killed = torture.kill_at_random_times(number, 4)
+        hashes, killed = torture.kill_at_random_times(number, min(4, asked["timed_kills"]))
         timed += killed
         ends.append(asdict(hashes))
     while inside < asked["line_kills"]:

@@ -8,7 +8,7 @@ node, and go on with four, two or one process; the weights must be those of an u
 ``kills``: the daemon and slurmctld are killed at random moments while jobs are submitted and run; every job
 must succeed, and no attempt may run twice.  A slurmctld that is killed before it has written down a start may
 forget that job and give its number again, and Slurm then cancels the later job; nothing may be held for that.
-The tests of the same names make a few of each.
+``make soak`` makes some trials, and a test a few kills.
 """
 
 import argparse

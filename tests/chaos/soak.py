@@ -34,6 +34,8 @@ BITS: Final = (
     "tests/chaos/test_bitwise_containers.py",
 )
 RANKS: Final = ("tests/chaos/test_distributed_killed.py",)
+SLURM: Final = ("tests.chaos.slurm_campaign", "trials")
+DAYS: Final = "tests/integration/test_scripted_days.py"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ FORMS: Final = (
     Form("kills of a daemon beside containers", campaign("docker")),
     Form("kills of trainings", ("pytest", "-q", *BITS), {"JOBS_KILLS": "20", "JOBS_CONTAINER_KILLS": "6"}),
     Form("kills of one process of several", ("pytest", "-q", *RANKS), {"JOBS_TRIALS": "10"}),
+    Form("trials of several nodes", (*SLURM, "--number", "3", "--seed", "{seed}")),
+    Form("days of ten users", ("pytest", "-q", DAYS), {"RUNNER_DAYS": "all"}),
     Form("all benches", ("pytest", "-q", "tests/integration/test_bench.py"), {"BENCHES": "all"}),
     Form("properties", ("pytest", "-q", "--hypothesis-seed={seed}", *PROPERTIES), {"RUNNER_EXAMPLES": "20"}),
 )

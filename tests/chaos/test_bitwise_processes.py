@@ -79,18 +79,19 @@ def test_a_training_killed_at_random_moments_ends_with_the_bits_of_an_undisturbe
 ) -> None:
     seed = int.from_bytes(os.urandom(4))
     print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    kills = KILLS // 2 if kind in KINDS else KILLS // 4  # a variant is fed and saved as its kind is
     asked = {
         "spec": spec(kind, tmp_path / "some examples"),
         "arms": ARMS,
         "seed": seed,
-        "timed_kills": KILLS // 2,
-        "line_kills": KILLS // 2,
+        "timed_kills": kills,
+        "line_kills": kills,
         "stopped_jobs": 1 + KILLS // 15,
     }
     report = torture(tmp_path / "jobs", asked)
     print({name: report[name] for name in report if name != "ends"})  # noqa: T201 - as above
-    assert report["timed_kills"] >= KILLS // 2
-    assert report["line_kills"] >= KILLS // 2
+    assert report["timed_kills"] >= kills
+    assert report["line_kills"] >= kills
     assert report["steps_lost_by_stops"] == 0
     assert report["reference"]["weights"]
     assert report["reference"]["state"]

@@ -53,21 +53,3 @@ def test_an_engine_that_fails_every_start_for_a_while_fails_no_job(
     for job_id in jobs:
         assert behind_proxy.ends(job_id)["attempt"] == 1
     behind_proxy.assert_whole()
-
-
-def test_one_container_that_cannot_be_inspected_hides_no_other(
-    behind_proxy: Service, proxy: EngineProxy
-) -> None:
-    odd = behind_proxy.submit(
-        behind_proxy.counting("odd", 20, environment={"STAY_AT": "10"}), end="cancelled"
-    )
-    behind_proxy.prints(odd, "step 10")
-    [container] = behind_proxy.containers(odd)
-    proxy.fail(f"/containers/{container['Id']}/json")
-    other = behind_proxy.submit(behind_proxy.counting("other", 5))
-    behind_proxy.runner("cancel", odd)
-    until(lambda: "unknown" in behind_proxy.job(odd)["why"], "the job says that its attempt is unknown")
-    assert behind_proxy.ends(other)["attempt"] == 1
-    assert behind_proxy.state_of(odd) == "stopping"
-    proxy.mend()
-    behind_proxy.assert_whole()

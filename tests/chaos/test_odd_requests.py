@@ -19,17 +19,6 @@ def daemon(counter: str) -> Iterator[Service]:
         made.assert_whole()
 
 
-def test_cancelling_twice_is_no_error_and_changes_nothing(daemon: Service) -> None:
-    job_id = daemon.submit(daemon.counting("count", 1000), end="cancelled")
-    daemon.prints(job_id, "step 1")
-    assert daemon.answer("cancel", job_id, "--json")["changed"] is True
-    assert daemon.answer("cancel", job_id, "--json")["changed"] is False
-    assert daemon.ends(job_id)["outcome"] == "cancelled"
-    assert "nothing changed" in daemon.runner("cancel", job_id)
-    assert [event["kind"] for event in daemon.events(job_id)].count("cancel_requested") == 1
-    daemon.runner("wait", job_id, code=11)
-
-
 def test_cancelling_while_the_image_is_prepared_is_at_once_and_nothing_starts_later(
     behind_proxy: Service, proxy: EngineProxy, trainer_image: str
 ) -> None:

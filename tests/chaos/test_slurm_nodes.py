@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.slurm_campaign import run_kills, run_trials
+from tests.chaos.slurm_campaign import run_kills
 from tests.fakes.engine.slurm import Cluster, own_cluster
 from tests.fakes.engine.slurm_training import (
     kill_rank,
@@ -43,11 +43,6 @@ def test_two_nodes_lose_a_process_and_a_node_and_one_node_ends_with_equal_bits(b
         told = daemon.told(job)
         assert "nodes 2 → 1" in told
         assert daemon.job(job)["attempts"][1]["cause"] in {"node_failed", "rank_lost"}
-
-
-@pytest.mark.slow
-def test_a_random_trial_ends_with_the_weights_of_an_undisturbed_training(broken: Cluster) -> None:
-    assert list(run_trials(broken, 1, seed=3)) == []
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ starts with the same interpreter is forked, too.  The nursery cannot do it: it i
 and has loaded what daemons need.
 """
 
+import ctypes
 import json
 import os
 import runpy
@@ -23,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[3]
 LOOK_S = 0.01
+PR_SET_PDEATHSIG = 1
 PATH = sys.path[1:]
 """Without the directory of this file, if this is the program."""
 
@@ -174,6 +176,7 @@ def _serve(libraries: list[str]) -> dict[str, Any] | None:
 def _become(told: dict[str, Any]) -> list[str]:
     """Take up what was told, and return the arguments of the interpreter."""
     program = told["argv"][0]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.clear()
     os.environ.update(told["environ"])
     if program != "-m":

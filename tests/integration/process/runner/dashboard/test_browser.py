@@ -422,12 +422,11 @@ def test_a_page_comes_back_when_the_daemon_does(daemon: Service, context: Any, l
     watched = Watched(context, link.partition("/login")[0])  # its errors are those of the network
     page = watched.open("/")
     page.get_by_text("Live", exact=True).wait_for()
-    for _ in range(3):
-        daemon.kill()
-        page.get_by_text("The daemon does not answer.").wait_for(timeout=1000 * patience())
-        with suppress(AssertionError):
-            daemon.start()
-        page.get_by_text("Live", exact=True).wait_for(timeout=1000 * patience())
+    daemon.kill()
+    page.get_by_text("The daemon does not answer.").wait_for(timeout=1000 * patience())
+    with suppress(AssertionError):
+        daemon.start()
+    page.get_by_text("Live", exact=True).wait_for(timeout=1000 * patience())
     job = training(daemon, "afterwards")
     page.get_by_role("link", name="afterwards").wait_for(timeout=1000 * patience())
     place = urlsplit(link.partition("/login")[0]).path

@@ -79,7 +79,7 @@ def test_a_training_killed_at_random_moments_ends_with_the_bits_of_an_undisturbe
 ) -> None:
     seed = int.from_bytes(os.urandom(4))
     print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
-    kills = KILLS // 2 if kind in KINDS else KILLS // 4  # a variant is fed and saved as its kind is
+    kills = KILLS // 2 if kind in KINDS else max(1, KILLS // 4)  # a variant is fed and saved as its kind is
     asked = {
         "spec": spec(kind, tmp_path / "some examples"),
         "arms": ARMS,

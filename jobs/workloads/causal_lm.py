@@ -41,7 +41,8 @@ from jobs.data.tokens import BYTES
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all
-from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.common.encoder import initialise
+from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.protocol import BuildContext, Evaluation
 
 TEMPERATURE: Final = 0.8
@@ -139,7 +140,7 @@ class Transformer(nn.Module):
         self.dropout = nn.Dropout(plan.dropout)
         self.blocks = nn.ModuleList(TransformerBlock(plan) for _ in range(plan.layers))
         self.norm = nn.LayerNorm(plan.width)
-        self.apply(_initialise)
+        self.apply(initialise)
         for block in self.blocks:  # the sum over all layers begins at the scale of one layer
             for out in (block.attention_out, block.feed_out):
                 nn.init.normal_(out.weight, std=0.02 / math.sqrt(2 * plan.layers))
@@ -160,13 +161,6 @@ class Transformer(nn.Module):
         """Move or convert the parameters; masks of the device before are given up."""
         self.masks.clear()
         return super()._apply(*args, **options)
-
-
-def _initialise(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Embedding):
-        nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear):
-        nn.init.zeros_(module.bias)
 
 
 class _CountedMasks(Masks):
@@ -278,7 +272,7 @@ _GPT2: Final = {
 }
 
 
-class CausalLanguageModel:
+class CausalLanguageModel(TrainedWorkload[CausalLm, Transformer]):
     """The workload: corpus, model and loss of one spec."""
 
     item = "token"
@@ -334,10 +328,6 @@ class CausalLanguageModel:
         count = self.source.window_count
         return self.source.corpus.train_N.numel() if count is None else count * self.plan.context
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return max(1, self.train_items // self.items_per_step)
-
     @cached_property
     def baseline_loss(self) -> float:
         return unigram_nats(self.source.corpus.train_N)
@@ -351,9 +341,6 @@ class CausalLanguageModel:
             CORPUS: self.source.corpus.sha256,
             SCHEDULE: schedule_signature(plan, plan.dropout, *ways),
         }
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return decayed_matrices(self.model, self.plan.weight_decay)
 
     def loss_sum(self, batch: Batch) -> Tensor:
         tokens_BT = batch["tokens"].long()

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from jobs.training.randomness import derive, seed_all
 from jobs.training.report import say
 from jobs.training.switches import Switches
 from jobs.workloads.common.encoder import EncoderBlock, initialise, tell_recomputing, through
-from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.protocol import BuildContext, Evaluation
 
 _PAD, _QUESTION, _HIDDEN = range(3)  # control characters, which do not occur in SMILES
@@ -187,12 +187,10 @@ def swap_weight(plan: PairClassifier, step: int) -> float:
     return plan.swap_weight_start + risen * (plan.swap_weight_end - plan.swap_weight_start)
 
 
-class PairTask:
+class PairTask(TrainedWorkload[PairClassifier, nn.Module]):
     """Base of all workloads of pairs: the loss, the metrics and what they are compared with."""
 
     item = "pair"
-    plan: PairClassifier
-    model: nn.Module
     _items: int
     _shares: Mapping[str, float]
 
@@ -203,13 +201,6 @@ class PairTask:
     @property
     def items_per_step(self) -> int:
         return self.plan.batch_size * _pairs(self.plan.group)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return max(1, self.train_items // self.items_per_step)
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return decayed_matrices(self.model, self.plan.weight_decay)
 
     def loss_sum(self, batch: Batch) -> Tensor:
         logits_RPOK = self.model(batch["tokens"]).float()

@@ -66,7 +66,7 @@ class ImuStream(TrainingPlan):
     trained one after another; a combo is then a choice of sensor sites.
     """
 
-    implementation: ClassVar = "jobs.workloads.imu_stream.tasks:choose_task"
+    implementation: ClassVar = "jobs.workloads.imu_stream.workload:choose_task"
     checkpoint_fields: ClassVar = CheckpointFields(
         data=(
             "index", "group", "held_out", "accelerometer", "gyroscope", "gravity", "rate_hz",

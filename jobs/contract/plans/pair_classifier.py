@@ -35,7 +35,7 @@ class PairClassifier(TrainingPlan):
     In ``form: sequence`` a row is a pair.
     """
 
-    implementation: ClassVar = "jobs.workloads.pair_sequence.forms:choose_form"
+    implementation: ClassVar = "jobs.workloads.pair_sequence.workload:choose_form"
     checkpoint_fields: ClassVar = CheckpointFields(
         data=("value_column", "length", "form", "pretrained", "prompt", "answers", "folds", "fold"),
         trajectory=(

@@ -68,7 +68,7 @@ class ResidentTransformer(TrainingPlan):
     and days, and what is learnt is their action, the price, the trend and the next pivots.
     """
 
-    implementation: ClassVar = "jobs.workloads.resident_transformer.tasks:choose_task"
+    implementation: ClassVar = "jobs.workloads.resident_transformer.workload:choose_task"
     checkpoint_fields: ClassVar = CheckpointFields(
         data=("annotations", "synthetic_annotations", "clean"),
         trajectory=("every", "horizon", "threshold", "price_weight"),

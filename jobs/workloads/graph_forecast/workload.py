@@ -15,7 +15,6 @@ outcome.
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from jobs.contract.plans.graph_forecast import GraphForecast, Mixed
 from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
 from jobs.training.report import say
-from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.graph_forecast.material import Material, material_of
 from jobs.workloads.graph_forecast.model import Forecaster, ModelSizes
 from jobs.workloads.graph_forecast.objectives import Quantile, objective_of
@@ -34,7 +33,7 @@ from jobs.workloads.graph_forecast.ranking import correlations, ranking_sums, ra
 from jobs.workloads.protocol import BuildContext, Evaluation
 
 
-class GraphForecaster:
+class GraphForecaster(TrainedWorkload[GraphForecast, Forecaster]):
     """The workload: data, graphs, model and losses of one spec."""
 
     item = "node"
@@ -73,10 +72,6 @@ class GraphForecaster:
     def train_items(self) -> int:
         return self.source.train_rows * self._nodes
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return max(1, self.train_items // self.items_per_step)
-
     @cached_property
     def signatures(self) -> Mapping[str, str]:
         plan = self.plan
@@ -86,9 +81,6 @@ class GraphForecaster:
             CORPUS: self._corpus,
             SCHEDULE: schedule_signature(plan, plan.dropout, plan.return_weight, *_objective_fields(plan)),
         }
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return decayed_matrices(self.model, self.plan.weight_decay)
 
     def loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over nodes of the losses: volatility and (weighted) return, or return alone."""

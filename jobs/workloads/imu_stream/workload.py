@@ -11,7 +11,7 @@ recording can be used.  The layer types are the same: linear, ReLU, dropout, LST
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature, signature
 from jobs.contract.plans.imu_stream import ImuStream
 from jobs.data.sequences import survey
-from jobs.training.batches import Batch, rows
+from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
 from jobs.training.report import say
-from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.imu_stream.poses import MOTION, ORIENTATION, TARGETS
 from jobs.workloads.imu_stream.streaming import (
     Sides,
@@ -35,7 +35,7 @@ from jobs.workloads.imu_stream.streaming import (
     windows_of,
 )
 from jobs.workloads.imu_stream.windows import CHANNELS, Windows, columns_of, measure
-from jobs.workloads.protocol import BuildContext, Evaluation
+from jobs.workloads.protocol import BuildContext, Evaluation, Workload
 
 PARTS: Final = {"": slice(0, TARGETS), "_orientation": ORIENTATION, "_motion": MOTION}
 """Suffix of a metric, and the targets that it is about."""
@@ -58,7 +58,7 @@ class PoseEstimator(nn.Module):
         return self.out(hidden_BTH)
 
 
-class StreamedPoses:
+class StreamedPoses(TrainedWorkload[ImuStream, PoseEstimator]):
     """The workload: recordings, model and loss of one spec."""
 
     item = "window"
@@ -78,16 +78,8 @@ class StreamedPoses:
         say(summary(sides, plan))
 
     @property
-    def items_per_step(self) -> int:
-        return self.plan.batch_size
-
-    @property
     def train_items(self) -> int:
         return sum(self.source.train.shard_rows)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return max(1, self.train_items // self.items_per_step)
 
     @cached_property
     def signatures(self) -> Mapping[str, str]:
@@ -100,15 +92,9 @@ class StreamedPoses:
             SCHEDULE: schedule_signature(plan, plan.model_dump(mode="json", include=about_rows)),
         }
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return decayed_matrices(self.model, self.plan.weight_decay)
-
     def loss_sum(self, batch: Batch) -> Tensor:
         error_BT9 = self.model(batch["imu"]).float() - batch["pose"]
         return error_BT9.square().mean((1, 2)).sum()
-
-    def count(self, batch: Batch) -> int:
-        return rows(batch)
 
     def score(self, batch: Batch) -> Mapping[str, Tensor]:
         """Return summed errors of the model, of the mean (0: normalised) and of the repeated first frame."""
@@ -133,6 +119,19 @@ class StreamedPoses:
             for part in PARTS
         }
         return Evaluation(metrics, trivial, "eval_mse")
+
+
+def choose_task(plan: ImuStream, setting: BuildContext) -> Workload:
+    """Return the workload that a plan asks for: the motion of one sensor, or the pose of a body.
+
+    Raises:
+        InvalidSpec: the training data is missing, unreadable, invalid or too small.
+    """
+    if plan.module is None:
+        return StreamedPoses(plan, setting)
+    from jobs.workloads.imu_stream.body.workload import BodyPoses  # noqa: PLC0415 - only what is used
+
+    return BodyPoses(plan, plan.module, setting)
 
 
 def _target_bytes(sides: Sides, plan: ImuStream) -> float:

@@ -29,7 +29,7 @@ from jobs.training.randomness import seed_all
 from jobs.training.report import say, warn
 from jobs.training.switches import Switches
 from jobs.workloads.common.encoder import tell_recomputing
-from jobs.workloads.pair_classifier import PairTask
+from jobs.workloads.pair_classifier import PairComparator, PairTask
 from jobs.workloads.pair_sequence.network import Characters, SequenceNetwork
 from jobs.workloads.pair_sequence.ranking import bradley_terry, rank_correlation
 from jobs.workloads.pair_sequence.sequences import Codec, Pool, Sequences, Shown, pool, shares
@@ -191,6 +191,12 @@ class PairReader(PairTask):
             files.replace(self._cache / RANKING, text.getvalue().encode())
         except OSError as error:  # a report that cannot be written does not end the training
             warn(f"{RANKING} was not written: {error.strerror}")
+
+
+def choose_form(plan: PairClassifier, setting: BuildContext) -> PairTask:
+    """Return the workload of a plan: summaries that are compared, or both texts in one sequence."""
+    form = PairReader if plan.form == "sequence" else PairComparator
+    return form(plan, setting)
 
 
 def _given(value: float | None) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +25,11 @@ from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature,
 from jobs.contract.plans.resident_transformer import SYNTHETIC_ANNOTATIONS, Annotations, ResidentTransformer
 from jobs.data.annotations import ACTIONS, DIRECTIONS, Annotation, Sizes, read_annotations
 from jobs.data.tables import OHLCV
-from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
 from jobs.training.report import say, warn
 from jobs.workloads.common.encoder import EncoderBlock, initialise, tell_recomputing, through
-from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.protocol import BuildContext, Evaluation
 from jobs.workloads.resident_transformer.batch_list import batch_list
 from jobs.workloads.resident_transformer.records import (
@@ -103,7 +102,7 @@ def _pooled(numbers: int, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(numbers, width), nn.GELU(), nn.Linear(width, width))
 
 
-class AnnotatedTransformer:
+class AnnotatedTransformer(TrainedWorkload[ResidentTransformer, AnnotationNetwork]):
     """The workload: annotations, model and loss of one spec."""
 
     item = "annotation"
@@ -130,16 +129,8 @@ class AnnotatedTransformer:
         say(_summary(sides, train, self._sizes))
 
     @property
-    def items_per_step(self) -> int:
-        return self.plan.batch_size
-
-    @property
     def train_items(self) -> int:
-        return self.steps_per_epoch * self.plan.batch_size
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return len(self.source.train)
+        return len(self.source.train) * self.plan.batch_size
 
     @cached_property
     def signatures(self) -> Mapping[str, str]:
@@ -150,12 +141,6 @@ class AnnotatedTransformer:
             CORPUS: self._corpus,
             SCHEDULE: schedule_signature(plan, plan.price_weight, plan.dropout, *weights),
         }
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return decayed_matrices(self.model, self.plan.weight_decay)
-
-    def count(self, batch: Batch) -> int:
-        return batches.rows(batch)
 
     def loss_sum(self, batch: Batch) -> Tensor:
         """Return the sum over rows of the weighted losses of all heads."""

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,12 @@ from torch.nn import functional as F
 from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature, schedule_signature
 from jobs.contract.plans.resident_transformer import ResidentTransformer
 from jobs.data.tables import SUFFIXES, Ohlcv, read_ohlcv
-from jobs.training import batches
 from jobs.training.batches import Batch
 from jobs.training.failures import InvalidSpec
 from jobs.training.randomness import seed_all
 from jobs.workloads.common.encoder import EncoderBlock, initialise, tell_recomputing, through
-from jobs.workloads.common.parameters import decayed_matrices
-from jobs.workloads.protocol import BuildContext, Evaluation
+from jobs.workloads.common.workload import TrainedWorkload
+from jobs.workloads.protocol import BuildContext, Evaluation, Workload
 from jobs.workloads.resident_transformer.batch_list import batch_list
 from jobs.workloads.resident_transformer.candles import ACTIONS, TIMEFRAMES, annotate, convert
 
@@ -90,7 +89,7 @@ class CandleNetwork(nn.Module):
         return self.candles(pooled_RPf) + self.timeframe.weight[timeframe]
 
 
-class CandleTransformer:
+class CandleTransformer(TrainedWorkload[ResidentTransformer, CandleNetwork]):
     """The workload: annotations, model and loss of one spec."""
 
     item = "annotation"
@@ -112,16 +111,8 @@ class CandleTransformer:
         self.model = CandleNetwork(plan, recompute=setting.switches.profile.activation_checkpointing)
 
     @property
-    def items_per_step(self) -> int:
-        return self.plan.batch_size
-
-    @property
     def train_items(self) -> int:
-        return self.steps_per_epoch * self.plan.batch_size
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return len(self.source.train)
+        return len(self.source.train) * self.plan.batch_size
 
     @cached_property
     def signatures(self) -> Mapping[str, str]:
@@ -134,9 +125,6 @@ class CandleTransformer:
             SCHEDULE: schedule_signature(plan, *outcome),
         }
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        return decayed_matrices(self.model, self.plan.weight_decay)
-
     def loss_sum(self, batch: Batch) -> Tensor:
         logits_RA, candle_RF = self._predict(batch)
         actions = F.cross_entropy(logits_RA, batch["action"], reduction="sum")
@@ -145,9 +133,6 @@ class CandleTransformer:
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits_RA, candle_RF = self.model(*(batch[name] for name in TIMEFRAMES))
         return logits_RA.float(), candle_RF.float()
-
-    def count(self, batch: Batch) -> int:
-        return batches.rows(batch)
 
     def score(self, batch: Batch) -> Mapping[str, Tensor]:
         logits_RA, candle_RF = self._predict(batch)
@@ -184,6 +169,19 @@ class CandleTransformer:
             },
             "eval_loss",
         )
+
+
+def choose_task(plan: ResidentTransformer, setting: BuildContext) -> Workload:
+    """Return the workload that a plan asks for: days of price tables, or annotation files.
+
+    Raises:
+        InvalidSpec: the training data is missing, unreadable, invalid or too small.
+    """
+    if plan.annotations is None:
+        return CandleTransformer(plan, setting)
+    from jobs.workloads.resident_transformer.annotated import AnnotatedTransformer  # noqa: PLC0415 - as used
+
+    return AnnotatedTransformer(plan, plan.annotations, setting)
 
 
 def _candle_error(candle_RF: Tensor, next_RF: Tensor) -> Tensor:

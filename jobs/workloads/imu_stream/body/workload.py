@@ -18,10 +18,10 @@ from jobs.checkpoint.signatures import CORPUS, MODEL, SCHEDULE, model_signature,
 from jobs.contract.plans.imu_stream import SYNTHETIC_IMU, ImuStream, Module
 from jobs.data.motion import survey
 from jobs.data.skeleton import JOINTS, SIX, from_six
-from jobs.training.batches import Batch, rows
+from jobs.training.batches import Batch
 from jobs.training.randomness import seed_all
 from jobs.training.report import say, warn
-from jobs.workloads.common.parameters import decayed_matrices
+from jobs.workloads.common.workload import TrainedWorkload
 from jobs.workloads.imu_stream.body.errors import PRIMARY, Estimates, constant_logits, errors
 from jobs.workloads.imu_stream.body.frames import (
     AXES,
@@ -55,7 +55,7 @@ ROW_FIELDS = {
 }  # fmt: skip
 
 
-class BodyPoses:
+class BodyPoses(TrainedWorkload[ImuStream, BodyNetworks]):
     """The workload: recordings, networks and losses of one spec."""
 
     item = "window"
@@ -77,16 +77,8 @@ class BodyPoses:
         say(summary(sides, plan))
 
     @property
-    def items_per_step(self) -> int:
-        return self.plan.batch_size
-
-    @property
     def train_items(self) -> int:
         return sum(self.source.train.shard_rows)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return max(1, self.train_items // self.items_per_step)
 
     @cached_property
     def signatures(self) -> Mapping[str, str]:
@@ -97,20 +89,11 @@ class BodyPoses:
             SCHEDULE: schedule_signature(plan, _written(plan, ROW_FIELDS)),
         }
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        groups = decayed_matrices(self.model, self.plan.weight_decay)
-        for group in groups:
-            group["params"] = [(name, each) for name, each in group["params"] if each.requires_grad]
-        return groups
-
     def loss_sum(self, batch: Batch) -> Tensor:
         joints_BTD = batch["body"][..., POSITIONS]
         if self.model.training:
             joints_BTD = joints_BTD + self.plan.joint_noise * torch.randn_like(joints_BTD)
         return losses(self.model, batch, self.plan, joints_BTD).sum()
-
-    def count(self, batch: Batch) -> int:
-        return rows(batch)
 
     def score(self, batch: Batch) -> Mapping[str, Tensor]:
         """Return summed errors of the networks, and of a rigid figure that is carried by a sensor."""

@@ -15,19 +15,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from jobs.contract import Program
-from runner.agent.host_processes import HostProcesses
-from runner.agent.package_locks import PackageLocks
-from runner.agent.ports import BatchCheck
-from runner.agent.user_texts import SubmittingUsers
 from runner.base.errors import Refused, Unavailable
 from runner.base.textfile import MAX_PROBLEMS, FileError, Problem, one_line, quoted
 from runner.base.waiting import check_wanted
-from runner.control.controller import Controller
 from runner.core.ports.code import CodeRefused, CodeSnapshots
 from runner.core.ports.devices import Device
 from runner.core.ports.images import BuildFailed, ImageRefused, Images, PullPolicy
 from runner.core.ports.network import NOT_SEPARATED, NetworkAccess
-from runner.core.ports.store import JobStore
 from runner.core.ports.users import Owner, User
 from runner.files.job.conflicts import find_profile_conflicts
 from runner.files.job.image import is_reference
@@ -49,6 +43,7 @@ from runner.files.settings.network import OutboundUsers
 from runner.files.submission import Submission
 from runner.files.validation import did_you_mean
 from runner.files.written import WrittenJobs
+from runner.services.context import ServiceContext
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.admission import Admission, admission, refusal
 from runner.services.submission.dockerfile import check_dockerfile_is_kept
@@ -59,65 +54,47 @@ from runner.services.submission.slurm import find_slurm_problems
 CODE_FIELD: Final = ("workload", "code")
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """The revisions of a submission."""
+def resolve(
+    context: ServiceContext,
+    who: User,
+    owner: Owner,
+    submission: Submission,
+    known: KnownRevisions = none_known,
+) -> tuple[Revision, ...]:
+    """Return the revisions of a submission; the id of a matrix is not known yet.
 
-    revisions: tuple[Revision, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RevisionResolver:
-    """Resolves job files."""
-
-    daemon: Controller
-    store: JobStore
-    users: SubmittingUsers
-    settings: Settings
-    state_dir: Path
-    host_processes: HostProcesses | None
-    code: CodeSnapshots | None
-    package_locks: PackageLocks | None = None
-    batch_check: BatchCheck | None = None
-    images: Images | None = None
-
-    def resolve(
-        self, who: User, owner: Owner, submission: Submission, known: KnownRevisions = none_known
-    ) -> Resolution:
-        """Return the revisions of a submission; the id of a matrix is not known yet.
-
-        Raises:
-            FileError: the job file is wrong; all its errors at once.
-            UsageError: an option of the submission is wrong.
-            Refused: a quota of the owner is used up.
-        """
-        written = self.users.read_jobs(who, submission)
-        find = partial(self.users.find_place, who, submission.text)
-        jobs = tuple(written.jobs(Path(submission.shown or submission.place), find))
-        snapshot = self.daemon.exclusive.read(self.daemon.admission_snapshot)
-        gate = admission(submission, self.daemon.context.capacity, snapshot, owner.name, len(jobs))
-        resolver = _JobResolver(self, who, owner, submission, gate, written, known)
-        found: list[Revision] = []
-        problems: list[Problem] = []
-        details: dict[str, None] = {}
-        for job, sweep in zip(jobs, _sweeps(written), strict=True):
-            check_wanted()
-            try:
-                found.append(resolver.revision(job, sweep))
-            except FileError as error:
-                if error.path != job.origin.path:  # of a file that the job file names
-                    raise
-                problems += error.problems
-                details[error.details] = None
-            if len(problems) > MAX_PROBLEMS:
-                break
-        if problems:
-            wrong = FileError(jobs[0].origin.path, problems)
-            wrong.details = "\n".join(filter(None, details))
-            raise wrong
-        if resolver.refused:
-            raise Refused(refusal(submission, resolver.refused))
-        return Resolution(tuple(found))
+    Raises:
+        FileError: the job file is wrong; all its errors at once.
+        UsageError: an option of the submission is wrong.
+        Refused: a quota of the owner is used up.
+    """
+    written = context.users.read_jobs(who, submission)
+    find = partial(context.users.find_place, who, submission.text)
+    jobs = tuple(written.jobs(Path(submission.shown or submission.place), find))
+    snapshot = context.daemon.exclusive.read(context.daemon.admission_snapshot)
+    gate = admission(submission, context.daemon.context.capacity, snapshot, owner.name, len(jobs))
+    resolver = _JobResolver(context, who, owner, submission, gate, written, known)
+    found: list[Revision] = []
+    problems: list[Problem] = []
+    details: dict[str, None] = {}
+    for job, sweep in zip(jobs, _sweeps(written), strict=True):
+        check_wanted()
+        try:
+            found.append(resolver.revision(job, sweep))
+        except FileError as error:
+            if error.path != job.origin.path:  # of a file that the job file names
+                raise
+            problems += error.problems
+            details[error.details] = None
+        if len(problems) > MAX_PROBLEMS:
+            break
+    if problems:
+        wrong = FileError(jobs[0].origin.path, problems)
+        wrong.details = "\n".join(filter(None, details))
+        raise wrong
+    if resolver.refused:
+        raise Refused(refusal(submission, resolver.refused))
+    return tuple(found)
 
 
 def _sweeps(written: WrittenJobs) -> Iterator[ArrayMembership | None]:
@@ -141,7 +118,7 @@ def _sweeps(written: WrittenJobs) -> Iterator[ArrayMembership | None]:
 class _JobResolver:
     """Resolves the jobs of one submission; what they share is checked once."""
 
-    resolver: RevisionResolver
+    context: ServiceContext
     who: User
     owner: Owner
     submission: Submission
@@ -158,11 +135,11 @@ class _JobResolver:
     def __post_init__(self) -> None:
         self._team = team(self.who.gid)
         self._base = self.submission.place.parent
-        self._check = cache(partial(self.resolver.users.path_problem, self.who))
+        self._check = cache(partial(self.context.users.path_problem, self.who))
 
     def _with_time_limit(self, job: JobFile) -> JobFile:
         """Return a job with the time limit of its class if it names none."""
-        classes = self.resolver.daemon.context.site.rules.classes
+        classes = self.context.daemon.context.site.rules.classes
         named = next((each for each in classes if each.name == job.queue.priority_class), None)
         if job.resources.time_limit is not None or named is None or named.time_limit_s is None:
             return job
@@ -171,7 +148,7 @@ class _JobResolver:
 
     def _devices(self) -> Sequence[Device]:
         """Return the devices that the accelerator of a job is chosen by; a batch system's are NVIDIA's."""
-        capacity = self.resolver.daemon.context.capacity
+        capacity = self.context.daemon.context.capacity
         return (Device("", "nvidia", ""),) if capacity.chooses_devices else capacity.devices
 
     def revision(self, job: JobFile, sweep: ArrayMembership | None) -> Revision:
@@ -196,11 +173,11 @@ class _JobResolver:
             policy=self.written.policy(job),
             team=self._team,
             sweep=sweep,
-            network=network_access(self.resolver.settings, self.who, job),
+            network=network_access(self.context.settings, self.who, job),
         )
         found = self.gate.found(made)
         self.refused.update(dict.fromkeys(found.refused))
-        settings = self.resolver.settings
+        settings = self.context.settings
         for fact in (
             class_refusal(settings, self.who, job.queue.priority_class),
             network_refusal(settings, self.who, job),
@@ -210,9 +187,9 @@ class _JobResolver:
             if fact is not None:
                 self.refused[fact] = None
         after, one_failed, missing = predecessors.resolved(
-            self.submission, job, self.owner.name, self.resolver.store
+            self.submission, job, self.owner.name, self.context.store
         )
-        init, unusable = resolve_initial_weights(self.submission, job, after, self.owner, self.resolver.store)
+        init, unusable = resolve_initial_weights(self.submission, job, after, self.owner, self.context.store)
         image, refused = self._image(job)
         problems = [*unprepared, *found.problems, *missing, *unusable, *refused]
         problems += (
@@ -239,7 +216,7 @@ class _JobResolver:
             **lock,
         }
         whole = made.model_copy(update=resolved)
-        check_dockerfile_is_kept(self.resolver.code, whole)
+        check_dockerfile_is_kept(self.context.code, whole)
         return whole
 
     def _code(self, made: Revision) -> CodeReference | None:
@@ -254,7 +231,7 @@ class _JobResolver:
             return None
         if directory not in self._code_taken:
             try:
-                self._code_taken[directory] = keep_code(self.resolver.code, self.who, made)
+                self._code_taken[directory] = keep_code(self.context.code, self.who, made)
             except CodeRefused as error:
                 origin = made.job.origin
                 problems = [origin.problem(CODE_FIELD, fact.removeprefix(".: ")) for fact in error.facts]
@@ -266,22 +243,22 @@ class _JobResolver:
 
         Equal requirements of a matrix are resolved once.
         """
-        resolver, job = self.resolver, made.job
+        context, job = self.context, made.job
         is_program = isinstance(job.workload, Program)
-        trackers = job.track.trackers if is_program or not resolver.host_processes else ()
+        trackers = job.track.trackers if is_program or not context.host_processes else ()
         if not (job.image.has_packages or trackers) or self.refused:
             return {}
-        if resolver.package_locks is None:
+        if context.package_locks is None:
             fact = "this daemon offers no packages"
             raise FileError(job.origin.path, [job.origin.problem(("image",), fact)])
-        if job.image.offered != "auto" and image is None and not resolver.host_processes:
+        if job.image.offered != "auto" and image is None and not context.host_processes:
             raise Unavailable(f"the container engine does not say what {job.image.offered} is; try again")
-        allowed = resolver.settings.named_images
+        allowed = context.settings.named_images
         packages = PackageResolver(
-            resolver.package_locks, resolver.users, self.who, self._base, allowed, made.code_directory()
+            context.package_locks, context.users, self.who, self._base, allowed, made.code_directory()
         )
         found = packages.resolve(job, made.accelerator, image, self.known(job.name), trackers)
-        processes = resolver.host_processes
+        processes = context.host_processes
         if processes and locked_versions(found.lock) and (problem := processes.packages_problem()):
             raise FileError(job.origin.path, [job.origin.problem(("image", "requirements"), problem)])
         return {"lock": found.lock, "lock_request": found.digest, "own": found.own}
@@ -289,7 +266,7 @@ class _JobResolver:
     def _data(self, job: JobFile) -> tuple[DataReference | None, tuple[Problem, ...]]:
         """Return the path of a job's data, and the problems with it."""
         try:
-            return find_data(job, self._base, self.resolver.state_dir, self._check), ()
+            return find_data(job, self._base, self.context.state_dir, self._check), ()
         except FileError as error:
             return None, error.problems
 
@@ -300,18 +277,18 @@ class _JobResolver:
         return find_profile_conflicts(job, accelerator) if chosen else ()
 
     def _torch_problems(self, job: JobFile) -> Iterator[Problem]:
-        processes = self.resolver.host_processes
+        processes = self.context.host_processes
         if processes and (fact := processes.torch_problem(job)):
             yield job.origin.problem(("workload", "kind"), fact)
 
     def _slurm_problems(self, job: JobFile) -> Iterator[Problem]:
-        resolver = self.resolver
-        found = find_slurm_problems(job, resolver.settings.slurm, self.owner, resolver.batch_check)
+        context = self.context
+        found = find_slurm_problems(job, context.settings.slurm, self.owner, context.batch_check)
         return (job.origin.problem(path, fact) for path, fact in found)
 
     def _tracking_problems(self, made: Revision) -> Iterator[Problem]:
         """Yield the reasons why a job cannot write to its trackers."""
-        job, processes = made.job, self.resolver.host_processes
+        job, processes = made.job, self.context.host_processes
         if processes is not None and (fact := processes.tracking_problem(job)):
             yield job.origin.problem(("track",), fact)
         writable = tuple(str(mount.target) for mount in job.mounts if not mount.read_only)
@@ -322,7 +299,7 @@ class _JobResolver:
             yield job.origin.problem(path, fact)
 
     def _network_problems(self, job: JobFile) -> Iterator[Problem]:
-        if self.resolver.host_processes and job.network == "none":
+        if self.context.host_processes and job.network == "none":
             fact = f"none: {NOT_SEPARATED}; leave the line out, or give the daemon a container engine"
             yield job.origin.problem(("network",), fact)
 
@@ -335,7 +312,7 @@ class _JobResolver:
         if directory is None or code is None or not code.live or owner.uid == self.who.uid:
             return
         runs_as = User(owner.uid, owner.gid, (owner.gid,), f"uid {owner.uid}")
-        if self.resolver.users.path_problem(runs_as, directory, "directory") is not None:
+        if self.context.users.path_problem(runs_as, directory, "directory") is not None:
             fact = f"the job runs as uid {owner.uid}, which cannot enter {one_line(str(directory))}"
             step = "let it (chmod o+rx), submit as another user, or leave out live: true"
             yield made.job.origin.problem(("workload", "code"), f"{fact}; {step}")
@@ -350,7 +327,7 @@ class _JobResolver:
         if asked is None:
             return
         where = ("image", "dockerfile")
-        if self.resolver.host_processes:
+        if self.context.host_processes:
             fact = "jobs are plain processes here; give the daemon a container engine"
             yield made.job.origin.problem(where, fact)
         elif code is None or code.live:
@@ -360,15 +337,15 @@ class _JobResolver:
             fact = f"{quoted(asked)} is not in the code of the job ({one_line(str(code.path))})"
             yield made.job.origin.problem(where, fact)
         else:
-            rules = self.resolver.settings
+            rules = self.context.settings
             offered = frozenset(rules.allowed_images.values()) if rules.serves_all_users else None
-            self.resolver.users.check_dockerfile(self.who, self._base, asked, offered)
+            self.context.users.check_dockerfile(self.who, self._base, asked, offered)
 
     def _image_problems(self, job: JobFile) -> Iterator[Problem]:
-        if self.resolver.host_processes and job.image.system:
+        if self.context.host_processes and job.image.system:
             fact = "jobs are plain processes here, with the Debian packages of this host; ask the operator"
             yield job.origin.problem(("image", "system"), fact)
-        processes = self.resolver.host_processes
+        processes = self.context.host_processes
         if processes and job.image.requirements and processes.starts_python(job):
             fact = f"{job.workload.kind} runs with {processes.python} here, without a container"
             step = "install them there, or give the daemon a container engine"
@@ -378,14 +355,14 @@ class _JobResolver:
         if processes and is_reference(offered):
             fact = "jobs are plain processes here; give the daemon a container engine"
             yield job.origin.problem(where, fact)
-        elif offered != "auto" and self.resolver.settings.image_reference(offered) is None:
-            yield job.origin.problem(where, _not_offered(offered, self.resolver.settings))
+        elif offered != "auto" and self.context.settings.image_reference(offered) is None:
+            yield job.origin.problem(where, _not_offered(offered, self.context.settings))
 
     def _image(self, job: JobFile) -> tuple[str | None, tuple[Problem, ...]]:
         """Return the pinned name of a job's image, if it has one that is known now, or the problem."""
-        offered, images = job.image.offered, self.resolver.images
-        reference = None if offered == "auto" else self.resolver.settings.image_reference(offered)
-        if images is None or reference is None or self.resolver.host_processes:
+        offered, images = job.image.offered, self.context.images
+        reference = None if offered == "auto" else self.context.settings.image_reference(offered)
+        if images is None or reference is None or self.context.host_processes:
             return None, ()
         known = self.known(job.name)
         if known is not None and known.image and known.job.image == job.image and job.image.pull != "always":

@@ -33,7 +33,7 @@ from runner.services.submission.admission import refusal, too_large
 from runner.services.submission.device_requests import plan_with_devices
 from runner.services.submission.mount_links import describe_links
 from runner.services.submission.packages import KnownRevisions, none_known
-from runner.services.submission.resolve import Resolution, RevisionResolver
+from runner.services.submission.resolve import resolve
 
 AWAITS_ENGINE: Final = (
     "waits until the container engine answers: {}; start it, or let jobs run as plain processes with"
@@ -75,12 +75,12 @@ class SubmissionService:
             UsageError: it requests more than there is.
             Refused: the caller may not submit it.
         """
-        owner, resolution = self.owner(caller), self.resolve_all(caller, submission)
-        dependencies.refuse_hopeless(submission, resolution.revisions, owner.name, self.context.store)
-        drafts = self.drafts(submission, resolution)
+        owner, revisions = self.owner(caller), self.resolve_all(caller, submission)
+        dependencies.refuse_hopeless(submission, revisions, owner.name, self.context.store)
+        drafts = self.drafts(submission, revisions)
         return self.context.daemon.run_exclusively(lambda: self._accept(caller, owner, drafts, submission))
 
-    def drafts(self, submission: Submission, resolution: Resolution) -> tuple[JobDraft, ...]:
+    def drafts(self, submission: Submission, revisions: Sequence[Revision]) -> tuple[JobDraft, ...]:
         """Return the jobs of a submission as they will be written; their texts share what is equal.
 
         Raises:
@@ -88,12 +88,10 @@ class SubmissionService:
         """
         limit, size = self.context.settings.submission_bytes, 0
         found: list[JobDraft] = []
-        for revision, text in zip(
-            resolution.revisions, share_text(_dump_each(resolution.revisions)), strict=True
-        ):
+        for revision, text in zip(revisions, share_text(_dump_each(revisions)), strict=True):
             size += text.own_size + (0 if found else len(text.shared.text))
             if limit is not None and size > limit:
-                raise Refused(_too_large(submission, len(resolution.revisions), limit))
+                raise Refused(_too_large(submission, len(revisions), limit))
             found.append(JobDraft(revision, text, revision.policy_in_force().ceilings.attempts))
         return tuple(found)
 
@@ -106,14 +104,16 @@ class SubmissionService:
         Raises:
             FileError: the file is wrong, or has a matrix.
         """
-        first, *others = self._resolve_patiently(caller, submission, known).revisions
+        first, *others = self._resolve_patiently(caller, submission, known)
         if first.sweep is not None:
             fact = f"stands for {len(others) + 1} jobs; write the values of one of them into the file"
             origin = first.job.origin
             raise FileError(origin.path, [origin.problem(("matrix",), fact)])
         return first
 
-    def _resolve_patiently(self, caller: Caller, submission: Submission, known: KnownRevisions) -> Resolution:
+    def _resolve_patiently(
+        self, caller: Caller, submission: Submission, known: KnownRevisions
+    ) -> tuple[Revision, ...]:
         """Return the revisions of a job file, also if its packages have to be resolved first."""
         locks = self.context.package_locks
         while True:
@@ -126,22 +126,10 @@ class SubmissionService:
 
     def resolve_all(
         self, caller: Caller, submission: Submission, known: KnownRevisions = none_known
-    ) -> Resolution:
+    ) -> tuple[Revision, ...]:
         """Return the revisions of a job file: one, or one for each job of its matrix."""
-        context, user = self.context, self.context.user(caller)
-        resolver = RevisionResolver(
-            context.daemon,
-            context.store,
-            context.users,
-            context.settings,
-            context.state_dir,
-            context.host_processes,
-            context.code,
-            context.package_locks,
-            context.batch_check,
-            context.images,
-        )
-        return resolver.resolve(user, self._owner_of(user), submission, known)
+        user = self.context.user(caller)
+        return resolve(self.context, user, self._owner_of(user), submission, known)
 
     def dry_run(self, caller: Caller, submission: Submission) -> Mapping[str, Any]:
         """Return the result that a submission would have: the resolved job, its spec, the engine arguments.
@@ -149,7 +137,7 @@ class SubmissionService:
         Of a matrix it is the first job, with the names and values of all.
         """
         context, owner = self.context, self.owner(caller)
-        revisions = self.resolve_all(caller, submission).revisions
+        revisions = self.resolve_all(caller, submission)
         dependencies.refuse_hopeless(submission, revisions, owner.name, context.store)
         revision = revisions[0]
         row, attempt = self.draft(owner, revision, "0"), Attempt(1, 1)

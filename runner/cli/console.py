@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
@@ -69,6 +69,31 @@ def say_json(answer: object) -> None:
 def say_row(*cells: object) -> None:
     """Print one line of tab-separated cells; a missing value is ``-``."""
     click.echo("\t".join("-" if cell is None or cell == "" else harmless(str(cell)) for cell in cells))
+
+
+def say_answer(answer: object, line: str, *, as_json: bool) -> None:
+    """Print an answer as JSON, or the line that says the same."""
+    if as_json:
+        say_json(answer)
+    else:
+        say(line)
+
+
+def say_table(
+    columns: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    plain: Iterable[Iterable[object]] | None = None,
+    spare: Iterable[str] = (),
+    empty: str = "",
+) -> None:
+    """Print rows as a table on a terminal, else between tabs; there they may be ``plain`` ones."""
+    if not on_terminal():
+        for row in rows if plain is None else plain:
+            say_row(*row)
+        return
+    from runner.cli.table import make_table, print_table
+
+    print_table(make_table(columns, rows, spare, empty))
 
 
 def leave_with_reader() -> None:

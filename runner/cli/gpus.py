@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from runner.cli import formatting
-from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, say_answer, say_json, say_table
 from runner.cli.parameters import CommandGroup, as_json
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
@@ -59,15 +59,12 @@ def gpus(context: click.Context, *, as_json: bool) -> None:
 
 
 def _print(devices: list[Device], *, as_json: bool) -> None:
-    for device in devices if as_json or not on_terminal() else ():
-        if as_json:
+    if as_json:
+        for device in devices:
             say_json(device)
-        else:
-            say_row(*plain_cells(device))
-    if devices and not as_json and on_terminal():
-        from runner.cli.table import make_table, print_table
-
-        print_table(make_table(COLUMNS, [cells(device, time.time()) for device in devices], SPARE))
+    elif devices:
+        shown = [cells(device, time.time()) for device in devices]
+        say_table(COLUMNS, shown, map(plain_cells, devices), SPARE)
 
 
 @gpus.command()
@@ -85,7 +82,7 @@ def drain(*, devices: tuple[str, ...], reason: str, as_json: bool) -> None:
     for device in devices:
         answer = client.post(f"/v1/devices/{quote_path(device)}/drain", {"reason": reason})["device"]
         has = f"; {', '.join(holders(answer))} still has it" if answer["jobs"] else ""
-        _say(answer, f"{answer['name']} is drained{has}", as_json=as_json)
+        say_answer(answer, f"{answer['name']} is drained{has}", as_json=as_json)
 
 
 @gpus.command()
@@ -100,14 +97,7 @@ def resume(*, devices: tuple[str, ...], as_json: bool) -> None:
     for device in devices:
         answer = client.post(f"/v1/devices/{quote_path(device)}/resume", {})["device"]
         why = f": {answer['reason']}" if answer["reason"] and not answer["jobs"] else ""
-        _say(answer, f"{answer['name']} is {answer['state']}{why}", as_json=as_json)
-
-
-def _say(device: Device, text: str, *, as_json: bool) -> None:
-    if as_json:
-        say_json(device)
-    else:
-        say(text)
+        say_answer(answer, f"{answer['name']} is {answer['state']}{why}", as_json=as_json)
 
 
 def holders(device: Device) -> list[str]:

@@ -11,8 +11,7 @@ import click
 
 from runner.base.durable import publish
 from runner.base.errors import UsageError
-from runner.cli.console import on_terminal, say_row
-from runner.cli.table import make_table, print_table
+from runner.cli.console import on_terminal, say_table
 from runner.client.remote import VARIABLE, chosen_host, hosts_file, parse_host, read_hosts
 
 
@@ -72,13 +71,9 @@ def list_hosts() -> None:
     rows = [
         ("*" if name == chosen else "", name, url) for name, url in read_hosts(os.environ)["hosts"].items()
     ]
-    if on_terminal():
-        print_table(make_table(("", "NAME", "ADDRESS"), rows, empty="no host has a name"))
-        if chosen is not None and os.environ.get(VARIABLE):
-            click.echo(f"{VARIABLE} says {chosen}")
-    else:
-        for row in rows:
-            say_row(*row)
+    say_table(("", "NAME", "ADDRESS"), rows, empty="no host has a name")
+    if on_terminal() and chosen is not None and os.environ.get(VARIABLE):
+        click.echo(f"{VARIABLE} says {chosen}")
 
 
 def _write(known: dict[str, Any]) -> None:

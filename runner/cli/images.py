@@ -10,7 +10,7 @@ import click
 
 from runner.base.errors import Unavailable
 from runner.base.readable import readable_size
-from runner.cli.console import complain, on_terminal, say, say_json, say_row
+from runner.cli.console import complain, say, say_json, say_row, say_table
 from runner.cli.parameters import CommandGroup, as_json, check_text
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ def list_images(*, as_json: bool) -> None:
     settings = _settings()
     with _explained("images"):
         rows = list_images(_engine(settings), settings.cache_dir)
-    if as_json or not on_terminal():
-        _print_plainly(rows, as_json=as_json)
+    if as_json:
+        _print_plainly(rows, as_json=True)
     else:
-        _print_table(rows)
+        say_table(COLUMNS, map(_table_cells, rows), map(_cells, rows))
 
 
 @images.command()
@@ -246,7 +246,7 @@ def _print_plainly(rows: tuple[ImageRow, ...], *, as_json: bool) -> None:
         if as_json:
             say_json(_facts(row))
         else:
-            say_row(*_cells(row), ",".join(row.tags))
+            say_row(*_cells(row))
 
 
 def _facts(row: ImageRow) -> dict[str, object]:
@@ -273,13 +273,7 @@ def _moment(seconds: float) -> str | None:
 
 def _cells(row: ImageRow) -> tuple[object, ...]:
     current = "current" if row.current else None
-    return row.id, row.kind, row.accelerator, row.size_bytes, row.created, current
-
-
-def _print_table(rows: tuple[ImageRow, ...]) -> None:
-    from runner.cli.table import make_table, print_table
-
-    print_table(make_table(COLUMNS, [_table_cells(row) for row in rows]))
+    return row.id, row.kind, row.accelerator, row.size_bytes, row.created, current, ",".join(row.tags)
 
 
 def _table_cells(row: ImageRow) -> tuple[str, ...]:

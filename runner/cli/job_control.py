@@ -10,7 +10,7 @@ import click
 from runner.base.errors import RunnerError, Unavailable
 from runner.cli import formatting
 from runner.cli.choice import check_choice, chosen_jobs, for_each
-from runner.cli.console import complain, say, say_json
+from runner.cli.console import complain, say_answer
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, the_job
 from runner.client.client import find_or_start
 
@@ -83,7 +83,7 @@ def cancel(jobs: tuple[str, ...], *, sweep: str | None, mine: bool, everything: 
 
 def _tell_cancelled(answer: dict[str, Any], *, as_json: bool) -> None:
     line = formatting.state_line(answer["job"])
-    _tell(answer, line if answer["changed"] else f"{line}; nothing changed", as_json=as_json)
+    say_answer(answer, line if answer["changed"] else f"{line}; nothing changed", as_json=as_json)
 
 
 @click.command()
@@ -104,7 +104,7 @@ def kill(job: str, *, name: str, as_json: bool) -> None:
     A program that dies of it is resumed; "runner cancel" ends a job.
     """
     answer = find_or_start(complain).act(job, "signal", {"signal": name})
-    _tell(answer, f"{answer['job']['name']}: SIG{name} sent", as_json=as_json)
+    say_answer(answer, f"{answer['job']['name']}: SIG{name} sent", as_json=as_json)
 
 
 @click.command()
@@ -148,7 +148,7 @@ def restart(  # noqa: PLR0913  one per option
             return
 
     def tell(answer: dict[str, Any]) -> None:
-        _tell(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
+        say_answer(answer, f"{answer['job']['name']}: restarts {answer['begins']}", as_json=as_json)
 
     for_each(client, refs, whole, lambda ref: client.act(ref, "restart", {"from": start, **place}), tell=tell)
 
@@ -167,7 +167,7 @@ def hold(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
     client = find_or_start(complain)
 
     def tell(answer: dict[str, Any]) -> None:
-        _tell(answer, formatting.state_line(answer["job"]), as_json=as_json)
+        say_answer(answer, formatting.state_line(answer["job"]), as_json=as_json)
 
     def can_be_held(job: JobSummary) -> bool:
         return job["state"] not in {"finished", "held"}
@@ -190,16 +190,9 @@ def release(jobs: tuple[str, ...], *, sweep: str | None, as_json: bool) -> None:
 
     def tell(answer: dict[str, Any]) -> None:
         begins = f", begins {answer['begins']}" if answer.get("begins") else ""
-        _tell(answer, f"{answer['job']['name']}: released{begins}", as_json=as_json)
+        say_answer(answer, f"{answer['job']['name']}: released{begins}", as_json=as_json)
 
     def is_held(job: JobSummary) -> bool:
         return job["state"] == "held"
 
     for_each(client, jobs, sweep, lambda ref: client.act(ref, "release", {}), tell=tell, of_matrix=is_held)
-
-
-def _tell(answer: dict[str, Any], line: str, *, as_json: bool) -> None:
-    if as_json:
-        say_json(answer)
-    else:
-        say(line)

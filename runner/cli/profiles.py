@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.shell_completion import CompletionItem
 
-from runner.cli.console import on_terminal, say, say_json, say_row
+from runner.cli.console import say_json, say_table
 from runner.cli.parameters import CommandGroup, as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from runner.files.profiles.load import ProfileSetting
@@ -48,13 +48,10 @@ def list_profiles(*, as_json: bool) -> None:
     if as_json:
         for name, extends, text in rows:
             say_json({"name": name, "extends": extends, "for": text})
-    elif on_terminal():
-        _print_table(
-            ("NAME", "EXTENDS", "FOR"), [(name, ", ".join(above), text) for name, above, text in rows]
-        )
-    else:
-        for name, extends, text in rows:
-            say_row(name, ",".join(extends), text)
+        return
+    shown = [(name, ", ".join(above), text) for name, above, text in rows]
+    plain = [(name, ",".join(above), text) for name, above, text in rows]
+    say_table(("NAME", "EXTENDS", "FOR"), shown, plain)
 
 
 @profiles.command()
@@ -71,11 +68,7 @@ def show(*, name: str, explain: bool, as_json: bool) -> None:
         return
     rows = [(switch, _text(one), one.place, one.reason) for switch, one in said.items()]
     width = len(COLUMNS) if explain else 2
-    if on_terminal():
-        _print_table(COLUMNS[:width], [row[:width] for row in rows])
-    else:
-        for row in rows:
-            say_row(*row[:width])
+    say_table(COLUMNS[:width], [row[:width] for row in rows])
 
 
 @profiles.command()
@@ -93,13 +86,7 @@ def diff(*, one: str, other: str, as_json: bool) -> None:
         say_json({"profiles": [one, other], "switches": pairs})
         return
     rows = [(switch, _text(left[switch]), _text(right[switch])) for switch in differing]
-    if on_terminal() and rows:
-        _print_table(("SWITCH", one, other), rows)
-    elif on_terminal():
-        say(f"{one} and {other} switch the same")
-    else:
-        for row in rows:
-            say_row(*row)
+    say_table(("SWITCH", one, other), rows, empty=f"{one} and {other} switch the same")
 
 
 def _directory() -> Path:
@@ -138,9 +125,3 @@ def _text(said: ProfileSetting) -> str:
 def _explained(said: ProfileSetting) -> dict[str, object]:
     line = said.at.line if said.at else None
     return {"value": said.value, "profile": said.profile, "line": line, "reason": said.reason}
-
-
-def _print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    from runner.cli.table import make_table, print_table
-
-    print_table(make_table(columns, rows))

@@ -5,7 +5,16 @@ from typing import Any, Final
 import click
 
 from runner.base.errors import RunnerError
-from runner.cli.console import complain, complain_of, on_terminal, say, say_json, say_row
+from runner.cli.console import (
+    complain,
+    complain_of,
+    on_terminal,
+    say,
+    say_answer,
+    say_json,
+    say_row,
+    say_table,
+)
 from runner.cli.parameters import CommandGroup, as_json
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
@@ -51,16 +60,8 @@ def list_schedules(*, every: bool, as_json: bool) -> None:
         for each in found:
             say_json(each)
         return
-    rows = [_cells(each) for each in found]
-    if not on_terminal():
-        for row in rows:
-            say_row(*row)
-    elif not rows:
-        say("no schedules: a job file with the section schedule makes one, handed to runner submit")
-    else:
-        from runner.cli.table import make_table, print_table
-
-        print_table(make_table(COLUMNS, rows))
+    empty = "no schedules: runner submit makes one of a job file with the section schedule"
+    say_table(COLUMNS, map(_cells, found), empty=empty)
 
 
 @schedule.command()
@@ -107,10 +108,8 @@ def _steer(verb: str, references: tuple[str, ...], words: str, *, as_json: bool)
         except RunnerError as error:
             codes.append(complain_of(error))
             continue
-        if as_json:
-            say_json(found)
-        else:
-            say(f"schedule {found['id']} ({found['name']}): {words}{_until(found)}")
+        line = f"schedule {found['id']} ({found['name']}): {words}{_until(found)}"
+        say_answer(found, line, as_json=as_json)
     click.get_current_context().exit(next(iter(codes), 0))
 
 

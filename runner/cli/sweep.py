@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from runner.base.errors import Refused
-from runner.cli.console import complain, harmless, on_terminal, say, say_json, say_row, takes_escapes
+from runner.cli.console import (
+    complain,
+    harmless,
+    on_terminal,
+    say,
+    say_json,
+    say_row,
+    say_table,
+    takes_escapes,
+)
 from runner.cli.parameters import CommandGroup, as_json, check_ref
 from runner.client.client import find_or_start
 from runner.client.http import quote_path
@@ -49,14 +58,9 @@ def show(reference: str, *, as_json: bool) -> None:
         say_json(found)
         return
     rows = [_cells(each, found["best"]) for each in _ranked(found)]
-    if not on_terminal():
-        for row in rows:
-            say_row(*row)
-        return
-    from runner.cli.table import make_table, print_table
-
-    say(_heading(found))
-    print_table(make_table(COLUMNS, rows))
+    if on_terminal():
+        say(_heading(found))
+    say_table(COLUMNS, rows)
 
 
 @sweep.command()

@@ -417,7 +417,7 @@ def test_the_command_line_builds_lists_and_explains(
         json.loads(line) for line in CliRunner().invoke(cli, ["images", "list", "--json"]).stdout.splitlines()
     ]
     assert [row["id"] for row in listed if row["current"] and row["accelerator"] == "cpu"] == [image]
-    monkeypatch.setattr("runner.cli.images.on_terminal", lambda: True)
+    monkeypatch.setattr("runner.cli.console.on_terminal", lambda: True)
     table = CliRunner().invoke(cli, ["images", "list"]).stdout
     assert table.startswith("IMAGE")
     assert image[7:19] in table

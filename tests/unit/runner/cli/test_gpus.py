@@ -62,7 +62,7 @@ def test_a_host_without_devices_says_what_is_lent(api: FakeApi, invoke: Invoke) 
 
 def test_on_a_terminal_it_is_a_table(api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(api, LENT, FOREIGN)
-    monkeypatch.setattr(gpus, "on_terminal", lambda: True)
+    monkeypatch.setattr("runner.cli.console.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "200")
     head, first, second = invoke("gpus").stdout.splitlines()
     assert head.split()[:4] == ["GPU", "UUID", "MODEL", "MEMORY"]
@@ -109,7 +109,7 @@ def test_a_narrow_terminal_keeps_the_name_the_state_and_the_reason(
     api: FakeApi, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, columns: str, kept: str
 ) -> None:
     answer(api, {**LENT, "uuid": "GPU-5a1fe0b2-0b1c-4d6e-9f00-d4f4ba9c2d11"}, FOREIGN)
-    monkeypatch.setattr(gpus, "on_terminal", lambda: True)
+    monkeypatch.setattr("runner.cli.console.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", columns)
     head, *rows = invoke("gpus").stdout.splitlines()
     assert set(kept.split()) <= set(head.split())

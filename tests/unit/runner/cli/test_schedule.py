@@ -24,7 +24,7 @@ DETAIL = {**MADE, "path": "/home/ada/job.yaml", "text": "name: nightly\n", "occa
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    for module in ("schedule", "submit"):
+    for module in ("console", "schedule", "submit"):
         monkeypatch.setattr(f"runner.cli.{module}.on_terminal", lambda: True)
 
 
@@ -42,7 +42,7 @@ def test_a_list_for_a_pipe_has_one_line_of_cells_for_each(api: FakeApi, invoke: 
 
 @pytest.mark.usefixtures("terminal")
 def test_a_list_on_a_terminal_has_a_head_and_columns(api: FakeApi, invoke: Invoke) -> None:
-    assert "no schedules: a job file" in invoke("schedule", "list").stdout
+    assert "no schedules: runner submit makes one" in invoke("schedule", "list").stdout
     api.schedules = [MADE]
     head, line = invoke("schedule", "list", "--all").stdout.splitlines()
     assert head.index("CRON") == line.index("30 2")

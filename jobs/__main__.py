@@ -13,7 +13,16 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from jobs.contract import JOB_DIR, AttemptSpec, Cause, ExitCode, RankPaths, RunPaths, read_limited
+from jobs.contract import (
+    JOB_DIR,
+    AttemptSpec,
+    Cause,
+    ExitCode,
+    RankPaths,
+    RunPaths,
+    first_problem,
+    read_limited,
+)
 from jobs.training.failures import UNEXPECTED, Failure, InvalidSpec, NoValidCheckpoint, is_disk_full
 from jobs.training.launcher import own_rank
 from jobs.training.report import Reporter, complain, say
@@ -85,7 +94,7 @@ def read_spec(paths: RunPaths) -> AttemptSpec:
     except OSError as error:
         raise InvalidSpec(f"{paths.spec}: {error.strerror}") from error
     except ValidationError as error:
-        raise InvalidSpec(f"{paths.spec}: {_first(error)}") from error
+        raise InvalidSpec(f"{paths.spec}: {first_problem(error)}") from error
     if (spec.attempt, spec.lineage) != (paths.attempt, paths.lineage):
         raise InvalidSpec(f"{paths.spec}: is for attempt {spec.attempt} of lineage {spec.lineage}")
     return spec
@@ -104,12 +113,6 @@ def _finish(reporter: Reporter, cause: Cause, code: int, message: str) -> int:
         complain(message)
     reporter.finish(cause, message)
     return code
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def _one_line(error: BaseException) -> str:

@@ -23,22 +23,18 @@ from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.snapshot import Maintenance
 
 
-class KeyedWork(Protocol):
-    """Work for other threads: in order per key, concurrently between keys."""
+class Work(Protocol):
+    """Work for other threads, by key."""
 
     def put(self, key: str, work: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class KeyedWork(Work, Protocol):
+    """Work that is done in order per key, and concurrently between keys."""
 
     def busy(self, key: str) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class FairWork(Protocol):
-    """Work that may take minutes, on threads of its own, in turns between users."""
-
-    def put(self, key: str, work: Callable[[], None]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ class Context:
     capacity: Capacity
     work_queue: KeyedWork
     build_queue: KeyedWork  # separate: a build that takes minutes must not delay launches
-    verification_queue: FairWork  # separate: a verification that takes minutes must not delay launches
+    verification_queue: Work  # separate: a verification that takes minutes must not delay launches
     past: UsageHistory
     inventory: Devices
     observe_every_s: float = 1.0

@@ -43,7 +43,7 @@ help:
 	@echo "make soak          what is drawn at random, with new seeds for MINUTES=60"
 	@echo "make docs          the documentation as a site, in build/docs"
 	@echo "make release-check  sdist, wheel, lowest versions, Debian package: each built and used"
-	@echo "make graph         the imports between the packages, drawn into docs/images/import-graph.svg"
+	@echo "make graph         the imports between the packages, drawn into docs/explanation/architecture.md"
 	@echo "make bench         this runner beside its alternatives, as ratios"
 
 venv: $(STAMP)
@@ -176,7 +176,7 @@ docs: venv
 docs-reference: venv
 	$(BIN)/python -m scripts.docs
 
-# The picture of the imports between runner's packages, in docs/explanation/architecture.md.
+# The diagram of the imports between runner's packages, in docs/explanation/architecture.md.
 graph: venv
 	$(BIN)/python scripts/import_graph.py
 

@@ -178,7 +178,7 @@ docs-reference: venv
 
 # The diagram of the imports between runner's packages, in docs/explanation/architecture.md.
 graph: venv
-	$(BIN)/python scripts/import_graph.py
+	$(BIN)/python -m scripts.import_graph
 
 # Needs an index of packages: sdist, wheel, the lowest versions and a Debian package, each built and used.
 release-check: venv

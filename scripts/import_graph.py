@@ -9,15 +9,14 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import grimp
 
-ROOT: Final = Path(__file__).parent.parent
+from scripts.docs.page import ROOT, fill
+
 PAGE: Final = ROOT / "docs/explanation/architecture.md"
 CONTRACT: Final = "runner is layered"
-DIAGRAM: Final = re.compile(r"(?<=<!-- drawn by make graph -->\n\n)```mermaid\n.*?```\n", re.DOTALL)
 
 Edge = tuple[str, str]
 
@@ -32,8 +31,8 @@ class ImportGraph:
 
 def main() -> None:
     """Write the diagram into its page."""
-    page, diagram = PAGE.read_text(encoding="utf-8"), draw(read_graph())
-    PAGE.write_text(DIAGRAM.sub(lambda _: diagram, page), encoding="utf-8")
+    diagram = draw(read_graph())
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), lambda _: diagram), encoding="utf-8")
 
 
 def read_graph() -> ImportGraph:

@@ -1,4 +1,4 @@
-"""The generated part of ``provenance/machines.md``: what ``runner doctor`` says on made-up machines.
+"""The blocks of ``provenance/machines.md``: what ``runner doctor`` says on made-up machines.
 
 The tests collect the facts of some of them from made-up trees and from the stand-in for NVML, and compare.
 """
@@ -105,105 +105,6 @@ MACHINES: Final[Mapping[str, Machine]] = {
 """Made-up machines by name."""
 
 
-ABOUT: Final[Mapping[str, tuple[str, str]]] = {
-    "healthy": (
-        "A healthy machine with NVIDIA GPUs",
-        (
-            "Two H100, an engine that injects devices by CDI, and nothing to do. Each machine below "
-            "differs from this one, and its section shows the lines that do."
-        ),
-    ),
-    "old-driver": (
-        "A driver that is too old",
-        (
-            "The driver is of branch 570, and the torch in the CUDA image needs CUDA 13, hence "
-            "580.65.06. A job with a GPU waits, `runner why` says the same, and no attempt is charged. "
-            "Update the driver, or [make the lock for CUDA 12.6]"
-            "(../docs/operate/gpu-images.md#older-drivers-and-gpus), "
-            "whose image the daemon then takes by itself."
-        ),
-    ),
-    "no-driver": (
-        "No driver is loaded",
-        (
-            "The GPUs are on the PCI bus, and `/sys/module/nvidia` does not exist: the driver is not "
-            "installed, or it was not built for the kernel that runs after an update (`dkms status`)."
-        ),
-    ),
-    "half-updated-driver": (
-        "A driver that was half updated",
-        (
-            "The kernel module is still the old one, and the library is new, as after an unattended "
-            "upgrade. Running jobs go on; NVML does not answer, so devices are not allocated. Restart, "
-            "or unload the module when no process uses it."
-        ),
-    ),
-    "no-toolkit": (
-        "No NVIDIA Container Toolkit",
-        (
-            "The engine could inject devices by CDI, and no specification says what they are. The "
-            "toolkit makes it: install the package `nvidia-container-toolkit` from [NVIDIA's "
-            "repository](https://docs.nvidia.com/datacenter/cloud-native/container-"
-            "toolkit/latest/install-guide.html)."
-        ),
-    ),
-    "cdi-missing": (
-        "The CDI specification is missing",
-        (
-            "The toolkit is installed, `gpu_injection` is `cdi`, and `/etc/cdi` is empty. The "
-            "specification names the devices and the libraries of the driver; make it again after an "
-            "update of the driver or a change of the cards."
-        ),
-    ),
-    "engine-20-10-with-cdi": (
-        "Docker 20.10 with gpu_injection: cdi",
-        (
-            "Debian 12 ships this engine, which knows no CDI. With `gpu_injection: auto`, the default, "
-            "the runtime of the toolkit is taken once it is registered; `cdi` rules it out."
-        ),
-    ),
-    "worn": (
-        "Worn GPUs and low limits",
-        (
-            "Three GPUs are on the bus, two answer, and each has something; the host's limits are low "
-            "as well. A warning does not keep jobs from running: it says what will fail or become slow."
-        ),
-    ),
-    "amd": (
-        "A healthy machine with AMD GPUs",
-        (
-            "A made-up tree of an MI300X. The user is in no group of the device nodes and needs none: "
-            "containers get the numbers of their groups (`GroupAdd`)."
-        ),
-    ),
-    "amd-without-group": (
-        "AMD without the group of /dev/kfd",
-        (
-            "Jobs run as plain processes here (`executor: process`), so their user must be able to open "
-            "the nodes. After `usermod --append --groups render USER` a new login is needed, and the "
-            "daemon must be started again by it."
-        ),
-    ),
-    "amd-without-driver": (
-        "AMD without its driver",
-        (
-            "The GPU is on the PCI bus, and `amdgpu` is not loaded: it may be on a list of modules that "
-            "are not loaded (`/etc/modprobe.d`), or the kernel may be too old for the card."
-        ),
-    ),
-    "stand-in": (
-        "This project's test machine",
-        (
-            "The machine on which the tests run has no GPU. A stand-in for NVML's library says that "
-            "there are two; engine and host are real there. The device nodes are missing, which the "
-            "real driver would make. The V100 is older than the wheels for CUDA 13: with the lock for "
-            "CUDA 12.6 it would be used."
-        ),
-    ),
-}
-"""Title and description of each machine."""
-
-
 def transcript(name: str) -> str:
     """Return what the command prints on a machine, and its exit code, as Markdown.
 
@@ -216,8 +117,3 @@ def transcript(name: str) -> str:
     code = PROBLEMS_EXIT if any(each.verdict is Verdict.PROBLEM for each in findings) else 0
     lines = "\n".join([*shown, *left_out])
     return f"```console\n$ runner doctor\n{lines}\n$ echo $?\n{code}\n```\n"
-
-
-def reference() -> str:
-    """Return a section for each machine."""
-    return "\n".join(f"## {ABOUT[name][0]}\n\n{ABOUT[name][1]}\n\n{transcript(name)}" for name in MACHINES)

@@ -4,6 +4,7 @@ import pytest
 
 from runner.core.doctor import Verdict, examine
 from scripts.docs.machines import MACHINES, transcript
+from scripts.docs.page import BLOCK, PROVENANCE
 
 WRONG = {
     "healthy": [],
@@ -39,6 +40,11 @@ WRONG = {
         "problem devices in containers",
     ],
 }
+
+
+def test_the_page_has_each_machine_once() -> None:
+    page = (PROVENANCE / "machines.md").read_text(encoding="utf-8")
+    assert [name for _, name in BLOCK.findall(page)] == list(MACHINES)
 
 
 @pytest.mark.parametrize("name", MACHINES)

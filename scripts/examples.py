@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from scripts import image
 
 ROOT: Final = Path(__file__).parent.parent
@@ -145,22 +143,10 @@ def last_loss(run_dir: Path, attempt: int) -> dict[str, float]:
     return {"loss": sum(losses) / len(losses)} if losses else {}
 
 
-def job_names(fields: Mapping[str, Any], stem: str) -> list[str]:
-    """Return the names of the jobs that a file makes."""
-    name = str(fields.get("name", stem))
-    if "matrix" not in fields or fields["matrix"] is None:
-        return [name]
-    count = len(combinations(fields["matrix"]))
-    return [f"{name}-{number}" for number in range(1, count + 1)]
-
-
-def combinations(matrix: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the combinations of a matrix without those that it excludes."""
-    found: list[dict[str, Any]] = [{}]
-    for field, values in matrix["values"].items():
-        found = [{**each, field: value} for each in found for value in values]
-    excluded = matrix.get("exclude", [])
-    return [each for each in found if not any(each.items() >= one.items() for one in excluded)]
+def submitted(said: str) -> dict[str, str]:
+    """Return the names of the jobs that a submission has made, by their ids."""
+    cells = (line.split("\t") for line in said.splitlines())
+    return {each[0]: each[1] for each in cells if len(each) == 2}
 
 
 def train(name: str) -> list[Row]:
@@ -174,17 +160,15 @@ def train(name: str) -> list[Row]:
     if code != 0:
         print(said, file=sys.stderr, flush=True)
     rows = []
-    names = job_names(yaml.safe_load(file.read_text()), name)
-    for job in names:
-        shown, text = runner("show", job, "--json")
-        found = json.loads(text) if shown == 0 else {}
-        metrics = (found.get("result") or {}).get("metrics") or {}
-        if example.trivial is not None and found:
+    jobs = submitted(said)
+    for job_id, job in jobs.items():
+        found = json.loads(runner("show", job_id, "--json")[1])
+        metrics = (found["result"] or {}).get("metrics") or {}
+        if example.trivial is not None:
             metrics = metrics | last_loss(Path(found["run_dir"]), found["attempt"])
-        state = str(found.get("outcome") or found.get("state") or "refused")
-        title = name if len(names) == 1 else f"{name}: {job}"
-        rows.append(Row(title, state, seconds, example, metrics))
-    return rows
+        title = name if len(jobs) == 1 else f"{name}: {job}"
+        rows.append(Row(title, str(found["outcome"] or found["state"]), seconds, example, metrics))
+    return rows or [Row(name, "refused", seconds, example, {})]
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.examples import EXAMPLES, EXCLUDED, LAST, NEEDS_A_GPU, RUN, Example, Row, job_names, last_loss
+from scripts.examples import EXAMPLES, EXCLUDED, LAST, NEEDS_A_GPU, RUN, Example, Row, last_loss, submitted
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
 PREPARED = ("sp500-stocks", "watch", "solubility", "index-ohlcv")
@@ -68,10 +68,10 @@ def test_what_fails_or_takes_too_long_is_not_good() -> None:
     assert not row(Example(), seconds=121.0, eval_loss=1.0, baseline_eval_loss=2.0).good
 
 
-def test_a_matrix_makes_the_jobs_that_it_does_not_exclude() -> None:
-    assert job_names(fields("matrix"), "matrix") == [f"rate-{number}" for number in range(1, 6)]
-    assert job_names({}, "minimal") == ["minimal"]
-    assert job_names({"name": "all", "matrix": None}, "with") == ["all"]
+def test_the_jobs_of_a_submission_are_those_that_it_has_printed() -> None:
+    said = "1\trate-1\n2\trate-2\nrate-1: succeeded\nrate-2: failed: exit 1\n"
+    assert submitted(said) == {"1": "rate-1", "2": "rate-2"}
+    assert submitted("") == {}
 
 
 def test_the_loss_of_a_program_is_the_mean_of_its_last_steps(tmp_path: Path) -> None:

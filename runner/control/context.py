@@ -23,7 +23,7 @@ from runner.core.scheduler.config import SchedulerConfig
 from runner.core.scheduler.snapshot import Maintenance
 
 
-class Work(Protocol):
+class QueuedWork(Protocol):
     """Work for other threads, by key."""
 
     def put(self, key: str, work: Callable[[], None]) -> None: ...
@@ -31,7 +31,7 @@ class Work(Protocol):
     def close(self) -> None: ...
 
 
-class KeyedWork(Work, Protocol):
+class KeyedWork(QueuedWork, Protocol):
     """Work that is done in order per key, and concurrently between keys."""
 
     def busy(self, key: str) -> bool: ...
@@ -70,7 +70,7 @@ class Context:
     capacity: Capacity
     work_queue: KeyedWork
     build_queue: KeyedWork  # separate: a build that takes minutes must not delay launches
-    verification_queue: Work  # separate: a verification that takes minutes must not delay launches
+    verification_queue: QueuedWork  # separate: a verification that takes minutes must not delay launches
     past: UsageHistory
     inventory: Devices
     observe_every_s: float = 1.0

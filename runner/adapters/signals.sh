@@ -63,14 +63,28 @@ waits() {
     is_shell || case $asleep in do_wait*) return 0 ;; *) return 1 ;; esac
 }
 
-# Set $below to those of $children that are programs of their own, if a process without a handler reads what they print.
+# Return whether process $1 holds a pipe into which process $2 prints, and which it does not print into itself.
+reads() {
+    for end in 1 2; do
+        pipe=/proc/$2/fd/$end
+        [ ! "/proc/$1/fd/1" -ef "$pipe" ] && [ ! "/proc/$1/fd/2" -ef "$pipe" ] || continue
+        for file in "/proc/$1/fd"/*; do
+            [ ! "$file" -ef "$pipe" ] || return 0
+        done
+    done
+    return 1
+}
+
+# Set $below to those of $children that are programs of their own, if a process without a handler reads what they print:
+# from one pipe, or from several at a time.
 # Forked loader processes, and those of Python's multiprocessing, are parts of it.
 find_printers() {
-    case $asleep in *pipe_read* | pipe_wait*) ;; *) return ;; esac
+    case $asleep in *pipe_read* | pipe_wait*) several=0 ;; *poll*) several=1 ;; *) return ;; esac
     for child in $children; do
         words=
         [ ! -r "/proc/$child/cmdline" ] || read -r words <"/proc/$child/cmdline"
         case $words in *multiprocessing*) continue ;; esac
+        [ "$several" = 0 ] || reads "$pid" "$child" || continue
         if has_begun "$child"; then below="$below $child$mark"; fi
     done
 }
@@ -111,6 +125,10 @@ survey() {
         timeout | make) # they pass SIGTERM on, but to a whole group, or to a shell
             for child in $children; do below="$below $child$mark"; done
             listening=2
+            ;;
+        parallel) # starts no more, and does not tell those that run
+            for child in $children; do below="$below $child$mark"; done
+            listeners="$listeners $pid" listening=2
             ;;
         esac
         if [ "$listening" = 1 ]; then

@@ -46,6 +46,33 @@ for line in program.stdout:
 sys.exit(program.wait())
 """
 
+READ_BOTH = """\
+import selectors, subprocess, sys
+both = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+program = subprocess.Popen(["python3", "home/train.py"], **both)
+waiting = selectors.DefaultSelector()
+for pipe in (program.stdout, program.stderr):
+    waiting.register(pipe, selectors.EVENT_READ)
+while waiting.get_map():
+    for key, _ in waiting.select():
+        text = key.fileobj.read1()
+        print(text.decode(), end="", flush=True)
+        if not text:
+            waiting.unregister(key.fileobj)
+sys.exit(program.wait())
+"""
+
+PARALLEL = """\
+# As GNU parallel does at the first SIGTERM: it starts no more, and waits for what runs.
+printf parallel >/proc/$$/comm
+trap 'stopped=1' TERM
+"$@" & P=$!
+wait $P
+S=$?
+[ -z "$stopped" ] || { wait $P; S=$?; }
+exit $S
+"""
+
 PROGRAM = "python3 home/train.py"
 
 WRAPPED = {
@@ -58,6 +85,8 @@ WRAPPED = {
     "timeout": ["timeout", "1000", "python3", "home/train.py"],
     "launcher": ["python3", "-c", CALL],
     "reader": ["python3", "-c", READ],
+    "reader of both": ["python3", "-c", READ_BOTH],
+    "parallel": ["bash", "-c", PARALLEL, "parallel", "python3", "home/train.py"],
     "session": ["sh", "-c", f"setsid {PROGRAM}; exit $?"],
     "clean-up": ["bash", "-c", f"trap 'echo cleaned up' EXIT; {PROGRAM}; exit $?"],
     "handler": ["bash", "-c", f"trap 'echo trapped' TERM; {PROGRAM}; exit $?"],

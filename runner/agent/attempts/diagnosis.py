@@ -87,7 +87,7 @@ _SIGNS: Final = (
         ExitCause.HOST_OOM,
         rb"^MemoryError|ArrayMemoryError|DefaultCPUAllocator|\[Errno 12\]|Cannot allocate memory"
         rb"|oom_kill event|: Out Of Memory$|std::bad_alloc|[Mm]emory allocation of \d+ bytes failed"
-        rb"|[mc]alloc of (?:size )?\d+ failed"
+        rb"|[mc]alloc of (?:size )?\d+ failed|cannot allocate vector of size"
         rb"|C error: out of memory|out of memory allocating \d|Killed signal terminated program"
         rb"|exit codes of the workers are \{SIGKILL"
         rb"|DataLoader worker \(pid[^)\n]{0,80}\) is killed by signal: Killed",
@@ -162,8 +162,8 @@ _SIGNS: Final = (
         rb"|initialization error|No HIP GPUs are available|Error 802: system not yet initialized"
         rb"|deserialize object on a CUDA device|no platforms that are instances of"
         rb"|accelerator is not available|[Bb]ut your machine only has|No GPU found"
-        rb"|No visible GPU devices|No supported gpu backend|NVMLError_(?:Driver|Library)Not"
-        rb"|no supported devices found for platform"
+        rb"|No visible GPU (?:devices|is found)|No supported gpu backend|NVMLError_(?:Driver|Library)Not"
+        rb"|no supported devices found for platform|No OpenCL device found"
         rb"|MPS client failed to connect|system not yet initialized|communicate with the NVIDIA driver",
         "the program has no usable device; see resources.gpus and runner gpus",
     ),
@@ -235,7 +235,7 @@ _SIGNS: Final = (
     _sign(
         ExitCause.CHECKPOINT_MISFIT,
         rb"in loading state_dict|size mismatch for |Missing key\(s\) in|Unexpected key\(s\) in"
-        rb"|loaded state dict"
+        rb"|loaded state dict|objects could not be loaded\. Example|metadata tree structures do not match"
         rb"|doesn't match the size of optimizer's group|Incompatible keys",
         "the checkpoint is of another model",
     ),

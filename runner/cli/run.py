@@ -165,6 +165,7 @@ line_options: Final = (
         help="Mount a file or directory below /data, read-only without :rw; repeatable.",
     ),
     click.option(
+        "-e",
         "--env",
         "environment",
         multiple=True,

@@ -68,6 +68,8 @@ _PYTHON: Final = {
 }
 """Python packages of commands."""
 
+_OTHER_PYTHON: Final = re.compile(r"python(\d\.\d+)")
+_OPERATORS: Final = frozenset(("&&", "||", "|", ";", "&", "<", ">", ">>", "2>&1", "2>"))
 _NEEDLESS: Final = {
     **dict.fromkeys(("pip", "pip3"), "packages are asked for before: runner run --with PACKAGE"),
     **dict.fromkeys(
@@ -102,13 +104,13 @@ def explain_start(
 def _of_the_line(command: Sequence[str], last: bytes, paths_in_code: Callable[[], Collection[str]]) -> str:
     """Return the mistake in the words of a command."""
     word = command[0] if command else ""
-    line = shlex.join(command)
     if len(command) == 1 and len(word.split()) > 1:
         return f"the command is one word; write it without quotes: {' '.join(word.split())}"
     if _ASSIGNMENT.fullmatch(word):
         return f"a variable is an option: runner run --env {shlex.quote(word)} -- {shlex.join(command[1:])}"
     if word in _BUILTINS:
-        return f"{word} is a word of shells: runner run -- bash -c {shlex.quote(line)}"
+        text = " ".join(each if each in _OPERATORS else shlex.quote(each) for each in command)
+        return f"{word} is a word of shells: runner run -- bash -c {shlex.quote(text)}"
     if word == "sudo":
         return f"jobs have no rights of root; write it without sudo: {shlex.join(command[1:])}"
     if "/" not in word and word.endswith(_SCRIPTS) and not _CARRIAGE_RETURN.search(last):
@@ -166,6 +168,10 @@ def _of_a_command(last: bytes, *, in_container: bool) -> str:
         return f"{tool} is not on the PATH of this machine for the user of the job{there}"
     if (instead := _NEEDLESS.get(tool)) is not None:
         return f"{tool} is not in the image; {instead}"
+    if (version := _OTHER_PYTHON.fullmatch(tool)) is not None:
+        return (
+            f'{tool} is not in the image; write python, and image: {{python: "{version[1]}"}} in the job file'
+        )
     if (package := _PYTHON.get(tool)) is not None:
         return f"{tool} is not in the image; runner run --with {package}, or image.requirements, installs it"
     if (package := _DEBIAN.get(tool)) is not None:

@@ -45,6 +45,12 @@ IN_CODE: Final = ("train.sh", "train.py", "scripts/go.sh", "t.sh")
             "runner: 1: exec: make: not found",
             "make is not in the image; runner run --system make, or image.system: [make], installs it",
         ),
+        (
+            ("cd", "sub dir", "&&", "python", "x.py"),
+            "runner: 1: exec: cd: not found",
+            """runner run -- bash -c 'cd '"'"'sub dir'"'"' && python x.py'""",
+        ),
+        (("python3.9", "x.py"), "runner: 1: exec: python3.9: not found", 'image: {python: "3.9"} in the job'),
         (("bash", "t.sh"), "t.sh: line 3: gcc: command not found", "image.system: [build-essential]"),
         (("sh", "-c", "git x"), "sh: 1: git: not found", "image.system: [git]"),
         (("bash", "-c", "./t.sh"), "bash: line 1: ./t.sh: Permission denied", "chmod +x ./t.sh"),

@@ -4,6 +4,7 @@
 no account.  What is limited for each person counts them all as one.
 """
 
+import grp
 import os
 import pwd
 from contextlib import suppress
@@ -78,5 +79,14 @@ def has_account(uid: int) -> bool:
     try:
         pwd.getpwuid(uid)
     except (KeyError, OverflowError):
+        return False
+    return True
+
+
+def has_group(gid: int) -> bool:
+    """Return True if the group database of this host knows a gid."""
+    try:
+        grp.getgrgid(gid)
+    except KeyError:
         return False
     return True

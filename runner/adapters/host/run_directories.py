@@ -16,6 +16,7 @@ from stat import S_ISDIR
 from typing import Final
 
 from runner.adapters.host.paths import PathRefusedError, open_beneath
+from runner.adapters.host.run_directory import numbered
 from runner.base.errors import Unavailable
 from runner.core.ports.disk_use import DiskUse
 
@@ -36,11 +37,7 @@ class HostRunDirectories:
     jobs: Path
 
     def ids(self) -> tuple[str, ...]:
-        try:
-            names = [name for name in os.listdir(self.jobs) if name.isdecimal()]
-        except FileNotFoundError:
-            return ()
-        return tuple(sorted(names, key=int))
+        return tuple(numbered(self.jobs))
 
     def size(self, job_id: str) -> int:
         """Return the bytes that a directory takes on the disk; a file with several names counts once."""

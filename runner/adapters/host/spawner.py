@@ -11,7 +11,6 @@ and works for root as this user.  So nothing is ever opened as root.
 """
 
 import gc
-import grp
 import json
 import os
 import pwd
@@ -22,6 +21,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
+from runner.adapters.host.accounts import has_group
 from runner.adapters.rpc.errors import ErrorKinds
 from runner.adapters.rpc.frames import send
 from runner.base.errors import Unavailable
@@ -126,18 +126,10 @@ def rights_of(uid: int, gid: int, instead_of_root: tuple[int, ...]) -> dict[str,
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        gid = NOBODY if gid == 0 or _is_group(gid) else gid
+        gid = NOBODY if gid == 0 or has_group(gid) else gid
         return {"uid": uid, "gid": gid, "groups": [gid]}
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return {"uid": uid, "gid": entry.pw_gid, "groups": groups}
-
-
-def _is_group(gid: int) -> bool:
-    try:
-        grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

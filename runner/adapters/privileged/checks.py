@@ -5,7 +5,6 @@ the helper keeps the walls itself: no job is root's or the daemon's own user's, 
 secrets and prepared data, and no container shares the host's network.
 """
 
-import grp
 import os
 import pwd
 import re
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from runner.adapters.host.accounts import has_group
 from runner.base.errors import Refused
 from runner.core.ports.devices import Device
 from runner.core.ports.executor import LaunchRequest, Mount
@@ -54,7 +54,7 @@ class Walls:
         try:
             entry = pwd.getpwuid(uid)
         except KeyError:
-            if _is_group(gid):
+            if has_group(gid):
                 raise Refused(f"{uid}:{gid}: an unknown user in a group of this host") from None
             return Owner(uid, gid, str(uid))
         if gid != entry.pw_gid and gid not in os.getgrouplist(entry.pw_name, entry.pw_gid):
@@ -115,11 +115,3 @@ def _check_device(device: Device) -> None:
 def _expect(fact: bool, otherwise: str) -> None:  # noqa: FBT001  it is the question
     if not fact:
         raise Refused(f"the helper refuses a launch: {otherwise}")
-
-
-def _is_group(gid: int) -> bool:
-    try:
-        grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return True

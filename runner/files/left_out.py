@@ -73,7 +73,7 @@ def _line(each: LeftOut, directory: Path | None) -> str:
         )
         return f"workload.code: {shown}{more} of Git LFS without content; git lfs pull fetches it"
     if each.kind == "special":
-        return f"workload.code: {shown} is {each.target}, and is left out"
+        return f"workload.code: {shown} is {one_line(each.target)}, and is left out"
     if each.kind == "link":
         fact = f"workload.code: {shown} is a link to {one_line(each.target)}, and is left out"
         return f"{fact}; {_mount(_source(each, directory))}"

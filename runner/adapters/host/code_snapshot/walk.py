@@ -333,7 +333,9 @@ def _scan_entries(walk: _Walk, path: str, rules: IgnoreRules, entries: list["os.
         elif entry.is_symlink():
             target = os.readlink(inner)
             relative = _relative(inner, target)
-            if relative is None:
+            if relative is None and not os.path.exists(inner):
+                left.add(entry.name, "special", f"a link to {target}, which is not there")
+            elif relative is None:
                 left.add(entry.name, "link", target)
             else:
                 links.append([entry.name, relative])

@@ -167,6 +167,7 @@ def test_what_cannot_be_kept_is_left_out_and_told(place: Path) -> None:
         listener.bind(str(code / "socket"))
         (code / "out").symlink_to("../store")
         (code / "far").symlink_to("/usr/bin")
+        (code / "gone").symlink_to("/nowhere/data")
         (code / "sub").mkdir()
         (code / "sub" / "in").symlink_to(code / "train.py")
         kept = snapshots(place)
@@ -174,12 +175,13 @@ def test_what_cannot_be_kept_is_left_out_and_told(place: Path) -> None:
     assert names(kept, taken) == ["sub", "sub/in", "train.py"]
     told = (
         LeftOut("far", "link", target="/usr/bin"),
+        LeftOut("gone", "special", target="a link to /nowhere/data, which is not there"),
         LeftOut("out", "link", target="../store"),
         LeftOut("pipe", "special", target="a named pipe"),
         LeftOut("socket", "special", target="a socket"),
     )
     assert (taken.left_out, kept.take(ME, code).left_out) == (told, told)
-    (code / ".runnerignore").write_text("pipe\nsocket\nout\nfar\n")
+    (code / ".runnerignore").write_text("pipe\nsocket\nout\nfar\ngone\n")
     assert kept.take(ME, code).left_out == ()  # its owner has said so to the runner
 
 

@@ -196,6 +196,8 @@ def _unknown(error: _Error) -> str:
     ]
     if elsewhere and error.path[:-1] == ("matrix",):
         return f"unknown field; did you mean {quoted(elsewhere[0])} in matrix.values?"
+    if elsewhere == [word]:
+        return f"unknown field; {word} stands at the top of the file, not in a section"
     return f"unknown field{f'; did you mean {quoted(elsewhere[0])}?' if elsewhere else ''}"
 
 

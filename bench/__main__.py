@@ -44,8 +44,10 @@ from bench.cases import (
     snapshot,
     soak,
     stall,
+    start,
     stream_scale,
     submit,
+    sweep,
 )
 from bench.support import result_files
 from bench.support.machine import Machine, this_machine
@@ -62,6 +64,7 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     run_true.BENCH: run_true.measure,
     packages.BENCH: packages.measure,
     resume.BENCH: resume.measure,
+    start.BENCH: start.measure,
     sessions.BENCH: sessions.measure,
     idle_daemon.BENCH: idle_daemon.measure,
     listing.BENCH: listing.measure,
@@ -85,11 +88,12 @@ BENCHES: Final[dict[str, Callable[[Scratch], Iterator[Line]]]] = {
     loader_memory.BENCH: loader_memory.measure,
     stream_scale.BENCH: stream_scale.measure,
     graphs.BENCH: graphs.measure,
+    sweep.BENCH: sweep.measure,
     soak.BENCH: soak.measure,
 }
 
-ALONE: Final = frozenset({soak.BENCH})
-"""Those that take hours, and are measured only where they are named."""
+ALONE: Final = frozenset({soak.BENCH, sweep.BENCH})
+"""Those that take long, and are measured only where they are named."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ Unit: TypeAlias = Literal[
     "windows/s",
     "requests",
     "jobs",
+    "steps",
     "x",
     "descriptors",
     "threads",

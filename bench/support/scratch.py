@@ -30,6 +30,7 @@ class Effort:
     resumes: int = 8
     backoffs_s: tuple[int, ...] = (0, 1)
     starts: int = 7
+    candidates: int = 27
     lists: int = 15
     finished_jobs: int = 10_000
     grown_jobs: int = 100_000
@@ -74,6 +75,7 @@ QUICK: Final = Effort(
     resumes=1,
     backoffs_s=(0,),
     starts=1,
+    candidates=3,
     lists=2,
     finished_jobs=200,
     grown_jobs=300,

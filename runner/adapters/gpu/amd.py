@@ -205,7 +205,7 @@ def _health(node: Path, processes: tuple[ProcessOnDevice, ...] | None) -> Health
     busy, used, total = _number(about / "gpu_busy_percent"), _used_bytes(about), _memory(about)
     used = min(used, total) if used is not None and total else used  # the two are read one after the other
     power = _sensor(about, "power1_average") or _sensor(about, "power1_input")
-    heat = _sensor(about, "temp1_input")
+    heat, energy_uj = _sensor(about, "temp1_input"), _sensor(about, "energy1_input")
     errors = re.search(r"ue:\s*(\d+)", _read(about / "ras/umc_err_count") or "")
     return Health(
         lost=False,
@@ -215,6 +215,7 @@ def _health(node: Path, processes: tuple[ProcessOnDevice, ...] | None) -> Health
         used_bytes=used,
         processes=processes,
         power_w=None if power is None else power / 1e6,
+        energy_j=None if energy_uj is None else energy_uj / 1e6,
         temperature_c=None if heat is None else heat / 1e3,
         ecc_uncorrectable=int(errors[1]) if errors else None,
     )

@@ -55,7 +55,9 @@ def test_power_is_also_known_under_its_other_name(tmp_path: Path) -> None:
     assert (health(tmp_path).power_w, health(tmp_path).ecc_uncorrectable) == (None, None)
     (tmp_path / "class/drm/renderD128/device/hwmon/hwmon4").mkdir(parents=True)
     (tmp_path / "class/drm/renderD128/device/hwmon/hwmon4/power1_input").write_text("9000000\n")
-    assert health(tmp_path).power_w == 9.0
+    assert (health(tmp_path).power_w, health(tmp_path).energy_j) == (9.0, None)
+    (tmp_path / "class/drm/renderD128/device/hwmon/hwmon4/energy1_input").write_text("7500000\n")
+    assert health(tmp_path).energy_j == 7.5
     assert sysfs.count == 1
 
 

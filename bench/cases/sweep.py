@@ -138,7 +138,7 @@ def _trial(
 def _follow(trial: Any, told: Path, name: str, steps: list[int]) -> float:
     """Return the time at which a trial was pruned or ended; ``steps`` gets the steps with a value."""
     while True:
-        ended = container.docker("inspect", "--format", "{{.State.Running}}", name) == "false"
+        ended = container.docker("ps", "--all", f"--filter=name=^{name}$", "--format={{.State}}") == "exited"
         for line in told.read_text().splitlines() if told.exists() else ():
             row = json.loads(line)
             if METRIC not in row or (steps and row["step"] <= steps[-1]):

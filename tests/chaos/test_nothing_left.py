@@ -12,7 +12,7 @@ import pytest
 from tests.chaos.campaign import Round, left_over
 from tests.fakes.daemon.service import Service, service, until
 
-KILLS = {"process": 12, "docker": 5}
+KILLS = {"process": 6, "docker": 3}
 
 
 @pytest.fixture

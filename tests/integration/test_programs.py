@@ -101,7 +101,7 @@ def parent(program: str) -> Iterator[Preloaded]:
         yield made
 
 
-ARGUMENTS = {"plain.py": ("1200", 20), "with_lightning.py": ("5", 10), "with_huggingface.py": ("60", 4)}
+ARGUMENTS = {"plain.py": ("500", 20), "with_lightning.py": ("5", 10), "with_huggingface.py": ("60", 4)}
 
 
 @pytest.fixture

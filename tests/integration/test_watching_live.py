@@ -119,7 +119,7 @@ LONG_PHASES = """
             if step == 30:
                 for phase in ("compile", "eval", "save"):
                     job.reports.beat(phase, step, 0.0)
-                    rest.wait(8)
+                    rest.wait(6)
                     job.reports.beat("train", step, 0.0)
 """
 

@@ -172,7 +172,7 @@ class DockerEngine:
                     repository, tag = addition.tag.rsplit(":", 1)
                     api.commit(container, repository, tag, conf=_added_config(addition, config))
                 finally:  # many files take as long to remove as to write
-                    Thread(target=self._remove, args=(container,), name="removal").start()
+                    Thread(target=self._remove, args=(container,), name="removal", daemon=True).start()
             except APIError as error:
                 raise failure(f"{addition.tag}: {_one_line(error)}") from error
         token.check()

@@ -126,6 +126,10 @@ def violations(trace: Path) -> dict[str, set[str]]:
 
 PARTS: Final = pytest.mark.parametrize("user", ["root", "games"], ids=["one-part", "two-parts"])
 RESOURCES: Final = {"cpus": 1, "memory": "1GiB"}
+OWN: Final = "http://127.0.0.1:9/"
+"""The address that people may name for notifications; nobody listens there."""
+
+NOTIFY: Final = [{"on": "finished", "own": [OWN]}]
 DOCKERFILE: Final = "FROM ${BASE}\nCOPY train.py /opt/train.py\n"
 
 
@@ -164,6 +168,28 @@ def run_all(daemon: Service, uid: int, **fields: object) -> None:
         daemon.runner(command_of_reading, job)
     asked(uid, partial(daemon.client.act, job, "restart", {"from": 2}))
     assert ends_well(daemon, job)["attempt"] == 2
+    run_several(daemon, uid, {"name": f"several-{uid}", "workload": command, **known})
+    removed = asked(uid, partial(daemon.client.post, "/v1/prune", {"jobs": [job]}))["removed"]
+    assert [each["job"] for each in removed] == [job]
+
+
+def run_several(daemon: Service, uid: int, known: Mapping[str, object]) -> None:
+    """Run a sweep that tells its owner of each end, and look at what the daemon says of its candidates."""
+    sweep = {"parameters": {"environment.RATE": ["1", "2"]}, "metric": "loss"}
+    text = json.dumps({**known, "labels": {"notify": f"{OWN}{uid}"}, "sweep": sweep}).encode()
+    place = str(daemon.root / f"home-{uid}" / "several.yaml")
+    jobs = [str(each["id"]) for each in asked(uid, partial(daemon.client.submit, place, text, None))["jobs"]]
+    assert len(jobs) == 2
+    for job in jobs:
+        ends_well(daemon, job)
+        daemon.runner("explain", job)
+    until(
+        lambda: daemon.daemon_log().count("notify.undelivered") >= 2,
+        "its owner is told",
+        more=daemon.log_tail,
+    )
+    daemon.runner("sweep", "show", jobs[0])
+    asked(uid, partial(daemon.client.post, "/v1/prune", {"mine": True, "dry_run": True}))
 
 
 def ends_well(daemon: Service, job: str) -> dict[str, Any]:
@@ -181,7 +207,7 @@ def assert_nothing_named(daemon: Service, trace: Path, run: Callable[[], None]) 
 
 @PARTS
 def test_root_names_no_path_below_a_directory_of_a_user(user: str, tmp_path: Path) -> None:
-    with service(executor="process", daemon_user=user) as daemon:
+    with service(executor="process", daemon_user=user, notify=NOTIFY) as daemon:
         daemon.start()
 
         def run() -> None:
@@ -199,7 +225,7 @@ def test_root_names_none_for_containers_packages_and_a_dockerfile(user: str, tmp
         Path(wheels).chmod(0o755)
         make_wheel(Path(wheels), "bar", "1.0")
         packages = {"find_links": [wheels], "no_index": True, "dockerfiles": True}
-        with service(executor="docker", daemon_user=user, packages=packages) as daemon:
+        with service(executor="docker", daemon_user=user, packages=packages, notify=NOTIFY) as daemon:
             daemon.start()
             image = {"dockerfile": "Dockerfile", "requirements": "requirements.txt"}
             assert_nothing_named(daemon, tmp_path / "trace", partial(run_all, daemon, BOB, image=image))

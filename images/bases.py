@@ -113,11 +113,15 @@ def _probe(engine: Engine, image: str, settings: ImageSettings) -> dict[str, Any
     end = engine.step(Step(image, ("python3", "-c", _PROBE)))
     if end.exit_code != 0:
         raise BuildFailed(f"base image {image[:19]}: python3 ends with {end.exit_code}: {end.output.strip()}")
+    try:
+        answer: dict[str, Any] = dict(json.loads(end.output))
+        _ = [answer[fact] for fact in ("has", "glibc", "python", "machine")]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BuildFailed(f"base image {image[:19]}: python3 does not say what it is") from error
     cached.parent.mkdir(parents=True, exist_ok=True)
     partial = cached.with_suffix(f".{os.getpid()}")
     partial.write_text(end.output)
     partial.replace(cached)
-    answer: dict[str, Any] = json.loads(end.output)
     return answer
 
 

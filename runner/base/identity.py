@@ -75,7 +75,13 @@ def _require(done: bool, what: str) -> None:  # noqa: FBT001  (a condition)
 
 
 def limit(kind: int, most: int) -> None:
-    """Set a limit of this process, and of what it starts; a lower one stays."""
+    """Set a limit of this process, and of what it starts; a lower one stays.
+
+    Raises:
+        ValueError: to the kernel the number means that there is no limit.
+    """
+    if most < 0:
+        raise ValueError(f"{most} is no limit")
     _, hard = resource.getrlimit(kind)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(kind, (most, most))

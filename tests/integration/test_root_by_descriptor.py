@@ -182,7 +182,7 @@ def run_several(daemon: Service, uid: int, known: Mapping[str, object]) -> None:
     assert len(jobs) == 2
     for job in jobs:
         ends_well(daemon, job)
-        daemon.runner("explain", job)
+        daemon.runner("why", job)
     until(
         lambda: daemon.daemon_log().count("notify.undelivered") >= 2,
         "its owner is told",

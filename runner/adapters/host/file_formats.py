@@ -192,7 +192,7 @@ def _of_safetensors(fd: int, size: int) -> str | None:
         entries = json.loads(os.pread(fd, length, 8))
         offsets = [each["data_offsets"][1] for name, each in entries.items() if name != "__metadata__"]
         expected = 8 + length + max(map(int, offsets), default=0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return "has a header that cannot be read"
     return None if size >= expected else f"has {size} bytes of {expected}"
 

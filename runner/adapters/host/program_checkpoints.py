@@ -570,7 +570,7 @@ class ProgramReader:
                 (str(path), int(inode), int(size), int(ns)) for path, inode, size, ns in note["files"]
             )
             return _Version(number, PurePosixPath(note["path"]), files, bool(note["directory"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
     def _copy_version(self, live: MatchedPath) -> bool:
@@ -664,7 +664,7 @@ class ProgramReader:
     def _read(self, name: str) -> Mapping[str, Any]:
         try:
             found = json.loads((self._kept / name).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

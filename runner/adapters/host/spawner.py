@@ -76,7 +76,7 @@ def _begin(
     try:
         request: dict[str, Any] = dict(json.loads(packet))
         uid = int(request["uid"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return  # whoever asks gets no answer
     if list(children.values()).count(uid) >= MAX_CHILDREN_PER_USER:
         with suppress(OSError):

@@ -7,6 +7,7 @@ import pytest
 from images import bases
 from images.errors import BuildFailed
 from images.log import BuildLog
+from images.ports import StepEnd
 from images.recipe import Base
 from images.settings import LOCAL_BASE, PULLED_BASE, ImageSettings
 from tests.fakes.engine.image_engine import FACTS, FakeEngine
@@ -79,6 +80,19 @@ def test_a_base_is_asked_once_what_it_holds(tmp_path: Path) -> None:
     engine.add(LOCAL_BASE)
     assert resolved(engine, tmp_path) == resolved(engine, tmp_path)
     assert len(engine.steps) == 1
+
+
+@pytest.mark.parametrize("said", ["5", "[]", "no JSON", "[" * 100_000, "{}"], ids=range(5))
+def test_an_odd_answer_of_a_base_is_told_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    engine = FakeEngine()
+    engine.add(LOCAL_BASE)
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEngine, "step", lambda *_: StepEnd(0, said))
+        with pytest.raises(BuildFailed, match="python3 does not say what it is"):
+            resolved(engine, tmp_path)
+    assert resolved(engine, tmp_path)
 
 
 def test_a_base_without_a_compiler_gets_one_and_the_certificate_is_only_shown_to_it(tmp_path: Path) -> None:

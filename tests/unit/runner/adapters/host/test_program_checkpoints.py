@@ -451,9 +451,10 @@ def test_large_versions_are_not_copied_at_every_look(
 def test_a_version_with_a_damaged_note_is_copied_again(work: Path, tmp_path: Path, saved: Saved) -> None:
     write(work / "state.pt", archive())
     assert saved(FIXED).steps == (1,)
-    (tmp_path / "kept/1/1/version.json").write_text("{")
-    assert saved(FIXED).steps == (1,)
-    assert json.loads((tmp_path / "kept/1/1/version.json").read_text())["path"] == "state.pt"
+    for odd in ("{", "[" * 100_000, '{"path": "x", "directory": 0, "files": [["x", 1e999, 1, 1]]}'):
+        (tmp_path / "kept/1/1/version.json").write_text(odd)
+        assert saved(FIXED).steps == (1,)
+        assert json.loads((tmp_path / "kept/1/1/version.json").read_text())["path"] == "state.pt"
 
 
 # --- the newest

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -73,6 +74,21 @@ def test_workers_have_no_part_of_the_session_of_the_daemon(users: HostUsers, who
     spawner = users._running().process
     assert spawner is not None
     assert os.getsid(spawner.pid) == spawner.pid
+
+
+@pytest.mark.parametrize("packet", [b"5", b'{"uid": 1e999}', b'{"uid": []}', b"[" * 60_000], ids=range(4))
+def test_an_odd_request_does_not_end_the_process_that_starts_workers(
+    users: HostUsers, who: User, place: Path, packet: bytes
+) -> None:
+    users.read_jobs(who, submission(place))
+    spawner = users._running()
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        socket.send_fds(spawner.requests, [packet], [theirs.fileno()])
+        theirs.close()
+        assert mine.recv(1) == b""  # it has been looked at
+    assert users._running() is spawner
+    assert users.read_jobs(who, submission(place))
 
 
 def test_a_job_file_comes_back_as_values(users: HostUsers, who: User, place: Path) -> None:

@@ -92,7 +92,7 @@ def test_an_odd_answer_of_a_base_is_told_and_not_kept(
         patch.setattr(FakeEngine, "step", lambda *_: StepEnd(0, said))
         with pytest.raises(BuildFailed, match="python3 does not say what it is"):
             resolved(engine, tmp_path)
-    assert resolved(engine, tmp_path)
+    assert resolved(engine, tmp_path).python
 
 
 def test_a_base_without_a_compiler_gets_one_and_the_certificate_is_only_shown_to_it(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_an_odd_request_does_not_end_the_process_that_starts_workers(
         theirs.close()
         assert mine.recv(1) == b""  # it has been looked at
     assert users._running() is spawner
-    assert users.read_jobs(who, submission(place))
+    users.read_jobs(who, submission(place))
 
 
 def test_a_job_file_comes_back_as_values(users: HostUsers, who: User, place: Path) -> None:

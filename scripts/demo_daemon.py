@@ -84,17 +84,24 @@ class Daemon:
             sys.exit(f"demo: job {name} ended as {found['state']}: {found['why']}")
         return str(found["result"]["weights_sha256"])
 
-    def looks(self, name: str, *, every_s: float = 0.1) -> Iterator[Json]:
-        """Yield the state of a job again and again; the demonstration ends if that takes too long."""
-        deadline = time.monotonic() + self.patience_s
+    def looks(self, name: str, *, tell: bool = False) -> Iterator[Json]:
+        """Yield the state of a job again and again, and print how it goes if ``tell``.
+
+        The demonstration ends if that takes too long.
+        """
+        deadline, told = time.monotonic() + self.patience_s, ""
         while time.monotonic() < deadline:
-            yield self.job(name)
-            time.sleep(every_s)
+            found = self.job(name)
+            if tell and (line := _line(found)) != told:
+                print(f"  {line}", flush=True)
+                told = line
+            yield found
+            time.sleep(0.1)
         sys.exit(f"demo: job {name} took longer than {self.patience_s} s; runner logs {name}")
 
-    def until(self, name: str, true: Callable[[Json], bool]) -> Json:
+    def until(self, name: str, true: Callable[[Json], bool], *, tell: bool = False) -> Json:
         """Return a job once a condition is true, which must be before it has ended."""
-        for found in self.looks(name):
+        for found in self.looks(name, tell=tell):
             if true(found):
                 return found
             if found["state"] in ENDED:
@@ -112,26 +119,22 @@ class Daemon:
         path = Path(found["run_dir"]) / "attempts" / str(found["attempt"]) / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
 
-    def ended(self, name: str) -> Json:
+    def ended(self, name: str, *, tell: bool = False) -> Json:
         """Return a job once it has ended or is held."""
-        return next(found for found in self.looks(name) if found["state"] in ENDED)
+        return next(found for found in self.looks(name, tell=tell) if found["state"] in ENDED)
 
     def half_way(self, name: str) -> Json:
         """Return a job once it has a checkpoint and has done half of its steps, and print how it goes."""
-        told = ""
-
-        def half(found: Json) -> bool:
-            nonlocal told
-            progress = found.get("progress") or {}
-            if (line := _line(found, progress)) != told:
-                print(f"  {line}", flush=True)
-                told = line
-            return bool(progress.get("checkpoint_step")) and progress["step"] * 2 >= progress["total_steps"]
-
-        return self.until(name, half)
+        return self.until(name, _is_half_way, tell=True)
 
 
-def _line(found: Json, progress: Json) -> str:
+def _is_half_way(found: Json) -> bool:
+    progress = found.get("progress") or {}
+    return bool(progress.get("checkpoint_step")) and progress["step"] * 2 >= progress["total_steps"]
+
+
+def _line(found: Json) -> str:
+    progress = found.get("progress") or {}
     if not progress.get("total_steps"):
         return f"{found['state']}: {found['why'] or progress.get('phase', '')}"
     step = f"step {progress['step'] - progress['step'] % 50} of {progress['total_steps']}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from runner.cli.bench.variants import BenchmarkJob
     from runner.cli.tune.attempts import Meter
-    from runner.cli.tune.search import Search
+    from runner.cli.tune.search import Search, ShortAttempt
 
 WINDOW: Final = 1 / 100
 """The share of the time for which one attempt trains."""
@@ -82,10 +82,14 @@ def tune(  # noqa: PLR0913  one per option
     window_s = min(max(budget * WINDOW, WINDOW_S[0]), WINDOW_S[1])
     meter = Meter(find_or_start(complain), base, window_s, until_s)
     search = Search(meter.measure, meter.left_s)
-    attempt_s = _first(meter, search, budget)
-    meter.longest_s = max(LONGER * attempt_s, LONGEST_S)
+    first = meter.measure(())
+    if first.rate is None:
+        raise Unavailable(f"{base.name}: {first.why}; nothing was tried")
     found = offered(base, meter.applied, numerics=numerics)
-    search.run([*wanted, *found.candidates], attempt_s)
+    if tried := [*wanted, *found.candidates]:
+        attempt_s = _warm(meter, search, first, budget)
+        meter.longest_s = max(LONGER * attempt_s, LONGEST_S)
+        search.run(tried, attempt_s)
     if as_json:
         say_json(_results(search, found.left_out, host))
     else:
@@ -110,15 +114,14 @@ def _target(base: BenchmarkJob, output: Path | None) -> Path:
     return target
 
 
-def _first(meter: Meter, search: Search, budget: float) -> float:
-    """Run an attempt that warms the caches up, or two, and return how long one takes.
+def _warm(meter: Meter, search: Search, first: ShortAttempt, budget: float) -> float:
+    """Return how long an attempt takes: the first one, or a second if there is too little time for such.
 
     Raises:
         Unavailable: it has shown no rate.
         UsageError: there is no time for a single setting.
     """
-    first = meter.measure(())
-    if first.rate is not None and meter.left_s() < search.least_s(first.took_s):
+    if meter.left_s() < search.least_s(first.took_s):
         first = meter.measure(())  # a warm one starts sooner
     if first.rate is None:
         raise Unavailable(f"{meter.base.name}: {first.why}; nothing was tried")
@@ -138,15 +141,18 @@ def told(search: Search, left_out: Mapping[str, str]) -> Iterator[str]:
         (row.candidate.title, str(row.ratio or "-"), "kept" if row.kept else "-", row.why)
         for row in search.rows
     ]
-    yield from format_table(make_table(("SETTING", "TIMES AS FAST", "", "WHY"), rows), UNLIMITED)
+    if rows:
+        yield from format_table(make_table(("SETTING", "TIMES AS FAST", "", "WHY"), rows), UNLIMITED)
     for why in dict.fromkeys(left_out.values()):
         yield f"left out: {', '.join(name for name, each in left_out.items() if each == why)}: {why}"
     if undecided := list(dict.fromkeys(row.candidate.name for row in search.rows if row.undecided)):
         yield f"not decided in this time: {', '.join(undecided)}; a longer --for goes on"
     if search.kept:
         yield f"all that was kept, measured again: {search.final} times as fast as before"
-    else:
+    elif search.rows:
         yield "nothing is kept: no setting that was decided is faster"
+    else:
+        yield "nothing is kept: there is no setting to try; --variable and --argument name others"
 
 
 def job_text(base: BenchmarkJob, search: Search, host: str) -> str:

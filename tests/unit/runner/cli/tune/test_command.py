@@ -29,7 +29,7 @@ def lines(rate: float, count: int = 40) -> str:
     )
 
 
-def serve(api: FakeApi, rate: Rate, outcome: str = "succeeded") -> None:
+def serve(api: FakeApi, rate: Rate, outcome: str = "succeeded", applied: str = "optimizer") -> None:
     """Let every job end at once, with the metrics of its rate."""
 
     def turn() -> None:
@@ -38,7 +38,7 @@ def serve(api: FakeApi, rate: Rate, outcome: str = "succeeded") -> None:
         reports = {
             "metrics.jsonl": lines(rate(said)),
             "status.json": json.dumps({"step": 40, "items": 1280}),
-            "effective.json": json.dumps({"switches": {"optimizer": {"applied": "foreach"}}}),
+            "effective.json": json.dumps({"switches": {applied: {"applied": "foreach"}}}),
         }
         for name, text in reports.items():
             api.files[job["id"], f"/job/attempts/1/{name}"] = text.encode()
@@ -95,6 +95,17 @@ def test_nothing_is_written_if_nothing_is_faster(api: FakeApi, invoke: Invoke, f
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "nothing is kept: no setting that was decided is faster"
     assert list(file.parent.glob("*.tuned.yaml")) == []
+
+
+def test_where_nothing_can_be_tried_that_is_said_and_takes_one_attempt(
+    api: FakeApi, invoke: Invoke, file: Path
+) -> None:
+    file.write_text(json.dumps({**JOB, "resources": {"cpus": 1}}))
+    serve(api, lambda _: 100.0, applied="deterministic")
+    result = invoke("tune", str(file), "--for", "0.01s", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["rows"]) == (0, [])
+    told = invoke("tune", str(file)).stdout.splitlines()
+    assert "nothing is kept: there is no setting to try" in told[-1]
 
 
 def test_an_argument_of_the_command_is_told_above(api: FakeApi, invoke: Invoke, file: Path) -> None:

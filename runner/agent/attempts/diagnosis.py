@@ -304,6 +304,9 @@ _CHILD: Final = re.compile(
 )
 """The words of a parent about a child that a signal has ended, and the signal."""
 
+_FIRST: Final = b"Root Cause (first observed failure)"
+"""What ``torchrun`` writes before the failure that it has ended the other workers for."""
+
 _NAMED: Final = {
     name.lower(): number
     for number in BY_SIGNAL
@@ -423,7 +426,7 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
 
 def _of_a_child(text: bytes) -> Diagnosis | None:
     """Return the signal that has ended a process of the program, as its parent says."""
-    match = _CHILD.search(text)
+    match = _CHILD.search(text, max(text.find(_FIRST), 0))
     number = None if match is None else _NAMED.get(match[1].decode(errors="replace").strip().lower())
     if number is None:
         return None

@@ -185,6 +185,8 @@ class HostRunDirectory:
         """
         home, homes = self.root / "home", self.root / "homes"
         homes.mkdir(mode=0o755, exist_ok=True)
+        if home.is_dir() and not home.is_symlink():  # made before homes were kept apart
+            home.rename(homes / str(highest(f"{self.root}/lineages") or lineage))
         self._leaf(homes / str(lineage), {})
         target = f"homes/{lineage}"
         if home.is_symlink() and str(home.readlink()) == target:

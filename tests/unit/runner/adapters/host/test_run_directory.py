@@ -63,6 +63,22 @@ def test_a_return_to_an_earlier_lineage_finds_its_home_again(directory: HostRunD
     assert (directory.prepare(spec(3, 1), {}).home / "mine").read_text() == "1"
 
 
+@pytest.mark.parametrize(("lineage", "found"), [(2, True), (3, False)])
+def test_a_directory_made_before_keeps_the_home_of_its_newest_lineage(
+    lineage: int, *, found: bool, tmp_path: Path
+) -> None:
+    root = tmp_path / "jobs" / "1"
+    for name in ("attempts", "lineages/1", "lineages/2", "home"):
+        (root / name).mkdir(parents=True)
+    (root / "home" / "mine").write_text("x")
+    for leaf in (root / "lineages" / "1", root / "lineages" / "2", root / "home"):
+        os.chown(leaf, OWNER.uid, OWNER.gid)
+    directory = HostRunDirectory(root, OWNER)
+    directory.create()
+    assert (directory.prepare(spec(5, lineage), {}).home / "mine").exists() is found
+    assert (root / "homes" / "2" / "mine").exists()
+
+
 def test_preparing_twice_changes_nothing_that_the_job_has_written(directory: HostRunDirectory) -> None:
     paths = directory.prepare(SPEC, {})
     paths.log.write_text("step 1\n")

@@ -41,6 +41,7 @@ def main():
             torch.save(state, SNAPSHOT)
     if rank == 0:
         torch.save(model.module.state_dict(), "final.pt")
+    dist.barrier()  # no rank leaves while another still writes
     dist.destroy_process_group()
 
 

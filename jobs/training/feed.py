@@ -118,9 +118,9 @@ class Feed:
         try:
             return next(loader)
         except RuntimeError as error:
+            _end_loaders()
             if "timed out" not in str(error):
                 raise
-            _end_loaders()
             raise NoBatch(
                 f"no batch from {self._workers} loader process(es) in {self._patience_s:.0f} s; the log above"
                 f" may say why; {_shared_memory_text()}; lower profile.loader_workers or raise resources.shm"

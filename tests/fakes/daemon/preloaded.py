@@ -96,6 +96,7 @@ def preloaded(*libraries: str, environ: Mapping[str, str]) -> Iterator[Preloaded
         text=True,
     ) as process:
         yield Preloaded(process)
+        process.kill()  # what was forked meanwhile may hold the other end of its input
 
 
 class Born(SystemExit):

@@ -166,6 +166,7 @@ def test_another_error_of_a_loader_process_is_told_as_it_is() -> None:
     made.begin(0)
     with pytest.raises(RuntimeError, match="a file is broken"):
         made.take(0)
+    assert multiprocessing.active_children() == []
 
 
 # --- Their signals

@@ -280,11 +280,11 @@ class ProgramReader:
             and is_of(each, self._owner)
         ]
         return [
-            each
-            for each in found
-            if not is_pointer(self._base, each)
-            and (each.is_directory or not is_beside(each.path, self._pattern))
+            each for each in found if not is_pointer(self._base, each) and not self._is_beside(each)
         ] or found
+
+    def _is_beside(self, each: "MatchedPath | _Version") -> bool:
+        return not each.is_directory and is_beside(each.path, self._pattern)
 
     def _look(self, how: Verification) -> _Look:
         """Return the whole and the torn checkpoints; what is new and whole gets its place in the order."""
@@ -302,7 +302,7 @@ class ProgramReader:
         if how is not Verification.KNOWN and before != self._order:
             self._write_order()
         missed = "" if self._order.matched else describe_miss(self._base, self._pattern)
-        return _Look(self._number(seen), tuple(torn), missed)
+        return _Look(self._number(seen, found), tuple(torn), missed)
 
     def _in_order(
         self, found: list[MatchedPath], how: Verification
@@ -369,9 +369,13 @@ class ProgramReader:
         lacking = next((each[0] for each in files if _DIGITS.sub("#", each[0]) not in names), None)
         return f"lacks {lacking}, which {before} has" if lacking else None
 
-    def _number(self, seen: Sequence[MatchedPath]) -> tuple[_Whole, ...]:
+    def _number(self, seen: Sequence[MatchedPath], there: Sequence[MatchedPath]) -> tuple[_Whole, ...]:
         """Return the whole ones and the kept versions as one stream, the newest first, with their steps."""
-        versions = {each.number: each for each in self._versions()}
+        kept = self._versions()
+        others = [each for each in kept if not self._is_beside(each)]
+        if others or not all(map(self._is_beside, there)):
+            kept = others  # a log may have been copied before there was anything else
+        versions = {each.number: each for each in kept}
         found: dict[int, _Whole] = {}
         for match in seen:
             number = self._order.give(match)

@@ -785,6 +785,22 @@ def test_a_name_that_is_given_up_and_a_text_that_names_the_newest_are_no_checkpo
     assert whole.startswith(chosen.path)
 
 
+def test_a_log_that_was_there_before_the_first_checkpoint_is_never_put_back(
+    work: Path, tmp_path: Path, saved: Saved, checkpoints: ProgramCheckpoints
+) -> None:
+    wanted = ProgramFiles("out/*", 2)
+    write(work / "out/train.log", b"step 1\n", age_s=300)
+    saved(wanted)
+    assert (tmp_path / "kept/1/1/files/train.log").exists()
+    write(work / "out/train.log", b"step 1\nstep 2\n", age_s=200)
+    write(work / "out/model_5.pt", archive(), age_s=100)
+    assert saved(wanted).steps == (5,)
+    write(work / "out/model_5.pt", archive()[:-20])
+    assert (saved(wanted).steps, len(saved(wanted).rejected)) == ((), 1)
+    assert checkpoints.choose(1, 2, wanted, None) is None
+    assert (work / "out/train.log").read_bytes() == b"step 1\nstep 2\n"
+
+
 @pytest.mark.parametrize(
     ("pattern", "name"),
     [("out/*.tmp", "state.tmp"), ("out/*", "latest"), ("out/*.csv", "state.csv"), ("out/*", "state.yaml")],

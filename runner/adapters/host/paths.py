@@ -222,6 +222,8 @@ def _describe(error: Exception) -> str:
             return words
         case OSError(errno=errno.ELOOP):
             return "is a loop of symbolic links"
+        case OSError(errno=errno.EINVAL):
+            return "is not a valid file name"
         case OSError(errno=int(number)):
             return os.strerror(number).lower()
         case _:

@@ -63,6 +63,11 @@ def test_a_path_that_will_not_do_is_told_in_one_line(
     assert check_path(place / name, kind) == f"{place / name}: {fact}"
 
 
+@pytest.mark.parametrize(("name", "shown"), [("nul\0", r"nul\x00"), ("\ud800", r"\ud800")])
+def test_a_name_that_no_file_can_have_is_told(place: Path, name: str, shown: str) -> None:
+    assert check_path(place / name, "file") == f"{place}/{shown}: is not a valid file name"
+
+
 @pytest.mark.parametrize("path", ["/", "/proc", "/dev/shm", "/etc", "/run", "/var", "/sys/fs"])
 def test_the_system_is_never_shown_to_a_job(path: str) -> None:
     assert "never shown to a job" in str(check_path(Path(path), "either"))

@@ -119,7 +119,12 @@ class RequirementReader:
         line = placed.line
         if line.include is not None:
             also_constrains, inner = line.include
-            self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
+            if "://" in inner:
+                collected.mistakes.append(
+                    Mistake(placed, "includes an address; download it, and name the file")
+                )
+            else:
+                self._include(placed, directory / inner, collected, constrains=constrains or also_constrains)
         elif line.local is not None and not constrains and not line.swallows:
             path, extras = line.local
             places = [
@@ -134,9 +139,6 @@ class RequirementReader:
             (collected.constraints if constrains else collected.lines).append(placed)
 
     def _include(self, placed: PlacedLine, path: Path, collected: Collected, *, constrains: bool) -> None:
-        if ":/" in str(path):
-            collected.mistakes.append(Mistake(placed, "includes an address; download it, and name the file"))
-            return
         try:
             self._read(path, collected, constrains=constrains)
         except MissingFile as error:

@@ -270,6 +270,11 @@ def test_a_line_that_pip_would_not_take_here_names_the_one_that_works(line: str,
     assert found.fact == fact
 
 
+def test_a_directory_may_have_a_name_that_ends_as_a_scheme_does() -> None:
+    files = {"data:/requirements.txt": "-r more.txt\n", "data:/more.txt": "attrs\n"}
+    assert lines(collected(files, "data:/requirements.txt")) == ["attrs"]
+
+
 def test_a_file_of_setuptools_is_read_as_a_project() -> None:
     files = {"setup.py": "setup(name='mine', install_requires=['attrs'])\n"}
     assert lines(collected(files, "setup.py")) == ["attrs"]

@@ -305,7 +305,7 @@ _CHILD: Final = re.compile(
 """The words of a parent about a child that a signal has ended, and the signal."""
 
 _FIRST: Final = b"Root Cause (first observed failure)"
-"""What ``torchrun`` writes before the failure that it has ended the other workers for."""
+"""Words of ``torchrun`` before the failure that it has ended the other workers for."""
 
 _NAMED: Final = {
     name.lower(): number

@@ -20,7 +20,7 @@ _NO_SHELL: Final = re.compile(rb"exec /bin/sh failed: ")
 """What the init of a container says of an image without a shell."""
 
 _NO_LIBRARY: Final = re.compile(rb"(\S{1,200}): error while loading shared libraries: ([^\s:]{1,200}): ")
-"""What the loader of programs says."""
+"""Words of the loader of programs."""
 
 _NO_COMMAND: Final = re.compile(
     rb"(?m)^[^\n]{0,200}?: (?:exec: )?([A-Za-z0-9_.+=-]{1,200}): "

@@ -50,7 +50,7 @@ class Candidate:
     job_id: str
     number: int
     reached: int = 0  # rungs; all of them if it has succeeded
-    values: tuple[float | None, ...] = ()  # of the metric at each of these; None: not reported
+    values: tuple[float | None, ...] = ()  # of the metric at each of these; None: no finite one
     paused: bool = False  # at the last of these
     outcome: str | None = None  # None: it has not ended
     final: float | None = None
@@ -87,7 +87,7 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
             return tuple(decisions)
         ranked = sorted(there, key=lambda each, at=index: (_cost(terms, each.values[at]), each.number))  # type: ignore[misc]
         if there and all(each.values[index] is None for each in there):
-            return _end(candidates, f"{OVER}step {step}: no candidate has reported {terms.metric}")
+            return _end(candidates, f"{OVER}step {step}: no candidate has a finite {terms.metric}")
         kept = max(1, len(members) // terms.eta)
         for place, each in enumerate(ranked, start=1):
             if each.paused and each.reached == index + 1:
@@ -137,4 +137,4 @@ def _cost(terms: SweepTerms, value: float | None) -> float:
 
 
 def _number(value: float | None) -> str:
-    return "(not reported)" if value is None else f"{value:.6g}"
+    return "(no finite value)" if value is None else f"{value:.6g}"

@@ -200,8 +200,9 @@ class SweepService:
 def _value_at(curves: Mapping[str, Curve], metric: str, step: int | None) -> float | None:
     """Return the last value of a metric up to a step, or of all; None: it was not finite, or not reported."""
     last, lost = (_last(curves.get(name), step) for name in (metric, f"{metric}{NOT_FINITE}"))
-    is_lost = last is None or (lost is not None and (lost.step or 0) >= (last.step or 0))
-    return None if is_lost or last is None else last.mean
+    if last is None or (lost is not None and (lost.step or 0, lost.at) >= (last.step or 0, last.at)):
+        return None
+    return last.mean  # of the same step if a later attempt has repeated it
 
 
 def _last(curve: Curve | None, step: int | None) -> Point | None:

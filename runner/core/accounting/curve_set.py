@@ -78,8 +78,8 @@ class CurveSet:
     def take(self, new: NewNumbers) -> None:
         """Add what a file has gained; a name that has had no value is not lost by having none."""
         self.offset, self.has_file = new.offset, self.has_file or new.has_any
-        for name, rows in new.curves.items():
-            if name.endswith(NOT_FINITE) and name.removesuffix(NOT_FINITE) not in self.curves:
+        for name, rows in sorted(new.curves.items(), key=lambda each: _is_lost(each[0])):  # values first
+            if _is_lost(name) and name.removesuffix(NOT_FINITE) not in self.curves:
                 continue
             curve = self._of(name[:MOST_NAME])
             if curve is not None:
@@ -93,8 +93,8 @@ class CurveSet:
 
     def _of(self, name: str) -> Curve | None:
         if name not in self.curves:
-            if len(self.curves) >= MOST_CURVES:
-                return None
+            if sum(_is_lost(each) == _is_lost(name) for each in self.curves) >= MOST_CURVES:
+                return None  # what was lost takes the place of no values
             self.curves[name] = Curve()
         return self.curves[name]
 
@@ -151,6 +151,10 @@ def parse_line(raw: bytes) -> tuple[float, int, Mapping[str, float]] | None:
         f"{str(name)[: MOST_NAME - len(NOT_FINITE)]}{NOT_FINITE}": 1.0 for name in lost if name not in numbers
     }
     return at, step, numbers
+
+
+def _is_lost(name: str) -> bool:
+    return name.endswith(NOT_FINITE)
 
 
 def _is_number(value: object) -> bool:

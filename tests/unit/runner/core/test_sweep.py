@@ -43,7 +43,7 @@ def test_a_decision_tells_value_place_and_how_many_go_on() -> None:
     first, second, third = decide(TERMS, [at_rung(1, 0.5), at_rung(2, None), at_rung(3, 0.25)])
     assert first == Decision(CandidateVerb.PROMOTE, "3", "step 10: loss 0.25 is 1 of 3; goes on", 10)
     assert second.reason == "step 10: loss 0.5 is 2 of 3; stays paused, 1 go on"
-    assert third.reason == "step 10: loss (not reported) is 3 of 3; stays paused, 1 go on"
+    assert third.reason == "step 10: loss (no finite value) is 3 of 3; stays paused, 1 go on"
 
 
 def test_the_order_of_arrival_and_of_equal_values_changes_nothing() -> None:
@@ -109,7 +109,7 @@ def test_a_sweep_whose_metric_nobody_reports_ends_at_its_first_rung() -> None:
     unknown = [at_rung(number, None) for number in range(1, 4)]
     said_to = decide(TERMS, unknown)
     assert {(each.verb, each.reason) for each in said_to} == {
-        (CandidateVerb.END, "the sweep is over: step 10: no candidate has reported loss")
+        (CandidateVerb.END, "the sweep is over: step 10: no candidate has a finite loss")
     }
     done = Candidate("1", 1, reached=0, outcome="succeeded")
     [ended] = decide(SweepTerms("loss"), [done, Candidate("2", 2, outcome="failed")]) or [None]

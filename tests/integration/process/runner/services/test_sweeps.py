@@ -141,7 +141,7 @@ def test_a_candidate_that_diverges_and_a_metric_that_nobody_reports_are_told(dae
         until(lambda name=name: over(daemon, name), "the sweep is over", more=daemon.log_tail)  # type: ignore[misc]
     lost, unknown = (shown(daemon, name)["candidates"] for name in ("lost", "unknown"))
     assert lost[1]["values"] == [None]  # it had 0.33 at step 5, by which it would be the second
-    assert "loss (not reported) is 6 of 6; stays paused" in lost[1]["decisions"][0]
+    assert "loss (no finite value) is 6 of 6; stays paused" in lost[1]["decisions"][0]
     assert {tuple(each["decisions"]) for each in unknown} == {
-        ("the sweep is over: step 10: no candidate has reported los",)
+        ("the sweep is over: step 10: no candidate has a finite los",)
     }

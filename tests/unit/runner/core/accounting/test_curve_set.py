@@ -47,6 +47,25 @@ def test_a_value_that_was_lost_is_a_curve_of_its_own_for_a_name_that_has_values(
     }
 
 
+def test_a_value_that_was_lost_before_there_was_any_in_the_same_piece_is_kept() -> None:
+    read, kept = CurveSet(), CurveSet()
+    for step, value in enumerate((b"NaN", b"0.5", b"NaN")):
+        read.add_line(b'{"time": 1, "step": %d, "loss": %s}' % (step, value))
+    kept.take(read.numbers())
+    assert [point.step for point in kept.curves["loss not finite"].points] == [0, 2]
+
+
+def test_names_without_a_value_take_the_place_of_none_with_values() -> None:
+    read, kept = CurveSet(), CurveSet()
+    read.add_line(
+        json.dumps({"time": 1, "step": 1} | {f"x{n}": None for n in range(2 * MOST_CURVES)}).encode()
+    )
+    read.add_line(json.dumps({"time": 2, "step": 2} | {f"n{n}": 1.0 for n in range(MOST_CURVES)}).encode())
+    kept.take(read.numbers())
+    assert list(kept.curves) == [f"n{n}" for n in range(MOST_CURVES)]
+    assert len(read.curves) == 2 * MOST_CURVES
+
+
 def test_no_more_names_are_kept_than_the_limit() -> None:
     curves = CurveSet()
     for number in range(MOST_CURVES + 10):

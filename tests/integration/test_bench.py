@@ -1,4 +1,4 @@
-"""What ``make bench`` does, once and small: the numbers are not looked at.
+"""All that ``make bench`` does, once and small: the numbers are not looked at.
 
 ``make test`` takes the benches that end within seconds; ``make soak`` takes all (``BENCHES=all``).
 """

@@ -1,4 +1,4 @@
-"""What most workloads share: an item is a row of a batch, and an epoch draws as many as there are."""
+"""Base of most workloads: an item is a row of a batch, and an epoch draws as many as there are."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar

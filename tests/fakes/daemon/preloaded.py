@@ -108,7 +108,7 @@ class Born(SystemExit):
 
 
 TRAINER = "jobs.training.loop"
-"""What programs of ours load: PyTorch, and the rest of the trainer."""
+"""Library of our programs: PyTorch, and the rest of the trainer."""
 
 ENVIRONMENT = {
     **os.environ,

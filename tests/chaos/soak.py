@@ -62,7 +62,7 @@ def campaign(executor: str) -> tuple[str, ...]:
     return ("tests.chaos.campaign", "--kills", "25", "--seed", "{seed}", "--executor", executor)
 
 
-FORMS: Final = (
+FORMS: Final[tuple[Form, ...]] = (
     Form("kills of a daemon beside processes", campaign("process")),
     Form("kills of a daemon beside containers", campaign("docker")),
     Form("kills of trainings", ("pytest", "-q", *BITS), {"JOBS_KILLS": "20", "JOBS_CONTAINER_KILLS": "6"}),
@@ -83,8 +83,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)))
     asked = parser.parse_args()
     ends_s = time.monotonic() + 60 * asked.minutes
+    forms = FORMS
+    if not os.environ.get("SLURM_CONF"):
+        forms = tuple(form for form in FORMS if form.arguments[0] != SLURM[0])
+        sys.stdout.write("there is no Slurm: the trials of several nodes are left out\n")
     for number in count():
-        form, seed = FORMS[number % len(FORMS)], asked.seed + number // len(FORMS)
+        form, seed = forms[number % len(forms)], asked.seed + number // len(forms)
         if (left_s := ends_s - time.monotonic()) <= 0:
             return 0
         sys.stdout.write(f"{form.name}: seed {seed}, {left_s / 60:.0f} min left\n")

@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
@@ -18,8 +18,9 @@ from typing import Final
 
 from images.errors import BuildFailed
 from images.packages.values import Account
-from jobs.contract import open_directory, open_regular
 
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][ -~]{0,999}")  # an option begins with a dash
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -49,15 +50,26 @@ class Scratch:
 
     def give(self, name: str) -> None:
         """Give a directory with the files in it to the account; from then on they are not to be trusted."""
-        with self.opened(name) as directory:
+        directory = os.open(self.path / name, _DIRECTORY)
+        try:
             for each in os.listdir(directory):  # noqa: PTH208  (of a descriptor)
-                with open_regular(each, directory) as file:
-                    _give(file.fileno(), self.account)
+                file = os.open(each, _FILE, dir_fd=directory)
+                try:
+                    _give(file, self.account)
+                finally:
+                    os.close(file)
             _give(directory, self.account)  # at last: nobody else could enter it before
+        finally:
+            os.close(directory)
 
-    def opened(self, name: str) -> AbstractContextManager[int]:
+    @contextmanager
+    def opened(self, name: str) -> Iterator[int]:
         """Open a directory that was given away."""
-        return open_directory(self.path / name)
+        directory = os.open(self.path / name, _DIRECTORY)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
 
 
 def make_scratch(parent: Path, prefix: str, account: Account | None) -> Scratch:
@@ -101,8 +113,11 @@ def own_directory(parent: Path, account: Account | None) -> Path:
     home = parent / ("own" if account is None else str(account.uid))
     with suppress(FileExistsError):
         home.mkdir(mode=0o700)
-    with open_directory(home) as opened:
+    opened = os.open(home, _DIRECTORY)
+    try:
         _give(opened, account)
+    finally:
+        os.close(opened)
     return home
 
 
@@ -112,8 +127,11 @@ def lent_directory(parent: Path, name: str, reader: Account | None) -> Path:
     path = parent / name
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    with open_directory(path) as opened:
+    opened = os.open(path, _DIRECTORY)
+    try:
         lend(opened, reader)
+    finally:
+        os.close(opened)
     return path
 
 

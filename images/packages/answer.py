@@ -3,16 +3,17 @@
 It is read by a process of the user who resolved.  Whoever asked gets these values, which check themselves.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from stat import S_ISREG
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from images.errors import BuildFailed
 from images.packages.values import Account
-from jobs.contract import read_limited
 
 ANSWER: Final = "pylock.toml"
 """The name of the file."""
@@ -22,6 +23,7 @@ MAX_ANSWER_BYTES: Final = 16 * 1024**2
 
 MAX_TEXT: Final = 4096
 
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}")
 _PACKAGE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
@@ -67,13 +69,27 @@ def read_answer(directory: int) -> tuple[FoundPackage, ...]:
         BuildFailed: it is no small regular file, or not a lock.
     """
     try:
-        content = read_limited(ANSWER, MAX_ANSWER_BYTES, directory)
+        return tuple(map(_package, tomllib.loads(_read(directory).decode()).get("packages", [])))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise BuildFailed("the answer of the resolver is no list of packages") from error
+
+
+def _read(directory: int) -> bytes:
+    try:
+        file = os.open(ANSWER, _FILE, dir_fd=directory)
     except OSError as error:
         raise BuildFailed(f"{ANSWER}: cannot be read: {error.strerror}") from error
     try:
-        return tuple(map(_package, tomllib.loads(content.decode()).get("packages", [])))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise BuildFailed("the answer of the resolver is no list of packages") from error
+        found = os.fstat(file)
+        if not S_ISREG(found.st_mode):
+            raise BuildFailed(f"{ANSWER}: is not a regular file")
+        with os.fdopen(file, "rb", closefd=False) as opened:
+            content = opened.read(MAX_ANSWER_BYTES + 1) if found.st_size <= MAX_ANSWER_BYTES else b""
+    finally:
+        os.close(file)
+    if found.st_size > MAX_ANSWER_BYTES or len(content) > MAX_ANSWER_BYTES:
+        raise BuildFailed(f"{ANSWER}: is larger than {MAX_ANSWER_BYTES} bytes")
+    return content
 
 
 def _package(found: dict[str, Any]) -> FoundPackage:

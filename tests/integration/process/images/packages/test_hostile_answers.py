@@ -101,10 +101,10 @@ def read(request: pytest.FixtureRequest, users: HostUsers) -> Callable[[Path], o
 @pytest.mark.parametrize(
     ("fill", "fact"),
     [
-        (make_sparse, "cannot be read: larger than"),
+        (make_sparse, "is larger than"),
         (lambda path: path.symlink_to("/etc/shadow"), "cannot be read"),
-        (os.mkfifo, "cannot be read: not a regular file"),
-        (lambda path: path.mkdir(), "cannot be read: not a regular file"),
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.mkdir(), "is not a regular file"),
         (lambda _path: None, "cannot be read: No such file"),
     ],
     ids=["sparse", "link", "fifo", "directory", "none"],

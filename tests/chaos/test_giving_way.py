@@ -47,8 +47,9 @@ def running_long(daemon: Service, grace: str = "30m", **environment: str) -> str
     return job_id
 
 
-def short(daemon: Service, **fields: Any) -> str:
-    return daemon.submit(daemon.counting("short", 3, **fields))
+def short(daemon: Service, steps: int = 3, **fields: Any) -> str:
+    """Submit a job that others wait for; on a slow machine it would soon have held as much as they."""
+    return daemon.submit(daemon.counting("short", steps, queue={"preemptible": False}, **fields))
 
 
 def causes(daemon: Service, job_id: str) -> list[str]:
@@ -99,7 +100,7 @@ def test_a_daemon_killed_around_the_relaunch_of_the_victim_goes_on_with_it(
     moment: Moment, shared: Service, proxy: EngineProxy
 ) -> None:
     long = running_long(shared)
-    other = shared.submit(shared.counting("short", 12, environment={"STAY_AT": "10"}))
+    other = short(shared, 12, environment={"STAY_AT": "10"})
     shared.prints(other, "step 10")
     assert shared.state_of(long) == "queued"
     caught = moment.trap(proxy)

@@ -394,8 +394,8 @@ def test_a_layer_is_all_that_an_image_gets_whatever_its_dockerfile_says(
         assert (made["Labels"]["kept"], made["Labels"]["taken"], made["Labels"]["more"]) == ("yes", "", 'q"$')
         assert {f"A={value}", "LD_LIBRARY_PATH=/opt/lib"} <= set(made["Env"])
         assert len(engine.inspect(name)["RootFS"]["Layers"]) == len(below["RootFS"]["Layers"]) + 1
-        look = ("sh", "-c", "cat /opt/made/here; stat -c %u:%g /opt/made/here; ls /etc/debian_version")
-        assert engine.step(Step(name, look)).output.startswith("new0:0\nls: ")
+        look = "exec 2>&1; cat /opt/made/here; stat -c %u:%g /opt/made/here; ls /etc/debian_version"
+        assert engine.step(Step(name, ("sh", "-c", look))).output.startswith("new0:0\nls: ")
         with pytest.raises(BuildFailed, match=r"^runner-images-test:more: "):
             engine.add_layer(addition, [b"this is no tar" * 100], CancellationToken())
         until(

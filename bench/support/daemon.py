@@ -158,14 +158,7 @@ def launch_daemon(
     argv = [sys.executable, "-P", "-m", "runner.cli.main", "serve"]
     argv += ["--state-dir", str(directory), "--settings", str(settings)]
     with (directory / "daemon.log").open("ab") as log:
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,  # as that of a service
-        )
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
 
 
 def await_first_answer(directory: Path, process: subprocess.Popen[bytes]) -> float:

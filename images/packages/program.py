@@ -189,7 +189,7 @@ def run(  # noqa: PLR0913, PLR0917  (one value per part of a start)
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # users' work has nothing of the daemon's share of the processors
+            process_group=0,
         )
     except OSError as error:
         raise BuildFailed(f"{argv[0]}: cannot be started: {error.strerror}") from error

@@ -29,7 +29,6 @@ from runner.adapters.privileged.site import PrivilegedSite
 from runner.base import logging as logs
 from runner.base import privileges
 from runner.base.heap import share_one_heap
-from runner.base.processor_share import raise_share
 from runner.base.threads import PeriodicThread
 from runner.client.autostart import state_dir as default_state_dir
 from runner.core.ports.exec import ExecPort
@@ -92,8 +91,6 @@ def serve(socket_path: str | None, state_dir: str | None, settings: str | None) 
     log_plugins()
     sys.setswitchinterval(SWITCH_S)
     share_one_heap()
-    if _is_system_wide(known):
-        raise_share()
     place, file = Path(socket_path or directory / "runner.sock"), Path(settings) if settings else None
     user = daemon_user(known)
     check_state_place(directory, known)

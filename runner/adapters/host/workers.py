@@ -59,7 +59,6 @@ class Spawner:
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # users' work has nothing of the daemon's share of the processors
             )
         return cls(requests, process)
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -282,16 +281,6 @@ def test_a_line_without_an_end_is_told_in_parts(tmp_path: Path) -> None:
     run = program.run(argv, tmp_path, dict(os.environ), None, Limits(), CancellationToken(), told.append)
     assert len(run.output) <= program.MAX_OUTPUT
     assert max(map(len, told)) <= program.MAX_LINE
-
-
-def test_what_runs_for_a_user_has_no_part_of_the_session_of_the_daemon(tmp_path: Path) -> None:
-    argv = [
-        sys.executable,
-        "-c",
-        "import os; print(os.getsid(0) == os.getpgid(0) != os.getsid(os.getppid()))",
-    ]
-    run = program.run(argv, tmp_path, dict(os.environ), None, Limits(), CancellationToken())
-    assert run.output == "True\n"
 
 
 def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:

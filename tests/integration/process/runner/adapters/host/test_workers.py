@@ -69,13 +69,6 @@ def status(users: HostUsers, who: User) -> dict[str, list[str]]:
     raise AssertionError("there is no worker")
 
 
-def test_workers_have_no_part_of_the_session_of_the_daemon(users: HostUsers, who: User, place: Path) -> None:
-    users.read_jobs(who, submission(place))
-    spawner = users._running().process
-    assert spawner is not None
-    assert os.getsid(spawner.pid) == spawner.pid
-
-
 @pytest.mark.parametrize("packet", [b"5", b'{"uid": 1e999}', b'{"uid": []}', b"[" * 60_000], ids=range(4))
 def test_an_odd_request_does_not_end_the_process_that_starts_workers(
     users: HostUsers, who: User, place: Path, packet: bytes

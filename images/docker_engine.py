@@ -477,7 +477,7 @@ def _check_end(end: StepEnd) -> None:
 
 
 def _added_config(addition: Addition, below: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an image has from the one below it, where the engine would take it from the container."""
+    """Return the values of the image below that the engine would else take from the container."""
     entrypoint = below.get("Entrypoint") or []
     return {
         "Entrypoint": entrypoint,

@@ -7,7 +7,6 @@ clock starts with ``docker run`` and stops at the same line of a training from s
 ``log_every`` is 1, so the line is the first step.  The configured backoff is subtracted.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,12 +73,12 @@ def _time_resume(daemon: BenchDaemon, file: Path, backoff_s: int) -> Callable[[]
 
 def time_cold_start(scratch: Scratch, plan: container.DockerPlan) -> Callable[[], float]:
     """Return a contestant: ``docker run`` of the same program until its first step."""
-    numbers = itertools.count(1)
 
     def measure() -> float:
-        run_dir = prepare_run_directory(scratch.directory("cold"), plan)
+        directory = scratch.directory("cold")
+        run_dir = prepare_run_directory(directory, plan)
         output = run_dir / "output"
-        argv = plan.bare_argv(f"{scratch.root.name}-cold-{next(numbers)}", run_dir)
+        argv = plan.bare_argv(f"{scratch.root.name}-{directory.name}", run_dir)
         return container.time_until(argv, output, lambda: await_first_step(output))
 
     return measure

@@ -6,7 +6,6 @@ Beside these, the runner's own program in ``docker run`` tells its share from th
 program that imports torch alone tells what cannot be less.  All clocks end at a line of the log.
 """
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +20,6 @@ from bench.support import interleave
 from bench.support.daemon import BenchDaemon, running_daemon
 from bench.support.jobfile import job_text
 from bench.support.result import Aim, Line, Result, Series
-from bench.support.rundir import prepare_run_directory
 from bench.support.scratch import Scratch
 from bench.support.stats import median
 
@@ -97,13 +95,4 @@ def _time_accepted(daemon: BenchDaemon, file: Path, parts: Parts) -> float:
 
 def _time_by_hand(scratch: Scratch, plan: container.DockerPlan, program: str) -> Callable[[], float]:
     """Return a contestant: ``docker run`` of a program by hand until its first step."""
-    by_hand = replace(plan, config={**plan.config, "Cmd": ["python", "-c", program]})
-    numbers = itertools.count(1)
-
-    def measure() -> float:
-        run_dir = prepare_run_directory(scratch.directory("by-hand"), plan)
-        output = run_dir / "output"
-        argv = by_hand.bare_argv(f"{scratch.root.name}-by-hand-{next(numbers)}", run_dir)
-        return container.time_until(argv, output, lambda: await_first_step(output))
-
-    return measure
+    return time_cold_start(scratch, replace(plan, config={**plan.config, "Cmd": ["python", "-c", program]}))

@@ -119,7 +119,7 @@ def _job_cells(job: JobSummary, now: float) -> tuple[object, ...]:
 
 
 def _short_reason(job: JobSummary) -> str:
-    """Return what a job waits for, or the beginning of the reason why it has ended."""
+    """Return the reason why a job waits, or the beginning of that for its end."""
     why = harmless(job["why"], keep="\n")
     line = why.partition("\n")[0]
     if job["outcome"] is None:

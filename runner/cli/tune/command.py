@@ -115,7 +115,7 @@ def _target(base: BenchmarkJob, output: Path | None) -> Path:
 
 
 def _warm(meter: Meter, search: Search, first: ShortAttempt, budget: float) -> float:
-    """Return how long an attempt takes: the first one, or a second if there is too little time for such.
+    """Return the seconds of an attempt: of the first, or of a second if the first was too slow.
 
     Raises:
         Unavailable: it has shown no rate.

@@ -68,7 +68,7 @@ class Range(contract.Spec):
         return self
 
     def size(self) -> float:
-        """Return how many values there are; those of an interval of numbers are not counted."""
+        """Return the number of values; those of an interval of numbers are not counted."""
         return math.inf if self.integers is None else self.integers[1] - self.integers[0] + 1
 
     def draw(self, random: Random) -> float | int:
@@ -156,7 +156,7 @@ class Sweep(contract.Spec):
                 yield chosen
 
     def size(self) -> float:
-        """Return how many candidates can be drawn, at least."""
+        """Return the number of candidates that can be drawn, at least."""
         return math.prod(
             each.size() if isinstance(each, Range) else len(set(map(repr, each)))
             for each in self.parameters.values()

@@ -97,6 +97,7 @@ find_foreground() {
     done
 }
 
+# Return whether process $pid is a shell that has waited for a foreground command since the stop began.
 has_waited() {
     case $waited in *" $pid "*) return 0 ;; *) return 1 ;; esac
 }
@@ -136,7 +137,7 @@ survey() {
             *" $pid "*) ;; # what a shell starts now, its handler starts
             *) ! is_shell || find_foreground "$number" ;;
             esac
-            if [ -n "$below" ] || { is_shell && has_waited; }; then
+            if [ -n "$below" ] || has_waited; then
                 attended="$attended $pid" waited="$waited$pid "
             else
                 listeners="$listeners $pid"

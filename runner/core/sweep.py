@@ -6,6 +6,7 @@ neither the order in which they run nor a restart of the daemon changes a decisi
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -106,6 +107,20 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
         named = f"candidate {best.number} is the best" if best else f"no candidate has succeeded{reported}"
         return (*decisions, *_end(candidates, f"{OVER}{named}"))
     return tuple(decisions)
+
+
+def decided_values(metric: str, reasons: Sequence[str]) -> dict[int, float | None]:
+    """Return the values by which a candidate has been compared before, by the step of the rung.
+
+    A later reading of its curve may differ: a long curve keeps the means of neighbours.
+    """
+    found = (re.match(rf"step (\d+): {re.escape(metric)} (\S+|\(.*\)) is ", each) for each in reasons)
+    return {int(each[1]): None if each[2].startswith("(") else float(each[2]) for each in found if each}
+
+
+def compared(value: float | None) -> float | None:
+    """Return a value of a metric with the digits that are noted, by which candidates are compared."""
+    return None if value is None else float(_number(value))
 
 
 def winner(terms: SweepTerms, candidates: Sequence[Candidate]) -> Candidate | None:

@@ -1,7 +1,7 @@
 """Sweeps: lets the best candidates go on at each rung, and ends a sweep.
 
-Nothing is remembered here: what a candidate has reached and reported is read anew, so a daemon that was
-killed between two decisions makes the same ones.  A decision is noted before it is carried out.
+A decision is noted, with the value by which it was made, before it is carried out.  All else is read anew, so
+a daemon that was killed between two decisions makes the same ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,18 @@ from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, RestartRequested
 from runner.core.job.states import Finished, Held, Stopping, StopReason
 from runner.core.ports.store import JobRow
-from runner.core.sweep import DECIDED, OVER, Candidate, CandidateVerb, SweepTerms, decide, is_paused, winner
+from runner.core.sweep import (
+    DECIDED,
+    OVER,
+    Candidate,
+    CandidateVerb,
+    SweepTerms,
+    compared,
+    decide,
+    decided_values,
+    is_paused,
+    winner,
+)
 from runner.files.revision import parse_revision
 from runner.services.context import Caller, NotFound
 from runner.services.curves import CurveService
@@ -122,11 +133,21 @@ class SweepService:
             job_id=job.id,
             number=1 if revision.sweep is None else revision.sweep.number,
             reached=saved,
-            values=tuple(_value_at(curves, terms.metric, rung) for rung in terms.rungs[:saved]),
+            values=self._values(terms, job.id, curves, saved),
             paused=is_paused(state),
             outcome=outcome,
             final=_value_at(curves, terms.metric, None) if outcome == "succeeded" else None,
             device_h=0.0 if terms.budget_h is None and not all_of_it else self._hours(row),
+        )
+
+    def _values(
+        self, terms: SweepTerms, job_id: str, curves: Mapping[str, Curve], saved: int
+    ) -> tuple[float | None, ...]:
+        """Return the values at the rungs that a candidate has reached; one that was decided by stays."""
+        known = decided_values(terms.metric, self.service.store.noted(job_id, DECIDED) if saved else ())
+        return tuple(
+            known[rung] if rung in known else compared(_value_at(curves, terms.metric, rung))
+            for rung in terms.rungs[:saved]
         )
 
     def _hours(self, row: JobRow) -> float:

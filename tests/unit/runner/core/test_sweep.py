@@ -10,7 +10,9 @@ from runner.core.sweep import (
     CandidateVerb,
     Decision,
     SweepTerms,
+    compared,
     decide,
+    decided_values,
     is_paused,
     paused_text,
     winner,
@@ -135,3 +137,15 @@ def test_a_job_that_a_person_holds_does_not_wait_for_its_sweep() -> None:
     now = datetime.now(UTC)
     assert is_paused(Held(now, f"{paused_text(10)}: asked to stop"))
     assert not is_paused(Held(now, "held, as asked", asked=True))
+
+
+def test_the_values_of_a_decision_are_read_from_its_reasons() -> None:
+    candidates = [at_rung(1, compared(0.123456789)), at_rung(2, None), at_rung(3, compared(-1e-9))]
+    reasons = {each.job_id: each.reason for each in decide(TERMS, candidates)}
+    noted = {job: decided_values("loss", [reason]) for job, reason in reasons.items()}
+    assert noted == {"1": {10: 0.123457}, "2": {10: None}, "3": {10: -1e-9}}
+    assert decided_values("val loss (mean)", ["step 10: val loss (mean) 2 is 1 of 3; goes on"]) == {10: 2.0}
+    assert (
+        decided_values("loss", ["the sweep is over: candidate 1 is the best", "step 10: los 2 is 1 of"]) == {}
+    )
+    assert compared(None) is None

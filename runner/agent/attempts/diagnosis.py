@@ -78,7 +78,7 @@ _SIGNS: Final = (
         rb"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|cuda runtime error \(2\)|cudaMalloc failed"
         rb"|RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|Failed to allocate request for"
         rb"|Memory allocation error on worker|CUFFT_ALLOC_FAILED|than the available KV cache memory"
-        rb"|^ValueError: Free memory on device|enough GPU RAM"
+        rb"|^ValueError: Free memory on device|enough GPU RAM|Out of GPU memory|Dst tensor is not initialized"
         rb"|OOM when allocating tensor|ResourceExhaustedError"
         rb"|Cuda failure[^\n]{0,200}out of memory|No available memory for the cache blocks",
         "device out of memory",
@@ -95,8 +95,8 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.DISK_FULL,
-        rb"\[Errno 28\]|No space left on device|os error 28|\[Errno 122\]|Disk quota exceeded|os error 122"
-        rb"|PytorchStreamWriter failed writing|inline_container[^\n]{0,200}unexpected pos"
+        rb"\[Errno 28\](?! inotify)|No space left on device|os error (?:28|122)\b|\[Errno 122\]"
+        rb"|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container[^\n]{0,200}unexpected pos"
         rb"|database or disk is full"
         rb"|\bENOSPC\b|\bEDQUOT\b|\[Errno 27\]|File too large|\d requested and \d+ written"
         rb"|[Nn]ot enough (?:free )?disk space|clear: iostream error",
@@ -118,7 +118,8 @@ _SIGNS: Final = (
         rb"|invalid device function|unsupported display driver|not compiled with CUDA enabled"
         rb"|the provided PTX was compiled"
         rb"|support bf16|only supports? (?:Ampere|Hopper)|with compute capability"
-        rb"|_STATUS_(?:ARCH|VERSION)_MISMATCH|cuDNN version incompatibility",
+        rb"|_STATUS_\w*(?:ARCH|VERSION)_MISMATCH|LIBRARY_LOADING_FAILED|cuDNN version incompatibility"
+        rb"|TensileLibrary",
         "the packages of the job do not fit this driver or this device",
     ),
     _sign(
@@ -132,14 +133,14 @@ _SIGNS: Final = (
         rb"|misaligned address|illegal (?:address|instruction) was encountered"
         rb"|unspecified launch failure|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED"
         rb"|CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?:EXECUTION_FAILED|MAPPING_ERROR|NOT_SUPPORTED)"
-        rb"|CUBLAS_STATUS_INTERNAL_ERROR"
+        rb"|CUBLAS_STATUS_INTERNAL_ERROR|miopenStatus(?:Unknown|Internal)Error"
         rb"|the launch timed out",
         "a kernel has failed; env CUDA_LAUNCH_BLOCKING=1 before the command shows which",
     ),
     _sign(
         ExitCause.PORT_IN_USE,
         rb"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|Failed to bind to address"
-        rb"|server socket has failed to (?:bind|listen)|could not bind to port",
+        rb"|server socket has failed to (?:bind|listen)|could not bind to port|Cannot find empty port",
         "a port is in use; let the program choose a free one (port 0)",
     ),
     _sign(
@@ -150,7 +151,7 @@ _SIGNS: Final = (
         rb"|NCCL error|HorovodInternalError|seconds waiting for clients|[Ww]ait timeout after"
         rb"|\bSocket Timeout|gloo/transport"
         rb"|Rendezvous(?:Timeout|Connection|Closed)\w*|monitoredBarrier|TCPStore|Barrier timed out"
-        rb"|mpi(?:run|exec) has exited|MPI_ABORT was invoked|BAD TERMINATION OF ONE",
+        rb"|JAX distributed service|stopped sending heartbeats|watchdog hang",
         "a process of the training does not answer the others",
     ),
     _sign(
@@ -163,6 +164,7 @@ _SIGNS: Final = (
         rb"|deserialize object on a CUDA device|no platforms that are instances of"
         rb"|accelerator is not available|[Bb]ut your machine only has|No GPU found"
         rb"|No visible GPU (?:devices|is found)|No supported gpu backend|NVMLError_(?:Driver|Library)Not"
+        rb"|error from cudaGetDeviceCount|CUDA driver not functional|cuDNN failed to initialize"
         rb"|no supported devices found for platform|No OpenCL device found"
         rb"|MPS client failed to connect|system not yet initialized|communicate with the NVIDIA driver",
         "the program has no usable device; see resources.gpus and runner gpus",
@@ -174,8 +176,8 @@ _SIGNS: Final = (
     ),
     _sign(
         ExitCause.NETWORK,
-        rb"(?i)rate limit exceeded|too many requests|HTTP Error (?:429|5\d\d)|RateLimitError"
-        rb"|Service Unavailable"
+        rb"(?i)rate limit exceeded|too many requests|(?:HTTP|returned) error:? (?:429|5\d\d)|RateLimitError"
+        rb"|Service Unavailable|ServiceException: 5"
         rb"|occurred \((?:5\d\d|SlowDown|ServiceUnavailable|RequestTimeout|InternalError|Throttling)"
         rb"|\b(?:429 Client|5\d\d Server) Error",
         "a service is busy or limits requests; it may answer later, or with a token (secrets)",
@@ -194,8 +196,8 @@ _SIGNS: Final = (
         rb"|\b40[13] Client Error|\b401 Unauthorized|\b403 Forbidden|HTTP Error 40[13]|[Gg]ated ?[Rr]epo"
         rb"|RepositoryNotFoundError|Repository Not Found|is not a valid model identifier"
         rb"|Invalid (?:credentials|user token)|[Aa][Pp][Ii][_ -]?[Kk]ey (?:not|is|must)|No API key"
-        rb"|AuthenticationError|AccessDenied|NoCredentialsError|InvalidAccessKeyId"
-        rb"|[Pp]lease log ?in|cannot be (?:found or )?accessed|error 40[13]\b"
+        rb"|AuthenticationError|Token is required|AccessDenied|NoCredentialsError|InvalidAccessKeyId"
+        rb"|[Pp]lease log ?in|cannot be (?:found or )?accessed|error:? 40[13]\b"
         rb"|occurred \((?:40[13]|Forbidden)\)",
         "a service refuses access; give the job a token (secrets)",
     ),
@@ -209,13 +211,13 @@ _SIGNS: Final = (
         rb"|RemoteDisconnected|RemoteProtocolError|LocalEntryNotFound|couldn't connect to|[Oo]ffline ?[Mm]ode"
         rb"|\[Errno (?:101|104|110|111|113|-2|-3|-5)\]|IncompleteRead|ChunkedEncodingError"
         rb"|Max retries exceeded|NLTK Downloader|Unable to fetch some archives|dns error"
-        rb"|^curl: \((?:5|6|7|28|35|52|56)\)"
+        rb"|^curl: \((?:5|6|7|18|28|35|52|56)\)|Consistency check failed|Could not connect to the endpoint"
         rb"|errors\.CommError|Can't load [^\n]{1,200}\. If you were trying to load it from",
         "no connection; --network outbound, if the operator allows it, or a mount with the data",
     ),
     _sign(
         ExitCause.TOO_MANY_FILES,
-        rb"\[Errno 24\]|Too many open files|os error 24|items of ancdata",
+        rb"\[Errno 24\]|Too many open files|os error 24|items of ancdata|inotify \w+ limit",
         "too many open files; fewer loader processes, or close what is read",
     ),
     _sign(
@@ -250,7 +252,9 @@ _SIGNS: Final = (
         rb"|^tarfile\.ReadError|PytorchStreamReader failed|central directory|invalid load key"
         rb"|Ran out of input|SafetensorError|MetadataIncompleteBuffer|HeaderTooLarge|unexpected EOF, expected"
         rb"|pickle data was truncated|file signature not found|truncated file|Invalid magic number"
-        rb"|not a zip file|magic bytes not found|Compressed file ended before|DataLossError",
+        rb"|not a zip file|magic bytes not found|Compressed file ended before|DataLossError|git lfs pull"
+        rb"|Unable to load weights from|INVALID_PROTOBUF|No data left in file|Unexpected EOF in archive"
+        rb"|zipfile directory",
         "a file that the program loads is torn, of another format, or a pointer of Git LFS (git lfs pull)",
     ),
     _sign(
@@ -264,8 +268,8 @@ _SIGNS: Final = (
     _sign(
         ExitCause.USAGE_ERROR,
         rb"^(?:FATAL )?Flags parsing error|^Could not override '|^Cannot find primary config '"
-        rb"|(?:^|\n)Usage:\s*\n\s|(?:^|\n)Try '[^\n]{0,200}--help'|^getopt\.GetoptError"
-        rb"|^(?:\w+\.)*(?:MissingMandatoryValue|UnrecognizedFlagError|UsageError|NoSuchOption|BadParameter)\b"
+        rb"|See https://hydra\.cc/docs|(?:^|\n)Usage:\s*\n\s|(?:^|\n)Try '[^\n]{0,200}--help'"
+        rb"|^getopt\.GetoptError|^(?:\w+\.)*(?:MissingMandatoryValue|UnrecognizedFlagError|UsageError|NoSuchOption|BadParameter)\b"
         rb"|not used by the HfArgumentParser|^ValueError: Unknown config key"
         rb"|^\xe2\x95\xad\xe2\x94\x80 (?:Unrecognized|Required|Missing|Invalid|Parsing|Error)",
         "the program refuses its arguments",
@@ -300,7 +304,9 @@ _TOLD_BY: Final = {
 
 _CHILD: Final = re.compile(
     rb"(?:killed by signal: |[Ss]ignal [0-9]+ \(|: tasks? [0-9,-]+: |died with <Signals\.|with signal "
-    rb"|workers are \{|exits? with return ?code = -|exitcode *: -)(\w[\w ]*)"
+    rb"|workers are \{|exits? with return ?code = -|exitcode *: -| EXIT STRING: |: line [0-9]+: +[0-9]+ "
+    rb"|\*\*\* \[[^]\n]{1,200}\] (?:Error (?=1[2-5][0-9]\b)|(?=[A-Z]))"
+    rb"|(?m:^)(?=[A-Z][a-z ]+(?: \(core dumped\))?(?m:$)))(\w+(?: \w+)*)"
 )
 """The words of a parent about a child that a signal has ended, and the signal."""
 
@@ -311,7 +317,7 @@ _NAMED: Final = {
     name.lower(): number
     for number in BY_SIGNAL
     for name in (
-        str(int(number)),
+        *(str(int(number)), str(128 + number)),
         signal.Signals(number).name,
         signal.Signals(number).name.removeprefix("SIG"),
         signal.strsignal(number) or "",
@@ -329,7 +335,11 @@ CAUSES: Final = frozenset(
 _READ_BY_A_SHELL: Final = re.compile(
     rb"([^\s:]{1,200}\.py): (?:line )?[0-9]+: (?:(?:import|from): (?:command )?not found|[Ss]yntax error)"
 )
-_NO_SCRIPT: Final = re.compile(rb"can't open file '[^'\n]{0,200}': \[Errno 2\]|: No module named ")
+_NO_SCRIPT: Final = re.compile(
+    rb"can't open file '[^'\n]{0,200}': \[Errno 2\]|: No module named |^Fatal error: cannot open file '"
+    rb"|^ERROR: could not open file /|^Error: Cannot find module '",
+    re.MULTILINE,
+)
 _USAGE: Final = re.compile(
     rb"(?im)^usage: |^(?:\S+: )?error: (?:no such|missing|invalid|got unexpected)|^try '[^\n]{0,200}--help'"
     rb"|Error \xe2\x94\x80|^ERROR: (?:Could not consume|The function received no value|Cannot find key)"
@@ -337,20 +347,22 @@ _USAGE: Final = re.compile(
 _USAGE_CODE: Final = 2
 
 _RECORD: Final = re.compile(
-    rb"wandb: (?!ERROR)|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T,]|\[?[0-9]{2}:[0-9]{2}:[0-9]{2}\b"
+    rb"wandb: (?!ERROR)|\[?[0-9]{4}-[0-9]{2}-[0-9]{2}[ T,](?!\S+ ERROR 40)|\[?[0-9]{2}:[0-9]{2}:[0-9]{2}\b"
     rb"|\[?(?i:info|warn|warning|debug|trace)\b|\[?[IW][0-9]{4}\b|\[W[^]]*\]"
 )
 """The beginning of a line of a log, which is no part of a message of an error."""
 
 _COMPLAINS: Final = re.compile(
     rb"\s*$|[ \t]|[-=*#]{3}|[\w./+~@-]{1,60}(?:\[[0-9]+\]|\([0-9]+\))?: |(?i:\[?(?:fatal|error|critical)\b)"
-    rb"|\[?E[0-9]{4}\b|\[[\w ]{1,40}\]:?(?: ?\[?E| (?i:fatal|error))|terminate called|Exception in thread"
+    rb"|\[?[EF][0-9]{4}\b|\[[\w ]{1,40}\]:?(?: ?\[?E| (?i:fatal|error))|terminate called|Exception in thread"
     rb"|CUDA kernel errors might|For debugging consider|Compile with `TORCH|Exception raised from "
     rb"|Set the environment variable"
     rb"|Stacktrace:|memory allocation of |[0-9]+\+[0-9]+ records|Traceback |thread '"
     rb"|called `Result|goroutine |At: |[\w./+~-]{1,60} noticed that"
     rb"|mpi\w{3,4} |Could not override '|Cannot find primary config '"
-    rb"|To append to your|Key '|Config search path|Pass --help|Usage:|\xe2[\x94\x95]"
+    rb"|Memory access fault|\"/|YOUR APPLICATION|This typically refers|/job:|The tasks have crashed"
+    rb"|(?:Effective GPU m|M)emory (?:pool )?usage: |See https://|To append to your|Key '|Config search path"
+    rb"|Pass --help|Usage:|\xe2[\x94\x95]"
 )
 """The beginning of a line by which a program says why it ends."""
 
@@ -408,8 +420,10 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
                 if sign.cause is ExitCause.USAGE_ERROR and not _tracebacks(log):
                     return _refused(last_words(log))
                 return Diagnosis(sign.cause, sign.hint)
-        if (killed := _of_a_child(text)) is not None:
-            return killed
+        killed = _of_a_child(text)
+        if killed is not None and exit_code != 128 + killed:
+            cause, words = BY_SIGNAL[killed]
+            return Diagnosis(cause, f"a process of the program: {words}")
     last = last_words(log)
     if _tracebacks(log):
         return None
@@ -424,14 +438,10 @@ def diagnose(log: bytes, exit_code: int | None) -> Diagnosis | None:
     return None
 
 
-def _of_a_child(text: bytes) -> Diagnosis | None:
+def _of_a_child(text: bytes) -> int | None:
     """Return the signal that has ended a process of the program, as its parent says."""
     match = _CHILD.search(text, max(text.find(_FIRST), 0))
-    number = None if match is None else _NAMED.get(match[1].decode(errors="replace").strip().lower())
-    if number is None:
-        return None
-    cause, words = BY_SIGNAL[number]
-    return Diagnosis(cause, f"a process of the program: {words}")
+    return None if match is None else _NAMED.get(match[1].decode(errors="replace").lower())
 
 
 def _refused(last: bytes) -> Diagnosis:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from images.bootstrap import Bootstrap, bootstrap
-from images.errors import BuildFailed
+from images.errors import BuildFailed, HostFault
 from images.log import BuildLog
 from images.ports import Engine, Image, Step
 from images.recipe import Base
@@ -44,6 +44,8 @@ _INSTALL: Final = (
     f"export APT_CONFIG={OPTIONS} && apt-get update && apt-get install -y --no-install-recommends $PACKAGES"
     " && apt-get clean && rm -rf /var/lib/apt/lists/*"
 )
+_APT_FAILED: Final = 100
+"""The exit code of ``apt-get``, mostly for an archive that does not answer."""
 
 
 def resolve(engine: Engine, settings: ImageSettings, log: BuildLog) -> Base:
@@ -70,20 +72,21 @@ def _local(engine: Engine, settings: ImageSettings) -> Image | None:
 
 
 def _fetch(engine: Engine, settings: ImageSettings, log: BuildLog) -> Image:
-    tried = []
+    tried: list[BuildFailed] = []
     reference = settings.base or settings.pull
     if reference is not None:
         try:
             return _pull(engine, reference, log)
         except BuildFailed as error:
-            tried.append(str(error))
+            tried.append(error)
             log.line(f"base: {error}")
     if settings.base is None:
         try:
             return _bootstrap(engine, log)
         except BuildFailed as error:
-            tried.append(str(error))
-    raise BuildFailed("; ".join(["base image: none is available", *tried]))
+            tried.append(error)
+    kind = HostFault if any(isinstance(each, HostFault) for each in tried) else BuildFailed
+    raise kind("; ".join(["base image: none is available", *map(str, tried)]))
 
 
 def _pull(engine: Engine, reference: str, log: BuildLog) -> Image:
@@ -138,7 +141,9 @@ def _complete(
             end = engine.step(_install(image.id, tag, missing, options, settings))
         log.lines(end.output.splitlines())
         if end.exit_code != 0:
-            raise BuildFailed(f"base image: installing {' '.join(missing)} ends with {end.exit_code}")
+            kind = HostFault if end.exit_code == _APT_FAILED else BuildFailed
+            last = end.output.strip().rpartition("\n")[2]
+            raise kind(f"base image: installing {' '.join(missing)} ends with {end.exit_code}: {last}")
     completed = replace(settings, base=tag)
     return resolve(engine, completed, log)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from images.errors import BuildFailed
+from images.errors import BuildFailed, HostFault
 from images.log import BuildLog
 from images.ports import Engine
 from images.settings import LOCAL_BASE
@@ -60,14 +60,19 @@ def bootstrap(engine: Engine, wanted: Bootstrap, log: BuildLog) -> str:
     """Return the id of a base image made from packages.
 
     Raises:
-        BuildFailed: no tool for it is installed, or the archive does not answer.
+        BuildFailed: no tool for it is installed.
+        HostFault: the tool fails, as it does without its archive.
     """
     mirror = wanted.mirror or host_mirror(_SOURCES, wanted.suite)
     with tempfile.TemporaryDirectory(prefix="runner-base-") as scratch:
         archive = Path(scratch) / "root.tar"
         argv = command(wanted.suite, archive, mirror)
         log.line(f"base: making {wanted.tag} of Debian {wanted.suite} from {mirror or 'the default mirror'}")
-        log.run(argv)
+        try:
+            log.run(argv)
+        except BuildFailed as error:
+            last = log.tail().rpartition("\n")[2]
+            raise HostFault(f"bootstrap: {error}: {last}") from error
         with archive.open("rb") as packed:
             found = engine.load_root(packed, wanted.tag)
     log.line(f"base: {wanted.tag} is {found}")

@@ -26,7 +26,14 @@ from docker.utils.config import find_config_file
 from images import buildx
 from images.buildkit_progress import ProgressDecoder
 from images.cancellation import CancellationToken
-from images.errors import BuildFailed, EngineForbidden, EngineUnavailable, failure, pull_failure
+from images.errors import (
+    BuildFailed,
+    EngineForbidden,
+    EngineUnavailable,
+    failure,
+    look_up_failure,
+    pull_failure,
+)
 from images.ports import MAX_OUTPUT_BYTES, Addition, BuildRequest, Image, Step, StepEnd
 from images.pull_progress import PullProgress
 from images.settings import BuilderKind
@@ -101,15 +108,19 @@ class DockerEngine:
                     line = progress.line(record)
                     if line is not None and say is not None:
                         say(line)
-            except (DockerException, requests.RequestException) as error:
-                raise pull_failure(reference, _one_line(error)) from error
+            except (APIError, requests.RequestException) as error:
+                raise pull_failure(reference, _registry_words(error)) from error
+            except DockerException as error:  # of a store of logins
+                raise BuildFailed(f"pull {reference}: {_one_line(error)}") from error
 
     def look_up(self, reference: str) -> str:
         with self._client(f"look up {reference}", _PULL_SILENCE_S) as api:
             self._use_login(api)
             try:
                 found = api.inspect_distribution(reference)  # type: ignore[no-untyped-call]
-            except (DockerException, requests.RequestException) as error:  # also of a store of logins
+            except (APIError, requests.RequestException) as error:
+                raise look_up_failure(reference, _registry_words(error)) from error
+            except DockerException as error:  # of a store of logins
                 raise BuildFailed(f"image {reference}: {_one_line(error)}") from error
         return str(found["Descriptor"]["digest"])
 
@@ -392,6 +403,10 @@ def _translated(action: str) -> Iterator[None]:
 
 def _unavailable(fact: str) -> EngineUnavailable:
     return EngineUnavailable(f"the container engine does not answer ({fact})")
+
+
+def _registry_words(error: Exception) -> str:
+    return "its registry is silent" if isinstance(error, requests.Timeout) else _one_line(error)
 
 
 def _one_line(error: Exception) -> str:

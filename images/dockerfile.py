@@ -7,8 +7,9 @@ lines, comments, directives and quoted options, and what is not understood here 
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 MAX_BYTES: Final = 256 * 1024
@@ -57,8 +58,8 @@ class Reading(NamedTuple):
     mistakes: tuple[Mistake, ...]
     text: str
     """For a builder, with the argument that names its base; only without mistakes."""
-    images: tuple[str, ...] = ()
-    """The images that it begins with besides its base."""
+    images: Mapping[str, int] = MappingProxyType({})
+    """The images that it begins with besides its base, with the first lines that name them."""
 
 
 def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
@@ -75,12 +76,12 @@ def read_dockerfile(text: str, offered: Collection[str] | None) -> Reading:
     reader, mistakes, written = _Reader(offered), list[Mistake](), [f"ARG {BASE}"]
     for number, instruction in _instructions(text):
         try:
-            written.append(reader.canonical(instruction))
+            written.append(reader.canonical(number, instruction))
         except ValueError as error:
             mistakes.append(Mistake(number, instruction[:60], str(error)))
     if not mistakes and not reader.images:
         mistakes.append(Mistake(1, "", f"has no FROM; write FROM ${{{BASE}}}"))
-    return Reading(tuple(mistakes), "" if mistakes else "\n".join([*written, ""]), tuple(reader.others))
+    return Reading(tuple(mistakes), "" if mistakes else "\n".join([*written, ""]), reader.others)
 
 
 class _Reader:
@@ -88,12 +89,14 @@ class _Reader:
 
     def __init__(self, offered: Collection[str] | None) -> None:
         self.images = 0  # that begin so far
-        self.others: dict[str, None] = {}  # that are neither the base nor a stage
+        self.others: dict[str, int] = {}  # that are neither the base nor a stage, with their first lines
+        self._line = 0
         self._offered = offered
         self._names: dict[str, int] = {}  # of stages, with their numbers
 
-    def canonical(self, instruction: str) -> str:
+    def canonical(self, line: int, instruction: str) -> str:
         """Return an instruction as the builder gets it."""
+        self._line = line
         name, rest = self._split(instruction)
         if name == "FROM":
             return self._from(rest.split())
@@ -161,7 +164,7 @@ class _Reader:
         if image == "scratch":
             return image
         if self._offered is None or any(fnmatchcase(image, each) for each in self._offered):
-            self.others[image] = None
+            self.others.setdefault(image, self._line)
             return image
         there = ", ".join((f"${{{BASE}}}", *sorted(self._offered)))
         raise ValueError(

@@ -10,8 +10,9 @@ _FULL: Final = r"(?:no space left on device|disk quota exceeded)"
 _SAYS_FULL: Final = re.compile(_FULL, re.IGNORECASE)
 _ENDS_FULL: Final = re.compile(rf"{_FULL}(?: \(os error [0-9]+\))?\W*$", re.IGNORECASE)
 _REFUSED: Final = re.compile(
-    r"not found|manifest unknown|denied|unauthorized|authentication required|no basic auth"
-    r"|no matching manifest|does not exist|invalid|unsupported|does not support",
+    r"not found|manifest unknown|name unknown|(?<!permission )denied|forbidden|unauthorized"
+    r"|authentication required|authorization failed|no basic auth|no matching manifest|does not exist"
+    r"|invalid reference|unsupported|no longer supported|does not support",
     re.IGNORECASE,
 )
 """Words of registries for what another try does not change."""
@@ -47,9 +48,31 @@ def failure(text: str) -> BuildFailed:
 
 
 def pull_failure(reference: str, text: str) -> BuildFailed:
-    """Return the error of a pull of an image that its registry had when the job was submitted."""
-    kind = BuildFailed if _REFUSED.search(text) else HostFault
+    """Return the error of a pull of an image that its registry has had."""
+    kind = BuildFailed if _REFUSED.search(_without_names(reference, text)) else HostFault
     return kind(f"pull {reference}: {text}")
+
+
+def look_up_failure(reference: str, text: str) -> BuildFailed:
+    """Return the error of a question to a registry that may have been mistyped."""
+    host = _registry(reference).partition(":")[0]
+    unknown = host and re.search(rf"lookup {re.escape(host)}(?![\w.-])[^,;]*: no such host", text)
+    refused = unknown or _REFUSED.search(_without_names(reference, text))
+    return (BuildFailed if refused else HostFault)(f"image {reference}: {text}")
+
+
+def _without_names(reference: str, text: str) -> str:
+    """Return words of an engine without addresses and the image, whose names may be any words."""
+    host = _registry(reference) or reference
+    return " ".join(
+        each for each in text.split() if "/" not in each and host not in each and reference not in each
+    )
+
+
+def _registry(reference: str) -> str:
+    """Return the host and port of the registry that a reference names; empty: it names none."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and (set(first) & set(".:") or first == "localhost") else ""
 
 
 def find_full_disk(lines: str) -> str | None:

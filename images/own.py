@@ -62,6 +62,7 @@ class DockerfileImages:
 
         Raises:
             BuildFailed: a step fails or takes too long, or the Dockerfile says what it may not.
+            HostFault: a registry does not answer now, or a disk is full.
             EngineUnavailable: the engine does not answer.
             BuildCancelled: the token of the log was cancelled.
         """
@@ -103,18 +104,19 @@ class DockerfileImages:
     def _build(self, context: IO[bytes], path: str, request: BuildRequest, log: BuildLog) -> None:
         images = self._write_canonical(context, path)
         engine = self.engine()
-        for each in images:  # a builder would pull it without the login
-            if engine.image(each) is None:
-                log.line(f"pull {each}")
-                engine.pull(each, log.line, log.token)
+        for image, line in images.items():  # a builder would pull it without the login
+            if engine.image(image) is None:
+                _pull(engine, image, f"{path}:{line}", log)
         kind = next(engine.builders()) if self.rules.builder == "auto" else self.rules.builder
         log.line(f"dockerfile: building {path} with {kind}")
         context.seek(0)
         with _limited(log, self.limits.seconds) as token:
             log.lines(engine.build(kind, request, context, token))
 
-    def _write_canonical(self, context: IO[bytes], path: str) -> tuple[str, ...]:
+    def _write_canonical(self, context: IO[bytes], path: str) -> Mapping[str, int]:
         """Add the Dockerfile to its context as it was understood; return the images that it begins with.
+
+        Each is with its line.
 
         Raises:
             BuildFailed: it is not there, or says what it may not.
@@ -132,6 +134,16 @@ class DockerfileImages:
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
         return reading.images
+
+
+def _pull(engine: Engine, image: str, where: str, log: BuildLog) -> None:
+    """Pull an image that a Dockerfile begins with, after a look whether the registry knows it."""
+    try:
+        engine.look_up(image)
+        log.line(f"pull {image}")
+        engine.pull(image, log.line, log.token)
+    except BuildFailed as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 def _read(tar: tarfile.TarFile, path: str) -> str:

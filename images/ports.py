@@ -105,7 +105,8 @@ class Engine(Protocol):
         ``say`` is told how far it is; ``token`` ends it.
 
         Raises:
-            BuildFailed: the registry refuses it, or does not answer in time.
+            BuildFailed: the registry refuses it.
+            HostFault: it may be had later.
             BuildCancelled: ``token`` was cancelled.
         """
 
@@ -113,7 +114,8 @@ class Engine(Protocol):
         """Return the digest that a reference has in its registry now; pull nothing.
 
         Raises:
-            BuildFailed: the registry refuses it, or does not answer in time.
+            BuildFailed: the registry refuses it, or does not exist.
+            HostFault: the registry does not answer now.
         """
 
     def load_root(self, archive: IO[bytes], tag: str) -> str:

@@ -140,6 +140,7 @@ class ImageStore:
 
         Raises:
             BuildFailed: neither the engine nor the registry has one.
+            HostFault: the registry does not answer now.
             ImageRefused: no container may be made of it.
             EngineUnavailable: the engine does not answer.
         """

@@ -7,6 +7,7 @@ copied into the build: pip downloads on the host, and the build installs from a 
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from images.errors import BuildFailed
+from images.errors import BuildFailed, HostFault
 from images.lock_files import LockFile, index_of
 from images.log import BuildLog
 from images.recipe import Base, Entry
@@ -23,12 +24,16 @@ from images.settings import ImageSettings
 _OLDEST_GLIBC: Final = 17
 """The minor version of glibc 2.17, which manylinux2014 requires; no older wheels are built any more."""
 
+_SILENT: Final = re.compile(r".*(?:connection broken by|Max retries exceeded|timed out|HTTP error 5).*")
+"""Lines of pip about an index that another try may find."""
+
 
 def wheelhouse(lock: LockFile, base: Base, settings: ImageSettings, log: BuildLog) -> Path:
     """Return a directory with the wheels of a lock for a base, and download them if it does not exist.
 
     Raises:
         BuildFailed: pip cannot download them; its output is in the log.
+        HostFault: an index does not answer now.
     """
     directory = wheel_directory(lock, base, settings)
     if directory.is_dir():
@@ -94,4 +99,9 @@ def _download(requirements: Path, wheels: Path, base: Base, settings: ImageSetti
     wheels.mkdir()
     # pip unpacks beside the wheels: there is space, and the directory is removed however pip ends.
     environment = {**os.environ, "TMPDIR": str(wheels.parent)}
-    log.run(download_arguments(requirements, wheels, base, settings), environment, token=log.token)
+    try:
+        log.run(download_arguments(requirements, wheels, base, settings), environment, token=log.token)
+    except BuildFailed as error:
+        if (silent := _SILENT.search(log.tail())) is not None:
+            raise HostFault(f"wheels: the index of packages does not answer: {silent[0]}") from error
+        raise

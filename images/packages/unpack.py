@@ -30,6 +30,8 @@ _SCRIPT_LINE: Final = re.compile(r"^((?:\.\./)+bin/[^,\n]*),[^,\n]*,[0-9]*$", re
 _REMOVED_LINE: Final = re.compile(
     rf"^[^,\n/]*/(?:{'|'.join(map(re.escape, OF_THIS_HOST))}),.*\n", re.MULTILINE
 )
+_REFUSED: Final = re.compile(r"HTTP status client error \((?!408|429)4")
+"""Words of ``uv`` for an answer of an index that stays the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def _removed_later(made: Scratch) -> Iterator[Scratch]:
 def _failure(output: str) -> BuildFailed:
     text = output[max(output.find("error:"), 0) :]
     text = " ".join(re.sub(r"(error|cause):", " ", text).split())
-    if "Failed to fetch" in text:
+    if "Failed to fetch" in text and _REFUSED.search(text) is None:
         return IndexUnavailable(text)
     return failure(text)
 

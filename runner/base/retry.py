@@ -1,4 +1,4 @@
-"""Pace of retries: steady for what is unavailable, ever slower for what failed unexpectedly.
+"""Pace of retries: by the time that it has lasted for what is unavailable, ever slower for unexpected errors.
 
 What is unavailable may be back at any moment, and a job should not start much later than it could.  An
 unexpected error will probably happen again, so its retries back off, and the log is spared.
@@ -7,8 +7,11 @@ unexpected error will probably happen again, so its retries back off, and the lo
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from runner.base.readable import readable_duration
+
 RETRY_S: Final = 2.0  # before another try of what was unavailable
-RETRY_MAX_S: Final = 60.0  # the longest wait after errors in a row
+RETRY_MAX_S: Final = 60.0  # the longest wait
+RETRY_PART: Final = 0.1  # of the time that something has been unavailable
 
 
 def delay_s(errors: int) -> float:
@@ -28,6 +31,8 @@ class RetryState:
 
     again_at: float | None = None  # monotonic; None: it is being tried
     errors: int = 0  # unexpected ones, in a row
+    tries: int = 0  # of what was unavailable, in a row
+    since: float = 0.0  # the first of them, monotonic
 
 
 @dataclass(slots=True)
@@ -37,9 +42,16 @@ class RetryTable:
     _known: dict[str, RetryState] = field(default_factory=dict)
 
     def record_unavailable(self, key: str, now: float) -> None:
-        """Schedule a retry at the steady pace."""
+        """Schedule a retry: of what has been unavailable for long, later."""
         known = self._known.get(key, RetryState())
-        self._known[key] = replace(known, again_at=now + RETRY_S)
+        since = known.since if known.tries else now
+        wait_s = min(max(RETRY_S, (now - since) * RETRY_PART), RETRY_MAX_S)
+        self._known[key] = replace(known, again_at=now + wait_s, tries=known.tries + 1, since=since)
+
+    def tried(self, key: str, now: float) -> str:
+        """Return how often what is unavailable was tried, empty if not more than once.  From any thread."""
+        known = self._known.get(key, RetryState())
+        return f"{known.tries} tries in {readable_duration(now - known.since)}" if known.tries > 1 else ""
 
     def record_error(self, key: str, now: float) -> RetryState:
         """Schedule a retry after an unexpected error, and return its state."""
@@ -76,7 +88,7 @@ class RetryTable:
         known = self._known.pop(key, RetryState())
         if known.again_at is None or known.again_at <= now:
             return True
-        self._known[key] = RetryState(known.again_at)
+        self._known[key] = replace(known, errors=0)
         return False
 
     def forget(self, key: str) -> None:

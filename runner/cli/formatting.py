@@ -5,6 +5,7 @@ Times are ISO-8601 text and become ages; the module never reads the clock.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ OUTCOME_CODES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11}
 HELD_CODE: Final = 12
 PACE_SAMPLES: Final = 20
 MOST_LEFT_OUT: Final = 5
+_COUNTS: Final = re.compile(r" \([0-9]+ tries in [0-9a-z.]+\)|[0-9]+")
 
 
 class RateEstimate:
@@ -44,6 +46,11 @@ class RateEstimate:
             return None
         (began, first), (now, last) = self._samples[0], self._samples[-1]
         return (total - last) * (now - began) / (last - first)
+
+
+def without_counts(why: str) -> str:
+    """Return a reason to wait without what counts up or down in it, to see whether it is another one."""
+    return _COUNTS.sub("", why)
 
 
 def state_word(job: JobSummary) -> str:

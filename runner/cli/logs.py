@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import cycle
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -11,6 +10,7 @@ import click
 from runner.base.errors import Refused
 from runner.cli.choice import check_choice, chosen_jobs
 from runner.cli.console import complain, leave_with_reader
+from runner.cli.formatting import without_counts
 from runner.cli.job_output import JsonOutput, LineOutput, RawOutput
 from runner.cli.parameters import as_json, count_from, perhaps_a_sweep, perhaps_jobs, time_ago
 from runner.client.client import Client, find_or_start
@@ -24,8 +24,6 @@ Output: TypeAlias = RawOutput | LineOutput | JsonOutput
 
 TURN_S: Final = 0.5
 """How long the log of one of several jobs is waited for before the others are looked at."""
-
-_NUMBERS: Final = re.compile("[0-9]+")
 
 
 @click.command()
@@ -215,7 +213,7 @@ def _tell_wait(client: Client, ref: str, told: str, attempt: int | None) -> str:
     """
     answer = client.why(ref)
     why = str(answer["why"]) if answer["state"] in {"queued", "preparing"} else ""
-    if not why or _NUMBERS.sub("", why) == _NUMBERS.sub("", told):
+    if not why or without_counts(why) == without_counts(told):
         return told
     so_far = "has not started" if attempt is None else f"attempt {attempt} has ended, the next has not begun"
     complain(f"{answer['name']}: {so_far}: {why}; runner cancel {answer['job']} ends it")

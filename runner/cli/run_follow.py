@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
@@ -29,8 +28,6 @@ LOOK_S: Final = 0.5
 
 SHORT_S: Final = 2.0
 """The end of a job that is shorter is noticed at once, and the output of a longer one."""
-
-_NUMBERS: Final = re.compile("[0-9]+")
 
 
 class Follower:
@@ -95,7 +92,7 @@ class Follower:
         if self._status.is_visible:
             if job["state"] == "queued":  # the lines of the build tell more than "preparing"
                 self._status.show(line)
-        elif (reason := _NUMBERS.sub("", line)) != self._waits_for:
+        elif (reason := formatting.without_counts(line)) != self._waits_for:
             self._waits_for = reason
             complain(line)
 

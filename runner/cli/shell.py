@@ -9,6 +9,7 @@ import click
 
 from runner.base.errors import UsageError
 from runner.cli.console import INTERRUPTED, complain
+from runner.cli.formatting import without_counts
 from runner.cli.run import make_line, submit_line, with_line_options
 from runner.cli.terminal import check_terminal, use
 from runner.client.client import Client, find_or_start
@@ -95,7 +96,7 @@ def _await_start(client: Client, job_id: str) -> JobDetail:
         if done:
             return job
         why = str(client.why(job_id).get("why") or job["state"])
-        if why != told:
+        if without_counts(why) != without_counts(told):
             complain(f"{job['name']} ({job_id}): {why}")
         told, limit_s = why, LOOK_S
 

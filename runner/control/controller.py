@@ -72,7 +72,10 @@ class Controller:
     def why(self, job_id: str) -> str:
         """Return the reason why an unfinished job waits; empty when it waits for nothing."""
         tracked = self.tracked_jobs.get(job_id)
-        return tracked.why or self.scheduler.why(tracked) if tracked else ""
+        if tracked is None or not tracked.why:
+            return self.scheduler.why(tracked) if tracked else ""
+        tried = self.loop.dispatcher.retries.tried(job_id, self.context.clock.monotonic())
+        return f"{tracked.why} ({tried})" if tried else tracked.why
 
     # --- in the exclusive section
 

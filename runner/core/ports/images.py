@@ -51,7 +51,7 @@ class Images(Protocol):
         Raises:
             BuildFailed: there is none, or the registry refuses it.
             ImageRefused: no container may be made of it.
-            Unavailable: the engine does not answer.
+            Unavailable: the engine or the registry does not answer.
         """
 
     def fetch(self, reference: str, log: Path, job_id: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from images import bases
-from images.errors import BuildFailed
+from images.errors import BuildFailed, HostFault
 from images.log import BuildLog
 from images.ports import StepEnd
 from images.recipe import Base
@@ -66,6 +66,35 @@ def test_when_nothing_works_every_way_that_was_tried_is_named(tmp_path: Path) ->
         BuildFailed, match=r"none is available; pull python.*no such host; bootstrap: neither"
     ):
         resolved(FakeEngine(), tmp_path)
+
+
+def test_a_registry_that_is_down_is_no_fault_of_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pull(_: FakeEngine, reference: str) -> None:
+        raise HostFault(f"pull {reference}: EOF")
+
+    monkeypatch.setattr(FakeEngine, "pull", pull)
+    with pytest.raises(HostFault, match=r"none is available; pull python.*EOF; bootstrap: neither"):
+        resolved(FakeEngine(), tmp_path)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(100, HostFault), (127, BuildFailed)])
+def test_an_archive_that_is_down_is_no_fault_of_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[BuildFailed]
+) -> None:
+    said = "Get:1 ...\nE: Failed to fetch http://archive.example/\n"
+    engine = FakeEngine(facts={**FACTS, "has": {"cc": False, "cxx": True, "headers": True, "venv": True}})
+    engine.add(LOCAL_BASE)
+    probe = FakeEngine.step
+    monkeypatch.setattr(
+        FakeEngine,
+        "step",
+        lambda fake, step: StepEnd(code, said) if step.commit else probe(fake, step),
+    )
+    with pytest.raises(BuildFailed, match=rf"installing gcc ends with {code}: E: Failed to fetch") as caught:
+        resolved(engine, tmp_path)
+    assert type(caught.value) is kind
 
 
 def test_a_site_without_a_registry_is_not_made_to_wait_for_one(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from images.bootstrap import PACKAGES, command, host_mirror
-from images.errors import BuildFailed
+from images.bootstrap import PACKAGES, Bootstrap, bootstrap, command, host_mirror
+from images.errors import BuildFailed, HostFault
+from images.log import BuildLog
+from tests.fakes.engine.image_engine import FakeEngine
 
 STANZAS = """Types: deb
 URIs: http://mirror.example/debian
@@ -77,3 +79,20 @@ def test_old_style_sources_are_read_too(tmp_path: Path, line: str) -> None:
 def test_a_host_with_another_release_leaves_the_choice_to_the_tool(tmp_path: Path) -> None:
     (tmp_path / "sources.list").write_text("deb http://ubuntu.example/ubuntu noble main\n")
     assert host_mirror(tmp_path, "bookworm") is None
+
+
+def test_an_archive_that_is_down_is_no_fault_of_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tools(monkeypatch, tmp_path, "mmdebstrap", uid=1000)
+
+    def run(log: BuildLog, argv: list[str]) -> None:
+        log.line("E: no mirror answers")
+        raise BuildFailed(f"{argv[0]}: exit code 100")
+
+    monkeypatch.setattr(BuildLog, "run", run)
+    with (
+        BuildLog(tmp_path / "log") as log,
+        pytest.raises(HostFault, match=r"^bootstrap: mmdebstrap: exit code 100: E: no mirror answers$"),
+    ):
+        bootstrap(FakeEngine(), Bootstrap(mirror="http://mirror.example"), log)

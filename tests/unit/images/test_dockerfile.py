@@ -112,7 +112,7 @@ def test_every_mistake_is_told() -> None:
 def test_a_builder_gets_one_instruction_a_line(text: str, canonical: str) -> None:
     reading = read_dockerfile(text, OFFERED)
     assert (reading.mistakes, reading.text) == ((), f"ARG BASE\n{canonical}")
-    assert reading.images == (("site/ours:1",) if "site/ours:1" in text else ())
+    assert reading.images == ({"site/ours:1": 2} if "site/ours:1" in text else {})
 
 
 ENDS = ("\\", "\\ ", "\\\t", "\\\r", "\\\r ", "\\\x0c", "\\\x85", "\\\u2028", "\\\\", "\\ \\", "", "`")

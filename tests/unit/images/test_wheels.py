@@ -3,8 +3,12 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from images import wheels
+from images.errors import BuildFailed, HostFault
 from images.lock_files import LockFile
+from images.log import BuildLog
 from images.recipe import Base
 from images.settings import ImageSettings
 
@@ -36,3 +40,26 @@ def test_the_index_of_an_accelerator_is_given_to_pip_for_its_lock_alone(tmp_path
     without = ImageSettings(cache_dir=tmp_path)
     assert wheels.settings_of(cpu, without) == without
     assert wheels.wheel_directory(cpu, BASE, without) != wheels.wheel_directory(cpu, BASE, settings)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("WARNING: Retrying (total=0) after connection broken by 'NewConnectionError'", HostFault),
+        ("ERROR: HTTP error 503 while getting https://index/torch.whl", HostFault),
+        ("ERROR: No matching distribution found for torch==9", BuildFailed),
+    ],
+)
+def test_an_index_that_is_down_is_no_fault_of_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, kind: type[BuildFailed]
+) -> None:
+    def run(log: BuildLog, *_: object, **_more: object) -> None:
+        log.line(said)
+        raise BuildFailed("pip: exit code 1")
+
+    monkeypatch.setattr(BuildLog, "run", run)
+    lock, settings = LockFile("cpu", b"torch==2\n"), ImageSettings(cache_dir=tmp_path)
+    with BuildLog(tmp_path / "log") as log, pytest.raises(BuildFailed) as caught:
+        wheels.wheelhouse(lock, BASE, settings, log)
+    assert type(caught.value) is kind
+    assert said in log.tail()

@@ -5,10 +5,11 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from images.errors import BuildCancelled, BuildFailed
+from images.errors import BuildCancelled, BuildFailed, HostFault
 from images.log import BuildLog
 from images.own import CANONICAL, DockerfileImages, DockerfileRules
 from images.packages.values import Limits
@@ -54,6 +55,22 @@ def test_an_image_below_is_pulled_as_those_of_jobs_are(tmp_path: Path) -> None:
         assert site.engine.pulled == ["lab.example/x:1"]
         with pytest.raises(BuildFailed, match=r"example\.org/x:1: is not offered here"):
             site.ensure({"Dockerfile": b"FROM example.org/x:1\n"})
+
+
+def test_an_image_below_that_cannot_be_had_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, DockerfileRules())
+    text = b"# mine\nFROM $BASE AS x\nFROM lab.exmaple/x:1\n"
+    with site.log:
+        with pytest.raises(BuildFailed, match=r"^src/Dockerfile:3: image lab\.exmaple/x:1: no such host$"):
+            site.ensure({"src/Dockerfile": text}, "src/Dockerfile")
+        assert site.engine.pulled == []
+        site.engine.registry = {"lab.exmaple/x:1"}
+        down = HostFault("pull lab.exmaple/x:1: EOF")
+        monkeypatch.setattr(site.engine, "pull", mock.Mock(side_effect=down))
+        with pytest.raises(HostFault, match=r"^Dockerfile:3: pull lab\.exmaple/x:1: EOF$"):
+            site.ensure({"Dockerfile": text})
 
 
 def test_the_builder_gets_what_was_understood_and_not_the_text(site: Site) -> None:

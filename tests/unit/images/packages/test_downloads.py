@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from images import log as logs
+from images.errors import BuildFailed
 from images.log import BuildLog
 from images.packages.lock import Lock, Package, Wheel
-from images.packages.unpack import Downloads
+from images.packages.resolve import IndexUnavailable
+from images.packages.unpack import Downloads, _failure
 
 MIB = 1024**2
 
@@ -47,3 +49,21 @@ def test_parts_are_counted_once_in_a_while(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(logs, "COUNT_EVERY_S", 0.0)
         assert list(log.counted(parts, 3 * MIB, "layer")) == parts
     assert told == ["layer: 1 of 3 MiB", "layer: 2 of 3 MiB", "layer: 3 of 3 MiB"]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("HTTP status client error (404 Not Found)", BuildFailed),
+        ("HTTP status client error (401 Unauthorized)", BuildFailed),
+        ("HTTP status client error (429 Too Many Requests)", IndexUnavailable),
+        ("HTTP status server error (503 Service Unavailable)", IndexUnavailable),
+        ("error sending request", IndexUnavailable),
+    ],
+)
+def test_a_wheel_that_has_vanished_is_not_asked_for_again(status: str, kind: type[BuildFailed]) -> None:
+    """As ``uv`` says it."""
+    cause = "  cause: Failed to fetch: http://index/aa-1-py3-none-any.whl\n"
+    found = _failure(f"Using Python\nerror: Failed to download `aa==1`\n{cause}  cause: {status} for url\n")
+    assert type(found) is kind
+    assert "aa-1-py3-none-any.whl" in str(found)

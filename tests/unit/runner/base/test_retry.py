@@ -6,12 +6,17 @@ def test_retries_after_errors_back_off_up_to_a_minute() -> None:
     assert delay_s(10**6) == 60
 
 
-def test_what_is_unavailable_is_retried_at_a_steady_pace() -> None:
+def test_what_is_unavailable_is_retried_at_most_a_tenth_later_than_it_could() -> None:
     retries = RetryTable()
-    for now in (0.0, 2.0, 4.0):
+    for now, wait_s in ((100.0, RETRY_S), (102.0, RETRY_S), (200.0, 10.0), (3600.0, 60.0)):
         retries.record_unavailable("1", now)
-        assert retries.is_waiting("1", now + RETRY_S - 0.1)
-        assert not retries.is_waiting("1", now + RETRY_S)
+        assert retries.is_waiting("1", now + wait_s - 0.1)
+        assert not retries.is_waiting("1", now + wait_s)
+    assert retries.tried("1", 3700.0) == "4 tries in 1h"
+    retries.forget("1")
+    retries.record_unavailable("1", 4000.0)
+    assert retries.is_waiting("1", 4000.0 + RETRY_S - 0.1)
+    assert (retries.tried("1", 4001.0), retries.tried("2", 0.0)) == ("", "")
 
 
 def test_unavailability_does_not_end_a_row_of_errors() -> None:
@@ -19,6 +24,7 @@ def test_unavailability_does_not_end_a_row_of_errors() -> None:
     retries.record_error("1", 0.0)
     retries.record_unavailable("1", 2.0)
     assert retries.record_error("1", 4.0) == RetryState(8.0, 2)
+    assert not retries.tried("1", 5.0)
 
 
 def test_a_retry_begins_once() -> None:

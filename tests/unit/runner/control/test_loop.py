@@ -84,6 +84,8 @@ def test_an_engine_that_is_down_is_waited_for_and_blames_nobody(host: Host) -> N
     host.settle()
     assert host.state(job_id) == "preparing"
     assert host.daemon.why(job_id) == "the engine does not answer"
+    host.wait(3)
+    assert host.daemon.why(job_id) == "the engine does not answer (2 tries in 3s)"
     host.attempt_service.engine_down = False
     host.wait(3)
     assert host.state(job_id) == "starting"

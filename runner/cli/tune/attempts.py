@@ -6,6 +6,7 @@ import json
 import tarfile
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from runner.cli.tune.candidates import job_fields
 from runner.cli.tune.search import ShortAttempt
 from runner.cli.wait import await_end
 from runner.client.http import query_string, quote_path
-from runner.services.rollout.throughput import MetricsLine, measure_throughput, parse_metrics
+from runner.services.rollout.throughput import MetricsLine, parse_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,14 +31,11 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.5
 """Between two looks at an attempt; a heartbeat is as old at most."""
 
-LEAST: Final = 5
-"""Stretches between two steps that a rate is made of at least."""
-
-SEEN: Final = 8
-"""Steps that an attempt is watched for at least: without the unsteady ones, so many stretches are left."""
+LEAST: Final = 8
+"""Steps that an attempt is watched for at least; it need not report each of them."""
 
 UNSTEADY: Final = 0.25
-"""The share of the first lines that is left out: caches fill, threads start."""
+"""The share of the first steps that is left out: caches fill, threads start."""
 
 MAX_REPORT_BYTES: Final = 16 * 1024 * 1024  # of one report; a program writes it, so it is untrusted
 FIRST_LINES: Final = 200
@@ -91,7 +89,7 @@ class Meter:
             if done:
                 return seen, job
             is_enough = trains_s is not None and monotonic() - trains_s >= self.window_s
-            if monotonic() >= until_s or (is_enough and len(seen) >= SEEN):
+            if monotonic() >= until_s or (is_enough and steps_per_s(seen)):
                 break
         self.client.act(job_id, "cancel", {})
         return seen, await_end(self.client, job_id, None)[1]
@@ -105,7 +103,8 @@ class Meter:
             return ShortAttempt(None, took_s, why)
         rate = steps_per_s(parse_metrics(raw)) or steps_per_s(seen)
         if rate is None:
-            return ShortAttempt(None, took_s, f"has told fewer than {SEEN} steps in {took_s:.0f} s")
+            steps = max((each.step for each in seen), default=0)
+            return ShortAttempt(None, took_s, f"{steps} steps in {took_s:.0f} s are too few for a rate")
         if self.base.kind == "program":  # the batch of a built-in workload is the same in all attempts
             rate *= items_per_step(self._read(job, "status.json"))
         return ShortAttempt(rate, took_s, "", first_losses(raw))
@@ -139,11 +138,17 @@ def attempt_fields(base: BenchmarkJob, settings: Variations) -> dict[str, Any]:
     }
 
 
-def steps_per_s(lines: Sequence[MetricsLine]) -> float | None:
-    """Return the rate of the steady part of an attempt; None with too few lines."""
-    steady = lines[int(len(lines) * UNSTEADY) :]
-    found = measure_throughput(steady, least=LEAST)
-    return found.steps.mean if found else None
+def steps_per_s(reports: Sequence[MetricsLine]) -> float | None:
+    """Return the rate of the steady part of an attempt, without its evaluations; None with too few steps.
+
+    The steps between two reports are counted by their numbers: it does not matter how often it reports.
+    """
+    first, last = (reports[0].step, reports[-1].step) if reports else (0, 0)
+    steady = [each for each in reports if each.step >= first + UNSTEADY * (last - first)]
+    trained = [(old, new) for old, new in pairwise(steady) if old.trained and new.trained]
+    steps = sum(new.step - old.step for old, new in trained)
+    seconds = sum(new.time - old.time for old, new in trained)
+    return steps / seconds if last - first >= LEAST and steps > 0 and seconds > 0 else None
 
 
 def items_per_step(raw: bytes) -> float:

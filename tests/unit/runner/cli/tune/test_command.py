@@ -1,7 +1,8 @@
 """``runner tune`` on a daemon whose jobs end at once, with rates that depend on their settings."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_a_job_without_steps_is_not_tuned(api: FakeApi, invoke: Invoke, file: Pa
     api.turns["wait"].append(lambda: next(iter(api.jobs.values())).update(ended()))
     result = invoke("tune", str(file))
     assert result.exit_code == 4
-    assert "has told fewer than 8 steps" in result.stderr
+    assert re.search("mine: 0 steps in [0-9]+ s are too few for a rate; nothing was tried", result.stderr)
 
 
 def test_too_little_time_is_refused_with_what_is_needed(api: FakeApi, invoke: Invoke, file: Path) -> None:
@@ -175,8 +176,31 @@ def test_reports_that_are_damaged_tell_nothing() -> None:
     assert applied_switches(b'{"switches": []}') == frozenset()
 
 
-def test_the_first_quarter_is_left_out() -> None:
-    slow = [MetricsLine(1000.0 + step, step, trained=True) for step in range(1, 5)]
+def reports(*steps: int, per_s: float = 3.0, since: float = 1000.0) -> list[MetricsLine]:
+    return [MetricsLine(since + step / per_s, step, trained=True) for step in steps]
+
+
+def test_the_first_quarter_of_the_steps_is_left_out() -> None:
+    slow = reports(*range(1, 5), per_s=1.0)
     fast = [MetricsLine(1004.0 + step / 10, 4 + step, trained=True) for step in range(1, 13)]
     assert steps_per_s([*slow, *fast]) == pytest.approx(10.0)
-    assert steps_per_s(slow) is None
+
+
+@pytest.mark.parametrize("every", [1, 2, 10, 40])
+def test_steps_are_counted_by_their_numbers_however_often_they_are_reported(every: int) -> None:
+    assert steps_per_s(reports(*range(every, 121, every))) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("steps", [(), (5,), (1, 2, 3), (100, 200), range(1, 9)])
+def test_few_steps_and_a_single_stretch_make_no_rate(steps: Sequence[int]) -> None:
+    assert steps_per_s(reports(*steps)) is None
+
+
+def test_evaluations_belong_to_no_rate() -> None:
+    evaluated = MetricsLine(1020.0, 40, trained=False)
+    after = reports(50, 60, since=1040.0)
+    assert steps_per_s([*reports(10, 20, 30, 40), evaluated, *after]) == pytest.approx(3.0)
+
+
+def test_a_clock_that_stands_still_makes_no_rate() -> None:
+    assert steps_per_s([MetricsLine(1.0, step, trained=True) for step in range(20)]) is None

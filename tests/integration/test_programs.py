@@ -51,6 +51,7 @@ class Job:
         plan = Program(command=self.command)
         saving = CheckpointPlan(every_steps=self.save_every, keep=3)
         spec = AttemptSpec(job_id="j", attempt=self.attempt, lineage=1, workload=plan, checkpoint=saving)
+        self.paths.spec.write_text(spec.model_dump_json())
         environ = {**ENVIRONMENT, "HOME": str(self.paths.home), **variables(spec, plan, self.paths)}
         name, *arguments = self.command
         return self.parent.start(PROGRAMS / name, *arguments, environ=environ, log=self.paths.log)

@@ -26,11 +26,11 @@ The values are in no request to an engine, in no record and in no argument.
 _IMAGE: Final = """\
 for name in ${RUNNER_IMAGE_ENV-}; do
   eval ": \\"\\${$name:=\\$RUNNER_IMAGE_$name}\\"; export $name; unset RUNNER_IMAGE_$name"
-done; unset RUNNER_IMAGE_ENV
+done; unset ${RUNNER_IMAGE_UNSET-} RUNNER_IMAGE_ENV RUNNER_IMAGE_UNSET
 """
 """Part of a shell script: the program gets what its image sets and the request has set aside.
 
-A value of the job stands before that of the image.
+A value of the job stands before that of the image.  What would choose among the job's devices is unset.
 """
 
 ENTRY: Final = f'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; {_SECRETS}exec "$@"'

@@ -1,5 +1,6 @@
 """The content of an image, for hosts that have no container engine."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Final
 from docker.errors import ImageNotFound
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
-from runner.adapters.docker.hardening import IMAGE_FORBIDDEN, set_aside
+from runner.adapters.docker.hardening import CHOOSES, IMAGE_FORBIDDEN, set_aside
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import ImageGone
 
@@ -40,7 +41,8 @@ def export_image(url: str | None, image: str, directory: Path) -> tuple[str, ...
             raise ImageGone(image) from error
         finally:
             client.close()
-    harmless = (each for each in variables if not IMAGE_FORBIDDEN.fullmatch(each.partition("=")[0]))
+    left_out = re.compile(f"{IMAGE_FORBIDDEN.pattern}|{CHOOSES.pattern}")
+    harmless = (each for each in variables if not left_out.fullmatch(each.partition("=")[0]))
     return (*harmless, *(f"{name}={value}" for name, value in set_aside(variables).items()))
 
 

@@ -47,6 +47,9 @@ DECIDED: Final = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIE
 _PUT_BACK: Final = re.compile(r"(LD|NVIDIA)_[A-Za-z0-9_]+")
 """Those that the program gets back; other names could not be variables of a shell."""
 
+CHOOSES: Final = re.compile(r"(CUDA|ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL")
+"""Variables of an image that would hide devices of the job from its program."""
+
 IMAGE_MERGED_FIELDS: Final = frozenset({"HostConfig", "Env", "Labels", "Healthcheck"})
 """Fields that the engine merges with those of the image; each of them is compared separately."""
 
@@ -158,9 +161,11 @@ def neutralised(image_variables: Iterable[str]) -> dict[str, str]:
     variables = tuple(image_variables)
     names = dict.fromkeys(each.partition("=")[0] for each in variables)
     emptied = {name: "" for name in names if IMAGE_FORBIDDEN.fullmatch(name) and name not in DECIDED}
+    chooses = " ".join(filter(CHOOSES.fullmatch, names))  # an empty value would hide all devices
+    unset = {"RUNNER_IMAGE_UNSET": chooses} if chooses else {}
     if not emptied:
-        return {}
-    return {**emptied, "NVIDIA_DISABLE_REQUIRE": "1", **set_aside(variables)}
+        return unset
+    return {**emptied, "NVIDIA_DISABLE_REQUIRE": "1", **set_aside(variables), **unset}
 
 
 def set_aside(image_variables: Iterable[str]) -> dict[str, str]:

@@ -17,13 +17,17 @@ IMAGE = (
     "NVIDIA_REQUIRE_CUDA=cuda>=12.8 brand=tesla,driver>=535",
     "NVIDIA_PRODUCT_NAME=CUDA",
     "NVIDIA_TF32_OVERRIDE=1",
+    "CUDA_VISIBLE_DEVICES=3",
+    "GPU_DEVICE_ORDINAL=",
+    "CUDA_DEVICE_ORDER=PCI_BUS_ID",
 )
 JOB = {"PATH": "/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_TF32_OVERRIDE": "0"}
 
 
 @pytest.mark.parametrize("script", [SUPERVISED_ENTRY, INSIDE], ids=["program", "beside it"])
 def test_the_program_gets_the_values_of_its_image_back(tmp_path: Path, script: str) -> None:
-    environment = {**neutralised(IMAGE), **JOB}
+    of_image = dict(each.split("=", 1) for each in IMAGE if ";" not in each)
+    environment = {**of_image, **neutralised(IMAGE), **JOB}
     assert environment["LD_LIBRARY_PATH"] == ""
     (tmp_path / "attempt").mkdir()
     places = [str(tmp_path), *([str(tmp_path / "attempt" / "log")] if script == SUPERVISED_ENTRY else [])]
@@ -36,4 +40,6 @@ def test_the_program_gets_the_values_of_its_image_back(tmp_path: Path, script: s
     assert (seen["NVIDIA_VISIBLE_DEVICES"], seen["NVIDIA_PRODUCT_NAME"]) == ("void", "CUDA")
     assert seen["NVIDIA_TF32_OVERRIDE"] == "0"  # the job's own
     assert not [name for name in seen if name.startswith("RUNNER_IMAGE")]
+    assert not {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"} & seen.keys()  # all devices of the job
+    assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert not (tmp_path / "x").exists()

@@ -30,7 +30,7 @@ done; unset ${RUNNER_IMAGE_UNSET-} RUNNER_IMAGE_ENV RUNNER_IMAGE_UNSET
 """
 """Part of a shell script: the program gets what its image sets and the request has set aside.
 
-A value of the job stands before that of the image.  What would choose among the job's devices is unset.
+A value of the job stands before that of the image.  What no program gets is unset.
 """
 
 ENTRY: Final = f'umask 077; exec >>"$2" 2>&1; cd "$1" || exit 126; shift 2; {_SECRETS}exec "$@"'

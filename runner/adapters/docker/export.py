@@ -9,7 +9,7 @@ from typing import Final
 from docker.errors import ImageNotFound
 
 from runner.adapters.docker.connection import EngineConnection, engine_errors
-from runner.adapters.docker.hardening import CHOOSES, IMAGE_FORBIDDEN, set_aside
+from runner.adapters.docker.hardening import IMAGE_FORBIDDEN, OUT_OF_PLACE, set_aside
 from runner.base.errors import Unavailable
 from runner.core.ports.executor import ImageGone
 
@@ -41,7 +41,7 @@ def export_image(url: str | None, image: str, directory: Path) -> tuple[str, ...
             raise ImageGone(image) from error
         finally:
             client.close()
-    left_out = re.compile(f"{IMAGE_FORBIDDEN.pattern}|{CHOOSES.pattern}")
+    left_out = re.compile(f"{IMAGE_FORBIDDEN.pattern}|{OUT_OF_PLACE.pattern}")
     harmless = (each for each in variables if not left_out.fullmatch(each.partition("=")[0]))
     return (*harmless, *(f"{name}={value}" for name, value in set_aside(variables).items()))
 

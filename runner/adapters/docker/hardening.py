@@ -10,7 +10,7 @@ out gets whatever default the engine was configured with, and it cannot be compa
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, TypeAlias
@@ -44,11 +44,17 @@ IMAGE_FORBIDDEN: Final = re.compile(r"LD_.*|NVIDIA_.*|AMD_VISIBLE_DEVICES")
 DECIDED: Final = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE"})
 """Those of them whose values are the runner's, also for the program."""
 
+_ASIDE: Final = "RUNNER_IMAGE_"
+"""What the names of values begin with that are set aside, also in an image made of such a container."""
+
 _PUT_BACK: Final = re.compile(r"(LD|NVIDIA)_[A-Za-z0-9_]+")
 """Those that the program gets back; other names could not be variables of a shell."""
 
-CHOOSES: Final = re.compile(r"(CUDA|ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL")
-"""Variables of an image that would hide devices of the job from its program."""
+OUT_OF_PLACE: Final = re.compile(r"(CUDA|ROCR|HIP)_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|RUNNER_[A-Za-z0-9_]*")
+"""Variables of an image that no program gets: they would hide devices of its job, or are of another job.
+
+An image has the latter if it was made of a container of the runner.
+"""
 
 IMAGE_MERGED_FIELDS: Final = frozenset({"HostConfig", "Env", "Labels", "Healthcheck"})
 """Fields that the engine merges with those of the image; each of them is compared separately."""
@@ -118,7 +124,8 @@ def engine_arguments(
     check_request(request)
     owner = request.owner
     hosts_file = settings.hosts_file if request.network is None else None
-    environment = {**neutralised(image_variables), **_environment(request, settings)}
+    environment = _environment(request, settings)
+    environment = {**neutralised(image_variables, environment), **environment}
     return {
         "name": attempt_name(request.key),
         "config": {
@@ -151,26 +158,27 @@ def engine_arguments(
     }
 
 
-def neutralised(image_variables: Iterable[str]) -> dict[str, str]:
+def neutralised(image_variables: Iterable[str], decided: Container[str] = ()) -> dict[str, str]:
     """Return the variables by which a request overrides those of an image that hooks would read.
 
     Hooks run as root with the variables of the container (CVE-2025-23266): they get empty values, and no
     requirements.  The image's values are under other names, from which the entry script takes them for the
-    program when all hooks have run.
+    program when all hooks have run.  It unsets what no program gets and nobody has ``decided``.
     """
     variables = tuple(image_variables)
     names = dict.fromkeys(each.partition("=")[0] for each in variables)
     emptied = {name: "" for name in names if IMAGE_FORBIDDEN.fullmatch(name) and name not in DECIDED}
-    chooses = " ".join(filter(CHOOSES.fullmatch, names))  # an empty value would hide all devices
-    unset = {"RUNNER_IMAGE_UNSET": chooses} if chooses else {}
-    if not emptied:
-        return unset
-    return {**emptied, "NVIDIA_DISABLE_REQUIRE": "1", **set_aside(variables), **unset}
+    made = {**emptied, "NVIDIA_DISABLE_REQUIRE": "1"} if emptied else {}
+    unset = {name: "" for name in names if OUT_OF_PLACE.fullmatch(name) and name not in decided}
+    if unset:
+        made |= {**unset, "RUNNER_IMAGE_UNSET": " ".join(unset)}
+    return {**made, **set_aside(variables)}
 
 
 def set_aside(image_variables: Iterable[str]) -> dict[str, str]:
     """Return the variables by which the entry script finds an image's values for the program."""
     found = dict(each.partition("=")[::2] for each in image_variables)
+    found |= {name.removeprefix(_ASIDE): found[name] for name in found if name.startswith(_ASIDE)}
     kept = {
         name: value
         for name, value in found.items()
@@ -178,7 +186,7 @@ def set_aside(image_variables: Iterable[str]) -> dict[str, str]:
     }
     if not kept:
         return {}
-    values = {f"RUNNER_IMAGE_{name}": value for name, value in kept.items()}
+    values = {f"{_ASIDE}{name}": value for name, value in kept.items()}
     return {"RUNNER_IMAGE_ENV": " ".join(kept), **values}
 
 

@@ -20,14 +20,27 @@ IMAGE = (
     "CUDA_VISIBLE_DEVICES=3",
     "GPU_DEVICE_ORDINAL=",
     "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+    # Of a container of the runner of which somebody has made an image:
+    "RUNNER_SECRET_ENV=HF_TOKEN",
+    "RUNNER_RESUME_FROM=/x",
+    "RUNNER_JOB_ID=7",
+    "RUNNER_A-B;touch x=1",
+    "RUNNER_IMAGE_ENV=LD_DEBUG_OUTPUT",
+    "RUNNER_IMAGE_LD_DEBUG_OUTPUT=/x",
+    "LD_DEBUG_OUTPUT=",
 )
-JOB = {"PATH": "/usr/bin:/bin", "NVIDIA_VISIBLE_DEVICES": "void", "NVIDIA_TF32_OVERRIDE": "0"}
+JOB = {
+    "RUNNER_JOB_ID": "8",
+    "PATH": "/usr/bin:/bin",
+    "NVIDIA_VISIBLE_DEVICES": "void",
+    "NVIDIA_TF32_OVERRIDE": "0",
+}
 
 
 @pytest.mark.parametrize("script", [SUPERVISED_ENTRY, INSIDE], ids=["program", "beside it"])
 def test_the_program_gets_the_values_of_its_image_back(tmp_path: Path, script: str) -> None:
     of_image = dict(each.split("=", 1) for each in IMAGE if ";" not in each)
-    environment = {**of_image, **neutralised(IMAGE), **JOB}
+    environment = {**of_image, **neutralised(IMAGE, JOB), **JOB}
     assert environment["LD_LIBRARY_PATH"] == ""
     (tmp_path / "attempt").mkdir()
     places = [str(tmp_path), *([str(tmp_path / "attempt" / "log")] if script == SUPERVISED_ENTRY else [])]
@@ -39,7 +52,8 @@ def test_the_program_gets_the_values_of_its_image_back(tmp_path: Path, script: s
     assert seen["NVIDIA_REQUIRE_CUDA"] == "cuda>=12.8 brand=tesla,driver>=535"
     assert (seen["NVIDIA_VISIBLE_DEVICES"], seen["NVIDIA_PRODUCT_NAME"]) == ("void", "CUDA")
     assert seen["NVIDIA_TF32_OVERRIDE"] == "0"  # the job's own
-    assert not [name for name in seen if name.startswith("RUNNER_IMAGE")]
+    assert {name: seen[name] for name in seen if name.startswith("RUNNER_")} == {"RUNNER_JOB_ID": "8"}
+    assert seen["LD_DEBUG_OUTPUT"] == "/x"
     assert not {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"} & seen.keys()  # all devices of the job
     assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert not (tmp_path / "x").exists()

@@ -43,7 +43,11 @@ def main(arguments: list[str]) -> None:
         config["mounts"] += list(amd_mounts(cards))
     else:
         for edits in nvidia_edits(*read_specifications(directories), cards):
-            apply(edits, config)
+            try:
+                apply(edits, config)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                fact = f"{type(error).__name__}: {error}, in {json.dumps(edits)[:300]}"
+                raise SystemExit(f"the CDI specification of this node is malformed ({fact})") from error
     Path(path).write_text(json.dumps(config))
 
 

@@ -116,6 +116,10 @@ def test_what_has_no_place_in_the_image_is_shown_elsewhere_by_all_its_names(
             {"additionalGids": [4_000_001]},
             "for members of group 4000001 on this node, and this user is none",
         ),
+        ({"SLURM_JOB_GPUS": "0"}, {"mounts": [{"hostPath": "/x"}]}, "is malformed .*containerPath.*/x"),
+        ({"SLURM_JOB_GPUS": "0"}, {"deviceNodes": ["/dev/nvidiactl"]}, "is malformed .*nvidiactl"),
+        ({"SLURM_JOB_GPUS": "0"}, {"env": {"A": 1}, "hooks": [{}]}, "is malformed .*'path'"),
+        ({"SLURM_JOB_GPUS": "0"}, {"additionalGids": 44}, "is malformed .*additionalGids"),
     ],
 )
 def test_what_is_missing_or_not_understood_ends_the_attempt_in_words(

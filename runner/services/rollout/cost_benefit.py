@@ -26,6 +26,8 @@ from runner.core.policy.facts import Facts, FactValue
 
 NOT_BESIDE: Final = "the job took too few steps while its canary ran: the change is at least this fast"
 
+NO_TOTAL: Final = "the number of all steps is not known without workload.steps in the job file"
+
 TOO_UNSURE: Final = "the slowest rate that the measurement leaves possible is 0"
 
 
@@ -205,10 +207,19 @@ def _unknown(worth: CostBenefit) -> Iterator[str]:
         again = f"{max(work.done - back, 0):.0f} steps again" if work.done > back else "no step again"
         takes, work_left = readable_duration(price), readable_duration(keep_s)
         yield f"price      {_costs(worth.case.costs)}, {again}: {takes} for {work_left} of work"
-    missing = "both rates must be measured, and some work must be left"
-    if worth.new is not None and worth.new.low <= 0:
-        missing = TOO_UNSURE
-    yield f"gain       unknown: {worth.other or missing}"
+    yield f"gain       unknown: {worth.other or _missing(worth)}"
+
+
+def _missing(worth: CostBenefit) -> str:
+    """Return the reason why there is no comparison."""
+    work = worth.case.work
+    if not work.total:
+        return NO_TOTAL
+    if work.done >= work.total and worth.case.evaluations.running_s is None:
+        return f"no step is left of {work.total:.0f}"
+    if worth.now is None:
+        return "the job has reported too few steps for a rate"
+    return "the change has not been measured" if worth.new is None else TOO_UNSURE
 
 
 def _in_time(worth: CostBenefit, choice: Choice) -> str:

@@ -28,7 +28,7 @@ from runner.core.policy.model import STARTS, Verb
 from runner.core.ports.store import DecisionRow, JobRow
 from runner.files.revision import Revision
 from runner.services.jobs import JobService
-from runner.services.rollout.cost_benefit import CostBenefit, explain
+from runner.services.rollout.cost_benefit import NO_TOTAL, CostBenefit, explain
 from runner.services.rollout.progress import Saving, StepTimes, saves_when_asked
 from runner.services.rollout.throughput import (
     FEW,
@@ -202,7 +202,9 @@ class RolloutEvaluator:
     def _ways_on(self, worth: CostBenefit) -> str:
         """Return the user's options for a change that does not stop the job."""
         ways = ["--at-next-start stores it for the next start"]
-        if self.trial is None or self.trial.found is None or self.trial.found.pace is None:
+        if not worth.case.work.total:
+            ways = [NO_TOTAL, *ways]
+        elif self.trial is None or self.trial.found is None or self.trial.found.pace is None:
             ways.insert(0, "--canary N measures it")
         elif longer := worth.longer_canary(self.trial.done, TIME_LIMIT.total_seconds(), self._would_pay):
             where = "in which it stands still" if self.trial.parked else "beside it"

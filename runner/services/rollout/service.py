@@ -6,9 +6,9 @@ as it is, and that the change is declined; a job that stands still for its canar
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from runner.base.errors import Refused, RunnerError, UsageError
 from runner.base.textfile import FileError, one_line
@@ -25,12 +25,17 @@ from runner.files.submission import Submission
 from runner.services.context import Caller
 from runner.services.jobs import JobService
 from runner.services.rollout.canary import CanaryService
+from runner.services.rollout.cost_benefit import NO_TOTAL
 from runner.services.rollout.diff import compare_revisions
 from runner.services.rollout.evaluate import Evaluation, RolloutEvaluator, finished_by, steps
 from runner.services.rollout.progress import saves_when_asked
 from runner.services.rollout.trial import Trial
 from runner.services.submission import dependencies as predecessors
 from runner.services.submission.code_changes import has_same_code
+
+NOT_CHECKED: Final = (
+    "--expect is not checked: that takes an attempt that is stopped now, and has shown its rate"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,9 @@ class RolloutService:
         if why := evaluator.unconditional_decline():
             raise Refused(f"job {row.job.id}: this change is declined, whatever a canary shows: {why}")
         self.canaries.check_comparable(row)
+        work = evaluator.evaluate().worth.case.work
+        if work.done and not work.total:
+            raise Refused(f"job {row.job.id}: a canary could decide nothing: {NO_TOTAL}")
         return self.canaries.start(caller, row, after, request.steps, found.kind)
 
     def evaluate(self, caller: Caller, request: RolloutRequest) -> Evaluation:
@@ -74,7 +82,14 @@ class RolloutService:
         row, before, after = self._load_revisions(caller, request)
         found = self._compare(before, after)
         trial = self._find_trial(row, request.canary) if request.canary else None
-        return self._evaluator(row, before, after, found, trial, request).evaluate()
+        evaluation = self._evaluator(row, before, after, found, trial, request).evaluate()
+        if (
+            request.expect
+            and evaluation.is_taken_up
+            and _expected_speedup(evaluation, request.expect) is None
+        ):
+            return replace(evaluation, why=f"{evaluation.why}; {NOT_CHECKED}")
+        return evaluation
 
     def _evaluator(  # noqa: PLR0913, PLR0917  (both revisions, and what is known of the change)
         self,
@@ -251,7 +266,7 @@ class RolloutService:
             history=evaluation.decision.history.reset_tallies(),
             start=start,
             other_image=_other_image(evaluation.before, evaluation.after),
-            promise=_expected_speedup(evaluation, verb, expect),
+            promise=_expected_speedup(evaluation, expect),
             **self._settings(evaluation.after),
         )
 
@@ -304,13 +319,13 @@ def _other_image(before: Revision, after: Revision) -> bool:
     return here != there
 
 
-def _expected_speedup(evaluation: Evaluation, verb: Verb, expect: float | None) -> ExpectedSpeedup | None:
+def _expected_speedup(evaluation: Evaluation, expect: float | None) -> ExpectedSpeedup | None:
     """Return the speed-up that a change must show: as said, or as measured of one made for speed alone.
 
     What its owner allowed for another reason, such as another batch, is held to no speed.
     """
     now, new = evaluation.worth.now, evaluation.worth.new
-    if verb not in STARTS or now is None:
+    if evaluation.outcome not in STARTS or now is None:
         return None
     if expect is None and new is not None and evaluation.found.kind is ChangeClass.B:
         expect = new.low / now.high

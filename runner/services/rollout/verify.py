@@ -37,16 +37,19 @@ class MeasuredSpeedup:
 def verify(promise: ExpectedSpeedup, rate: Rate, work: Work) -> MeasuredSpeedup:
     """Return the measured speed-up of a change; a rollback would start from the step ``work.saved``.
 
-    It is rolled back only if that ends sooner at the rate that speaks against it.
+    It is rolled back only if that ends sooner at the rate that speaks against it.  Where the number of all
+    steps is not known, that is so if it is slower than before.
     """
     faster = rate.mean / promise.rate
-    said = f"{faster:.2f} times as fast, of {promise.faster:.2f} that were measured before"
+    said = f"{faster:.2f} times as fast, of {promise.faster:.2f} that were expected"
     if not misses_expectation(promise.faster, faster):
         return MeasuredSpeedup(f"the change keeps what it promised: {said}", roll_back=False)
     on_s = (work.total - work.done) / rate.high
     back_s = promise.back_s + (work.total - work.saved) / promise.rate
-    if back_s < on_s:
+    if back_s < on_s if work.total else rate.high < promise.rate:
         return MeasuredSpeedup(f"the change brings too little: {said}", roll_back=True)
+    if not work.total:
+        return MeasuredSpeedup(f"the change brings less than half: {said}; it stays", roll_back=False)
     return MeasuredSpeedup(
         f"the change brings less than half: {said}; "
         f"but going back would take {readable_duration(back_s)}, and going on {readable_duration(on_s)}",

@@ -2,10 +2,12 @@
 
 import pytest
 
+from runner.core.job.attempt import ExpectedSpeedup
 from runner.core.policy.catalog import validate_facts
 from runner.core.policy.economics import ChangeCosts, Evaluations, Overheads, Rate, Risk, Work
 from runner.core.policy.facts import DecisionPoint, Facts
-from runner.services.rollout.cost_benefit import NOT_BESIDE, TOO_UNSURE, CostBenefit, explain
+from runner.services.rollout.cost_benefit import NO_TOTAL, NOT_BESIDE, TOO_UNSURE, CostBenefit, explain
+from runner.services.rollout.verify import verify
 
 COSTS = Overheads(stop_s=1.0, start_s=5.0)
 SLOW, FAST = Rate(2.0, 0.0, 30), Rate(10.0, 0.0, 30)
@@ -183,3 +185,27 @@ def test_programs_get_the_same_numbers() -> None:
     assert told["rate_now"] == {"mean": 2.0, "low": 2.0, "high": 2.0, "windows": 30}
     assert validate_facts(told["facts"], DecisionPoint.CHANGE)  # type: ignore[arg-type]
     assert CostBenefit(ChangeCosts(Work(400, 168))).json()["rate_new"] is None
+
+
+@pytest.mark.parametrize(
+    ("work", "now", "new", "reason"),
+    [
+        (Work(0, 50), SLOW, FAST, NO_TOTAL),
+        (Work(50, 60), SLOW, FAST, "no step is left of 50"),
+        (Work(400, 5), None, FAST, "the job has reported too few steps for a rate"),
+        (Work(400, 60), SLOW, None, "the change has not been measured"),
+    ],
+)
+def test_what_is_missing_for_a_comparison_is_named(
+    work: Work, now: Rate | None, new: Rate | None, reason: str
+) -> None:
+    assert f"gain       unknown: {reason}" in text(CostBenefit(ChangeCosts(work, COSTS), now, new))
+
+
+@pytest.mark.parametrize(("per_s", "rolls_back"), [(1.0, True), (2.2, False)])
+def test_a_change_that_misses_its_gain_goes_where_no_end_is_known_only_if_it_is_slower(
+    per_s: float, *, rolls_back: bool
+) -> None:
+    found = verify(ExpectedSpeedup(1, 2.0, 3.0, 20.0), Rate(per_s, 0.0, 30), Work(0, 500, 400))
+    assert found.roll_back is rolls_back
+    assert "going back" not in found.text

@@ -12,7 +12,9 @@ import pytest
 
 from jobs.contract import Phase, Status, dump
 from runner.core.ports.store import DecisionRow
+from runner.services.rollout.cost_benefit import NO_TOTAL
 from runner.services.rollout.progress import count_saves
+from runner.services.rollout.service import NOT_CHECKED
 from tests.fakes.engine.executor import Program
 from tests.unit.runner.server.api.test_rollouts import Place
 
@@ -59,6 +61,31 @@ def test_the_steps_that_a_program_prints_count_for_a_canary(site: Place) -> None
     assert site.trial(began["canary"])["rate"]["mean"] > 0
     answer = site.apply(FASTER, canary=began["canary"], dry_run=True)
     assert answer["econ"]["rate_now"]["windows"] >= 20
+
+
+def test_where_the_number_of_all_steps_is_not_known_that_is_said_and_no_canary_is_run(site: Place) -> None:
+    endless = SCRIPT.replace(", steps: 100000", "")
+    faster = FASTER.replace(", steps: 100000", "")
+    site.runs(endless)
+    for step in range(1, 41):
+        prints(site, step)
+    answer = site.apply(faster, dry_run=True)
+    assert (answer["outcome"], NO_TOTAL in answer["why"]) == ("keep", True)
+    assert "--canary" not in answer["why"]
+    assert NO_TOTAL in site.canary(faster)["error"]["message"]
+
+
+def test_an_expectation_that_nothing_can_check_is_told_and_not_dropped(site: Place) -> None:
+    site.runs(SCRIPT)
+    assert NOT_CHECKED in site.apply(FASTER, at_next_start=True, expect=2, dry_run=True)["why"]
+    assert NOT_CHECKED in site.apply(SCRIPT + "labels: {a: b}\n", expect=2, dry_run=True)["why"]
+    reports(site, saves_when_asked=True)
+    unmeasured = site.apply(FASTER, expect=2, dry_run=True)
+    assert (unmeasured["outcome"], NOT_CHECKED in unmeasured["why"]) == ("resume", True)
+    site.writes(4.0)
+    site.saves(40)
+    measured = site.apply(FASTER, expect=2, dry_run=True)
+    assert (measured["outcome"], NOT_CHECKED in measured["why"]) == ("resume", False)
 
 
 def test_a_program_that_reports_that_it_saves_when_it_is_asked_is_believed(site: Place) -> None:

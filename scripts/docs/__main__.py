@@ -8,7 +8,7 @@ from scripts.docs.page import ROOT, fill, regenerate
 
 REFERENCES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/reference/api.md": api.reference,
-    "provenance/decisions.md": decisions.reference,
+    "docs/explanation/changing-a-running-job.md": decisions.reference,
     "docs/reference/cli.md": cli.reference,
     "docs/reference/jobfile-fields.md": job_file.reference,
     "docs/reference/policy-facts.md": policy.reference,

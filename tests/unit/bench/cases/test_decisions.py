@@ -46,5 +46,5 @@ def test_alternatives_are_played_step_by_step() -> None:
 
 
 def test_the_page_shows_what_is_decided_now() -> None:
-    page = (DOCS.parent / "provenance/decisions.md").read_text()
+    page = (DOCS / "explanation/changing-a-running-job.md").read_text()
     assert regenerate(page, reference()) == page

@@ -44,6 +44,9 @@ SAMPLED_PIECES: Final = 4
 LEFT_OUT_S: Final = 60.0
 """For how long the jobs of an owner are not sampled whose files were not read in time."""
 
+READ_S: Final = 2.0
+"""For how long a notification waits for somebody who reads the same curves."""
+
 HISTORY_S: Final = 86400.0
 """For how long the use of devices is kept."""
 
@@ -103,11 +106,14 @@ class CurveService:
     def of_job(self, row: JobRow) -> CurveSet:
         """Return the curves of a job as they are now; may raise Unavailable."""
         with self._lock_of(row.owner.uid):
-            found = self._found(row)
-            is_new = self._read_reports(row, found, MOST_PIECES)
-            if (self._read_end(row, found) or is_new) and row.job.id not in self._live:
-                self.kept.write(row.job.id, found.json())
-            return parse_curves(found.json())
+            return self._of_job(row)
+
+    def _of_job(self, row: JobRow) -> CurveSet:
+        found = self._found(row)
+        is_new = self._read_reports(row, found, MOST_PIECES)
+        if (self._read_end(row, found) or is_new) and row.job.id not in self._live:
+            self.kept.write(row.job.id, found.json())
+        return parse_curves(found.json())
 
     def _lock_of(self, owner: int) -> Lock:
         return self._owners.setdefault(owner, Lock())
@@ -117,9 +123,21 @@ class CurveService:
         return parse_curves(self.kept.read(row.job.id)) if live is None else live[1]
 
     def reported(self, job_id: str) -> ReportedCurve | None:
-        """Return the loss that a job has reported; None without one. May raise Unavailable."""
+        """Return the loss that a job has reported, for what others wait for; may raise Unavailable.
+
+        None: there is none, or the files of its owner are slow: nobody waits for them again soon.
+        """
         row = self.service.store.get(job_id)
-        curves = {} if row is None else self.of_job(row).curves
+        if row is None:
+            return None
+        with self._unless_read(row.owner.uid, READ_S) as is_free:
+            if not is_free or self._is_left_out(row.owner.uid):
+                return None
+            try:
+                curves = self._of_job(row).curves
+            except Unavailable:
+                self._leave_out(row.owner.uid)
+                raise
         for name in LOSSES:
             points = curves[name].points if name in curves else []
             if with_steps := tuple((point.step, point.mean) for point in points if point.step is not None):
@@ -143,7 +161,7 @@ class CurveService:
         for owner, rows in running.items():
             with self._unless_read(owner) as is_free:
                 for row in rows:
-                    if not is_free or self.service.clock.monotonic() < self._left_out.get(owner, 0.0):
+                    if not is_free or self._is_left_out(owner):
                         break
                     self._sample(row, max(SAMPLED_PIECES // len(rows), 1), now)
         self._drop_ended({row.job.id for rows in running.values() for row in rows})
@@ -156,15 +174,21 @@ class CurveService:
             self._read_reports(row, curves, pieces)
             self._sample_job(row, curves, now)
         except Unavailable:  # files or workers of the owner do not answer: nobody waits for them again soon
-            self._left_out[row.owner.uid] = self.service.clock.monotonic() + LEFT_OUT_S
+            self._leave_out(row.owner.uid)
         except (RunnerError, OSError):  # its directory may be going
             return
 
+    def _is_left_out(self, owner: int) -> bool:
+        return self.service.clock.monotonic() < self._left_out.get(owner, 0.0)
+
+    def _leave_out(self, owner: int) -> None:
+        self._left_out[owner] = self.service.clock.monotonic() + LEFT_OUT_S
+
     @contextmanager
-    def _unless_read(self, owner: int) -> Iterator[bool]:
+    def _unless_read(self, owner: int, wait_s: float = 0.0) -> Iterator[bool]:
         """Hold the lock of an owner, or yield that somebody reads their curves, for whom no other waits."""
         lock = self._lock_of(owner)
-        is_free = lock.acquire(blocking=False)
+        is_free = lock.acquire(timeout=wait_s)
         try:
             yield is_free
         finally:

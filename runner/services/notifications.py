@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from threading import Event as Flag
 from typing import Final, TypeAlias
@@ -37,6 +37,9 @@ MAX_TRIES: Final = 8
 
 MAX_WAIT_S: Final = 60.0
 """Longest wait between two tries; the first waits 1 s, and each further wait doubles."""
+
+LEFT_OUT: Final = timedelta(minutes=1)
+"""For how long an owner gets nothing whose own address has failed: what others get waits behind it."""
 
 MAX_AGE: Final = timedelta(days=1)
 """Older events are not sent any more."""
@@ -69,6 +72,7 @@ class Sender:
     _done: int | None = None
     _recorded: int = 0
     _more: bool = False
+    _left_out: dict[str, datetime] = field(default_factory=dict)  # until when, by owner
 
     @property
     def key(self) -> str:
@@ -121,12 +125,16 @@ class Sender:
 
     def _deliver(self, notification: Notification) -> bool:
         """Deliver or drop a notification; return False if the daemon stops before."""
+        if self.clock.now() < self._left_out.get(notification.owner, notification.at):
+            return self._drop(notification, "an address of its owner has just failed")
         tries, notification = 0, self._with_curve(notification)
         while self.clock.now() - notification.at <= MAX_AGE:
             try:
                 self.send(notification)
             except Undelivered as error:
                 tries += 1
+                if self.rule.own:
+                    self._left_out[notification.owner] = self.clock.now() + LEFT_OUT
                 log.info("notify.undelivered", way=self.rule.way, seq=notification.seq, problem=str(error))
                 if error.again is RetryLater.NEVER or (error.again is RetryLater.SOME and tries >= MAX_TRIES):
                     return self._drop(notification, str(error))

@@ -6,7 +6,7 @@ has ended a moment ago, whatever the limits.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -138,10 +138,11 @@ class RetentionService:
         there = frozenset(self.directories.ids())
         if not references:
             name, uid = service.user(caller).name, caller.uid
-            found = [run for job_id in there - needed if (run := self._ended(job_id, self.directories.size))]
+            found = [run for job_id in there - needed if (run := self._ended(job_id, _unmeasured))]
             mine = [run for run in found if run.owner == name and self._submitter(run.job_id) == uid]
             old = [run for run in mine if now - run.ended >= older]
-            return [Removal(run, "you asked for it") for run in sorted(old, key=lambda run: run.ended)]
+            sized = (replace(run, size=self.directories.size(run.job_id)) for run in old)
+            return [Removal(run, "you asked for it") for run in sorted(sized, key=lambda run: run.ended)]
         rows = [service.queries.readable(caller, reference) for reference in references]
         for row in rows:
             if not _has_ended(row):
@@ -180,6 +181,6 @@ def _has_ended(row: JobRow) -> bool:
 
 
 def _unmeasured(job_id: str) -> int:
-    """Return 0: measuring reads every directory, and no limit asks for it."""
+    """Return 0: measuring reads a whole directory, which only some need."""
     del job_id
     return 0

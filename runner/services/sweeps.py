@@ -5,12 +5,14 @@ a daemon that was killed between two decisions makes the same ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
 from runner.base.errors import Refused, RunnerError
+from runner.base.fair_executor import FairExecutor
 from runner.base.threads import PeriodicThread
 from runner.core.accounting.curve import Curve, Point
 from runner.core.accounting.curve_set import NOT_FINITE
@@ -39,6 +41,9 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 1.0
 
+MOST_KNOWN: Final = 10_000
+"""Candidates whose values are in memory; to read them again costs a look at their files."""
+
 NAME: Final = "its sweep"
 """Who asks for a restart or an end, in the events of a candidate."""
 
@@ -51,26 +56,37 @@ class SweepService:
     curves: CurveService
     _seen: int = field(default=-1)
     """The event up to which all is decided."""
+    _work: FairExecutor = field(default_factory=lambda: FairExecutor("sweep", threads_per_user=1))
+    _deciding: set[str] = field(default_factory=set)  # the first jobs of sweeps
+    _known: dict[str, tuple[object, Candidate]] = field(default_factory=dict)  # that do not run, by job
 
     def thread(self) -> PeriodicThread:
         """Return a thread that looks from now on; it is not started yet."""
         return PeriodicThread("sweeps", LOOK_S, self.look)
 
     def look(self) -> None:
-        """Decide what has changed since the last look; what cannot be read now is looked at again."""
+        """Decide what has changed since the last look; what cannot be read now is looked at again.
+
+        The files of one owner may be slow, or many: nobody else's sweep waits for them.
+        """
         newest = self.service.store.last_seq()
         if newest == self._seen:
             return
+        self._seen = newest
         groups = {}
         for tracked in list(self.service.daemon.tracked_jobs.values()):
             terms = self.service.attempt_service.terms(tracked.row)
             if terms.sweep_terms is not None and terms.sweep is not None:
-                groups[terms.sweep.id] = terms.sweep_terms
-        decided = [self._decide(first, terms) for first, terms in groups.items()]
-        self._seen = newest if all(decided) else -1
+                groups[terms.sweep.id] = tracked.row.owner.uid, terms.sweep_terms
+        for first, (owner, sweep) in groups.items():
+            if first in self._deciding:
+                self._seen = -1
+                continue
+            self._deciding.add(first)
+            self._work.put(str(owner), partial(self._decide, first, sweep))
 
-    def _decide(self, first: str, terms: SweepTerms) -> bool:
-        """Decide about the candidates of a sweep, and return whether that could be done."""
+    def _decide(self, first: str, terms: SweepTerms) -> None:
+        """Decide about the candidates of a sweep."""
         try:
             rows = {row.job.id: row for row in self._rows(first)}
             ended = []
@@ -85,10 +101,11 @@ class SweepService:
                     self._promote(each.job_id, each.step)
                 ended += [each.job_id] if each.verb is CandidateVerb.END else []
             self._end(ended)
-        except RunnerError as error:
+        except (RunnerError, OSError) as error:
             log.info("sweep.not_decided", sweep=first, problem=str(error))
-            return False
-        return True
+            self._seen = -1
+        finally:
+            self._deciding.discard(first)
 
     def _rows(self, first: str) -> tuple[JobRow, ...]:
         store = self.service.store
@@ -122,6 +139,18 @@ class SweepService:
 
     def candidate(self, terms: SweepTerms, row: JobRow, *, all_of_it: bool = False) -> Candidate:
         """Return a candidate as it is now, its hours if they are needed; may raise Unavailable."""
+        key = (terms, row.job.state, row.job.saved)
+        known, found = self._known.get(row.job.id, (None, None))
+        if found is None or key != known:
+            found = self._read(terms, row)
+            if isinstance(row.job.state, Held | Finished):  # else it may still report
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[row.job.id] = key, found
+        needs_hours = terms.budget_h is not None or all_of_it
+        return replace(found, device_h=self._hours(row) if needs_hours else 0.0)
+
+    def _read(self, terms: SweepTerms, row: JobRow) -> Candidate:
         job, state = row.job, row.job.state
         revision = parse_revision(row.revision)
         outcome = str(state.outcome) if isinstance(state, Finished) else None
@@ -137,7 +166,6 @@ class SweepService:
             paused=is_paused(state),
             outcome=outcome,
             final=_value_at(curves, terms.metric, None) if outcome == "succeeded" else None,
-            device_h=0.0 if terms.budget_h is None and not all_of_it else self._hours(row),
         )
 
     def _values(

@@ -152,7 +152,9 @@ class NotificationRule(ClosedModel):
         try:
             if "://" not in said and f"@{_address(said).partition('@')[2]}" in self.own:
                 return NotificationRule(on=self.on, mail=said)
-            if said.startswith(tuple(each for each in self.own if each[0] != "@")) and ".." not in said:
+            allowed = tuple(each for each in self.own if each[0] != "@")
+            # servers decode a path before they resolve its dots
+            if said.startswith(allowed) and "%" not in said and ".." not in said and "\\" not in said:
                 return NotificationRule(on=self.on, webhook=said, shape=self.shape)
         except ValueError:
             return None

@@ -99,6 +99,10 @@ OWN = NotificationRule.model_validate(
         ("https://ntfy.lab.example", None),
         ("https://ntfy.lab.example@other.example/ann", None),
         ("https://ntfy.lab.example/../admin", None),
+        ("https://ntfy.lab.example/%2e%2E/admin", None),
+        ("https://ntfy.lab.example/a/%2e./ann", None),
+        ("https://ntfy.lab.example/a%2fann", None),
+        ("https://ntfy.lab.example/a\\ann", None),
         ("https://ntfy.lab.example/a b", None),
         ("https://ntfy.lab.example/", None),
         ("root", None),
@@ -127,6 +131,29 @@ def test_only_jobs_that_name_an_allowed_address_are_told(post: Post) -> None:
         post.cancel(post.site.service.submission.submit(post.site.me, submission).job.id)
     courier.send_next()
     assert [each.labels["notify"] for each in post.receiver.got] == ["ann@lab.example"]
+
+
+def test_an_owner_whose_address_fails_is_left_out_so_that_others_do_not_wait(post: Post) -> None:
+    feed = SqliteNotificationFeed(post.site.store)
+    failing = [Undelivered("silent", RetryLater.NEVER)] * 2
+    receiver = Receiver(failures=list(failing))
+    courier = Sender(OWN, receiver.send, feed, post.site.clock, feed.remember, post.pause)
+    courier.send_next()
+
+    def ends() -> None:
+        job = JOB + b"labels: {notify: ann@lab.example}\n"
+        submission = Submission(str(post.site.directory / "job.yaml"), job)
+        post.cancel(post.site.service.submission.submit(post.site.me, submission).job.id)
+
+    ends()
+    ends()
+    courier.send_next()
+    assert (len(receiver.failures), courier.dropped) == (1, 2)  # the second was not tried
+    receiver.failures.clear()
+    post.site.clock.forward(61)
+    ends()
+    courier.send_next()
+    assert [each.job_id for each in receiver.got] == ["3"]
 
 
 def test_an_address_that_no_rule_allows_is_a_warning_at_submission(post: Post) -> None:

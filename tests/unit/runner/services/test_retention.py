@@ -153,3 +153,21 @@ def test_nobody_removes_what_is_not_theirs_or_still_runs(pruning: Site) -> None:
     assert pruned(pruning, uid=ME + 1, mine=True) == (200, [])
     assert pruned(pruning, uid=ME + 1)[0] == 403
     assert (pruning.directory / "jobs" / "1").exists()
+
+
+def test_only_ones_own_directories_are_measured_for_oneself(
+    pruning: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+
+    def size(_directories: HostRunDirectories, job_id: str) -> int:
+        measured.append(job_id)
+        return 0
+
+    monkeypatch.setattr(HostRunDirectories, "size", size)
+    wait_until(lambda: pruned(pruning, mine=True, dry_run=True) == (200, ["1", "2"]) or None)
+    measured.clear()
+    assert pruned(pruning, uid=ME + 1, mine=True, dry_run=True) == (200, [])
+    assert measured == []
+    assert pruned(pruning, mine=True, dry_run=True) == (200, ["1", "2"])
+    assert sorted(measured) == ["1", "2"]

@@ -1,14 +1,19 @@
-"""The value of a candidate at a rung."""
+"""The value of a candidate at a rung, and whose sweeps wait for whom."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from runner.core.accounting.curve import Curve
+from runner.core.job.states import Finished, Outcome
 from runner.core.sweep import SweepTerms
+from runner.services import sweeps as module
 from runner.services.sweeps import SweepService, _value_at
+from tests.fakes.patience import patience
 
 
 def curve(points: Mapping[int, float]) -> Curve:
@@ -54,3 +59,79 @@ def test_a_value_that_was_decided_by_stays_when_a_long_curve_is_thinned() -> Non
             noted.append("step 10: loss 0.0909091 is 1 of 3; goes on")
     assert _value_at({"loss": made}, "loss", 10) != pytest.approx(1.0 / 11)
     assert values() == (0.0909091,)
+
+
+# --- many sweeps
+
+
+def sweeps_of(monkeypatch: pytest.MonkeyPatch, read: Mapping[str, Callable[[], object]]) -> SweepService:
+    """Return sweeps of one job and one owner each, by what is called when their candidates are read."""
+    terms = SweepTerms("loss")
+    jobs = {
+        first: SimpleNamespace(
+            row=SimpleNamespace(
+                owner=SimpleNamespace(uid=int(first)),
+                terms=SimpleNamespace(sweep=SimpleNamespace(id=first), sweep_terms=terms),
+            )
+        )
+        for first in read
+    }
+    service: Any = SimpleNamespace(
+        store=SimpleNamespace(last_seq=lambda: 1),
+        daemon=SimpleNamespace(tracked_jobs=jobs),
+        attempt_service=SimpleNamespace(terms=lambda row: row.terms),
+    )
+
+    def rows(_sweeps: SweepService, first: str) -> tuple[()]:
+        read[first]()
+        return ()
+
+    monkeypatch.setattr(SweepService, "_rows", rows)
+    return SweepService(service, SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_no_sweep_waits_for_the_slow_files_of_another_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    released, decided = Event(), Event()
+    sweeps = sweeps_of(monkeypatch, {"1": lambda: released.wait(patience(60)), "2": decided.set})
+    Thread(target=sweeps.look, daemon=True).start()
+    assert decided.wait(patience(20))
+    released.set()
+
+
+def test_a_sweep_that_cannot_be_read_keeps_no_other_back_and_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    again, decided, reads = Event(), Event(), []
+
+    def gone() -> None:
+        reads.append(1)
+        if len(reads) > 1:
+            again.set()
+        raise FileNotFoundError("its directory is going")
+
+    sweeps = sweeps_of(monkeypatch, {"1": gone, "2": decided.set})
+    sweeps.look()
+    assert decided.wait(patience(20))
+    looks = 0
+    while not again.wait(0.01) and looks < 100 * patience(20):
+        sweeps.look()
+        looks += 1
+    assert again.is_set()
+
+
+def test_the_curves_of_a_candidate_that_has_ended_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[object] = []
+
+    def of_job(row: object) -> object:
+        reads.append(row)
+        return SimpleNamespace(curves={"loss": curve({10: 10.0})})
+
+    monkeypatch.setattr(module, "parse_revision", lambda _text: SimpleNamespace(sweep=None))
+    service: Any = SimpleNamespace(store=SimpleNamespace(noted=lambda _job, _kind: ()))
+    sweeps = SweepService(service, SimpleNamespace(of_job=of_job))  # type: ignore[arg-type]
+    state = Finished(datetime(2030, 1, 1, tzinfo=UTC), Outcome.SUCCEEDED, "")
+    row: Any = SimpleNamespace(revision="", job=SimpleNamespace(id="1", state=state, saved=10))
+    terms = SweepTerms("loss", rungs=(10,))
+    found = [sweeps.candidate(terms, row) for _ in range(3)]
+    assert [(each.values, each.final) for each in found] == [((0.5,), 0.5)] * 3
+    assert len(reads) == 1

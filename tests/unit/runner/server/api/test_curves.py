@@ -11,6 +11,7 @@ import pytest
 from runner.adapters.host import user_outputs
 from runner.adapters.host.curve_files import CurveFiles
 from runner.adapters.host.user_outputs import UserOutputs
+from runner.base.errors import Unavailable
 from runner.core.accounting.curve_set import NewNumbers
 from runner.core.notification import ReportedCurve
 from runner.server.api import curves
@@ -191,6 +192,25 @@ def test_notifications_are_told_the_loss_of_a_job(place: Drawn) -> None:
     assert found.text == "loss 0.2 at step 4, from 0.2 to 0.25"
 
 
+def test_notifications_wait_once_for_files_that_do_not_answer(
+    place: Drawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.submit(JOB)
+    place.until("running")
+    place.writes(1)
+    asked: list[int] = []
+
+    def read(_outputs: UserOutputs, _file: int, offset: int, _pieces: int) -> NewNumbers:
+        asked.append(offset)
+        raise Unavailable("no answer from the file systems of ada")
+
+    monkeypatch.setattr(UserOutputs, "read_numbers", read)
+    with pytest.raises(Unavailable, match="no answer"):
+        place.curves.reported("1")
+    assert place.curves.reported("1") is None
+    assert len(asked) == 1
+
+
 ADA, BOB = 4241, 4242
 
 
@@ -234,6 +254,8 @@ def test_nobody_waits_for_the_numbers_of_another(place: Drawn, monkeypatch: pyte
             other.join(patience(30))
             assert not other.is_alive()
         assert place.curves.of_job(rows[BOB]).curves
+        monkeypatch.setattr(module, "READ_S", 0.0)
+        assert place.curves.reported(rows[ADA].job.id) is None
     finally:
         busy.ends.set()
         reader.join(patience(30))

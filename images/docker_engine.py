@@ -19,7 +19,7 @@ from typing import IO, Any, Final, TypeAlias
 import docker
 import requests
 from docker.constants import DEFAULT_TIMEOUT_SECONDS, DEFAULT_UNIX_SOCKET
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, InvalidConfigFile, NotFound
 from docker.types import CancellableStream, LogConfig, Mount
 from docker.utils.config import find_config_file
 
@@ -285,7 +285,7 @@ def _login_errors(path: object) -> Iterator[None]:
     """Translate what the SDK raises of a file that ``docker login`` has not written."""
     try:
         yield
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, RecursionError, InvalidConfigFile) as error:
         raise EngineUnavailable(f"{path}: is not a file of docker login: {error}; log in again") from error
 
 

@@ -13,7 +13,7 @@ from socket import AF_UNIX, socket
 from typing import Final
 
 from docker import APIClient
-from docker.errors import APIError, DockerException, StreamParseError
+from docker.errors import APIError, DockerException, InvalidConfigFile, StreamParseError
 from docker.utils.config import find_config_file
 from urllib3.exceptions import HTTPError
 
@@ -23,6 +23,9 @@ DEFAULT_URL: Final = "unix:///var/run/docker.sock"
 
 LONGEST_MESSAGE: Final = 500
 """Characters of an engine's message that are kept."""
+
+LOGIN_ERRORS: Final = (AttributeError, TypeError, ValueError, RecursionError, InvalidConfigFile)
+"""Errors of a client that reads a file of logins, as each does."""
 
 CLOSED: Final = re.compile(r'mount config for type "bind": stat .*: permission denied')
 
@@ -59,7 +62,7 @@ class EngineConnection:
         self._check_socket()
         try:
             return APIClient(base_url=self._url, version="auto", timeout=self._timeout_s)
-        except (AttributeError, TypeError, ValueError) as error:  # of a file of logins, which it reads
+        except LOGIN_ERRORS as error:
             path: object = find_config_file()
             raise Unavailable(f"{path}: is not a file of docker login: {error}; log in again") from error
 

@@ -101,7 +101,15 @@ def test_no_context_is_sent_for_nobody(engine: Builder) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", '{"auths": {"h": {"auth": "YWJj"}}}', '{"auths": {"h": {"auth": "!"}}}']
+    "text",
+    [
+        "[]",
+        '{"auths": {"h": {"auth": "YWJj"}}}',
+        '{"auths": {"h": {"auth": "!"}}}',
+        '{"auths": {"h": null}}',
+        "[" * 100_000,
+    ],
+    ids=range(5),
 )
 def test_a_file_of_logins_that_is_none_is_named(
     engine: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str

@@ -7,6 +7,7 @@ builder.  Builds have no network, because everything that they need is in the co
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -30,6 +31,7 @@ from images.errors import (
     BuildFailed,
     EngineForbidden,
     EngineUnavailable,
+    HostFault,
     failure,
     look_up_failure,
     pull_failure,
@@ -40,6 +42,14 @@ from images.settings import BuilderKind
 
 _STEP_NAME: Final = "runner-step-"
 """What the names of the containers of commands begin with; the process that made it follows."""
+
+_ACTIVE: Final[set[str]] = set()
+"""The names of the containers of commands that this process uses."""
+
+_ENGINE_LACKS: Final = re.compile(
+    r"containerd\.sock|error while dialing|transport is closing|ttrpc: closed|shutting down", re.IGNORECASE
+)
+"""Words of an engine that its own parts do not answer, as while they are upgraded."""
 
 _PULL_SILENCE_S: Final = 20
 """A registry that is silent for so long is unavailable; a pull that makes progress reports it."""
@@ -152,12 +162,7 @@ class DockerEngine:
 
     def step(self, step: Step, token: CancellationToken | None = None) -> StepEnd:
         token = token or CancellationToken()
-        with self._client("run a command") as api:
-            _sweep_steps(api)
-            try:
-                container = api.create_container(**_step_arguments(api, step))["Id"]
-            except APIError as error:
-                raise failure(f"{step.argv[0]}: {_one_line(error)}") from error
+        with self._client("run a command") as api, _step_container(api, step, step.argv[0]) as container:
             try:
                 with token.on_cancel(partial(self._kill, container)):
                     end = _finish_step(api, container, step, partial(self._kill, container))
@@ -173,19 +178,21 @@ class DockerEngine:
         """
         config = self.inspect(addition.below)["Config"]
         remove = Step(addition.below, ("rm", "-rf", "--", *addition.removed), root=True)
-        with self._client(f"add to {addition.below}", _LAYER_SILENCE_S) as api:
+        action = f"add to {addition.below}"
+        with (
+            self._client(action, _LAYER_SILENCE_S) as api,
+            _step_container(api, remove, addition.tag) as container,
+        ):
             try:
-                container = api.create_container(**_step_arguments(api, remove))["Id"]
-                try:
-                    if addition.removed:
-                        _check_end(_finish_step(api, container, remove, partial(self._kill, container)))
-                    api.put_archive(container, "/", _chunks(layer, token))
-                    repository, tag = addition.tag.rsplit(":", 1)
-                    api.commit(container, repository, tag, conf=_added_config(addition, config))
-                finally:  # many files take as long to remove as to write
-                    Thread(target=self._remove, args=(container,), name="removal", daemon=True).start()
+                if addition.removed:
+                    _check_end(_finish_step(api, container, remove, partial(self._kill, container)))
+                api.put_archive(container, "/", _chunks(layer, token))
+                repository, tag = addition.tag.rsplit(":", 1)
+                api.commit(container, repository, tag, conf=_added_config(addition, config))
             except APIError as error:
-                raise failure(f"{addition.tag}: {_one_line(error)}") from error
+                raise _step_failure(addition.tag, error) from error
+            finally:  # many files take as long to remove as to write
+                Thread(target=self._remove, args=(container,), name="removal", daemon=True).start()
         token.check()
 
     def _remove(self, container: str) -> None:
@@ -321,7 +328,7 @@ def _finish_step(api: docker.APIClient, container: str, step: Step, kill: Callab
     try:
         api.start(container)
     except APIError as error:
-        raise failure(f"{step.argv[0]}: {_one_line(error)}") from error
+        raise _step_failure(step.argv[0], error) from error
     with _deadline(step.seconds, kill) as late:
         said = None
         if stream is not None and step.result is not None:
@@ -438,14 +445,38 @@ def _image(row: Mapping[str, Any]) -> Image:
     return Image(row["Id"], tags, labels, row.get("Size", 0))
 
 
+@contextmanager
+def _step_container(api: docker.APIClient, step: Step, action: str) -> Iterator[str]:
+    """Yield the container of a command, which the caller removes."""
+    _sweep_steps(api)
+    arguments = _step_arguments(api, step)
+    _ACTIVE.add(arguments["name"])
+    try:
+        try:
+            container = str(api.create_container(**arguments)["Id"])
+        except APIError as error:
+            raise _step_failure(action, error) from error
+        yield container
+    finally:
+        _ACTIVE.discard(arguments["name"])
+
+
+def _step_failure(action: str, error: APIError) -> BuildFailed:
+    text = f"{action}: {_one_line(error)}"
+    return HostFault(text) if _ENGINE_LACKS.search(text) else failure(text)
+
+
 def _sweep_steps(api: docker.APIClient) -> None:
-    """Remove the containers of commands that have ended whose process was killed before it removed them.
+    """Remove the containers of commands that have ended and that nobody has removed.
+
+    Their process was killed, or the engine did not answer it.
 
     They are found by their names, which name the process: a label would be committed with an image.
     """
     for row in api.containers(all=True, filters={"name": f"^/{_STEP_NAME}", "status": ["created", "exited"]}):
-        name = row["Names"][0].removeprefix(f"/{_STEP_NAME}")
-        if _is_gone(name.partition("-")[0]):
+        name = row["Names"][0].removeprefix("/")
+        pid = name.removeprefix(_STEP_NAME).partition("-")[0]
+        if _is_gone(pid) or (pid == str(os.getpid()) and name not in _ACTIVE):
             with suppress(NotFound, APIError):  # another process removes it, too
                 api.remove_container(row["Id"], v=True, force=True)
 

@@ -318,8 +318,10 @@ def test_what_a_killed_process_left_of_a_step_is_removed_by_the_next_step(
     DockerEngine().step(Step(base_image, ("true",)))
     assert left(status="running")  # what still runs is left alone
     until(lambda: left(status="exited"), "the step has ended")
-    DockerEngine().step(Step(base_image, ("true",)))
+    own = client.api.create_container(base_image, ["true"], name=f"runner-step-{os.getpid()}-missed")["Id"]
+    DockerEngine().step(Step(base_image, ("true",)))  # the engine was away when this process removed it
     assert left() == []
+    assert not client.api.containers(all=True, filters={"id": own})
 
 
 def test_a_step_is_nobody_without_a_network_unless_told_otherwise(base_image: str) -> None:

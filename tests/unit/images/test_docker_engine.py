@@ -11,7 +11,9 @@ from socketserver import ThreadingUnixStreamServer
 from typing import ClassVar
 
 import pytest
+from docker.errors import APIError
 
+from images import docker_engine
 from images.cancellation import CancellationToken
 from images.docker_engine import DockerEngine
 from images.errors import BuildCancelled, BuildFailed, EngineForbidden, EngineUnavailable, HostFault
@@ -288,3 +290,20 @@ def test_no_layer_is_sent_for_nobody(adding: DockerEngine) -> None:
     with pytest.raises(BuildCancelled):
         adding.add_layer(ADDITION, [b"one"], token)
     assert "POST /commit" not in dict(Adding.asked)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (
+            "transport: Error while dialing: dial unix /run/containerd/containerd.sock: connection refused",
+            HostFault,
+        ),
+        ("write /usr/lib/x: no space left on device", HostFault),
+        ('exec: "rustc": executable file not found in $PATH', BuildFailed),
+    ],
+)
+def test_an_engine_whose_parts_are_restarted_is_no_fault_of_a_job(
+    words: str, kind: type[BuildFailed]
+) -> None:
+    assert type(docker_engine._step_failure("x", APIError(words))) is kind

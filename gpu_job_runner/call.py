@@ -30,7 +30,7 @@ def main(words: list[str]) -> None:
     try:
         function, args, kwargs = pickle.loads(packed["call"])  # noqa: S301  as above
         put_in_main(function)
-        keep((True, "", ""), function(*args, **kwargs))
+        keep_result(function(*args, **kwargs))
     except (Exception, SystemExit) as error:  # of the user's function: it is the result
         told = (False, *describe(error))
         try:
@@ -67,6 +67,19 @@ def load_library(sources: list[tuple[str, str, bool]]) -> None:
             module.__path__ = []
         sys.modules[name] = module
         exec(compile(source, name, "exec"), module.__dict__)  # noqa: S102  the pickling library itself
+
+
+def keep_result(value: object) -> None:
+    """Keep what the function returned.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    try:
+        keep((True, "", ""), value)
+    except Exception as error:  # noqa: BLE001  of the value's own methods
+        kind = type(value).__name__
+        raise TypeError(f"the function returned what cannot be pickled ({kind}): {error}") from None
 
 
 def keep(told: tuple[bool, str, str], *value: object) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpu_job_runner import call
 from gpu_job_runner.job import CALL, Job, JobFailed, connect
-from gpu_job_runner.submission import Options, Spec, make_spec, send
+from gpu_job_runner.submission import Options, Spec, check_options, make_spec, send
 from runner.base.errors import Refused, UsageError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 LIBRARY: Final = ("cloudpickle.cloudpickle", "cloudpickle")
 MISSING: Final = "run: needs cloudpickle, which is not installed; pip install 'gpu-job-runner[python]'"
-WORD: Final = 100_000
-"""Characters of one argument; Linux takes 131,071."""
+WORD: Final = 32_000
+"""Characters of one argument; a job file takes 32,768."""
 
 
 class RemoteError(JobFailed):
@@ -55,8 +55,7 @@ def run(function: Callable[..., T], /, *args: object, **options: Unpack[Options]
     Raises:
         UsageError: the function cannot be pickled, or an option is wrong.
     """
-    if unknown := options.keys() - Options.__annotations__.keys():
-        raise UsageError(f"{min(unknown)}: no option of a job; bind arguments by functools.partial")
+    check_options(options, "; arguments of the function are bound by functools.partial")
     spec = _spec(function, args, {}, options)
     return send(connect(), spec)[0]
 
@@ -78,6 +77,8 @@ def map(  # noqa: A001  the word of Python for it
         rows: list[tuple[tuple[object, ...], dict[str, object]]] = [
             ((), dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())
         ]
+    elif isinstance(values, str) or not isinstance(values, Iterable):
+        raise UsageError(f"map: takes a list of values, or a grid of them, not {values!r}")
     else:
         rows = [((each,), {}) for each in values]
     specs = [_spec(function, args, kwargs, options) for args, kwargs in rows]
@@ -122,7 +123,18 @@ def returned(job: Job[Any], detail: JobDetail) -> Any:
         value = None
     if succeeded:
         return value
-    raise RemoteError(f"{job.name}: {line}\n\n{text}", job, text) from value
+    raise RemoteError(f"{job.name}: {line}{_missing(value)}\n\n{text}", job, text) from value
+
+
+def _missing(error: object) -> str:
+    """Return advice about a module that is here, and was not in the job."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    spec = find_spec(error.name.partition(".")[0])
+    if spec is None:
+        return ""
+    place = spec.origin or "a directory"
+    return f" (here it is {place}: submit from the directory that has it, or say code, packages or image)"
 
 
 def _spec(

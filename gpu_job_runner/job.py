@@ -101,7 +101,8 @@ class Job(Generic[T_co]):
             if done:
                 return state_word(job)
             if left_s <= 0:
-                raise TimeoutError(f"{self.name}: {job['state']} after {timeout_s:g} s: {job['why']}")
+                why = f": {job['why']}" if job["why"] else ""
+                raise TimeoutError(f"{self.name}: {job['state']} after {timeout_s:g} s{why}")
 
     def result(self, timeout_s: float | None = None) -> T_co:
         """Wait for the job, and return what its function returned; of other jobs, its last report.
@@ -183,6 +184,8 @@ class Job(Generic[T_co]):
 
     def restart(self, start: str | int = "checkpoint") -> None:
         """Start another attempt: from the newest ``checkpoint``, from ``scratch``, or from a step."""
+        if start not in {"checkpoint", "scratch"} and not isinstance(start, int):
+            raise UsageError(f"restart: begins from checkpoint, scratch or a step, not {start!r}")
         self._connection.act(self.id, "restart", {"from": start})
 
     def read(self, path: str) -> bytes:
@@ -261,14 +264,14 @@ def is_call(detail: JobDetail) -> bool:
     return CALL in command[3:4]
 
 
-def find(ref: str) -> Job[Any]:
+def find(ref: str | int) -> Job[Any]:
     """Return a job by its id or its name, as the commands understand it.
 
     Raises:
         UsageError: there is none.
     """
     connection = connect()
-    return Job(connection.job(ref), connection)
+    return Job(connection.job(str(ref)), connection)
 
 
 def find_all(*, label: str | None = None, mine: bool = True) -> list[Job[Any]]:

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from gpu_job_runner.job import Connection, Job, connect
@@ -16,7 +18,9 @@ from runner.cli.run_file import CommandLine, yaml_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Unpack
+    from typing import TypeAlias, Unpack
+
+    Word: TypeAlias = str | float | os.PathLike[str]
 
 SHOWN: Final = "submit"
 """The name in messages of what was not written as a file."""
@@ -36,6 +40,7 @@ SEVERAL: Final = {"matrix": "submit_all", "sweep": "sweep"}
 """Sections that make several jobs, and the function that submits them."""
 
 PAIRS: Final = ("environment", "secrets", "labels")
+LISTS: Final = ("packages", "resume_args")
 
 
 class Options(TypedDict, total=False):
@@ -82,7 +87,7 @@ class Spec(NamedTuple):
 
 
 def submit(
-    what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], /, **options: Unpack[Options]
+    what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Word], /, **options: Unpack[Options]
 ) -> Job[dict[str, Any]]:
     """Submit a job file, the fields of one as a mapping, or a command as a list of words.
 
@@ -149,7 +154,7 @@ def _check_number(connection: Connection, spec: Spec, *, several: bool) -> None:
         raise UsageError(f"{spec.shown}: {several_of}: {fact}")
 
 
-def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], options: Options) -> Spec:
+def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Word], options: Options) -> Spec:
     """Return the request for a job file, its fields or a command.
 
     Raises:
@@ -161,11 +166,46 @@ def make_spec(what: str | os.PathLike[str] | Mapping[str, Any] | Sequence[str], 
 
         from runner.base.textfile import read_source
 
+        if isinstance(what, str) and len(words := what.split()) > 1 and not os.path.exists(what):  # noqa: PTH110
+            raise UsageError(f"{what}: no such file; a command is a list of words: submit({words})")
         return Spec(os.fspath(what), read_source(Path(what)), os.fspath(what), *_replaced(options))
     if isinstance(what, Mapping):
-        text = json.dumps(dict(what), indent=1, ensure_ascii=False).encode()
-        return Spec(here, text, SHOWN, *_replaced(options))
+        return Spec(here, _json(dict(what)).encode(), SHOWN, *_replaced(options))
+    if isinstance(what, bytes) or not isinstance(what, Iterable):
+        raise UsageError(f"submit: takes a job file, its fields or a list of words, not {what!r}")
     return Spec(here, command_text(tuple(what), options), SHOWN, of_options=True)
+
+
+def check_options(options: Options, more: str = "") -> None:
+    """Raise UsageError for an option that no job has."""
+    if unknown := options.keys() - Options.__annotations__.keys():
+        there = ", ".join(Options.__annotations__)
+        raise UsageError(f"{min(unknown)}: no such option; there are {there}{more}")
+
+
+def _json(value: object) -> str:
+    """Return values as JSON, which is YAML as well.
+
+    Raises:
+        UsageError: one of them is nothing that a job file could say.
+    """
+    try:
+        return json.dumps(value, indent=1, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError) as error:  # keys of other types, or a value that contains itself
+        raise UsageError(f"submit: {error}") from error
+
+
+def _plain(value: object) -> object:
+    """Return a value that JSON has not: a path, a number of NumPy, or a list of another type."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Iterable) and not isinstance(value, AbstractSet | bytes):  # a set's order varies
+        return list(value)
+    raise TypeError(f"{value!r}: must be text, a number or a path, or a list or mapping of them")
 
 
 def _replaced(options: Options) -> tuple[str | None, dict[str, object]]:
@@ -174,12 +214,14 @@ def _replaced(options: Options) -> tuple[str | None, dict[str, object]]:
         raise UsageError(f"{min(others)}: is for commands and functions; say it in the job file")
     instead: dict[str, Any] = {**options}
     name = instead.pop("name", None)
+    if not isinstance(name, str | None):
+        raise UsageError(f"name: must be text, not {name!r}")
     if "after" in instead:
-        instead["after"] = [dict(each) for each in _after(instead["after"])]
-    return name, instead
+        instead["after"] = _after(instead["after"])
+    return name, json.loads(_json(instead))
 
 
-def command_text(command: tuple[str, ...], options: Options) -> bytes:
+def command_text(command: tuple[Word, ...], options: Options) -> bytes:
     """Return the job file of a command, with the options of ``runner run``.
 
     Raises:
@@ -187,9 +229,13 @@ def command_text(command: tuple[str, ...], options: Options) -> bytes:
     """
     if not command:
         raise UsageError("submit: there is no command")
-    if unknown := options.keys() - Options.__annotations__.keys():
-        raise UsageError(f"{min(unknown)}: no such option; there are {', '.join(Options.__annotations__)}")
+    check_options(options)
     given: dict[str, Any] = {"code": ".", **options}
+    after = _after(given.pop("after", ()))
+    for name in LISTS:
+        given[name] = _items(name, given.get(name, ()))
+    given = json.loads(_json(given))
+    words = tuple(map(_word, command))
     requirements = given.pop("requirements", True)
     if requirements is True:
         file = os.path.normpath(f"{given['code']}/{REQUIREMENTS}")
@@ -200,12 +246,8 @@ def command_text(command: tuple[str, ...], options: Options) -> bytes:
             raise UsageError(f"{name}: must be a mapping, not {given[name]!r}")
     for name in PAIRS:
         given[name] = tuple(given[name].items())
-    for name in ("packages", "resume_args"):
-        if isinstance(each := given.get(name), str):
-            given[name] = (each,)
     mounts = [{"source": source, "target": target} for target, source in given.pop("mounts").items()]
-    after = _after(given.pop("after", ()))
-    line = CommandLine(command, requirements=requirements or None, mounts=tuple(mounts), after=after, **given)
+    line = CommandLine(words, requirements=requirements or None, mounts=tuple(mounts), after=after, **given)
     text = yaml_text(line.fields()).encode()
     if len(text) > MOST_BYTES:
         raise UsageError("submit: more than 1 MiB is sent with the job; put it in a file and mount that")
@@ -215,7 +257,25 @@ def command_text(command: tuple[str, ...], options: Options) -> bytes:
 def _after(jobs: Sequence[Job[Any] | str] | Job[Any] | str) -> tuple[dict[str, str], ...]:
     """Return jobs that must have ended before as the job file has them; a single one is a list of itself."""
     found = []
-    for job in (jobs,) if isinstance(jobs, Job | str) else jobs:
-        name, _, condition = (job.id if isinstance(job, Job) else job).partition(":")
+    for job in _items("after", jobs):
+        name, _, condition = (job.id if isinstance(job, Job) else str(job)).partition(":")
         found.append({"job": name, "condition": condition or "ok"})
     return tuple(found)
+
+
+def _items(name: str, value: object) -> list[Any]:
+    """Return a list of values; a single one is a list of itself."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping | bytes):
+        raise UsageError(f"{name}: must be a list, not {value!r}")
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+
+
+def _word(word: object) -> str:
+    """Return a word of a command: text, or a number or a path as text."""
+    if isinstance(word, str):
+        return word
+    if isinstance(word, os.PathLike | Real):
+        return str(word)
+    raise UsageError(f"submit: a word of a command must be text, a number or a path, not {word!r}")

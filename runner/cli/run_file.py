@@ -179,7 +179,7 @@ def _given(values: Mapping[str, Value | None]) -> dict[str, Value]:
 
 def _number(value: float | None) -> float | None:
     """Return a number without a useless fraction: 8 instead of 8.0."""
-    return int(value) if value is not None and value == int(value) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def default_name(command: Sequence[str], directory: str | None = None) -> str:

@@ -1,12 +1,14 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import yaml
 
 import gpu_job_runner as runner
-from gpu_job_runner.submission import command_text, make_spec
+from gpu_job_runner.submission import Options, command_text, make_spec
 from tests.fakes.daemon.api import AT, FakeApi, Problem, an_attempt, ended
 
 
@@ -106,14 +108,74 @@ def test_a_call_that_cannot_succeed_is_refused_before_it_is_a_job() -> None:
         (lambda: runner.run(letters), "letters: is a generator"),
         (lambda: runner.run(later, 1), r"later: is asynchronous.*asyncio.run\(later"),
         (lambda: runner.run(make_spec, 1, 2, 3), "make_spec: too many positional arguments"),
-        (lambda: runner.run(len, x=1), "x: no option of a job; bind"),  # type: ignore[call-arg]
+        (lambda: runner.run(len, x=1), "x: no such option; .* bound by functools.partial"),  # type: ignore[call-arg]
         (lambda: runner.map(len, {"lr": 0.1}), "lr: must be a list of values, not 0.1"),
         (lambda: runner.map(len, {"lr": "ab"}), "lr: must be a list of values, not 'ab'"),
+        (lambda: runner.map(len, 3), "map: takes a list of values, or a grid of them, not 3"),  # type: ignore[arg-type]
         (lambda: runner.submit(["true"], environment=["A=1"]), "environment: must be a mapping"),  # type: ignore[arg-type]
     ]
     for call, told in cases:
         with pytest.raises(runner.UsageError, match=told):
             call()
+
+
+ODD: tuple[object, ...] = (
+    *(
+        object(),
+        7,
+        0.5,
+        float("nan"),
+        True,
+        None,
+        b"x",
+        {1},
+        [],
+        [object()],
+        [None],
+        {},
+        {"a": object()},
+        len,
+    ),
+    *(np.int64(3), np.float32(0.5), np.arange(2), Path("x")),
+)
+
+
+@pytest.mark.parametrize("name", sorted(Options.__annotations__))
+def test_a_value_of_any_type_is_written_or_refused_in_a_line(name: str) -> None:
+    """The daemon checks what is written; nothing fails on its way there."""
+    for value in ODD:
+        try:
+            text = command_text(("true",), cast("Options", {name: value}))
+        except runner.UsageError:
+            continue
+        yaml.safe_load(text)
+
+
+def test_a_command_and_a_mapping_take_numbers_and_paths(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _ = runner.submit(
+        ["train", "--lr", 0.1, Path("a/b"), cast("Any", np.int64(3))],
+        cpus=cast("Any", np.float32(0.5)),
+        code=None,
+    )
+    found = yaml.safe_load(api.submitted[0])
+    assert found["workload"]["command"] == ["train", "--lr", "0.1", "a/b", "3"]
+    assert found["resources"] == {"cpus": 0.5}
+    _ = runner.submit({"name": "x", "matrix": {"values": {"seed": np.arange(2), "data": Path("x")}}})
+    assert yaml.safe_load(api.submitted[1])["matrix"] == {"values": {"seed": [0, 1], "data": "x"}}
+    odd: Any
+    for odd, told in (
+        (None, "not None"),
+        (b"true", "not b'true'"),
+        (["true", None], "a word of a command"),
+        ({"name": object()}, "must be text, a number or a path"),
+        ({(1, 2): 3}, "keys must be"),
+        ("python train.py", r"a list of words: submit\(\['python', 'train.py'\]\)"),
+    ):
+        with pytest.raises(runner.UsageError, match=told):
+            _ = runner.submit(odd)
 
 
 def test_a_single_package_or_job_is_no_list_of_letters() -> None:
@@ -185,6 +247,8 @@ def test_a_job_is_controlled_as_by_the_commands(api: FakeApi) -> None:
     job.hold()
     job.release()
     job.restart("scratch")
+    with pytest.raises(runner.UsageError, match="restart: begins from checkpoint, scratch or a step"):
+        job.restart("best")
     asked = [(path, body) for method, path, body in api.asked if method == "POST"]
     assert [path.rpartition("/")[2] for path, _ in asked] == ["cancel", "hold", "release", "restart"]
     assert json.loads(json.dumps(asked[-1][1])) == {"from": "scratch"}

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,6 +83,14 @@ def missing() -> Missing:
     return Missing()
 
 
+def locked() -> Any:
+    return threading.Lock()
+
+
+def elsewhere() -> None:
+    import sdk_elsewhere  # type: ignore[import-not-found]  # noqa: F401  beside no job
+
+
 def by_name() -> tuple[bytes, list[str]]:
     return pickle.dumps(Point(1, 2)), sys.argv
 
@@ -109,11 +118,13 @@ def test_functions_return_and_raise_as_if_they_were_called_here(tmp_path: Path) 
     first = runner.run(functools.partial(scale, by=3.0), 5, name="first", labels={"kind": "call"})
     grid = runner.map(scale, {"x": [1.0, 2.0], "by": [10.0]})
     bad = runner.run(fail, "ouch")
+    large = runner.run(len, os.urandom(600_000))
 
     async def together() -> list[float]:
         return await asyncio.gather(*grid)
 
     assert first.result(patience()) == 16.0
+    assert large.result(patience()) == 600_000
     assert asyncio.run(together()) == [11.0, 21.0]
     with pytest.raises(runner.RemoteError, match="fail: KeyError: 'ouch'") as told:
         bad.result(patience())
@@ -160,8 +171,12 @@ def test_what_another_user_returned_is_not_loaded(monkeypatch: pytest.MonkeyPatc
         job.result()
 
 
-def test_a_function_that_ends_in_an_odd_way_is_told_as_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_ends_in_an_odd_way_is_told_as_what_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     by_value(__name__)
+    (other := tmp_path_factory.mktemp("other")).joinpath("sdk_elsewhere.py").touch()
+    monkeypatch.syspath_prepend(str(other))
     for script in (by_name, Point):  # as those of a script
         monkeypatch.setattr(script, "__module__", "__main__")
     jobs = [runner.run(function, *args, attempts=1) for function, args, *_ in ENDS]
@@ -187,6 +202,14 @@ ENDS: tuple[tuple[Any, tuple[int, ...], type[Exception], str, type], ...] = (
         (),
         runner.UsageError,
         "^missing: what it returned cannot be loaded here: .*absent",
+        ImportError,
+    ),
+    (locked, (), runner.RemoteError, r"^locked: .*returned what cannot be pickled \(lock\)", TypeError),
+    (
+        elsewhere,
+        (),
+        runner.RemoteError,
+        "^elsewhere: .*here it is .*/sdk_elsewhere.py: submit from",
         ImportError,
     ),
 )

@@ -23,7 +23,7 @@ def complain(*lines: str) -> None:
     """
     try:
         for line in lines:
-            click.echo(harmless(line), err=True)
+            click.echo(harmless(line, keep="\t"), err=True)
     except OSError:
         discard(sys.stderr)
 

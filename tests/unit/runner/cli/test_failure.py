@@ -5,7 +5,7 @@ import pytest
 from tests.fakes.daemon.api import AT, FakeApi, Problem, an_attempt, ended
 from tests.unit.runner.cli.conftest import Invoke
 
-LOG = b"".join(b"line %d\n" % number for number in range(100)) + b"  0%\r 50%\r\x1b[1mNameError: x\n"
+LOG = b"".join(b"line %d\n" % number for number in range(100)) + b"  0%\r 50%\r\x1b[1mNameError:\tx\n"
 PROGRAM = {"job": {"workload": {"kind": "program"}}}
 
 
@@ -23,7 +23,7 @@ def test_the_last_lines_and_the_next_step_follow_on_stderr(
     result = invoke(command, "train")
     first, *lines, last, step = result.stderr.splitlines()
     assert (first, last) == ("--- the last lines of attempt 1 ---", "---")
-    assert lines == [*(f"line {number}" for number in range(81, 100)), "\\x1b[1mNameError: x"]
+    assert lines == [*(f"line {number}" for number in range(81, 100)), "\\x1b[1mNameError:\tx"]
     assert step == "train: runner logs 000001 prints the whole log, runner restart 000001 tries again"
     assert "tail=20" in next(path for _, path, _ in api.asked if "/log" in path)
     assert "line" not in result.stdout

@@ -46,7 +46,7 @@ from runner.adapters.host.program_files import (
     look_at,
     open_below,
 )
-from runner.adapters.host.program_steps import count_steps, show_steps
+from runner.adapters.host.program_steps import count_steps, show_steps, went_back
 from runner.adapters.host.set_aside import NAME, SetAside, is_of, open_parents, remove
 from runner.base.errors import disk_errors
 from runner.core.ports.checkpoints import ProgramCheckpoint, ProgramFiles, SavedCheckpoints, Verification
@@ -235,7 +235,19 @@ class ProgramReader:
             are_steps=newest is None or newest.step is not None,
             advanced=newest is not None and newest.number > self._order.began.get(self._asked.attempt, 0),
             missed=look.missed,
+            went_back=self._went_back(look),
         )
+
+    def _went_back(self, look: _Look) -> str:
+        """Return the checkpoints that show that an attempt did not go on from where it was to."""
+        began = self._order.began.get(self._asked.attempt, 0)
+        paths = (
+            PurePosixPath(path) for number, path in self._order.seen.values() if path and number == began
+        )
+        before = next(paths, None)
+        new = [each.path for each in reversed(look.whole) if each.number > began]
+        first = next((each for each in new if before and went_back(each.name, before.name)), None)
+        return "" if first is None else f"it was given {before}, and has saved {first} after that"
 
     def ignore_present(self) -> None:
         """Leave out what is there now, before the first attempt of a lineage: it came with the code.

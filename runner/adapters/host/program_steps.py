@@ -6,7 +6,9 @@ before the number must be none that measures something.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, starmap
+from operator import gt
 from typing import Final, NamedTuple
 
 _SUFFIX: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,11}")
@@ -57,11 +59,36 @@ def count_steps(names: Sequence[str], written_over: frozenset[int] = frozenset()
     for place, name in enumerate(names):
         alike.setdefault(_template(name), []).append(place)
     found: list[int | None] = [None] * len(names)
+    numberings = []
     for places in alike.values():
         slot = _counter([rows[place] for place in places], is_constant=places[0] in written_over)
-        for place in places if slot is not None else ():
-            found[place] = rows[place][slot or 0].value
+        if slot is not None:
+            numberings.append({place: rows[place][slot].value for place in places})
+    for counted in sorted(numberings, key=lambda each: (len(each), max(each.values())), reverse=True):
+        if not any(_is_beside(counted, found, others) for others in alike.values()):
+            for place, value in counted.items():
+                found[place] = value
     return found
+
+
+def _is_beside(counted: Mapping[int, int], found: Sequence[int | None], others: Sequence[int]) -> bool:
+    """Return True if numbers count something else than those of other names: epochs beside steps.
+
+    One numbering may follow another if both go on; it may not come between, unless all fall together.
+    """
+    known = {place: value for place in others if (value := found[place]) is not None}
+    if not known:
+        return False
+    is_apart = max(counted) < min(known) or min(counted) > max(known)
+    merged = [value for _, value in sorted({**known, **counted}.items())]
+    follows = is_apart and len(counted) > 1
+    return not follows and any(newer < older for newer, older in pairwise(merged))
+
+
+def went_back(name: str, before: str) -> bool:
+    """Return True if a name has a lower step than one like it that was there before."""
+    (step,), (last,) = count_steps([name]), count_steps([before])
+    return _template(name) == _template(before) and step is not None and last is not None and step < last
 
 
 def _falling(values: Sequence[int | None]) -> Iterator[int | None]:
@@ -86,6 +113,8 @@ def _counter(rows: Sequence[Sequence[_Slot]], *, is_constant: bool) -> int | Non
     ]
     if len(rows) > 1:
         places = [i for i in places if i < len(rows[1]) and newest[i].value > rows[1][i].value]
+        columns = {i: [row[i].value for row in rows if i < len(row)] for i in places}
+        places = [i for i in places if all(starmap(gt, pairwise(columns[i])))] or places  # no epoch of steps
     elif is_constant:
         return None
     else:

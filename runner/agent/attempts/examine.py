@@ -23,7 +23,14 @@ from runner.base.errors import Unavailable
 from runner.base.threads import run_guarded
 from runner.base.units import format_size
 from runner.core.job.attempt import Attempt, AttemptEnd
-from runner.core.job.exit_cause import NO_MATCH, NO_START_CODES, Evidence, explain_exit, is_complete
+from runner.core.job.exit_cause import (
+    BEGAN_AGAIN,
+    NO_MATCH,
+    NO_START_CODES,
+    Evidence,
+    explain_exit,
+    is_complete,
+)
 from runner.core.job.states import State, Stopping
 from runner.core.policy.adjustments import Overrides
 from runner.core.policy.catalog import validate_facts
@@ -133,7 +140,7 @@ def _findings(  # noqa: PLR0913, PLR0917  (evidence from all of these)
     checked = validate_facts(facts, DecisionPoint.EXIT)
     effective = {name: value for name, value in checked.items() if name in settings}
     return ExitFindings(
-        _with_more(end, _missing(run, reports), f"{NO_MATCH}{saved.missed}" if saved.missed else ""),
+        _with_more(end, _missing(run, reports), _of_checkpoints(saved)),
         pinned,
         checked,
         saved.steps,
@@ -155,6 +162,14 @@ def _last_sign(reports: attempt_facts.AttemptReports) -> datetime | None:
 def _with_more(end: AttemptEnd, *told: str) -> AttemptEnd:
     """Return an end that tells more: what the program misses, or that it saves under other names."""
     return replace(end, message="; ".join(filter(None, (end.message, *told)))[:MAX_MESSAGE])
+
+
+def _of_checkpoints(saved: SavedCheckpoints) -> str:
+    """Return that no checkpoint was ever found, or that the program did not look for its newest."""
+    if saved.missed:
+        return f"{NO_MATCH}{saved.missed}"
+    how = "checkpoint.resume_args, or RUNNER_RESUME_FROM, gives it the path"
+    return f"{BEGAN_AGAIN}{saved.went_back}; {how}" if saved.went_back else ""
 
 
 def _missing(run: ExaminedAttempt, reports: attempt_facts.AttemptReports) -> str:

@@ -28,7 +28,7 @@ from runner.core.job.events import (
     RevisionApplied,
     SwitchCalledOff,
 )
-from runner.core.job.exit_cause import NO_MATCH
+from runner.core.job.exit_cause import find_note
 from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, Queued, Running, Starting, Stopping, StopReason
 from runner.core.policy.model import Verb
@@ -81,8 +81,8 @@ def describe_event(event: Event, after: Job) -> str:
             return f"still alive after {readable_duration(after.grace)} of grace; sending SIGKILL"
         case Exited(_, number, ended, _):  # exhaustive
             decided = describe_decision(after)
-            _, is_missed, missed = ended.message.partition(NO_MATCH)
-            told = f"; {NO_MATCH}{missed}" if is_missed and NO_MATCH not in decided else ""
+            note = find_note(ended.message)
+            told = f"; {note}" if note and note not in decided else ""
             return f"attempt {number} ended: {_ended(ended)}; {decided}{told}"
 
 

@@ -76,10 +76,18 @@ STOPPED_EARLY: Final = "stopped early"
 NO_MATCH: Final = "checkpoint.files has named nothing: "
 """Begins what is said of a program whose checkpoints were never found."""
 
+BEGAN_AGAIN: Final = "the program did not go on from its checkpoint: "
+"""Begins what is said of a program that did not look for its checkpoint."""
+
 SENT_SIGNALS: Final = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
 )
 """Signals that somebody sends, unlike those of the kernel."""
+
+
+def find_note(message: str) -> str:
+    """Return what the message of an end says of checkpoints that are not found, or not looked for."""
+    return next((message[message.index(note) :] for note in (NO_MATCH, BEGAN_AGAIN) if note in message), "")
 
 
 def explain_exit(evidence: Evidence) -> tuple[str, str]:

@@ -49,6 +49,7 @@ class SavedCheckpoints:
     are_steps: bool = True  # False: the newest has no step; the numbers are in the order of saving
     advanced: bool | None = None  # there is a newer one than the attempt began with; None: the steps tell
     missed: str = ""  # why the pattern of the job file has never named anything
+    went_back: str = ""  # what shows that the attempt did not go on from its checkpoint
 
     @property
     def newest(self) -> int | None:

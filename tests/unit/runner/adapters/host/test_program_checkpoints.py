@@ -481,6 +481,10 @@ ANY: Final = ProgramFiles("*", 2)
         (("epoch_11.pt", "best_acc_87.pt"), None),
         (("epoch=1-step=300.ckpt", "last.ckpt"), None),
         (("last.ckpt", "epoch=1-step=300.ckpt"), 300),
+        (("checkpoint_1_20.pt", "checkpoint_1_30.pt", "checkpoint1.pt"), None),
+        (("checkpoint_1_30.pt", "checkpoint1.pt", "checkpoint_2_50.pt", "checkpoint_2_60.pt"), 60),
+        (("ckpt_50.pt", "ckpt_60.pt", "step_1.pt", "step_2.pt"), 2),
+        (("epoch1.pt", "step_40.pt", "step_60.pt", "epoch2.pt"), None),
         (("2026-11-26_14-30.pt", "2026-11-26_09-45.pt"), None),
         (("model-0.95.pt", "model-0.80.pt"), None),
     ],
@@ -558,6 +562,49 @@ def test_numbers_that_begin_again_are_a_newer_checkpoint(work: Path, checkpoints
     checkpoints.choose(1, 2, NUMBERED, None)
     write(work / "out/checkpoint-1/model.pt", archive(b"1"))
     assert checkpoints.saved(1, NUMBERED, Verification.CONTENT, 2).advanced is True
+
+
+def test_a_step_is_that_of_the_usual_names_and_no_epoch_between(work: Path, saved: Saved) -> None:
+    first_look(
+        work / "out", ("checkpoint_1_20", "checkpoint_1_30", "checkpoint1", "checkpoint_2_50", "checkpoint2")
+    )
+    assert saved(ProgramFiles("out/*", 2)).steps == (50, 30, 20)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_told"),
+    [
+        ("model_0023.json", "model_0000.json", True),
+        ("epoch=4-step=500.ckpt", "epoch=0-step=100.ckpt", True),
+        ("model_0023.json", "model_0024.json", False),
+        ("model_0023.json", "model_0023.json", False),
+        ("step_500.pt", "epoch_4.pt", False),
+        ("step_500.pt", "last.pt", False),
+        ("last.pt", "last.pt", False),
+    ],
+)
+def test_a_program_that_saves_an_earlier_step_did_not_go_on(
+    work: Path, checkpoints: ProgramCheckpoints, before: str, after: str, *, is_told: bool
+) -> None:
+    write(work / before, b'"a"', age_s=9)
+    checkpoints.choose(1, 2, ANY, None)
+    assert checkpoints.saved(1, ANY, Verification.CONTENT, 2).went_back == ""
+    write(work / after, b'"bc"')
+    expected = f"it was given {before}, and has saved {after} after that" if is_told else ""
+    assert checkpoints.saved(1, ANY, Verification.CONTENT, 2).went_back == expected
+
+
+def test_a_program_that_writes_over_its_checkpoints_did_not_go_on_either(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    for step in range(3):
+        write(work / f"round_{step}.json", b"%d" % step, age_s=9 - step)
+    checkpoints.choose(1, 2, ANY, None)
+    for step in range(4):
+        write(work / f"round_{step}.json", b'"%d"' % step, age_s=4 - step)
+    found = checkpoints.saved(1, ANY, Verification.CONTENT, 2)
+    assert found.went_back == "it was given round_2.json, and has saved round_0.json after that"
+    assert found.steps[0] == 3
 
 
 def test_a_torn_last_file_leaves_the_numbered_one_before_it(

@@ -1,6 +1,6 @@
 import pytest
 
-from runner.core.job.exit_cause import Evidence, explain_exit, is_complete
+from runner.core.job.exit_cause import BEGAN_AGAIN, NO_MATCH, Evidence, explain_exit, find_note, is_complete
 from runner.core.policy.causes import ExitCause
 
 NODE_FAILED = ExitCause.NODE_FAILED
@@ -178,3 +178,9 @@ def test_the_node_and_the_device_of_that_process_are_told_and_what_its_launcher_
     assert explain_exit(evidence(143, **where))[1].endswith(f"(SIGTERM); {stopped}")
     assert explain_exit(evidence(75, note=stopped)) == ("stopped", f"stopped after saving; {stopped}")
     assert explain_exit(evidence(0, result_cause="completed", note=stopped))[1] == ""
+
+
+@pytest.mark.parametrize("note", [NO_MATCH, BEGAN_AGAIN])
+def test_what_a_message_says_of_checkpoints_is_found(note: str) -> None:
+    assert find_note(f"exit code 1; {note}x") == f"{note}x"
+    assert find_note("exit code 1") == ""

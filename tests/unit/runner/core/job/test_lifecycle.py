@@ -43,6 +43,7 @@ from runner.core.job.events import (
     RevisionApplied,
     SwitchCalledOff,
 )
+from runner.core.job.exit_cause import BEGAN_AGAIN
 from runner.core.job.lifecycle import IllegalTransition, advance, due_event, implied_commands
 from runner.core.job.model import Job
 from runner.core.job.states import (
@@ -230,6 +231,11 @@ def test_another_attempt_waits_as_long_as_the_policy_says() -> None:
             FINISH,
             replace(DONE, oom_seen=True),
             Finished(LATER, Outcome.SUCCEEDED, "completed, although a child process was killed for memory"),
+        ),
+        (
+            FINISH,
+            replace(DONE, message=f"{BEGAN_AGAIN}a"),
+            Finished(LATER, Outcome.SUCCEEDED, f"completed; {BEGAN_AGAIN}a"),
         ),
         (
             FINISH,

@@ -85,6 +85,20 @@ def test_a_pattern_that_never_matched_is_told_at_the_first_end_and_by_why(site: 
     assert site.ask("GET", "/jobs/1/why").json()["why"].count(fact) == 1
 
 
+@pytest.mark.parametrize("code", [0, 1, 137])
+def test_a_program_that_begins_again_instead_of_going_on_is_told(site: Site, code: int) -> None:
+    site.submit(PROGRAM)
+    site.until("running")
+    save(site, "ckpt-5.pt", b"five")
+    site.end(137)
+    assert "from /job/home/out/ckpt-5.pt (step 5)" in told(site, "attempt 2 started")
+    save(site, "ckpt-1.pt", b"one")
+    site.end(code)
+    fact = "its checkpoint: it was given out/ckpt-5.pt, and has saved out/ckpt-1.pt after that"
+    assert "checkpoint.resume_args, or RUNNER_RESUME_FROM" in told(site, fact)
+    assert "attempt 2 ended" in told(site, fact)
+
+
 def test_an_unnumbered_checkpoint_is_no_step(site: Site) -> None:
     site.submit(PROGRAM.replace("ckpt-*", "last"))
     site.until("running")

@@ -70,7 +70,9 @@ class Meter:
         place = placed(self.base.path, text)
         job_id = self.client.submit(place, text, f"tune-{self.base.name}"[:60])["job"]["id"]
         try:
-            seen, job = self._watch(job_id, min(began_s + self.longest_s, self.until_s))
+            while self.left_s() > 0 and not self.client.wait_for_start(job_id, LOOK_S)[0]:
+                pass  # for resources: that is no time of the attempt
+            seen, job = self._watch(job_id, min(monotonic() + self.longest_s, self.until_s))
         except KeyboardInterrupt:
             self.client.act(job_id, "cancel", {})
             raise
@@ -104,7 +106,10 @@ class Meter:
         rate = steps_per_s(parse_metrics(raw)) or steps_per_s(seen)
         if rate is None:
             steps = max((each.step for each in seen), default=0)
-            return ShortAttempt(None, took_s, f"{steps} steps in {took_s:.0f} s are too few for a rate")
+            why = f"{steps} steps in {took_s:.0f} s are too few for a rate"
+            return ShortAttempt(
+                None, took_s, why if job["attempt"] else f"waited for {took_s:.0f} s to start"
+            )
         if self.base.kind == "program":  # the batch of a built-in workload is the same in all attempts
             rate *= items_per_step(self._read(job, "status.json"))
         return ShortAttempt(rate, took_s, "", first_losses(raw))

@@ -228,7 +228,8 @@ class _Exchange(BaseHTTPRequestHandler):
             case "GET", ["jobs", ref, "wait"]:
                 self.api.take_turn("wait")
                 job = self.api.find(ref)
-                self._json({"done": job["state"] in {"finished", "held"}, "job": job})
+                ends = {"finished", "held", *(("running", "stopping") if "started" in query else ())}
+                self._json({"done": job["state"] in ends, "job": job})
             case "GET", ["jobs", ref, "log"]:
                 self.api.take_turn("log")
                 self._log(self.api.find(ref), query)

@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,38 @@ def test_an_attempt_that_goes_on_is_watched_and_cancelled(
     api.turns["wait"].extend([beat] * 2000)
     found = json.loads(invoke("tune", str(file), "--json").stdout)
     assert [each["name"] for each in found["kept"]] == ["threads"]
+    assert {job["outcome"] for job in api.jobs.values()} == {"cancelled"}
+
+
+def test_an_attempt_that_waits_for_resources_has_its_time_still(
+    api: FakeApi, invoke: Invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.cli.tune.command.LONGEST_S", 0.0)
+    monkeypatch.setattr("runner.cli.tune.command.LONGER", 0.0)
+    serve(api, by_threads)
+    ends = list(api.turns["wait"])
+    looks = count()
+
+    def turn() -> None:
+        job = list(api.jobs.values())[-1]
+        if job["state"] == "running" and job["outcome"] is None:
+            job["state"] = "queued"
+        elif next(looks) % 3 == 2:
+            ends[0]()
+
+    api.turns["wait"] = deque([turn] * 1000)
+    found = json.loads(invoke("tune", str(file), "--json").stdout)
+    assert [each["name"] for each in found["kept"]] == ["threads"]
+
+
+def test_a_job_that_never_starts_is_not_tuned(api: FakeApi, invoke: Invoke, file: Path) -> None:
+    def turn() -> None:
+        job = list(api.jobs.values())[-1]
+        job.update({"attempt": 0, **({"state": "queued"} if job["outcome"] is None else {})})
+
+    api.turns["wait"].extend([turn] * 1000)
+    result = invoke("tune", str(file), "--for", "0.2s")
+    assert re.search("mine: waited for [0-9]+ s to start; nothing was tried", result.stderr)
     assert {job["outcome"] for job in api.jobs.values()} == {"cancelled"}
 
 

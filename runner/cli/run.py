@@ -13,7 +13,7 @@ import click
 from runner.cli.console import INTERRUPTED, complain, details_told
 from runner.cli.parameters import as_json, check_text, time_ahead, verbose
 from runner.cli.placing import placed
-from runner.cli.run_file import CommandLine, Value, find_package_file, of_option, yaml_text
+from runner.cli.run_file import CommandLine, Value, find_other_file, find_package_file, of_option, yaml_text
 from runner.cli.submit import dependencies, show_answer
 from runner.client.client import Client, find_or_start
 from runner.client.http import ErrorResponse
@@ -25,8 +25,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN: Final = "runner run"
 """The name of the generated job file in messages."""
-
-CONDA: Final = ("environment.yml", "environment.yaml")
 
 SECRETS: Final = "~/.config/runner/secrets"
 """The directory of secrets that are named without a file."""
@@ -282,9 +280,10 @@ def find_requirements(code: str) -> str | None:
     """Return the file of a code directory that names its packages and say so; None if there is none."""
     name = find_package_file(code)
     if name is None:
-        if conda := next((each for each in CONDA if os.path.isfile(os.path.join(code, each))), None):
-            shown = os.path.normpath(os.path.join(code, conda))
-            complain(f"packages: {shown} is a conda file, and is left out; --requirements {shown} says more")
+        if (other := find_other_file(code)) is not None:
+            shown = os.path.normpath(os.path.join(code, other))
+            said = "takes it, or says what of it can be taken"
+            complain(f"packages: {shown} is left out; --requirements {shown} {said}")
         return None
     found = name if code == "." else os.path.join(code, name)
     lock = os.path.join(os.path.dirname(found), "uv.lock")

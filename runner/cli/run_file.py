@@ -182,6 +182,10 @@ def _number(value: float | None) -> float | None:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_OTHERS: Final = re.compile(r"environment\.ya?ml|requirements?[\w.-]*\.(?:txt|in)")
+"""Files of conda, and requirements under another name."""
+
+
 def default_name(command: Sequence[str], directory: str | None = None) -> str:
     """Return the name of a job without ``--name``: of its script or module, else of its program.
 
@@ -202,6 +206,21 @@ def find_package_file(directory: str) -> str | None:
         if os.path.isfile(path) and _names_packages(path, name):
             return name
     return None
+
+
+def find_other_file(directory: str) -> str | None:
+    """Return the name of a file with packages that is not taken unasked, None if there is none."""
+    from runner.files.conda import EXPORTED
+
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
+        found = [name for name in names if name in EXPORTED or _OTHERS.fullmatch(name)]
+        if "pyproject.toml" in names:
+            with open(os.path.join(directory, "pyproject.toml"), "rb") as file:
+                found += ["pyproject.toml"] if b"[tool.poetry.dependencies]" in file.read() else []
+    except OSError:  # told later, as what keeps the code from being taken
+        return None
+    return next(iter(found), None)
 
 
 def _names_packages(path: str, name: str) -> bool:

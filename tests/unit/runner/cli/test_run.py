@@ -247,6 +247,30 @@ def test_packages_become_the_image(
     assert ("packages: " in result.stderr) == ("requirements.txt" in image)
 
 
+@pytest.mark.parametrize(
+    ("file", "is_told"),
+    [
+        (("environment.yml", "dependencies: [numpy]\n"), True),
+        (("Pipfile", "[packages]\n"), True),
+        (("poetry.lock", ""), True),
+        (("pyproject.toml", '[tool.poetry.dependencies]\nnumpy = "^1"\n'), True),
+        (("requirements-dev.txt", "numpy\n"), True),
+        (("requirements.in", "numpy\n"), True),
+        (("pyproject.toml", "[tool.ruff]\n"), False),
+        (("notes.txt", ""), False),
+    ],
+)
+def test_packages_that_are_not_taken_unasked_are_told(
+    api: FakeApi, invoke: Invoke, here: Path, file: tuple[str, str], *, is_told: bool
+) -> None:
+    name, text = file
+    (here / name).write_text(text)
+    become(api, ended())
+    said = f"packages: {name} is left out; --requirements {name} takes it, or says what of it can be taken"
+    assert (said in invoke("run", "true").stderr) is is_told
+    assert b"image" not in api.submitted[0]
+
+
 def test_code_and_none_exclude_each_other(invoke: Invoke) -> None:
     result = invoke("run", "--no-code", "--code", ".", "true")
     assert (result.exit_code, result.stderr.count("--code and --no-code exclude each other")) == (2, 1)

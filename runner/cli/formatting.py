@@ -22,7 +22,7 @@ OUTCOME_CODES: Final = {"succeeded": 0, "failed": 10, "cancelled": 11}
 HELD_CODE: Final = 12
 PACE_SAMPLES: Final = 20
 MOST_LEFT_OUT: Final = 5
-_COUNTS: Final = re.compile(r" \([0-9]+ tries in [0-9a-z.]+\)|[0-9]+")
+_COUNTS: Final = re.compile(r" \([0-9]+ tries in [0-9a-z.]+\)|[0-9]+(?:\.[0-9]+)?(?:[smhd][0-9]*)*")
 
 
 class RateEstimate:

@@ -252,3 +252,10 @@ def test_what_was_set_aside_is_named_with_its_attempt() -> None:
     assert found == "a/c-1 (for attempt 2); runner restart --from STEP puts them back"
     many = render.set_aside_text(job(attempts=[attempt(set_aside=[f"c-{n}" for n in range(7)])]))
     assert many.endswith("c-4 (for attempt 2) and 2 more; runner restart --from STEP puts them back")
+
+
+@pytest.mark.parametrize("left", ["3.5s", "3s", "42s", "1m", "3m07s", "2h", "3d04h"])
+def test_a_countdown_is_no_other_reason_whatever_its_units(left: str) -> None:
+    whys = {render.without_counts(f"train: queued: backoff, {each} left") for each in (left, "9.9s")}
+    assert len(whys) == 1
+    assert render.without_counts("waits for 2 GPUs") != render.without_counts("waits for 2 CPUs")

@@ -14,8 +14,9 @@ from runner.core.ports.executor import Key, LaunchRequest
 from runner.files.field_checks import HOOK_VARIABLES
 
 _SECRETS: Final = """\
-for name in ${RUNNER_SECRET_ENV-}; do
-  value=$(cat "$RUNNER_SECRETS_DIR/$name") || exit 126; command export "$name=$value"
+for runner_name in ${RUNNER_SECRET_ENV-}; do
+  runner_value=$(cat "$RUNNER_SECRETS_DIR/$runner_name") || exit 126
+  command export "$runner_name=$runner_value"
 done; umask "${RUNNER_UMASK:-077}"
 """
 """Part of a shell script: the variables whose values are in the files of secrets, and the umask.
@@ -24,8 +25,9 @@ The values are in no request to an engine, in no record and in no argument.
 """
 
 _IMAGE: Final = """\
-for name in ${RUNNER_IMAGE_ENV-}; do
-  eval ": \\"\\${$name:=\\$RUNNER_IMAGE_$name}\\"; export $name; unset RUNNER_IMAGE_$name"
+for runner_name in ${RUNNER_IMAGE_ENV-}; do
+  eval ": \\"\\${$runner_name:=\\$RUNNER_IMAGE_$runner_name}\\"; export $runner_name
+  unset RUNNER_IMAGE_$runner_name"
 done; unset ${RUNNER_IMAGE_UNSET-} RUNNER_IMAGE_ENV RUNNER_IMAGE_UNSET
 """
 """Part of a shell script: the program gets what its image sets and the request has set aside.
@@ -48,26 +50,20 @@ _FUNCTIONS: Final = re.sub(r"(?m)^ *#.*\n|^\n", "", SIGNALS)
 SUPERVISED_ENTRY: Final = (
     _FUNCTIONS
     + """\
-umask 077; read -r host </proc/sys/kernel/hostname; claim=${2%/*}/.started-$host
-if [ -e "$claim" ]; then echo "the container was started again: an attempt starts once" >&2; exit 125; fi
-true 2>/dev/null >"$claim"
+umask 077; read -r runner_host </proc/sys/kernel/hostname; runner_claim=${2%/*}/.started-$runner_host
+if [ -e "$runner_claim" ]; then
+  echo "the container was started again: an attempt starts once" >&2; exit 125
+fi
+true 2>/dev/null >"$runner_claim"
 exec 3>&2 >>"$2" 2>&1; cd "$1" || exit 126; shift 2
 @SECRETS@@IMAGE@env --default-signal=INT,QUIT true 2>/dev/null || exec "$@" 3>&-
+runner_main=; listen
 env --default-signal=INT,QUIT /bin/sh -c 'exec "$@"' runner "$@" 3>&- &
-main=$!
+runner_main=$!
 exec 2>/dev/null
-stopping=
-heed() {
-  case $1 in
-    15) [ -n "$stopping" ] || { stopping=yes; begin_stop $main; command eval 'end_stop $main &'; } ;;
-    *) deliver $1 $main ;;
-  esac
-}
-n=0; while [ $((n += 1)) -lt 65 ]; do
-  case $n in 4|5|6|7|8|9|11|17|19|31|32|33) ;; *) trap "heed $n" $n ;; esac
-done
-while wait $main; status=$?; kill -0 $main; do :; done
-wait $main; last=$?; [ $last -eq 127 ] || status=$last
+bring '' $runner_main
+while wait $runner_main; status=$?; kill -0 $runner_main; do :; done
+wait $runner_main; last=$?; [ $last -eq 127 ] || status=$last
 killed=
 for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
   [ ! -r $file ] || while read -r event count; do

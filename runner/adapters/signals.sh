@@ -2,6 +2,7 @@
 #
 #   deliver N PID   signal N, once
 #   stop PID        SIGTERM, until the process PID has ended; each process gets it at most once
+#   bring N PID     signal N by one of these, from a trap
 #
 # PID is the first process of the attempt.  It is the program itself, or it waits for the program: "bash train.sh",
 # "python train.py | tee log", "timeout", "accelerate launch".  /proc says which processes have a handler of the signal.
@@ -13,13 +14,12 @@
 #             shell runs its handler only when that has ended.  With them goes such a command, as at a terminal.
 # others      the rest, which the signal would only end: tee, whose end would break the output of a trainer that saves.
 #
-# The signal goes to the first of these lists that is not empty.  At a stop, a later list follows AFTERWARDS seconds
+# The signal goes to the first of these lists that is not empty.  At a stop, a later list follows 5 seconds
 # after the last process of the earlier ones has ended, in which a script may finish.  A listener that begins meanwhile
 # gets the signal, too.
 #
-# Any POSIX shell runs this, in the image of a job and with its owner's rights.  Its caller's variables are main, early, stopping, and none of those below.
-
-AFTERWARDS=5
+# Any POSIX shell runs this, in the image of a job and with its owner's rights.  Its caller's variables are none of
+# those below.
 
 # Read what the kernel says of process $1: its $name, the call of the kernel in which it is $asleep, whether it has a handler of
 # signal $2 or asks for signals ($listening), and whether it ignores SIGQUIT ($quiet).
@@ -50,7 +50,7 @@ find_children() {
     for file in "/proc/$1/task"/*/children; do
         line=
         [ ! -r "$file" ] || read -r line <"$file"
-        children="$children $line"
+        children="$children${line:+ $line}"
     done
 }
 
@@ -102,7 +102,7 @@ has_waited() {
     case $waited in *" $pid "*) return 0 ;; *) return 1 ;; esac
 }
 
-# Return whether process $1 has become a program; until then it has the handlers of the shell that forked it.
+# Return whether process $1 has become a program; until then it may have the handlers of the shell that forked it.
 has_begun() {
     line=
     [ ! -r "/proc/$1/stat" ] || read -r line <"/proc/$1/stat"
@@ -112,10 +112,12 @@ has_begun() {
 }
 
 # Make the three lists for signal $1 and the processes at and below $2; "PID/" is one that a shell attends to.
+# They are not $settled while they have a process that a shell has just forked, which may be about to become a program:
+# that would not know of a signal that came before.  One that is there at the next survey, too, is a part of a script.
 survey() {
     number=$1
     shift
-    listeners='' attended='' others=''
+    listeners='' attended='' others='' settled=yes
     while [ $# -gt 0 ]; do
         pid=${1%/} mark=${1#"${1%/}"}
         shift
@@ -133,6 +135,9 @@ survey() {
             ;;
         esac
         if [ "$listening" = 1 ]; then
+            if is_shell && [ -z "$children" ] && ! has_begun "$pid"; then
+                case $forked in *" $pid "*) ;; *) forked="$forked$pid " settled= ;; esac
+            fi
             case $told in
             *" $pid "*) ;; # what a shell starts now, its handler starts
             *) ! is_shell || find_foreground "$number" ;;
@@ -166,20 +171,20 @@ tell() {
 }
 
 deliver() {
-    told=' ' waited=' '
+    told=' ' waited=' ' forked=' '
     until has_begun "$2"; do sleep 0.1; done
     if [ "$1" -gt 32 ]; then
         kill "-$1" "$2"
         return
     fi
-    survey "$1" "$2"
+    until survey "$1" "$2"; [ -n "$settled" ]; do sleep 0.1; done
     # shellcheck disable=SC2086  words
     tell "$1" ${listeners:-${attended:-$others}}
 }
 
 # Begin a stop of process $1: tell whoever is to hear it first.  Nothing is started for this, which may fail.
 begin_stop() {
-    told=' ' waited=' ' heard=
+    told=' ' waited=' ' forked=' ' heard=
     go_on_stopping "$1"
 }
 
@@ -187,12 +192,13 @@ begin_stop() {
 go_on_stopping() {
     has_begun "$1" || return 0
     survey 15 "$1"
+    [ -n "$settled" ] || return 0
     read -r now _ </proc/uptime
     now=${now%.*}
     if [ -n "$listeners" ]; then
         heard=$now
         tell 15 $listeners
-    elif [ -z "$heard" ] || [ $((now - heard)) -ge "$AFTERWARDS" ]; then
+    elif [ -z "$heard" ] || [ $((now - heard)) -ge 5 ]; then
         tell 15 ${attended:-$others}
     fi
 }
@@ -207,4 +213,37 @@ end_stop() {
 stop() {
     begin_stop "$1"
     end_stop "$1"
+}
+
+runner_queue=
+runner_busy=
+runner_stopping=
+
+# Bring signal $1 to the program $2, once there is one, and after those that are being brought: a trap may come in the
+# middle of another.  Nothing is started for this but what goes on with a stop, for it may fail.
+bring() {
+    runner_queue="$runner_queue$1 "
+    while [ -n "$2" ] && [ -z "$runner_busy" ] && [ -n "$runner_queue" ]; do
+        runner_busy=yes signal=${runner_queue%% *} runner_queue=${runner_queue#* }
+        case $runner_stopping$signal in
+        '' | yes | yes15) ;;
+        15)
+            runner_stopping=yes
+            begin_stop "$2"
+            command eval 'end_stop "$2" &'
+            ;;
+        *) deliver "$signal" "$2" ;;
+        esac
+        runner_busy=
+    done
+}
+
+# Bring all signals that a program may handle.  Nothing before the start of a program sets a variable that may be its own.
+listen() {
+    set -- 1
+    while [ "$1" -lt 65 ]; do
+        # shellcheck disable=SC2064  the number now
+        case $1 in 4 | 5 | 6 | 7 | 8 | 9 | 11 | 17 | 19 | 31 | 32 | 33) ;; *) trap "bring $1 \"\$runner_main\"" "$1" ;; esac
+        set -- "$(($1 + 1))"
+    done 2>/dev/null
 }

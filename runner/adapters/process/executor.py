@@ -143,12 +143,19 @@ class ProcessExecutor:
 
         What a shim cannot hear goes to the first process alone: SIGSTOP, and everything if the shim is dead
         or of an earlier version.  SIGKILL goes to its group, and the shim ends what is left.
+
+        Raises:
+            Unavailable: SIGKILL, before the shim has started the program.
         """
         record = self._record_of(key)
         child, shim = record.child, record.shim
-        if child is None:
-            return
         if signal != signals.SIGKILL and shim is not None and _send(shim, signal, only_if_caught=True):
+            return
+        if (
+            child is None and shim is not None and shim.alive
+        ):  # claimed by the launch of a daemon that was killed
+            raise Unavailable(f"signal {record.path.name}: its program has not begun")
+        if child is None:
             return
         if signal == signals.SIGKILL and child.alive:
             with suppress(ProcessLookupError):  # it is not the leader of its group yet

@@ -28,7 +28,7 @@ as_owner() {
 
 heed() {
     if [ -z "$main" ]; then
-        early=$1
+        early="$early $1"
     elif [ "$1" != 15 ]; then
         as_owner deliver "$1" "$main"
     elif [ -z "$stopping" ]; then
@@ -57,7 +57,7 @@ set +C
 ) &
 main=$!
 exec 3>&-
-[ -z "$early" ] || heed "$early"
+for signal in $early; do heed "$signal"; done
 while
     wait "$main"
     status=$?
@@ -67,17 +67,20 @@ wait "$main" 2>/dev/null
 last=$?
 [ "$last" -eq 127 ] || status=$last
 
-# What is left ends, whatever session it is in: an orphan is a child of this shim.  Mostly it is what brought the stop,
-# which waits for its next look; it takes a moment for each generation.
+# What is left ends, whatever session it is in: an orphan is a child of this shim, also that of a process which ends
+# between two looks.  Mostly it is what brought the stop, which waits for its next look; it takes a moment for each
+# generation.
 eval "$signals"
 looks=0
 while
     left=
     find_children $$
-    for pid in $children; do
+    before=$children
+    for pid in $before; do
         if look "$pid" 15; then kill -s KILL "$pid" && left=yes; fi
     done
-    [ -n "$left" ]
+    find_children $$
+    [ -n "$left" ] || [ "$children" != "$before" ]
 do if [ $((looks += 1)) -lt 20 ]; then sleep 0.01; else sleep 0.1; fi; done
 until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
     [ -d "$directory" ] || exit 74 # somebody has removed it, and nobody will ask

@@ -16,19 +16,14 @@ umask 077
 exec </dev/null
 main=
 early=
-stopping=
 
 forward() {
     if [ -z "$main" ]; then
-        early=$1
+        case $1 in 10 | 12) ;; *) early="$early $1" ;; esac # SIGUSR1 and SIGUSR2 are for a program that runs
     elif [ ! -r "$place/signals" ]; then
         kill "-$1" "$main" 2>/dev/null
-    elif [ "$1" != 15 ]; then
-        deliver "$1" "$main" 2>/dev/null
-    elif [ -z "$stopping" ]; then
-        stopping=yes
-        begin_stop "$main" 2>/dev/null
-        command eval 'end_stop "$main" &' 2>/dev/null
+    else
+        bring "$1" "$main" 2>/dev/null
     fi
 }
 
@@ -56,14 +51,17 @@ set -C # never overwrite a file
 set +C
 
 if [ -r "$place/stop" ]; then
-    read -r early <"$place/stop"
+    read -r number <"$place/stop"
+    early="$early $number"
 fi
-[ -z "$early" ] || leave "$((128 + early))"
+for number in $early; do
+    leave "$((128 + number))"
+done
 
 [ ! -r "$place/signals" ] || . "$place/signals"
 env --default-signal=INT,QUIT /bin/sh "$place/program" &
 main=$!
-[ -z "$early" ] || forward "$early"
+for signal in $early; do forward "$signal"; done
 while
     wait "$main"
     status=$?

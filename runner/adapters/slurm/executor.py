@@ -325,10 +325,10 @@ class SlurmExecutor:
             if row.waits and before.claim is not None:
                 self._cancel_second_start(record, number)
                 return
-            waits = row.waits and seen.claim is None
-            if waits and signal in HARMLESS:
+            if seen.claim is None and signal in HARMLESS:
                 return
-            if seen.claim is None and signal not in HARMLESS:  # Slurm loses what comes before the script
+            waits = row.waits and seen.claim is None
+            if seen.claim is None:  # Slurm loses what comes before the script
                 write_file(booking.place / "stop", f"{int(signal)}\n")
                 (booking.place / "stop").chmod(0o644)
             many = seen.claim is not None and seen.claim.has_many_nodes

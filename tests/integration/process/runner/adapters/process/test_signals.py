@@ -1,4 +1,4 @@
-"""A shell is told of a stop after its foreground command, also at the moment at which that ends."""
+"""Signals at moments that pass: to shells between their commands, and before a program has begun."""
 
 import os
 import signal
@@ -9,9 +9,10 @@ from pathlib import Path
 from runner.adapters.launch import SIGNALS
 from tests.fakes.daemon.service import until
 
-SURVEYS = (
-    'eval "$1"; told=" " waited=" "; while read -r _; do survey 15 "$2"; echo "$listeners:$attended"; done'
-)
+SURVEYS = """\
+eval "$1"; told=" " waited=" " forked=" "
+while read -r _; do survey 15 "$2"; echo "$listeners:$attended"; done
+"""
 SHELL = (
     "trap 'echo trapped' TERM; python3 -c 'import signal; signal.signal(15, print); signal.pause()'; exit $?"
 )
@@ -52,3 +53,64 @@ def test_a_shell_whose_command_has_ended_and_is_not_yet_waited_for_is_no_listene
         assert _survey(surveys) == f": {shell.pid}"
         shell.send_signal(signal.SIGCONT)
         assert shell.wait() == 128 + signal.SIGKILL
+
+
+STOPS = 'eval "$1"; begin_stop "$2"; while echo "$told" && read -r _; do go_on_stopping "$2"; done'
+FORKING = """\
+import ctypes, os, signal
+ctypes.CDLL(None).prctl(15, b"sh")  # to the eye a shell with a handler, which has forked
+signal.signal(signal.SIGTERM, lambda number, frame: print("trapped", flush=True))
+program = "import os, signal; signal.signal(15, lambda *_: (print('heard', flush=True), os._exit(0)))"
+goes_on, begins = os.pipe()
+child = os.fork()
+if child:
+    print(child, flush=True)
+    input()
+    os.write(begins, b"!")
+    os.waitpid(child, 0)
+else:
+    os.read(goes_on, 1)
+    os.execlp("python3", "python3", "-c", program + "; print('ready', flush=True); signal.pause()")
+"""
+
+
+def _stops_of(ends: ExitStack, pid: int) -> "subprocess.Popen[bytes]":
+    argv = ["sh", "-c", STOPS, "sh", SIGNALS, str(pid)]
+    stops = ends.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    ends.callback(stops.kill)
+    return stops
+
+
+def _shell(ends: ExitStack, *argv: str) -> "subprocess.Popen[bytes]":
+    shell = ends.enter_context(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    ends.callback(shell.kill)
+    return shell
+
+
+def test_what_a_shell_has_just_forked_is_told_when_it_has_become_a_program() -> None:
+    with ExitStack() as ends:
+        shell = _shell(ends, "python3", "-c", FORKING)
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        child = int(shell.stdout.readline())
+        stops = _stops_of(ends, shell.pid)
+        assert stops.stdout is not None
+        assert stops.stdout.readline().split() == []
+        shell.stdin.write(b"\n")
+        shell.stdin.flush()
+        assert shell.stdout.readline() == b"ready\n"
+        assert _survey(stops).split() == [str(child)]
+        assert shell.stdout.readline() == b"heard\n"
+
+
+def test_a_part_of_a_script_that_stays_a_shell_is_told_at_the_second_look() -> None:
+    with ExitStack() as ends:
+        shell = _shell(ends, "sh", "-c", "(trap 'echo heard; exit' TERM; echo ready; read -r _); exit 0")
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"ready\n"
+        stops = _stops_of(ends, shell.pid)
+        assert stops.stdout is not None
+        assert stops.stdout.readline().split() == []
+        part = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
+        assert _survey(stops).split() == part
+        assert shell.stdout.readline() == b"heard\n"

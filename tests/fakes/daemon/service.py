@@ -343,11 +343,18 @@ class Service(JobFiles):
         return int(found["State"]["Pid"])
 
     def program_pid(self, job_id: str) -> int:
-        """Return the program below the container's init and the shell that waits for it."""
-        pid = str(self.container_pid(job_id))
-        for _ in ("the shell", "the program"):
-            pid, *_ = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()  # one may bring a stop
-        return int(pid)
+        """Return the program below the container's init and the shell that waits, once it has begun."""
+        init = self.container_pid(job_id)
+
+        def look() -> int | None:
+            for shell in _children(init):
+                ours = (b"env\0--default-signal=", b'/bin/sh\0-c\0exec "$@"\0', _arguments(shell))
+                for program in _children(shell)[:1]:  # another one may bring a stop
+                    is_program = _arguments(program) and not _arguments(program).startswith(ours)
+                    return program if is_program else None
+            return None
+
+        return until(look, f"the program of job {job_id} has begun")
 
     def signal_container(self, job_id: str, number: int) -> None:
         """Signal the first process of a job from outside the runner and the engine, as the kernel would."""
@@ -394,6 +401,19 @@ class Service(JobFiles):
         job_id = self.submit(self.counting("everything", steps=1, resources=resources))
         assert self.ends(job_id)["outcome"] == "succeeded"
         until(lambda: not self.containers(), "the last container is removed")
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _arguments(pid: int) -> bytes:
+    """Return the arguments of a process, nothing of one that has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _let_others_pass(path: Path) -> None:

@@ -16,13 +16,20 @@ UPPER = (
 )
 
 
-@pytest.fixture
-def relay(tmp_path: Path) -> tuple[Path, threading.Thread]:
-    path = tmp_path / "r.sock"
-    thread = threading.Thread(target=serve, args=(str(path), [sys.executable, "-c", UPPER], 1.0), daemon=True)
+def serving(path: Path, idle_s: float) -> threading.Thread:
+    command = [sys.executable, "-c", UPPER]
+    thread = threading.Thread(target=serve, args=(str(path), command, idle_s), daemon=True)
     thread.start()
+    return thread
+
+
+@pytest.fixture
+def relay(tmp_path: Path) -> Path:
+    path = tmp_path / "r.sock"
+    serving(path, patience())
     until(path.exists, "the relay listens")
-    return path, thread
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path
 
 
 def connected(path: Path) -> socket.socket:
@@ -32,9 +39,8 @@ def connected(path: Path) -> socket.socket:
     return connection
 
 
-def test_bytes_go_both_ways_for_several_at_once(relay: tuple[Path, threading.Thread]) -> None:
-    path, _ = relay
-    with connected(path) as one, connected(path) as other:
+def test_bytes_go_both_ways_for_several_at_once(relay: Path) -> None:
+    with connected(relay) as one, connected(relay) as other:
         for number in range(3):
             one.sendall(b"one %d\n" % number)
             other.sendall(b"other %d\n" % number)
@@ -42,18 +48,17 @@ def test_bytes_go_both_ways_for_several_at_once(relay: tuple[Path, threading.Thr
             assert other.recv(100) == b"OTHER %d\n" % number
 
 
-def test_the_end_of_one_side_ends_the_other(relay: tuple[Path, threading.Thread]) -> None:
-    path, _ = relay
-    with connected(path) as one:
+def test_the_end_of_one_side_ends_the_other(relay: Path) -> None:
+    with connected(relay) as one:
         one.sendall(b"last\n")
         one.shutdown(socket.SHUT_WR)
         assert one.recv(100) == b"LAST\n"
         assert one.recv(100) == b""
 
 
-def test_it_ends_when_nobody_has_come_for_a_while(relay: tuple[Path, threading.Thread]) -> None:
-    path, thread = relay
-    assert path.stat().st_mode & 0o777 == 0o600
+def test_it_ends_when_nobody_has_come_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "r.sock"
+    thread = serving(path, 0.1)
     thread.join(patience())
     assert not thread.is_alive()
     assert not path.exists()

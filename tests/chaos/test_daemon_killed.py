@@ -105,7 +105,7 @@ def test_a_daemon_killed_in_the_middle_of_a_change_has_made_it_once_and_whole(
     moment: Moment, shared: Service, shared_proxy: EngineProxy
 ) -> None:
     job_id = shared.submit(shared.counting(moment.id, 20, environment={"STAY_AT": "10"}))
-    shared.prints(job_id, "step 10")
+    shared.runs(job_id, "step 10")
     hotter = {"kind": "causal_lm", "data": "stdlib", "steps": 20, "learning_rate": 0.002}
     changed = shared.counting(moment.id, workload=hotter, allow=["changed_training"])
     caught = moment.trap(shared_proxy)
@@ -141,7 +141,7 @@ def test_a_daemon_killed_while_the_image_is_prepared_prepares_it_again(
 
 def test_a_running_attempt_goes_on_without_its_daemon_and_is_found_again(daemon: Service) -> None:
     job_id = daemon.submit(daemon.counting("count", 45, environment={"STAY_AT": "40"}))
-    daemon.prints(job_id, "step 3")
+    daemon.runs(job_id, "step 3")
     [before] = daemon.containers(job_id)
     daemon.kill()
     daemon.prints(job_id, "step 40")  # it goes on counting without a daemon
@@ -204,7 +204,7 @@ def test_an_end_that_no_daemon_saw_is_found_by_the_next_one(daemon: Service) -> 
     fine = daemon.submit(daemon.counting("fine", 12))
     dies = daemon.submit(daemon.counting("dies", 12, environment={"STAY_AT": "8"}))
     daemon.prints(fine, "step 3")
-    daemon.prints(dies, "step 8")
+    daemon.runs(dies, "step 8")
     daemon.kill()
     daemon.signal_container(dies, 9)
     daemon.prints(fine, "end")

@@ -32,9 +32,9 @@ def test_jobs_submitted_while_the_engine_is_down_say_so_and_start_when_it_is_bac
 
 def test_an_engine_that_hangs_ends_and_restarts_nothing(behind_proxy: Service, proxy: EngineProxy) -> None:
     job_id = behind_proxy.submit(behind_proxy.counting("count", 100, environment={"PERIOD_S": "0.1"}))
-    unwanted = behind_proxy.submit(behind_proxy.counting("unwanted", 1000), end="cancelled")
-    behind_proxy.prints(job_id, "step 3")
-    behind_proxy.prints(unwanted, "step 3")
+    unwanted = behind_proxy.submit(behind_proxy.counting("unwanted", 100_000), end="cancelled")
+    behind_proxy.runs(job_id, "step 3")
+    behind_proxy.runs(unwanted, "step 3")
     before = behind_proxy.events(job_id)
     proxy.hang()
     behind_proxy.runner("cancel", unwanted)  # is recorded at once
@@ -53,7 +53,7 @@ def test_an_engine_that_is_away_for_several_looks_ends_and_restarts_nothing(
     behind_proxy: Service, proxy: EngineProxy
 ) -> None:
     job_id = behind_proxy.submit(behind_proxy.counting("count", 200))
-    behind_proxy.prints(job_id, "step 3")
+    behind_proxy.runs(job_id, "step 3")
     before = behind_proxy.events(job_id)
     proxy.shut()
     until(
@@ -84,7 +84,7 @@ def test_a_job_resumes_after_the_engine_has_died_and_taken_it_along(
         daemon.engine = engine_of_ours.url
         daemon.start()
         job_id = daemon.submit(daemon.counting("count", 200))
-        daemon.prints(job_id, "step 12")
+        daemon.runs(job_id, "step 12")
         engine_of_ours.kill()
         until(lambda: "executor.unavailable" in daemon.daemon_log(), "the daemon finds no engine")
         assert daemon.state_of(job_id) == "running"

@@ -18,8 +18,8 @@ def _container(daemon: Service, client: docker.DockerClient, job_id: str) -> Con
 
 
 def test_a_restarted_container_ends_its_attempt_and_the_job_resumes(daemon: Service, engine: str) -> None:
-    job_id = daemon.submit(daemon.counting("count", 60))
-    daemon.prints(job_id, "step 12")
+    job_id = daemon.submit(daemon.counting("count", 60, environment={"STAY_AT": "12"}))
+    daemon.runs(job_id, "step 12")
     with closing(docker.DockerClient(engine, version="auto")) as client:
         _container(daemon, client, job_id).restart(timeout=0)
     ended = daemon.ends(job_id)
@@ -31,7 +31,7 @@ def test_a_restarted_container_ends_its_attempt_and_the_job_resumes(daemon: Serv
 
 def test_a_renamed_container_goes_on_as_the_same_attempt(daemon: Service, engine: str) -> None:
     job_id = daemon.submit(daemon.counting("count", 20, environment={"STAY_AT": "10"}))
-    daemon.prints(job_id, "step 10")
+    daemon.runs(job_id, "step 10")
     with closing(docker.DockerClient(engine, version="auto")) as client:
         container = _container(daemon, client, job_id)
         container.rename(f"renamed-{daemon.instance}")

@@ -43,7 +43,7 @@ def running_long(daemon: Service, grace: str = "30m", **environment: str) -> str
     """
     stays = {"STAY_AT": "10", **environment}
     job_id = daemon.submit(daemon.counting("long", 30, environment=stays, stop_grace=grace))
-    daemon.prints(job_id, "step 10")
+    daemon.runs(job_id, "step 10")
     return job_id
 
 
@@ -101,7 +101,7 @@ def test_a_daemon_killed_around_the_relaunch_of_the_victim_goes_on_with_it(
 ) -> None:
     long = running_long(shared)
     other = short(shared, 12, environment={"STAY_AT": "10"})
-    shared.prints(other, "step 10")
+    shared.runs(other, "step 10")
     assert shared.state_of(long) == "queued"
     caught = moment.trap(proxy)
     shared.runner("kill", "--signal", "USR1", other)
@@ -170,7 +170,7 @@ def test_a_job_goes_on_untold_if_the_one_that_it_was_to_give_way_to_is_cancelled
         daemon.start()
         long = running_long(daemon)
         quick = daemon.submit(daemon.counting("quick", 12, environment={"STAY_AT": "10"}))
-        daemon.prints(quick, "step 10")
+        daemon.runs(quick, "step 10")
         caught = proxy.stop_before("DELETE ")
         daemon.runner("kill", "--signal", "USR1", quick)
         assert caught.wait(patience())

@@ -53,10 +53,12 @@ def refusal(daemon: Service, uid: int, file: Path) -> tuple[int, object]:
 
 
 def test_a_container_runs_as_whoever_submitted_it_and_roots_as_nobody(daemon: Service) -> None:
-    ids = {uid: submit_as(daemon, uid, daemon.counting(f"of-{uid}", 1000), "cancelled") for uid in (ANN, 0)}
+    ids = {
+        uid: submit_as(daemon, uid, daemon.counting(f"of-{uid}", 100_000), "cancelled") for uid in (ANN, 0)
+    }
     for uid, expected in ((ANN, "1234:1234"), (0, "65532:65532")):
         job_id = ids[uid]
-        daemon.prints(job_id, "step 1")
+        daemon.runs(job_id, "step 1")
         [container] = daemon.containers(job_id)
         assert container["Config"]["User"] == expected
         status = Path(f"/proc/{daemon.program_pid(job_id)}/status").read_text()
@@ -71,9 +73,9 @@ def test_a_container_runs_as_whoever_submitted_it_and_roots_as_nobody(daemon: Se
 
 
 def test_nobody_commands_or_reads_the_job_of_another(daemon: Service) -> None:
-    mine = daemon.submit(daemon.counting("roots", 1000), end="cancelled")
-    anns = submit_as(daemon, ANN, daemon.counting("anns", 1000), "cancelled")
-    daemon.prints(mine, "step 1")
+    mine = daemon.submit(daemon.counting("roots", 100_000), end="cancelled")
+    anns = submit_as(daemon, ANN, daemon.counting("anns", 100_000), "cancelled")
+    daemon.runs(mine, "step 1")
     asks = [
         lambda client, job: client.act(job, "cancel", {}),
         lambda client, job: client.act(job, "restart", {"from": "scratch"}),
@@ -119,7 +121,7 @@ def test_a_link_that_is_turned_after_the_check_leads_nowhere(daemon: Service, pr
     link.symlink_to(public)
     os.chown(link, ANN, ANN, follow_symlinks=False)
     everything = {"cpus": 1, "memory": "64GiB"}
-    before = submit_as(daemon, 0, daemon.counting("blocks", 1000, resources=everything), "cancelled")
+    before = submit_as(daemon, 0, daemon.counting("blocks", 100_000, resources=everything), "cancelled")
     daemon.prints(before, "step 1")
     wish: Json = {"mounts": [{"source": str(link), "target": "/data/x"}], "retry": {"max_attempts": 1}}
     job_id = submit_as(daemon, ANN, daemon.counting("turns", 3, **wish), "failed")
@@ -137,7 +139,7 @@ def test_a_source_that_is_gone_when_its_turn_comes_fails_the_job_with_a_reason(d
     directory = daemon.root / "soon gone"
     directory.mkdir()
     everything = {"cpus": 1, "memory": "64GiB"}
-    before = daemon.submit(daemon.counting("blocks-too", 1000, resources=everything), end="cancelled")
+    before = daemon.submit(daemon.counting("blocks-too", 100_000, resources=everything), end="cancelled")
     daemon.prints(before, "step 1")
     wish: Json = {"mounts": [{"source": str(directory), "target": "/data/x"}], "retry": {"max_attempts": 1}}
     job_id = daemon.submit(daemon.counting("late", 3, **wish), end="failed")

@@ -85,7 +85,7 @@ def small_state(counter: str, request: pytest.FixtureRequest) -> Iterator[Servic
 def test_a_full_state_directory_refuses_what_is_new_and_loses_nothing_that_was_there(
     small_state: Service,
 ) -> None:
-    job_id = small_state.submit(small_state.counting("count", 60, retry={"no_progress": 100}))
+    job_id = small_state.submit(small_state.counting("count", 160, retry={"no_progress": 100}))
     small_state.prints(job_id, "step 12")
     filler = fill(small_state.state, leaving=0)
     use_up_the_last_page(small_state.state / "daemon.log")  # from here on, logging fails too
@@ -111,7 +111,7 @@ def test_on_a_full_disk_jobs_are_cancelled_and_daemons_started_with_the_room_tha
 ) -> None:
     """Or nobody could stop what fills it."""
     job_id = small_state.submit(small_state.counting("count", 6000), end="cancelled")
-    small_state.prints(job_id, "step 2")
+    small_state.runs(job_id, "step 2")
     filler = fill(small_state.state, leaving=0)
     late = small_state.submit(small_state.counting("late", 3))
     until(lambda: "No space left on device" in small_state.job(late)["why"], "a reason")

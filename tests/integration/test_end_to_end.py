@@ -104,7 +104,7 @@ def test_a_restart_from_the_newest_checkpoint_of_a_running_job_saves_and_goes_on
     daemon: Service,
 ) -> None:
     job_id = daemon.submit(daemon.counting("again", 20, every=1000, environment={"STAY_AT": "10"}))
-    daemon.prints(job_id, "step 3")
+    daemon.runs(job_id, "step 3")
     daemon.runner("restart", job_id)
     job = daemon.ends(job_id)
     saved = job["attempts"][0]["checkpoint_step"]
@@ -136,7 +136,7 @@ def test_at_its_time_limit_a_job_saves_and_fails_with_the_reason(daemon: Service
 def test_a_longer_time_limit_and_a_refusal_to_give_way_apply_to_what_runs(daemon: Service) -> None:
     limited = {"cpus": 1, "memory": "256MiB", "time_limit": "16s"}
     job_id = daemon.submit(daemon.counting("more", 400, resources=limited))
-    daemon.prints(job_id, "step 3")
+    daemon.runs(job_id, "step 3")
     longer: dict[str, Any] = {"resources": {**limited, "time_limit": "10m"}, "queue": {"preemptible": False}}
     told = daemon.runner("apply", str(daemon.counting("more", 400, **longer)))
     assert "queue.preemptible and resources.time_limit apply at once" in told
@@ -161,7 +161,7 @@ def test_a_cancelled_training_saves_before_it_leaves(daemon: Service) -> None:
 
 
 def test_a_program_that_does_not_listen_is_killed_after_its_grace(daemon: Service) -> None:
-    deaf = daemon.counting("deaf", 1000, environment={"ON_TERM": "ignore"}, stop_grace="1s")
+    deaf = daemon.counting("deaf", 100_000, environment={"ON_TERM": "ignore"}, stop_grace="1s")
     job_id = daemon.submit(deaf, end="cancelled")
     daemon.prints(job_id, "step 3")
     daemon.runner("cancel", job_id)
@@ -200,7 +200,7 @@ def test_a_crash_loop_is_stopped_by_the_brake_and_says_so(daemon: Service) -> No
 
 
 def test_waiting_tells_by_its_exit_code_how_it_ended(daemon: Service, trained: Json) -> None:
-    job_id = daemon.submit(daemon.counting("long", 1000), end="cancelled")
+    job_id = daemon.submit(daemon.counting("long", 100_000), end="cancelled")
     daemon.runner("wait", str(trained["id"]))
     daemon.runner("wait", job_id, "--timeout", "0.2s", code=124)
     daemon.runner("cancel", job_id)
@@ -212,7 +212,7 @@ def test_waiting_tells_by_its_exit_code_how_it_ended(daemon: Service, trained: J
 
 
 def test_a_dry_run_is_what_the_engine_gets(daemon: Service) -> None:
-    file = daemon.counting("real", 1000)
+    file = daemon.counting("real", 100_000)
     plan = daemon.answer("submit", "--dry-run", "--json", str(file))
     job_id = daemon.submit(file, end="cancelled")
     daemon.prints(job_id, "step 1")
@@ -247,7 +247,7 @@ def test_secrets_are_files_for_the_job_alone_and_gone_when_it_ends(daemon: Servi
     source.chmod(0o600)
     if os.geteuid() == 0:
         os.chown(source, 65532, 65532)  # of root's jobs, for a daemon in two parts
-    job_id = daemon.submit(daemon.counting("keeps", 1000, secrets={"key": "key.txt"}), end="cancelled")
+    job_id = daemon.submit(daemon.counting("keeps", 100_000, secrets={"key": "key.txt"}), end="cancelled")
     daemon.prints(job_id, "secret key: mode 0400, mine, 15 bytes")
     [inspected] = daemon.containers(job_id)
     assert "hush-hush-4711" not in json.dumps(inspected)

@@ -270,7 +270,7 @@ def test_a_torn_newest_checkpoint_is_passed_over(daemon: Service) -> None:
     daemon.signal_container(job_id, signal.SIGKILL)
     first = until(lambda: records(daemon, job_id), "a decision")[0]
     assert (first["facts"]["checkpoint.step"], first["facts"]["checkpoint.rejected"]) == (5, 1)
-    assert "resume from step 5: killed" in daemon.told(job_id)
+    until(lambda: "resume from step 5: killed" in daemon.told(job_id), "it is told")
     daemon.prints(job_id, "step 12", attempt=2)
     daemon.ends(job_id)
 

@@ -39,7 +39,7 @@ def job(daemon: Service) -> Iterator[str]:
         resources={"cpus": 1, "memory": "1GiB"},
     )
     job_id = daemon.submit(file, end="cancelled")
-    daemon.prints(job_id, "ready")
+    daemon.runs(job_id, "ready")
     yield job_id
     daemon.runner("cancel", job_id)
     daemon.ends(job_id)
@@ -90,7 +90,7 @@ def test_a_port_is_forwarded_out_of_a_container_without_a_network(daemon: Servic
         resources={"memory": "1GiB"},
     )
     job_id = daemon.submit(file, end="cancelled")
-    daemon.prints(job_id, "ready")
+    daemon.runs(job_id, "ready")
     with forwarding(daemon, job_id, "0:6006") as (_, port):
         for number in range(5):
             assert fetch(port, f"/{number}") == f"inside /{number}".encode() + b"x" * 300000

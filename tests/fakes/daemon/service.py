@@ -314,6 +314,11 @@ class Service(JobFiles):
 
         until(look, f"job {job_id} prints {line!r}", more=lambda: self._story(job_id, attempt))
 
+    def runs(self, job_id: str, line: str, attempt: int = 1) -> None:
+        """Wait until an attempt has printed a line and the daemon, which may be later, knows that it runs."""
+        self.prints(job_id, line, attempt)
+        self.reaches(job_id, "running")
+
     def _story(self, job_id: str, attempt: int) -> str:
         return f"{self.log(job_id, attempt)[-2000:]}\n{self.log_tail()}"
 

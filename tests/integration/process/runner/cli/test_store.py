@@ -153,7 +153,7 @@ def test_after_a_restore_no_attempt_gets_the_number_or_the_log_of_one_that_the_s
     daemon: Service,
 ) -> None:
     job_id = program(daemon, "often", f"echo attempt $RUNNER_ATTEMPT; {WAITS}")
-    daemon.prints(job_id, "attempt 1")
+    daemon.runs(job_id, "attempt 1")
     copy = str(daemon.root / "copy.db")
     daemon.runner("backup", copy)
     daemon.client.act(job_id, "restart", {"from": "scratch"})
@@ -175,7 +175,7 @@ def test_after_a_restore_no_attempt_gets_the_number_or_the_log_of_one_that_the_s
 
 def test_an_attempt_that_the_restored_store_does_not_know_is_not_joined_by_another(daemon: Service) -> None:
     job_id = program(daemon, "twice", f"echo attempt $RUNNER_ATTEMPT; {WAITS}")
-    daemon.prints(job_id, "attempt 1")
+    daemon.runs(job_id, "attempt 1")
     copy = str(daemon.root / "copy.db")
     daemon.runner("backup", copy)
     daemon.client.act(job_id, "restart", {"from": "checkpoint"})

@@ -330,7 +330,7 @@ def test_exec_and_logs_reach_into_a_running_job(laptop: Laptop, daemon: Service)
         "sleeper", workload={"kind": "program", "command": ["/bin/sh", "-c", "echo ready; exec sleep 1000"]}
     )
     job = daemon.submit(file, end="cancelled")
-    daemon.prints(job, "ready")
+    daemon.runs(job, "ready")
     assert laptop.run("exec", job, "--", "/bin/sh", "-c", "echo inside; exit 7", code=7) == "inside\n"
     assert "ready" in laptop.run("logs", job)
     laptop.run("cancel", job)
@@ -573,7 +573,7 @@ def test_two_users_come_by_ssh_each_as_the_one_that_sshd_says(
         typed(who, "submit", "job.yaml")
         jobs[who] = str(max(int(each["id"]) for each in daemon.client.jobs(everything=True)))
         assert daemon.client.job(jobs[who])["owner"] == who
-        daemon.prints(jobs[who], "from the laptop")
+        daemon.runs(jobs[who], "from the laptop")
     assert "only they and root may do that" in typed("man", "cancel", jobs["root"], code=Refused.exit_code)
     assert "only they and root may do that" in typed("man", "logs", jobs["root"], code=Refused.exit_code)
     assert "made there" in typed("man", "exec", jobs["man"], "--", "cat", "out/result.txt")

@@ -37,8 +37,7 @@ def test_a_job_with_too_many_empty_files_is_held_and_goes_on_when_they_are_remov
     for path in (daemon.state / "jobs" / job_id / "cache").glob("f*"):
         path.unlink()
     daemon.runner("release", job_id)
-    daemon.prints(job_id, "ready", attempt=2)
-    assert daemon.state_of(job_id) == "running"
+    daemon.runs(job_id, "ready", attempt=2)
     daemon.runner("cancel", job_id)
 
 
@@ -46,7 +45,7 @@ def test_a_job_that_takes_too_many_bytes_is_held_and_a_sparse_file_takes_none(da
     sparse = program(daemon, "sparse", f"truncate -s 8T hole; echo ready; {WAITS}")
     large = program(daemon, "large", f"head -c 5000000 /dev/zero > full; echo ready; {WAITS}")
     assert "more than 4MB (disk_quota.bytes_per_job)" in why(daemon, large)
-    assert daemon.state_of(sparse) == "running"
+    daemon.reaches(sparse, "running")
     daemon.runner("cancel", sparse, large)
 
 

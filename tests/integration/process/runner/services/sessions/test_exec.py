@@ -40,7 +40,7 @@ def job(daemon: Service) -> Iterator[str]:
         resources={"cpus": 1, "memory": "1GiB"},
     )
     job_id = daemon.submit(file, end="cancelled")
-    daemon.prints(job_id, "ready")
+    daemon.runs(job_id, "ready")
     yield job_id
     daemon.runner("cancel", job_id)
     daemon.ends(job_id)

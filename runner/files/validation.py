@@ -93,8 +93,8 @@ def validate_model(
         lists = {detail["loc"][:-1] for detail in found}
         relevant = [detail for detail in found if detail["type"] != "too_short" or detail["loc"] not in lists]
         # One more than is shown, so that the message says that there are more.
-        described = relevant[: MAX_PROBLEMS + 1]
-        return None, [_problem(_Error(model, tree, detail, of_a_job)) for detail in described]
+        errors = [_Error(model, tree, detail, of_a_job) for detail in relevant[: 2 * MAX_PROBLEMS]]
+        return None, list(dict.fromkeys(map(_problem, _fitting(errors)[: MAX_PROBLEMS + 1])))
 
 
 # --- One error of pydantic ----------------------------------------------------------------------------
@@ -121,6 +121,24 @@ class _Error:
     @property
     def node(self) -> Node | None:
         return yaml.find_node(self.tree, self.path)
+
+
+def _fitting(errors: list[_Error]) -> list[_Error]:
+    """Return errors without those of the members of a union that have another shape than the value has."""
+    paths = [error.path for error in errors]
+
+    def is_other_shape(error: _Error, path: tuple[PathPart, ...]) -> bool:
+        is_shape = error.detail["type"] in _OF_SHAPE and not isinstance(error.node, ScalarNode)
+        return is_shape and any(
+            found[: len(path)] == path and other.detail["type"] not in _OF_SHAPE
+            for found, other in zip(paths, errors, strict=True)
+        )
+
+    return [each for each, path in zip(errors, paths, strict=True) if not is_other_shape(each, path)]
+
+
+_OF_SHAPE: Final = frozenset({"tuple_type", "model_type", "model_attributes_type", "dict_type"})
+"""Errors about values that are no list, or no mapping."""
 
 
 def _problem(error: _Error) -> Problem:
@@ -180,6 +198,10 @@ def _fact(error: _Error, kind: str) -> str:
             return _mismatch(error)
 
 
+FEW: Final = 4
+"""Fields of a section that are all named for an unknown one."""
+
+
 def _unknown(error: _Error) -> str:
     word = str(error.path[-1])
     parent = _type_at(error.model, error.path[:-1], error.tree)
@@ -191,6 +213,8 @@ def _unknown(error: _Error) -> str:
         return "unknown field; a job file cannot set options of the container engine"
     if hint := did_you_mean(word, names):
         return f"unknown field{hint}"
+    if error.path[:-1] and 0 < len(names) <= FEW:
+        return f"unknown field; there {'are' if len(names) > 1 else 'is'} {', '.join(names)}"
     elsewhere = [
         format_path((*path, word)) for path, fields in _sections(error.model, error.tree) if word in fields
     ]
@@ -278,7 +302,7 @@ def _as_spelt(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[Pat
             yield part
             kind = _inside(members[0], part)
         else:
-            kind = next((member for member in members if _tag(member) == part), None)
+            kind = next((member for member in members if _is_label(part, _bare(member))), None)
 
 
 def _type_at(model: type[BaseModel], path: tuple[PathPart, ...], tree: Node) -> Any:
@@ -300,10 +324,23 @@ def _inside(kind: Any, part: PathPart) -> Any:
 
 
 def _chosen(kind: Any, node: Node | None) -> Any:
-    """Return the member of a union of models that ``kind`` in the file selects."""
+    """Return the member of a union that ``kind`` in the file selects, or the only one of the node's shape."""
+    members = tuple(map(_bare, _members(kind)))
+    lists = [member for member in members if get_origin(member) is tuple]
+    models = [member for member in members if _is_model(member)]
+    if len(lists) == len(models) == 1 and isinstance(node, yaml.SequenceNode | yaml.MappingNode):
+        return (lists if isinstance(node, yaml.SequenceNode) else models)[0]
     said = node.entries.get("kind") if isinstance(node, yaml.MappingNode) else None
     tag = said.value if isinstance(said, ScalarNode) else None
     return next((member for member in _members(kind) if tag is not None and _tag(member) == tag), kind)
+
+
+def _is_label(part: PathPart, member: Any) -> bool:
+    """Return True if a part of a pydantic location stands for a member of a union."""
+    if _tag(member) is not None or not isinstance(part, str):
+        return _tag(member) == part
+    name = member.__name__ if _is_model(member) else "tuple" if get_origin(member) is tuple else None
+    return name is not None and name in re.findall(r"\w+", part)
 
 
 def _tag(kind: object) -> object:

@@ -85,8 +85,15 @@ def _sweep_problems(job: JobFile) -> Iterator[FieldProblem]:
     if job.sweep is None:
         return
     yield from find_sweep_contradictions(job.sweep)
+    plan, every = job.workload, 1
+    if not isinstance(plan, contract.Program) and job.sweep.metric.startswith("eval_"):
+        every = plan.eval_every or 0
+    if every == 0:
+        yield ("sweep", "metric"), "is of evaluations, and workload.eval_every is null: there are none"
     if job.sweep.stop is None:
         return
+    if (rung := job.sweep.stop.rungs[0]) < every:
+        yield ("sweep", "stop", "rungs"), f"{rung} is before the first evaluation, at step {every}"
     steps = job.workload.known_steps
     if not job.checkpoint.on_stop:
         yield ("sweep", "stop"), "pauses candidates, which save then; remove checkpoint.on_stop: false"

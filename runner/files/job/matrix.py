@@ -159,9 +159,14 @@ class VariantProblems:
         values = yaml.find_node(self._tree, section)
         items = values.entries.values() if isinstance(values, MappingNode) else ()
         told = {node.at for each in items for node in (each, *getattr(each, "items", ()))}
+        drawn = set[object]()
         for problem, combination in self._first.items():
-            if self._counts[problem] == self._variants or problem.at in told:
+            if self._counts[problem] == self._variants:
                 yield problem
+            elif problem.at in told:
+                if (problem.at, problem.field) not in drawn:  # of a range, the first value that is refused
+                    yield problem
+                drawn.add((problem.at, problem.field))
             else:
                 at = problem.at
                 if at in {None, self._tree.at}:

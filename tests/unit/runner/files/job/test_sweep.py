@@ -76,6 +76,7 @@ def test_rungs_are_pauses_of_the_training() -> None:
         (DRAWN.replace("    seed:", "    workload:"), 'is part of "workload", which is varied too'),
         (DRAWN + "  stop: {rungs: [10, 100]}\n", "100 is not before the last step, 100; remove it"),
         (DRAWN + "  stop: {rungs: [10, 10]}\n", "must rise from step to step, without a repetition"),
+        (DRAWN + "  stop: {rungs: [9]}\n", "9 is before the first evaluation, at step 50"),
         (DRAWN + "  stop: {rungs: [9]}\ncheckpoint: {on_stop: false}\n", "remove checkpoint.on_stop: false"),
         (DRAWN + "matrix: {values: {priority: [1]}}\n", "matrix: cannot be combined with a sweep"),
         (DRAWN + "schedule: {cron: '@daily'}\n", "schedule: cannot be combined with a sweep"),
@@ -89,6 +90,38 @@ def test_rungs_are_pauses_of_the_training() -> None:
 def test_what_contradicts_itself_is_told_at_its_field(text: str, told: str) -> None:
     found = problems(text)
     assert any(told in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("{log_unifrm: [1, 2]}", '.log_unifrm: unknown field; did you mean "log_uniform"?'),
+        ("{values: [1, 2]}", ".values: unknown field; there are uniform, log_uniform, integers"),
+        ("{log_uniform: [0, 2]}", ".log_uniform: must begin above 0, because its logarithm is drawn"),
+        ("{log_uniform: [a, 2]}", '.log_uniform[0]: must be a number, not "a"'),
+        ("{uniform: [1]}", ".uniform[1]: is required"),
+        ("{uniform: [1, 2, 3]}", ".uniform: has more than 2 entries; remove some"),
+        ("{integers: [1.5, 2]}", ".integers[0]: must be a whole number, not 1.5"),
+        ("{}", ": needs exactly one of uniform, log_uniform and integers"),
+        ("0.1", ": must be a list or a mapping, not 0.1"),
+        ("[[1]]", "[0]: must be true or false or a whole number or a number or text, not a list"),
+    ],
+)
+def test_a_parameter_is_a_list_or_a_mapping_and_told_as_the_one_that_it_is(said: str, told: str) -> None:
+    text = DRAWN.replace("{log_uniform: [0.0001, 0.01]}", said)
+    assert problems(text) == [f'sweep.parameters."workload.learning_rate"{told}']
+
+
+def test_evaluations_that_are_off_decide_nothing() -> None:
+    with pytest.raises(
+        FileError, match=r"sweep\.metric: is of evaluations, and workload\.eval_every is null"
+    ):
+        parse_jobs((HEAD.replace("steps", "eval_every: null, steps") + DRAWN).encode(), Path("rate.yaml"))
+
+
+def test_numbers_that_are_drawn_for_a_whole_number_are_told_once() -> None:
+    [told] = problems(DRAWN.replace("workload.dropout", "workload.layers").replace("[0, 0.5]", "[1, 3]"))
+    assert told.startswith("workload.layers: must be a whole number from 1 to 128, not ")
 
 
 def test_a_value_that_a_field_refuses_is_told_where_it_is_drawn() -> None:

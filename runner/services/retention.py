@@ -18,7 +18,7 @@ from runner.base.units import format_duration, format_size
 from runner.core.job.states import Finished
 from runner.core.ports.disk_use import MeasuredDirectories
 from runner.core.ports.store import JobRow
-from runner.files.revision import parse_revision
+from runner.files.revision import Revision, cached_by_revision, parse_revision
 from runner.files.settings.retention import RetentionSettings
 from runner.services.context import Caller
 from runner.services.jobs import JobService
@@ -165,15 +165,20 @@ class RetentionService:
 
     def _needed(self) -> frozenset[str]:
         """Return the jobs with whose weights others begin that have not ended."""
-        rows = map(self.service.store.find, tuple(self.service.daemon.tracked_jobs))
-        begins = (parse_revision(row.revision).init for row in rows if row is not None)
-        return frozenset(each.job for each in begins if each is not None and each.job is not None)
+        tracked = list(self.service.daemon.tracked_jobs.values())
+        return frozenset(filter(None, (_begins_with(each.row.text) for each in tracked)))
 
     def _ended(self, job_id: str, measure: Callable[[str], int]) -> EndedRun | None:
         row = self.service.store.find(job_id)
         if row is None or not _has_ended(row) or job_id in self.service.daemon.tracked_jobs:
             return None
         return EndedRun(job_id, row.name, row.owner.name, row.job.state.since, measure(job_id))
+
+
+@cached_by_revision
+def _begins_with(revision: Revision) -> str | None:
+    """Return the job with whose weights one begins; None: with its own."""
+    return None if revision.init is None else revision.init.job
 
 
 def _has_ended(row: JobRow) -> bool:

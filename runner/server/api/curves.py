@@ -3,12 +3,11 @@
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse
 
 from runner.base.threads import PeriodicThread
 from runner.core.accounting.curve import Row
 from runner.core.accounting.curve_set import CurveSet
-from runner.server.api.deps import CallerDep, ServiceDep
+from runner.server.api.deps import CallerDep, ServiceDep, json_answer
 from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.services.accounts import AccountService
 from runner.services.context import Caller
@@ -28,20 +27,20 @@ def attach(app: FastAPI, curves: CurveService) -> PeriodicThread:
 @router.get("/jobs/{reference}/curves")
 async def job_curves(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the curves of a job: for each name its points: time, step, mean, least, largest, number."""
-    return JSONResponse(await run_in_share(_of_job, request.app.state.curves, service, caller, reference))
+    return await run_in_share(json_answer, _of_job, request.app.state.curves, service, caller, reference)
 
 
 @router.get("/jobs/{reference}/account")
 async def job_account(request: Request, reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the account of a job: its time in parts, and what it used of what it asked for."""
     account = AccountService(service, request.app.state.curves)
-    return JSONResponse(await run_in_share(account.describe, caller, reference))
+    return await run_in_share(json_answer, account.describe, caller, reference)
 
 
 @router.get("/devices/history")
 async def device_history(request: Request) -> Any:
     """Answer with the use of the devices in the last day."""
-    return JSONResponse(await run_in_share(_of_devices, request.app.state.curves))
+    return await run_in_share(json_answer, _of_devices, request.app.state.curves)
 
 
 def _of_job(curves: CurveService, service: JobService, caller: Caller, reference: str) -> dict[str, Any]:

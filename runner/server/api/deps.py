@@ -2,10 +2,12 @@
 
 import base64
 import time
+from collections.abc import Callable
 from typing import Annotated, Final
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from runner.base.errors import Refused, UsageError
 from runner.core.ports.users import Users
@@ -100,6 +102,14 @@ ServiceDep = Annotated[JobService, Depends(get_service)]
 CallerDep = Annotated[Caller, Depends(get_caller)]
 SchedulesDep = Annotated[ScheduleService, Depends(get_schedules)]
 RolloutsDep = Annotated[RolloutService, Depends(get_rollouts)]
+
+
+def json_answer(work: Callable[..., object], *args: object, **named: object) -> Response:
+    """Return the result of work as an answer in JSON.
+
+    It belongs on a thread: the event loop, which answers everybody, makes no long text.
+    """
+    return Response(to_json(work(*args, **named)), media_type="application/json")
 
 
 def decode_base64(text: str) -> bytes:

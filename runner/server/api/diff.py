@@ -3,11 +3,10 @@
 from typing import Any, Final
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
-from runner.server.api.deps import Body, CallerDep, ServiceDep, decode_base64
+from runner.server.api.deps import Body, CallerDep, ServiceDep, decode_base64, json_answer
 from runner.server.api.threads import SharedThreadsRoute, run_check
 from runner.services.context import Caller
 from runner.services.jobs import JobService
@@ -34,7 +33,7 @@ class DiffBody(Body):
 @router.post("/jobs/{reference}/diff")
 async def diff(reference: str, body: DiffBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with what differs between a job and another job, a file, or its own file as it is now."""
-    return JSONResponse(await run_check(_compare, service, caller, reference, body))
+    return await run_check(json_answer, _compare, service, caller, reference, body)
 
 
 def _compare(service: JobService, caller: Caller, reference: str, body: DiffBody) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import Field
-from pydantic_core import to_json
 
 from jobs.contract import CONTRACT_VERSION
 from runner.agent.package_locks import PackagesPending
@@ -35,6 +34,7 @@ from runner.server.api.deps import (
     SchedulesDep,
     ServiceDep,
     decode_base64,
+    json_answer,
 )
 from runner.server.api.log_start import LogStart, find_start
 from runner.server.api.packages import pending_json, with_packages
@@ -198,22 +198,31 @@ async def submit(
         return await _make_schedule(schedules, caller, submission, dry_run=body.dry_run)
     try:
         if body.dry_run:
-            plan = await with_packages(service, body.wait_s, service.submission.dry_run, caller, submission)
-            return JSONResponse(plan)
+            plan = service.submission.dry_run
+            return await with_packages(service, body.wait_s, json_answer, plan, caller, submission)
         rows = await with_packages(service, body.wait_s, service.submission.submit_all, caller, submission)
     except PackagesPending as error:
         return JSONResponse({"pending": await run_in_share(pending_json, error.pending)}, status_code=202)
     request.state.audited_jobs = [row.job.id for row in rows]
+    answer = await run_in_share(json_answer, _submitted, service, rows)
+    answer.status_code = 201
+    return answer
+
+
+def _submitted(service: JobService, rows: Sequence[JobRow]) -> views.Json:
     warnings = list(service.submission.warnings(parse_revision(rows[0].revision)))
     jobs = [_summary(service, row) for row in rows]
-    return JSONResponse({"job": jobs[0], "jobs": jobs, "warnings": warnings}, status_code=201)
+    return {"job": jobs[0], "jobs": jobs, "warnings": warnings}
 
 
 @router.get("/submissions/{token}")
 async def get_submission(token: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with the jobs that the caller's submission of this token has made; none is no error."""
-    rows = await run_control(service.submission.submitted, caller, token)
-    return JSONResponse({"jobs": [_summary(service, row) for row in rows]})
+
+    def submitted() -> views.Json:
+        return {"jobs": [_summary(service, row) for row in service.submission.submitted(caller, token)]}
+
+    return await run_control(json_answer, submitted)
 
 
 async def _make_schedule(
@@ -250,8 +259,9 @@ async def list_jobs(  # noqa: PLR0913  (one per query parameter)
     """
     show = _with_last if last else _summary
     if sweep is not None:
-        return await run_control(_matrix_page, service, caller, sweep, show)
+        return await run_control(json_answer, _matrix_page, service, caller, sweep, show)
     return await run_control(
+        json_answer,
         partial(_page, service, caller, show, every=all, mine=mine),
         limit=limit,
         cursor=cursor,
@@ -260,10 +270,10 @@ async def list_jobs(  # noqa: PLR0913  (one per query parameter)
     )
 
 
-def _matrix_page(service: JobService, caller: Caller, sweep: str, show: Show) -> Response:
+def _matrix_page(service: JobService, caller: Caller, sweep: str, show: Show) -> views.Json:
     """Return the jobs of one matrix."""
     rows = service.queries.sweep(caller, sweep)
-    return _long_answer({"jobs": [show(service, row) for row in rows], "next": None})
+    return {"jobs": [show(service, row) for row in rows], "next": None}
 
 
 def _page(  # noqa: PLR0913  (one per query parameter)
@@ -277,8 +287,8 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     cursor: int | None,
     label: str | None,
     ended: bool | None,
-) -> Response:
-    """Return a page of jobs; it becomes text here, on a thread, because it may be long."""
+) -> views.Json:
+    """Return a page of jobs."""
     known = PAGE if limit is None else min(max(limit, 1), PAGE)
     uid = service.submission.owner(caller).uid if mine else None
     rows = service.queries.recent(uid, known, every=every, label=label, before=cursor, ended=ended)
@@ -289,23 +299,17 @@ def _page(  # noqa: PLR0913  (one per query parameter)
     if service.settings.private_jobs:
         jobs = [hide_summary(service, caller, *pair) for pair in zip(rows, jobs, strict=True)]
     unrecorded = service.queries.unrecorded(caller) if cursor is None else ()
-    return _long_answer({"jobs": jobs, "next": following, "unrecorded": unrecorded})
-
-
-def _long_answer(content: views.Json) -> Response:
-    """Return an answer as JSON, made fast: no other thread runs meanwhile."""
-    return Response(to_json(content), media_type="application/json")
+    return {"jobs": jobs, "next": following, "unrecorded": unrecorded}
 
 
 @router.get("/jobs/{reference}")
 async def get_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Answer with everything about one job."""
-    return await run_control(_shown, service, caller, reference)
 
+    def shown() -> views.Json:
+        return _detail(service, caller, service.queries.find(reference, caller))
 
-def _shown(service: JobService, caller: Caller, reference: str) -> Response:
-    """Return everything about one job; its file may be long, so it becomes text here, on a thread."""
-    return JSONResponse(_detail(service, caller, service.queries.find(reference, caller)))
+    return await run_control(json_answer, shown)
 
 
 @router.get("/jobs/{reference}/why")
@@ -339,23 +343,31 @@ async def wait(
         while not is_over(row) and (remaining_s := _remaining_s(deadline)) > 0:
             await listener.wait(min(remaining_s, RECHECK_S))
             row = await run_in_share(service.queries.find, row.job.id)
-    return JSONResponse({"done": is_over(row), "job": await run_in_share(_detail, service, caller, row)})
+
+    def settled() -> views.Json:
+        return {"done": is_over(row), "job": _detail(service, caller, row)}
+
+    return await run_in_share(json_answer, settled)
 
 
 @router.post("/jobs/{reference}/cancel")
 async def cancel_job(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Cancel one job; to cancel it twice is no error."""
-    row, changed = await run_control(service.job_control.cancel, caller, reference)
-    return JSONResponse({"job": _summary(service, row), "changed": changed})
+
+    def cancel() -> views.Json:
+        row, changed = service.job_control.cancel(caller, reference)
+        return {"job": _summary(service, row), "changed": changed}
+
+    return await run_control(json_answer, cancel)
 
 
 @router.post("/cancel")
 async def cancel_jobs(body: CancelBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Cancel jobs together, in one transaction: all of them or none."""
-    return await run_control(_cancel_together, service, caller, body)
+    return await run_control(json_answer, _cancel_together, service, caller, body)
 
 
-def _cancel_together(service: JobService, caller: Caller, body: CancelBody) -> Response:
+def _cancel_together(service: JobService, caller: Caller, body: CancelBody) -> views.Json:
     """Cancel jobs, and return them.
 
     Raises:
@@ -368,15 +380,20 @@ def _cancel_together(service: JobService, caller: Caller, body: CancelBody) -> R
     else:
         found = service.job_control.cancel_sweep(caller, body.sweep)
     jobs = [{"job": _summary(service, row), "changed": changed} for row, changed in found]
-    return JSONResponse({"jobs": jobs})
+    return {"jobs": jobs}
 
 
 @router.post("/jobs/{reference}/signal")
 async def send_signal(reference: str, body: SignalBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Send a signal to the program of a running job."""
     name, number = _parse_signal(body.signal)
-    row = await run_control(service.job_control.signal, caller, reference, number, name)
-    return JSONResponse({"job": _summary(service, row)})
+    signal = partial(service.job_control.signal, caller, reference, number, name)
+    return await run_control(json_answer, _after, service, signal)
+
+
+def _after(service: JobService, change: Callable[[], JobRow]) -> views.Json:
+    """Return a job as it is after a change."""
+    return {"job": _summary(service, change())}
 
 
 def _parse_signal(text: str) -> tuple[str, int]:
@@ -395,23 +412,32 @@ def _parse_signal(text: str) -> tuple[str, int]:
 async def restart(reference: str, body: RestartBody, service: ServiceDep, caller: CallerDep) -> Any:
     """Start another attempt of a job, from a checkpoint or from scratch."""
     start = Start(StartFrom.STEP, body.start) if isinstance(body.start, int) else Start(StartFrom(body.start))
-    row = await run_in_share(service.job_control.restart, caller, reference, start, body.lineage)
     where = "" if body.lineage is None else f" in lineage {body.lineage}"
-    return JSONResponse({"job": _summary(service, row), "begins": describe_start(row.job) + where})
+
+    def restarted() -> views.Json:
+        row = service.job_control.restart(caller, reference, start, body.lineage)
+        return {"job": _summary(service, row), "begins": describe_start(row.job) + where}
+
+    return await run_in_share(json_answer, restarted)
 
 
 @router.post("/jobs/{reference}/hold")
 async def hold(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Hold a job: it gives its resources back and waits for ``release``."""
-    row = await run_control(service.job_control.hold, caller, reference)
-    return JSONResponse({"job": _summary(service, row)})
+    return await run_control(
+        json_answer, _after, service, partial(service.job_control.hold, caller, reference)
+    )
 
 
 @router.post("/jobs/{reference}/release")
 async def release(reference: str, service: ServiceDep, caller: CallerDep) -> Any:
     """Release a held job into the queue."""
-    row = await run_control(service.job_control.release, caller, reference)
-    return JSONResponse({"job": _summary(service, row), "begins": begins(row)})
+
+    def released() -> views.Json:
+        row = service.job_control.release(caller, reference)
+        return {"job": _summary(service, row), "begins": begins(row)}
+
+    return await run_control(json_answer, released)
 
 
 @router.get("/jobs/{reference}/decisions")
@@ -477,10 +503,14 @@ async def list_events(  # noqa: PLR0913, PLR0917  (one per query parameter)
             # A note about a job is no change of it, and is found at the next look.
             await listener.wait(min(remaining_s, 1.0))
             found = await run_in_share(look)
-    newest = found[-1][0].seq if found else after
-    if service.settings.private_jobs and job_id is None:
-        found = await run_in_share(_own_events, service, caller, found)
-    return JSONResponse({"events": [views.event(row, name) for row, name in found], "next": newest})
+
+    def events() -> views.Json:
+        newest = found[-1][0].seq if found else after
+        is_private = service.settings.private_jobs and job_id is None
+        seen = _own_events(service, caller, found) if is_private else found
+        return {"events": [views.event(row, name) for row, name in seen], "next": newest}
+
+    return await run_in_share(json_answer, events)
 
 
 def _own_events(

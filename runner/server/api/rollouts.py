@@ -10,7 +10,7 @@ from pydantic import Field
 from runner.core.policy.change_class import change_rows
 from runner.files.submission import MAX_JOB_FILE_BYTES, Submission
 from runner.server.api import diff
-from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64
+from runner.server.api.deps import LARGEST, Body, CallerDep, RolloutsDep, decode_base64, json_answer
 from runner.server.api.threads import SharedThreadsRoute, run_in_share, run_rollout
 from runner.server.api.views import moment
 from runner.services.jobs import JobService
@@ -78,7 +78,7 @@ async def apply(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep) -> An
         evaluation, number = await run_rollout(rollouts.evaluate, caller, body.request()), None
     else:
         evaluation, number = await run_rollout(rollouts.apply, caller, body.request())
-    return JSONResponse(evaluation.json(number, approved=body.approve))
+    return await run_rollout(json_answer, evaluation.json, number, approved=body.approve)
 
 
 @router.post("/canaries")
@@ -123,8 +123,12 @@ async def set_limits(reference: str, body: LimitsBody, rollouts: RolloutsDep, ca
 @router.get("/jobs/{reference}/revisions")
 async def list_revisions(reference: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Answer with the revisions of a job, the first one first."""
-    known = await run_in_share(rollouts.revisions, caller, reference)
-    return JSONResponse({"revisions": [{**each, "at": moment(each["at"])} for each in known]})
+
+    def revisions() -> dict[str, Any]:
+        known = rollouts.revisions(caller, reference)
+        return {"revisions": [{**each, "at": moment(each["at"])} for each in known]}
+
+    return await run_in_share(json_answer, revisions)
 
 
 def attach(app: FastAPI, service: JobService) -> RolloutVerifier:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from runner.core.accounting.usage import GroupBy, begin_of_period, goodput, share_of, total_usage, usage_by
-from runner.server.api.deps import LONGEST_WAIT_S, CallerDep, ServiceDep
+from runner.server.api.deps import LONGEST_WAIT_S, CallerDep, ServiceDep, json_answer
 from runner.server.api.metrics import CONTENT_TYPE, MetricsCollector
 from runner.server.api.overview import DeviceFields, OverviewCache, StartEstimate
 from runner.server.api.privacy import hide_jobs, hide_overview
@@ -37,7 +37,7 @@ async def get_overview(request: Request, service: ServiceDep, caller: CallerDep,
     if wait > 0:
         await service.broadcast.wait(min(wait, LONGEST_WAIT_S))
     found = await run_in_share(overviews.now)
-    return JSONResponse(await run_in_share(hide_overview, service, caller, found))
+    return await run_in_share(json_answer, hide_overview, service, caller, found)
 
 
 @router.get("/v1/usage")

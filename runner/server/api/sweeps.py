@@ -6,7 +6,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from runner.base.threads import PeriodicThread
-from runner.server.api.deps import CallerDep
+from runner.server.api.deps import CallerDep, json_answer
 from runner.server.api.threads import SharedThreadsRoute, run_control, run_in_share
 from runner.services.sweeps import SweepService
 
@@ -24,7 +24,7 @@ def attach(app: FastAPI, sweeps: SweepService) -> PeriodicThread:
 async def get_sweep(request: Request, reference: str, caller: CallerDep) -> Any:
     """Answer with a sweep: its candidates, their values at each rung, and the best of them."""
     sweeps: SweepService = request.app.state.sweeps
-    return JSONResponse(await run_in_share(sweeps.describe, caller, reference))
+    return await run_in_share(json_answer, sweeps.describe, caller, reference)
 
 
 @router.post("/sweeps/{reference}/stop")

@@ -171,3 +171,12 @@ def test_only_ones_own_directories_are_measured_for_oneself(
     assert measured == []
     assert pruned(pruning, mine=True, dry_run=True) == (200, ["1", "2"])
     assert sorted(measured) == ["1", "2"]
+
+
+def test_what_others_begin_with_is_known_without_reading_their_jobs_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = RetentionService(site.service, HostRunDirectories(site.directory / "jobs"))
+    submitted(site, BASE + "queue: {not_before: 2099-01-01T00:00:00Z}\n", "waits")
+    monkeypatch.delattr(retention, "parse_revision")
+    assert service._needed() == frozenset()

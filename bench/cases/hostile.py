@@ -4,6 +4,8 @@ One floods it with requests, one lets it check the worst texts that its limits a
 sixteen sessions, and one has thousands of waiting jobs and looks at all of them.  The daemon is root's, for
 all users.  Everybody has a uid and a session of their own, as after a login: the kernel shares processors
 between sessions, if it does so there.
+
+The control are the same loads at another daemon of the machine: what is slow then waits for a processor.
 """
 
 import json
@@ -18,7 +20,7 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from bench.support.daemon import running_daemon
+from bench.support.daemon import BenchDaemon, running_daemon
 from bench.support.result import Aim, CannotMeasure, Line, Result, Series
 from bench.support.scratch import Effort, Scratch
 from runner.base.errors import RunnerError
@@ -40,6 +42,11 @@ MATRIX: Final = 250
 LATER: Final = "2099-01-01T00:00:00+00:00"
 ASKED: Final = ("list", "cancel", "a job of no work")
 
+QUIET: Final = "quiet"
+HERE: Final = "four users with hostile loads"
+ELSEWHERE: Final = "the same loads at another daemon"
+"""The control: nothing is shared with these loads but the processors."""
+
 _FORK: Final = multiprocessing.get_context("fork")
 
 
@@ -51,19 +58,31 @@ def measure(scratch: Scratch) -> Iterator[Line]:
     """
     if os.geteuid() != 0:
         raise CannotMeasure("only root can be several users")
-    with running_daemon(scratch.directory("shared"), "process", SETTINGS, cpus=64) as daemon:
-        here = Endpoint(str(daemon.client.endpoint.socket), None)
-        quiet, loaded = [], []
+    with ExitStack() as daemons:
+        here, elsewhere = (
+            _endpoint(daemons.enter_context(running_daemon(scratch.directory(name), "process", SETTINGS, 64)))
+            for name in ("shared", "other")
+        )
+        times: dict[str, list[dict[str, float]]] = {QUIET: [], ELSEWHERE: [], HERE: []}
         for _ in range(ROUNDS):
-            quiet.append(_victim(here, scratch.effort.asked))
-            with ExitStack() as stack:
-                for number, load in enumerate((flood, check, stream, wait)):
-                    stack.enter_context(_as_user(FIRST_UID + number, partial(load, here, scratch.effort)))
-                loaded.append(_victim(here, scratch.effort.asked))
-    for name in ASKED:
-        ours = Series(f"{name}, four users with hostile loads", "ms", tuple(each[name] for each in loaded))
-        theirs = Series("the same, quiet", "ms", tuple(each[name] for each in quiet))
-        yield Result(BENCH, ours, theirs, Aim(AIM, "ratio"))
+            for name, loaded in ((QUIET, None), (ELSEWHERE, elsewhere), (HERE, here)):
+                with ExitStack() as stack:
+                    for number, load in enumerate((flood, check, stream, wait)):
+                        if loaded is not None:
+                            work = partial(load, loaded, scratch.effort)
+                            stack.enter_context(_as_user(FIRST_UID + number, work))
+                    times[name].append(_victim(here, scratch.effort.asked))
+    for asked in ASKED:
+        quiet, control, ours = (
+            Series(f"{asked}, {name}", "ms", tuple(each[asked] for each in found))
+            for name, found in times.items()
+        )
+        yield Result(BENCH, ours, quiet, Aim(AIM, "ratio"))
+        yield Result(BENCH, control, quiet)
+
+
+def _endpoint(daemon: BenchDaemon) -> Endpoint:
+    return Endpoint(str(daemon.client.endpoint.socket), None)
 
 
 @contextmanager

@@ -166,8 +166,8 @@ def read_foreign(path: Path) -> tuple[str, datetime] | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return None
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != path.parent.stat().st_uid:
+            return None  # a hard link may name a file of anybody
         text = os.pread(descriptor, MOST_BYTES, max(found.st_size - MOST_BYTES, 0)).decode(errors="replace")
     except OSError:
         return None

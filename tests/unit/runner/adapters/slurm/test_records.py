@@ -85,6 +85,22 @@ def test_neither_links_nor_pipes_of_a_job_are_followed(tmp_path: Path) -> None:
     assert [read_foreign(tmp_path / name) for name in ("link", "pipe", "none", ".")] == [None] * 4
 
 
+def test_a_file_of_another_user_than_its_directory_is_no_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report").write_text("1\n")
+    owned = os.fstat
+
+    def foreign(descriptor: int) -> os.stat_result:
+        found = list(owned(descriptor))
+        found[4] = found[4] + 1  # its uid
+        return os.stat_result(found)
+
+    assert read_foreign(tmp_path / "report") is not None
+    monkeypatch.setattr(os, "fstat", foreign)
+    assert read_foreign(tmp_path / "report") is None
+
+
 def test_of_a_large_file_only_its_end_is_read(tmp_path: Path) -> None:
     (tmp_path / "large").write_text("x" * 10**6 + "\nlast\n")
     found = read_foreign(tmp_path / "large")

@@ -232,9 +232,11 @@ async def _make_schedule(
     if dry_run:
         draft = await run_check(schedules.draft, caller, submission)
         plan = await run_check(schedules.service.submission.dry_run, caller, submission)
-        return JSONResponse({**plan, "schedule": schedule_json(schedules, draft)})
+        return await run_check(json_answer, lambda: {**plan, "schedule": schedule_json(schedules, draft)})
     row = await run_check(schedules.make, caller, submission)
-    return JSONResponse({"schedule": schedule_json(schedules, row)}, status_code=201)
+    answer = await run_check(json_answer, lambda: {"schedule": schedule_json(schedules, row)})
+    answer.status_code = 201
+    return answer
 
 
 @router.get("/jobs")

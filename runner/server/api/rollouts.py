@@ -92,7 +92,8 @@ async def start_canary(body: ApplyBody, rollouts: RolloutsDep, caller: CallerDep
 async def get_canary(reference: str, canary_id: str, rollouts: RolloutsDep, caller: CallerDep) -> Any:
     """Answer with the progress and the result of a canary."""
     row = await run_in_share(rollouts.service.queries.readable, caller, reference)
-    return JSONResponse({"job": row.job.id, **rollouts.canaries.get(canary_id, row.job.id).json()})
+    trial = await run_in_share(rollouts.canaries.get, canary_id, row.job.id)
+    return JSONResponse({"job": row.job.id, **trial.json()})
 
 
 @router.post("/jobs/{reference}/rollback")

@@ -1,5 +1,6 @@
 """HTTP for schedules: list, show, pause, resume, remove, next.  ``POST /v1/jobs`` makes them."""
 
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, FastAPI
@@ -7,7 +8,7 @@ from fastapi.responses import JSONResponse
 from pydantic import Field
 
 from runner.core.ports.schedules import FiringRow, ScheduleRow
-from runner.server.api.deps import CallerDep, SchedulesDep
+from runner.server.api.deps import CallerDep, SchedulesDep, json_answer
 from runner.server.api.threads import SharedThreadsRoute, run_in_share
 from runner.server.api.views import Json, moment
 from runner.services.schedules.service import MAX_NEXT_TIMES, ScheduleService
@@ -47,8 +48,8 @@ async def change_state(
     reference: str, verb: Literal["pause", "resume", "remove"], schedules: SchedulesDep, caller: CallerDep
 ) -> Any:
     """Pause, resume or remove a schedule."""
-    row = await run_in_share(getattr(schedules, verb), caller, reference)
-    return JSONResponse({"schedule": schedule_json(schedules, row)})
+    change = partial(getattr(schedules, verb), caller, reference)
+    return await run_in_share(json_answer, lambda: {"schedule": schedule_json(schedules, change())})
 
 
 def attach(app: FastAPI) -> ScheduleTrigger:

@@ -9,7 +9,7 @@ import pytest
 from fastapi.responses import JSONResponse
 
 from runner.adapters.host.curve_files import CurveFiles
-from runner.server.api import curves, views
+from runner.server.api import curves, schedules, views
 from runner.server.api import jobs as module
 from runner.services.curves import CurveService
 from tests.unit.runner.server.api.test_jobs import JOB, Site
@@ -49,6 +49,7 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(module, "_summary", watched("a summary", module._summary))
     monkeypatch.setattr(module, "_detail", watched("a detail", module._detail))
+    monkeypatch.setattr(module, "schedule_json", watched("a schedule", schedules.schedule_json))
     monkeypatch.setattr(views, "event", watched("an event", views.event))
     render = JSONResponse.render
 
@@ -65,6 +66,8 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_nothing_long_is_made_on_the_loop(site: Site, on_loop: list[str]) -> None:
     answers = [site.submit(JOB, token="t")]  # noqa: S106  no password
     site.until("running")
+    nightly = JOB + "name: nightly\nschedule: {cron: 30 2 * * *, timezone: Europe/Berlin}\n"
+    answers += [site.submit(nightly, dry_run=True), site.submit(nightly)]
     paths = ["jobs", "jobs/1", "jobs/1/wait?timeout=0", "jobs/1/curves", "jobs/1/account"]
     paths += ["devices/history", "events", "submissions/t"]
     answers += [site.submit(JOB, dry_run=True), *(site.ask("GET", f"/{path}") for path in paths)]

@@ -140,6 +140,7 @@ def attempt_fields(base: BenchmarkJob, settings: Variations) -> dict[str, Any]:
         "queue": queue,
         "retry": {**fields.get("retry", {}), "max_attempts": 1},
         "checkpoint": {**fields.get("checkpoint", {}), **ONCE},
+        "stop_grace": "1s",  # nothing has to be saved
     }
 
 

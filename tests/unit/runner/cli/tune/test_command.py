@@ -157,6 +157,11 @@ def test_an_attempt_that_goes_on_is_watched_and_cancelled(
     found = json.loads(invoke("tune", str(file), "--json").stdout)
     assert [each["name"] for each in found["kept"]] == ["threads"]
     assert {job["outcome"] for job in api.jobs.values()} == {"cancelled"}
+    said = json.loads(api.submitted[-1])
+    assert (said["stop_grace"], said["checkpoint"]["every"]) == (
+        "1s",
+        "1d",
+    )  # it saves nothing, also at its end
 
 
 def test_an_attempt_that_waits_for_resources_has_its_time_still(

@@ -78,6 +78,9 @@ REMEMBERED: Final = 200
 
 LARGE_BYTES: Final = 64 * 1024**2
 _DIGITS: Final = re.compile(r"[0-9]+")
+_MARK: Final = re.compile(r"(?i)(?:.*[._-])?(?:done|completed?|success|finished|ok|stamp)")
+"""A file by which a pipeline says that a stage is done; it may be empty."""
+
 _WILD: Final = re.compile(r"[*?\[{]")
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -414,7 +417,8 @@ class ProgramReader:
         if match.problem is not None:
             return match.problem
         if not match.bytes:
-            return "is empty"
+            is_mark = not match.is_directory and _MARK.fullmatch(match.path.name)
+            return None if is_mark else "is empty"
         found = find_first_damage(self._base, [str(match.below(name)) for name, *_ in match.files])
         if found is None:
             missing = find_missing_part([name for name, *_ in match.files], partial(self._content, match))

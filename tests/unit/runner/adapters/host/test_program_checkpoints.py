@@ -607,6 +607,24 @@ def test_a_program_that_writes_over_its_checkpoints_did_not_go_on_either(
     assert found.steps[0] == 3
 
 
+@pytest.mark.parametrize("name", ["prep.done", "stage_2.complete", ".stamp", "_SUCCESS"])
+def test_an_empty_mark_of_a_pipeline_is_whole(
+    work: Path, checkpoints: ProgramCheckpoints, saved: Saved, name: str
+) -> None:
+    wanted = ProgramFiles(f"state/{name}", 2)
+    write(work / "state" / name, b"")
+    assert (saved(wanted).rejected, len(saved(wanted).steps)) == ((), 1)
+    chosen = checkpoints.choose(1, 2, wanted, None)
+    assert chosen is not None
+    assert chosen.path == f"state/{name}"
+
+
+@pytest.mark.parametrize("name", ["last", "model.pt", "abandone", "book"])
+def test_another_empty_file_is_torn(work: Path, saved: Saved, name: str) -> None:
+    write(work / name, b"")
+    assert saved(ProgramFiles(name, 2)).steps == ()
+
+
 def test_a_torn_last_file_leaves_the_numbered_one_before_it(
     work: Path, checkpoints: ProgramCheckpoints
 ) -> None:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "examples" / "programs"
 FILE = "lightning.ckpt"
 LIBRARIES = {
-    "plain.py": ("torch",),
+    "plain.py": ("torch", "torch._dynamo"),
     "with_lightning.py": ("lightning.pytorch",),
     "with_huggingface.py": ("transformers.trainer", "transformers.models.gpt2.modeling_gpt2"),
 }

@@ -125,9 +125,9 @@ PARENTS = ExitStack()
 
 
 @cache
-def parent_with(library: str) -> Preloaded:
-    """Return the process of this session that has loaded a library."""
-    return PARENTS.enter_context(preloaded(library, environ=ENVIRONMENT))
+def parent_with(libraries: str) -> Preloaded:
+    """Return the process of this session that has loaded a library, or several, between spaces."""
+    return PARENTS.enter_context(preloaded(*libraries.split(), environ=ENVIRONMENT))
 
 
 GIVEN = tuple(signature(subprocess.Popen._execute_child).parameters)  # type: ignore[attr-defined]

@@ -56,6 +56,10 @@ class Fate:
         return f"{self.step},{self.rank},{self.number.value},{self.whom}"
 
 
+PARTS = f"{TRAINER} torch.distributed.fsdp torch._dynamo"
+"""Libraries of a training whose model is cut into parts, which take longer to load than it takes."""
+
+
 class Gang:
     """One attempt of several processes."""
 
@@ -201,7 +205,7 @@ def program(
     """Yield a gang that runs a command; ``more`` are further variables.
 
     A process that does not leave is waited for a moment if the gang is ``brisk``; a program of Python is
-    forked from a process that has loaded ``library``.
+    forked from a process that has loaded ``library``, or several, between spaces.
     """
     gang = Gang(paths, processes, argv, more, brisk=brisk, library=library)
     try:
@@ -242,7 +246,8 @@ def training(
     numbers = ("--attempt", str(paths.attempt), "--lineage", str(paths.lineage))
     code = ("-m", "jobs") if fate is None else ("-c", DISTURBED, str(fate))
     argv = (sys.executable, "-P", *code, "--root", str(job.root), *numbers)
-    with program(paths, processes, *argv, brisk=brisk, library=TRAINER) as gang:
+    library = PARTS if given.get("sharded") else TRAINER
+    with program(paths, processes, *argv, brisk=brisk, library=library) as gang:
         yield gang
 
 

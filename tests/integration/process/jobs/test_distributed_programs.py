@@ -28,6 +28,9 @@ from runner.agent.attempts.program import variables
 from tests.integration.process.jobs.gangs import REPOSITORY, Gang, program
 
 PROGRAMS = REPOSITORY / "examples" / "programs"
+PLAIN = "torch.nn.parallel torch._dynamo"
+"""Libraries of a loop in plain PyTorch: its first optimizer loads the second one."""
+
 LIGHTNING_FILE = "lightning.ckpt"
 
 
@@ -38,7 +41,7 @@ class Job:
     root: Path
     argv: tuple[str, ...]
     save_every: int
-    library: str = "torch.nn.parallel"
+    library: str = PLAIN
     attempts: int = 0
 
     @property
@@ -90,7 +93,7 @@ def python(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 CASES = {
-    "torch": (python("distributed.py", "900"), 100, "torch.nn.parallel"),
+    "torch": (python("distributed.py", "900"), 100, PLAIN),
     "lightning": (python("with_lightning.py", "20"), 40, "lightning.pytorch"),
     "transformers": (python("with_huggingface.py", "60"), 10, "transformers.trainer"),
 }

@@ -1,8 +1,9 @@
 """Trainings whose model is cut into parts: resumed by other numbers of processes, and without parts."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from signal import SIGKILL, SIGSTOP, SIGTERM
+from signal import SIGKILL, SIGSTOP
 from typing import Final
 
 import pytest
@@ -72,49 +73,46 @@ def job_of(kind: str, request: pytest.FixtureRequest) -> JobDir:
 
 
 @pytest.mark.parametrize("kind", ["causal_lm", "resident_transformer"])
-def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(
-    kind: str, request: pytest.FixtureRequest
+def test_a_killed_training_ends_with_the_bits_of_one_that_was_not_and_goes_on_as_another_one(
+    kind: str, request: pytest.FixtureRequest, whole: Whole
 ) -> None:
     job = job_of(kind, request)
     with training(job, 2, lineage=9, parallel=SHARDED) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
     with training(job, 2, parallel=SHARDED, fate=Fate(11, SIGKILL, rank=1)) as gang:
         assert gang.end() == 128 + SIGKILL, gang.output
-    if kind == "causal_lm":  # a request to stop does not reach the model
-        with training(job, 2, parallel=SHARDED, fate=Fate(26, SIGTERM, whom="launcher")) as gang:
-            assert gang.end() == ExitCode.STOPPED, gang.output
+    copy = copied(job)
     with training(job, 2, parallel=SHARDED) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
         assert "the bits will differ" not in gang.output
     assert weights(job) == weights(job, 9)
 
-
-@pytest.mark.parametrize(
-    ("kind", "before", "after"),
-    [("causal_lm", 1, 2), ("resident_transformer", 2, 1)],
-)
-def test_it_goes_on_with_another_number_of_processes_and_says_that_it_rounds_differently(
-    kind: str, before: int, after: int, request: pytest.FixtureRequest, whole: Whole
-) -> None:
-    job = job_of(kind, request)
-    with training(job, before, parallel=SHARDED, fate=MACHINE_LOST) as gang:
-        assert gang.end() == -SIGKILL, gang.output
-    with training(job, after, parallel=SHARDED) as gang:
-        assert gang.end() == ExitCode.FINISHED, gang.output
-        assert "numerics than when step" in gang.output
-    assert_close(state(job), whole(job))  # the same draws: they depend on the shards
-
-
-def test_a_checkpoint_has_whole_tensors_that_a_training_without_parts_resumes_from(
-    job: JobDir, whole: Whole
-) -> None:
-    with training(job, 2, parallel=SHARDED, fate=MACHINE_LOST) as gang:
-        assert gang.end() == -SIGKILL, gang.output
-    newest = max(name for name in job.names() if name.startswith("step-"))
-    assert set(verify(job.lineage() / newest).files) == {"state.pt"}
-    with training(job, 2) as gang:
+    newest = max(name for name in copy.names() if name.startswith("step-"))
+    assert set(verify(copy.lineage() / newest).files) == {"state.pt"}  # of whole tensors
+    in_parts = kind == "resident_transformer"
+    with training(copy, 1 if in_parts else 2, parallel=SHARDED if in_parts else {}) as gang:
         assert gang.end() == ExitCode.FINISHED, gang.output
         assert f"resumed from step {int(newest[5:])}" in gang.output
+        assert not in_parts or "numerics than when step" in gang.output
+    assert_close(state(copy), whole(copy))  # the same draws: they depend on the shards
+
+
+def copied(job: JobDir) -> JobDir:
+    """Return another job with all that one has done."""
+    copy = type(job)(job.root.with_name("copy"), job.corpus)
+    shutil.copytree(job.root, copy.root, symlinks=True, dirs_exist_ok=True)
+    copy.attempts = job.attempts
+    return copy
+
+
+def test_a_training_of_one_process_goes_on_in_parts_and_says_that_it_rounds_differently(
+    job: JobDir, whole: Whole
+) -> None:
+    with training(job, 1, parallel=SHARDED, fate=MACHINE_LOST) as gang:
+        assert gang.end() == -SIGKILL, gang.output
+    with training(job, 2, parallel=SHARDED) as gang:
+        assert gang.end() == ExitCode.FINISHED, gang.output
+        assert "numerics than when step" in gang.output
     assert_close(state(job), whole(job))
 
 

@@ -274,7 +274,7 @@ def main() -> None:
     lost = 0
     for _ in range(asked["stopped_jobs"]):
         number += 1
-        hashes, missing = torture.stop_at_random_times(number, 5)
+        hashes, missing = torture.stop_at_random_times(number, 2)
         lost += missing
         ends.append(asdict(hashes))
     report = {

@@ -42,16 +42,17 @@ def test_a_network_that_begins_where_another_ended_is_killed_and_ends_with_the_s
     after = spec("imu_stream velocity", tmp_path / "made up")
     after["workload"]["init_from"] = "job/1/final"
     after["init_weights"] = str(final)
-    kills = {"timed_kills": 3, "line_kills": 3, "stopped_jobs": 1}
+    kills = {"timed_kills": 2, "line_kills": 2, "stopped_jobs": 1}
     report = torture(tmp_path / "jobs", {"spec": after, "arms": ARMS, "seed": seed, **kills})
     assert report["reference"]["weights"]
     for end in report["ends"]:
         assert end == report["reference"]
     alone = spec("imu_stream velocity", tmp_path / "made up")
-    other = torture(
-        tmp_path / "others", {"spec": alone, "arms": ARMS, "seed": seed, **dict.fromkeys(kills, 0)}
-    )
-    assert other["reference"]["weights"] != report["reference"]["weights"]
+    other = verify(trained(tmp_path / "others", alone))
+    assert other.state_sha256 not in {
+        None,
+        verify(tmp_path / "jobs/reference-0/lineages/1/final").state_sha256,
+    }
 
 
 MODULES = ("joints", "poser", "foot_contact", "velocity")
@@ -92,7 +93,7 @@ def chain(root: Path, data: Path, kills: dict[str, int]) -> list[str | None]:
     before, hashes = None, []
     for number, module in enumerate(MODULES, 1):
         asked = spec(f"imu_stream {module}", data)
-        asked["workload"] |= {"bidirectional": True, "steps": 200}
+        asked["workload"] |= {"bidirectional": True, "steps": 120}
         asked["checkpoint"] = {"every_steps": 20, "keep": 2}
         if before is not None:
             asked["workload"]["init_from"] = f"job/{number - 1}/final"
@@ -111,7 +112,7 @@ def test_a_chain_of_four_networks_killed_twice_in_between_ends_with_the_same_bit
     seed = int.from_bytes(os.urandom(4))
     print(f"kill points drawn with seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     draw = random.Random(seed)  # noqa: S311 - kill points, no secrets
-    kills = {module: draw.randrange(20, 80, 20) for module in sorted(draw.sample(MODULES, 2))}
+    kills = {module: draw.randrange(20, 60, 20) for module in sorted(draw.sample(MODULES, 2))}
     undisturbed = chain(tmp_path / "undisturbed", tmp_path / "made up", {})
     assert None not in undisturbed
     assert len(set(undisturbed)) == len(MODULES)

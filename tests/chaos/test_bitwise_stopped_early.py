@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.contract import verify
-from tests.chaos.test_bitwise_processes import ARMS, KILLS, spec, torture
+from tests.chaos.test_bitwise_processes import ARMS, KILLS, LONG, spec, torture
 from tests.fakes.workloads.small_sets import KINDS
 
 ADAPTIVE: dict[str, Any] = {
@@ -18,12 +18,14 @@ ADAPTIVE: dict[str, Any] = {
 }
 """All that depends on evaluations; nothing improves by that much, so every training ends at step 12 of 20."""
 
-LONG_FORM = ("pair_classifier lora", "graph_forecast fan") if KILLS > 4 else ()
-"""Slow variants, for ``make soak``: what depends on evaluations is not theirs."""
+STOPPED = (
+    [*KINDS, "pair_classifier lora", "graph_forecast fan"] if LONG else ["imu_stream", "pair_classifier"]
+)
+"""What depends on evaluations belongs to the trainer; ``test_bitwise_processes`` evaluates every workload."""
 
 
 @pytest.mark.timeout(180 + 20 * KILLS)
-@pytest.mark.parametrize("kind", [*KINDS, *LONG_FORM])
+@pytest.mark.parametrize("kind", STOPPED)
 def test_a_training_that_stops_early_stops_there_with_the_same_bits_when_killed(
     kind: str, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ EQUAL_STEPS: Final = 10
 """Steps before the timed turns; the loss after them is compared between arms."""
 
 TURN_S: Final = 0.35
+REHEARSED_TURN_S: Final = 0.02
 ROUNDS: Final = 3
 TOLERANCE: Final = 0.01
 
@@ -89,20 +90,21 @@ def _workload(context: Context, kind: str, until: float) -> Iterator[Finding]:
     profiles = arms_of(context, kind)
     specs = {name: context.spec(plan, profile) for name, profile in profiles.items()}
     ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())
-    rows = rows_of(specs, context.folder(f"fast-{kind}"), ready_until, until)
+    rows = rows_of(context, specs, context.folder(f"fast-{kind}"), ready_until, until)
     yield _promise(context, kind, rows)
     yield measured(f"{kind}, arm by arm", _summary(kind, rows), rows=rows)
 
 
 def rows_of(
-    specs: Mapping[str, AttemptSpec], folder: Path, ready_until: float, until: float
+    context: Context, specs: Mapping[str, AttemptSpec], folder: Path, ready_until: float, until: float
 ) -> list[dict[str, Any]]:
     """Return the measurements of arms that run in turns, those of the first being the base."""
     with started(specs, folder, ready_until) as arms:
         there = working(arms)
         for arm in there:
             _guarded(arm, until, _equal)
-        _rounds([arm for arm in there if not arm.failure], until)
+        turn_s = context.sized(TURN_S, REHEARSED_TURN_S)
+        _rounds([arm for arm in there if not arm.failure], until, turn_s)
         return [_row(arm, there[0]) for arm in arms]
 
 
@@ -151,9 +153,9 @@ def _equal(arm: Arm, until: float) -> None:
     arm.rates.append((EQUAL_STEPS - first) / took.seconds)
 
 
-def _rounds(arms: list[Arm], until: float) -> None:
+def _rounds(arms: list[Arm], until: float, turn_s: float) -> None:
     """Run the timed turns of all arms, and two evaluations each, while there is time."""
-    counts = {arm.name: max(1, min(200, int(arm.rates.pop() * TURN_S))) for arm in arms}
+    counts = {arm.name: max(1, min(200, int(arm.rates.pop() * turn_s))) for arm in arms}
     for number in range(ROUNDS):
         for arm in arms:
             if arm.failure or (number and time.monotonic() > until):

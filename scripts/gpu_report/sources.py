@@ -144,7 +144,7 @@ def _source(context: Context, name: str, headline: Headline, until: float) -> Fi
     specs = {arm: context.spec(plan, profile) for arm, profile in profiles.items()}
     ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())
     folder = context.folder(f"sources-{headline.kind}")
-    rows = rows_of(specs, folder, ready_until, until)
+    rows = rows_of(context, specs, folder, ready_until, until)
     return measured(name, _summary(rows), rows=rows)
 
 
@@ -153,7 +153,7 @@ def _profile(context: Context, name: str, changes: Mapping[str, Any]) -> Profile
 
     A CPU has no LSTM in fp16, so a rehearsal trains in fp32 in its place.
     """
-    profile = context.profile(name, **{**changes, "threads": THREADS})
+    profile = context.profile(name, **{**changes, "threads": context.sized(THREADS, 1)})
     compiled = changes.get("compile", "off")
     if context.rehearsal and profile.precision == "fp16":
         profile = profile.model_copy(update={"precision": "fp32"})

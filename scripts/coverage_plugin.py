@@ -34,8 +34,11 @@ class _Seen(Slipcover):  # type: ignore[misc]  # which says nothing of its types
             self._next = time.monotonic() + PAUSE
 
 
+_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
+"""One process alone looks for files that nothing has imported: it compiles them, which takes seconds."""
+
 _matcher = FileMatcher(sources=[str(ROOT / each) for each in SOURCES])
-_seen = _Seen(branch=True, source=[str(ROOT / each) for each in SOURCES])
+_seen = _Seen(branch=True, source=[str(ROOT / each) for each in SOURCES] if _first else None)
 ImportManager(_seen, _matcher).__enter__()  # as early as possible: earlier imports are not seen
 
 

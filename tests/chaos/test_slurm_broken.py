@@ -22,6 +22,7 @@ from runner.core.ports.executor import (
 from tests.contract.worlds import eventually
 from tests.fakes.engine.slurm import own_cluster
 from tests.fakes.engine.slurm_site import (
+    SAVES,
     SLEEP,
     Site,
     begun,
@@ -197,3 +198,23 @@ def test_without_munge_nothing_is_submitted_and_nothing_has_ended(broken: Site) 
         executor.launch(broken.request(*SLEEP, job="munge2"))
     broken.cluster.mend()
     assert isinstance(when(broken.executor(), request.key, lambda each: isinstance(each, Alive)), Alive)
+
+
+def test_a_preempted_attempt_saves_first(broken: Site) -> None:
+    options = BatchOptions(constraint="fast", extra=("--exclusive",))
+    request = broken.request(*SAVES, job="preempted", options=options)
+    executor = broken.executor()
+    executor.launch(request)
+    assert begun(executor, request).host == f"{broken.cluster.node}1"
+    urgent = (
+        "--partition=urgent",
+        "--constraint=fast",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=sleep 60",
+    )
+    number = broken.cluster.ask("sbatch", "--parsable", *urgent)
+    gone = end(executor, request.key)
+    broken.cluster.ask("scancel", number)
+    assert (gone.exit_code, gone.reason) == (75, EndReason.PREEMPTED)
+    assert request.log.read_text() == "ready\nsaved\n"

@@ -37,7 +37,6 @@ from tests.fakes.engine.slurm_site import (
     LIMITS,
     NOBODY,
     PYTHON,
-    SAVES,
     SLEEP,
     Site,
     begun,
@@ -270,26 +269,6 @@ def test_on_a_drained_node_what_runs_goes_on_and_what_waits_says_so(site: Site) 
     finally:
         site.cluster.ask("scontrol", "update", "nodename=node1", "state=resume")
     begun(executor, waits)
-
-
-def test_a_preempted_attempt_saves_first(site: Site) -> None:
-    options = BatchOptions(constraint="fast", extra=("--exclusive",))
-    request = site.request(*SAVES, job="preempted", options=options)
-    executor = site.executor()
-    executor.launch(request)
-    assert begun(executor, request).host == "node1"
-    urgent = (
-        "--partition=urgent",
-        "--constraint=fast",
-        "--exclusive",
-        "--output=/dev/null",
-        "--wrap=sleep 60",
-    )
-    number = site.cluster.ask("sbatch", "--parsable", *urgent)
-    gone = end(executor, request.key)
-    site.cluster.ask("scancel", number)
-    assert (gone.exit_code, gone.reason) == (75, EndReason.PREEMPTED)
-    assert request.log.read_text() == "ready\nsaved\n"
 
 
 # --- limits and devices

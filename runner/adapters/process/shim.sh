@@ -81,7 +81,7 @@ while
     done
     find_children $$
     [ -n "$left" ] || [ "$children" != "$before" ]
-do if [ $((looks += 1)) -lt 20 ]; then sleep 0.01; else sleep 0.1; fi; done
+do if [ $((looks += 1)) -lt 20 ]; then sleep 0.01; else sleep 0.1; fi; done 2>/dev/null # one may be gone at a look
 until printf '%s\n' "$status" >"$directory/exit.part" && mv "$directory/exit.part" "$directory/exit"; do
     [ -d "$directory" ] || exit 74 # somebody has removed it, and nobody will ask
     sleep 1 # retried, so that a full disk does not lose the exit status

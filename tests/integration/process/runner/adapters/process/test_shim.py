@@ -21,7 +21,8 @@ ENDS = """\
 look() {
     if [ ! -e "$directory/ended" ]; then
         kill -s KILL "$1"
-        while read -r _ _ state _ 2>/dev/null <"/proc/$1/stat" && [ "$state" != Z ]; do :; done
+        while read -r _ _ state _ <"/proc/$1/stat" && [ "$state" != Z ]; do :; done
+        read -r _ <"/proc/gone"
         : >"$directory/ended"
     fi
 """
@@ -45,7 +46,7 @@ def _run(ends: ExitStack, root: Path, shim: str, signals: str, *argv: str) -> "s
         "",
         *argv,
     ]
-    process = ends.enter_context(subprocess.Popen(command))
+    process = ends.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE))
     ends.callback(process.kill)
     return process
 
@@ -61,7 +62,7 @@ def test_what_becomes_an_orphan_between_two_looks_ends_too(tmp_path: Path) -> No
     script = f"(sh -c '{left}' &) ; until [ -s {tmp_path}/pid ]; do sleep 0.01; done; exit 3"
     with ExitStack() as ends:
         shim = _run(ends, tmp_path, SHIM.read_text(), SIGNALS.replace(LOOK, ENDS), "sh", "-c", script)
-        assert shim.wait() == 0
+        assert (shim.wait(), shim.stderr and shim.stderr.read()) == (0, b"")
         orphan = int((tmp_path / "pid").read_text())
         is_left = _is_there(orphan)
         if is_left:

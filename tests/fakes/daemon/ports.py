@@ -2,10 +2,11 @@
 
 import http.client
 import re
+import secrets
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.fakes.daemon.service import RUNNER, Service
@@ -62,7 +63,11 @@ def sockets(place: Path) -> list[str]:
 
 
 def free_port() -> int:
-    """Return a port of the loopback at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Return a port of the loopback at which nobody listens.
+
+    The kernel gives it to nobody until it is used: it is below those that it gives to whoever names none.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

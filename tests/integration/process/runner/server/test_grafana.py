@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.fakes.daemon.ports import free_port
 from tests.fakes.daemon.service import until
 from tests.fakes.gpu.hosts import h100s
 from tests.fakes.gpu.site import Site, site
@@ -36,11 +36,6 @@ def queries() -> list[str]:
     for name, value in VARIABLES.items():
         found = [query.replace(name, value) for query in found]
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

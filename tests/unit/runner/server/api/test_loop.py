@@ -12,6 +12,7 @@ from runner.adapters.host.curve_files import CurveFiles
 from runner.server.api import curves, schedules, views
 from runner.server.api import jobs as module
 from runner.services.curves import CurveService
+from runner.services.submission.service import SubmissionService
 from tests.unit.runner.server.api.test_jobs import JOB, Site
 
 SHORT: Final = 1000
@@ -50,6 +51,8 @@ def on_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(module, "_summary", watched("a summary", module._summary))
     monkeypatch.setattr(module, "_detail", watched("a detail", module._detail))
     monkeypatch.setattr(module, "schedule_json", watched("a schedule", schedules.schedule_json))
+    checks = watched("a user's files", SubmissionService.warnings)
+    monkeypatch.setattr(SubmissionService, "warnings", checks)
     monkeypatch.setattr(views, "event", watched("an event", views.event))
     render = JSONResponse.render
 

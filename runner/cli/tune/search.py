@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PAIRS: Final = 4
 """Pairs of attempts that a setting is decided by."""
 
+MORE: Final = 2
+"""Further pairs at a time of what these leave open; in turns, so an even number."""
+
 STUDENT: Final = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015}
 """The 95 % quantile of Student's t by degrees of freedom; with more, less than 1.645 + 1.75 / freedom."""
 
@@ -160,7 +163,8 @@ class Search:
         What is kept already may need further pairs there, too: it comes before what stayed undecided.
         """
         last = 4 * PAIRS if self.kept and each.pairs else 2 * PAIRS
-        return self.left_s() >= PAIRS * (self._attempt_s + each.took_s) + last * self._attempt_s
+        count = MORE if each.pairs and each.beside == self.kept else PAIRS
+        return self.left_s() >= count * (self._attempt_s + each.took_s) + last * self._attempt_s
 
     def _judge(self, each: _Open) -> None:
         """Compare a setting in some more pairs, and keep it if it is faster for certain."""
@@ -184,7 +188,7 @@ class Search:
         """Compare what was kept with the job as it was, and keep nothing that does not hold."""
         pairs: list[Pair] = []
         why = self._compare((), self.kept, pairs)
-        while not why and is_unsure(ratio_of(pairs)) and self.left_s() >= 2 * PAIRS * self._attempt_s:
+        while not why and is_unsure(ratio_of(pairs)) and self.left_s() >= 2 * MORE * self._attempt_s:
             why = self._compare((), self.kept, pairs)
         self.final = None if why else ratio_of(pairs)
         if self.final is not None and self.final.low > 1:
@@ -197,7 +201,7 @@ class Search:
 
     def _compare(self, old: Variations, new: Variations, pairs: list[Pair]) -> str:
         """Add pairs of both speeds, or return the reason why one is unknown."""
-        for number in range(PAIRS):
+        for number in range(MORE if pairs else PAIRS):
             turns = (old, new) if number % 2 == 0 else (new, old)
             found = {settings: self.measure(settings) for settings in turns}
             for attempt in found.values():

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from runner.cli.tune.search import (
+    MORE,
     PAIRS,
     Search,
     ShortAttempt,
@@ -121,6 +122,21 @@ def test_time_that_is_left_goes_to_what_is_undecided() -> None:
     assert [(row.kept, row.undecided) for row in decided.rows] == [(True, False)]
     assert decided.rows[0].ratio is not None
     assert decided.rows[0].ratio.pairs > PAIRS
+
+
+def test_time_for_a_few_further_pairs_is_used_before_and_in_the_last_comparison() -> None:
+    little = Variation("profile", "optimizer", "fused", "foreach")
+
+    def search(gain: float) -> Search:
+        machine = Machine(drift=1.0, noise=0.05, time_s=Search.least_s(10.0) + 2 * MORE * 10.0)
+        with patch.dict(TIMES, {little: gain}):
+            return machine.search(little)
+
+    unsure, kept = search(1.05), search(1.1)
+    assert unsure.rows[0].ratio is not None
+    assert unsure.rows[0].ratio.pairs == PAIRS + MORE
+    assert kept.final is not None
+    assert (kept.kept, kept.final.pairs) == ((little,), PAIRS + MORE)
 
 
 def test_a_setting_that_surely_brings_next_to_nothing_is_decided() -> None:

@@ -34,7 +34,7 @@ SHORT: Final[dict[str, Any]] = {
 
 def shortened(daemon: Service, name: str) -> Path:
     fields: dict[str, Any] = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
-    known = fields | {"workload": fields["workload"] | SHORT, "resources": {"cpus": 0.5, "memory": "1GiB"}}
+    known = fields | {"workload": fields["workload"] | SHORT, "resources": {"cpus": 1, "memory": "1GiB"}}
     return daemon.file(known.pop("name"), **known)
 
 

@@ -179,8 +179,15 @@ class SubmissionService:
         return (
             *written,
             *self._link_warnings(revision),
-            *([AWAITS_ENGINE.format(problem)] if problem else ()),
+            *([AWAITS_ENGINE.format(problem)] if problem else self._image_warnings(revision)),
         )
+
+    def _image_warnings(self, revision: Revision) -> Iterator[str]:
+        """Yield that it is not known yet which image the name of a job's image means."""
+        name = revision.job.image.offered
+        if self.context.images is not None and name != "auto" and revision.image is None:
+            step = "the job waits for it, and runner why JOB has its words"
+            yield f"image: nobody says now which image {name} is, as its registry does not answer; {step}"
 
     def _notify_warnings(self, revision: Revision) -> Iterator[str]:
         """Yield that nothing is sent to the address that a job names."""

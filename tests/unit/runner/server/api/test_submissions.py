@@ -183,7 +183,10 @@ def test_a_revision_keeps_the_image_that_a_tag_named_on_submission(
     looking = replace(site.service, images=images)
     submission = Submission(str(site.directory / "job.yaml"), f"{JOB}image: {image}\n".encode())
     made = looking.submission.submit(Caller(ME, os.getgid()), submission)
-    assert parse_revision(made.revision).image == pinned
+    revision = parse_revision(made.revision)
+    assert revision.image == pinned
+    waits = any("its registry does not answer" in each for each in looking.submission.warnings(revision))
+    assert waits == (pinned is None and image != "auto")
 
 
 def test_any_image_is_refused_where_jobs_are_plain_processes(

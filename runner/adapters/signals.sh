@@ -228,6 +228,8 @@ bring() {
         case $runner_stopping$signal in
         '' | yes | yes15) ;;
         15)
+            # A second one within this trap would spoil the status of its commands: who is told would count as not told.
+            trap '' 15
             runner_stopping=yes
             begin_stop "$2"
             command eval 'end_stop "$2" &'

@@ -3,10 +3,13 @@
 import os
 import signal
 import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from runner.adapters.launch import SIGNALS
+import pytest
+
+from runner.adapters.launch import SIGNALS, SUPERVISED_ENTRY
 from tests.fakes.daemon.service import until
 
 SURVEYS = """\
@@ -114,3 +117,40 @@ def test_a_part_of_a_script_that_stays_a_shell_is_told_at_the_second_look() -> N
         part = Path(f"/proc/{shell.pid}/task/{shell.pid}/children").read_text().split()
         assert _survey(stops).split() == part
         assert shell.stdout.readline() == b"heard\n"
+
+
+TELLS_AGAIN = """
+import os, signal, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+count = 0
+def hear(*_):
+    global count
+    count += 1
+    if count == 1:
+        os.kill(os.getppid(), signal.SIGTERM)
+signal.signal(signal.SIGTERM, hear)
+print("ready", flush=True)
+while not count:
+    signal.pause()
+time.sleep(0.3)  # the shell looks again meanwhile
+print("heard", count, flush=True)
+"""
+
+
+@pytest.mark.parametrize("_again", range(6))
+def test_a_second_request_to_stop_that_comes_during_the_first_tells_the_program_nothing(
+    tmp_path: Path, _again: int
+) -> None:
+    """The program asks at the moment at which it is told, mostly before the shell goes on."""
+    (tmp_path / "attempt").mkdir()
+    (tmp_path / "program.py").write_text(TELLS_AGAIN)
+    log, core = tmp_path / "attempt" / "log", min(os.sched_getaffinity(0))
+    argv = ["/bin/sh", "-c", SUPERVISED_ENTRY, "runner", str(tmp_path), str(log)]
+    argv += [sys.executable, "-S", str(tmp_path / "program.py")]
+    with subprocess.Popen(argv) as shell:
+        until(lambda: log.is_file() and "ready" in log.read_text(), "the program listens")
+        os.sched_setaffinity(shell.pid, {core})
+        os.setpriority(os.PRIO_PROCESS, shell.pid, 10)  # behind the program
+        shell.terminate()
+        assert shell.wait() == 0
+    assert log.read_text() == "ready\nheard 1\n"

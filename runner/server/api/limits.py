@@ -8,7 +8,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from runner.adapters.host.users import SUBORDINATE_IDS
@@ -21,9 +21,6 @@ BURST_S: Final = 4.0
 
 LONGEST_WAIT_S: Final = 1.0
 """A request that would wait longer is refused after this time; sooner, its client would only ask again."""
-
-ANSWER_BYTES: Final = 64 * 1024
-"""JSON of an answer that counts as one more request: to make it takes as long."""
 
 MOST_KNOWN: Final = 4096
 """People whose use is remembered; it is forgotten after ``BURST_S`` anyway."""
@@ -76,24 +73,7 @@ class RequestLimit:
             return
         self._pace.take(person, 1, per_s)
         await asyncio.sleep(wait_s)
-        answer = _Answer(send)
-        await self._app(scope, receive, answer.send)
-        self._pace.take(person, answer.json_bytes / ANSWER_BYTES, per_s)
-
-
-class _Answer:
-    """Passes an answer on, and counts the JSON in it."""
-
-    def __init__(self, send: Send) -> None:
-        self._send, self._is_json = send, False
-        self.json_bytes = 0
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self._is_json = (b"content-type", b"application/json") in message["headers"]
-        elif self._is_json:
-            self.json_bytes += len(message.get("body", b""))
-        await self._send(message)
+        await self._app(scope, receive, send)
 
 
 async def _refuse(send: Send, fact: str, wait_s: float) -> None:

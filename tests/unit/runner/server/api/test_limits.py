@@ -11,7 +11,6 @@ import pytest
 
 from runner.files.settings.model import Settings
 from runner.server.api import limits
-from runner.server.api.audit import Send
 from runner.server.api.limits import BURST_S, LONGEST_WAIT_S, Pace, RequestLimit
 from runner.server.api.sessions import SessionRoutes
 
@@ -33,7 +32,6 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, per_s: float | None) -> None:
         self.now, self.served = Now(), 0
-        self.answer, self.kind = b"", b"application/json"
         monkeypatch.setattr(limits, "Pace", lambda: Pace(self.now))
         monkeypatch.setattr(asyncio, "sleep", self._sleep)
         self.limit = RequestLimit(self._serve, lambda: Settings(requests_per_s=per_s))
@@ -42,11 +40,8 @@ class Gate:
     async def _sleep(self, wait_s: float) -> None:
         self.slept.append(wait_s)
 
-    async def _serve(self, _scope: object, _receive: object, send: Send) -> None:
+    async def _serve(self, *_: object) -> None:
         self.served += 1
-        if self.answer:
-            await send({"type": "http.response.start", "headers": [(b"content-type", self.kind)]})
-            await send({"type": "http.response.body", "body": self.answer})
 
     def ask(self, uid: int, kind: str = "http") -> list[MutableMapping[str, Any]]:
         """Return the answer in place of the application."""
@@ -77,21 +72,6 @@ def test_who_asks_too_often_waits_and_is_refused_in_the_end_and_nobody_else_is(
     assert gate.ask(BOB) == []
     gate.now.s += 1
     assert [bool(gate.ask(ANN)) for _ in range(3)] == [False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("kind", "served"), [(b"application/json", 6), (b"text/plain", 21)], ids=["json", "a log"]
-)
-def test_a_long_answer_in_json_counts_as_several_requests(
-    monkeypatch: pytest.MonkeyPatch, kind: bytes, served: int
-) -> None:
-    gate = Gate(monkeypatch, 4.0)
-    gate.answer, gate.kind = bytes(limits.ANSWER_BYTES * 3), kind
-    for _ in range(100):
-        gate.ask(ANN)
-    assert gate.served == served
-    gate.answer = b""
-    assert gate.ask(BOB) == []
 
 
 def test_a_session_of_who_asks_too_often_begins_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:

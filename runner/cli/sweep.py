@@ -6,6 +6,7 @@ import csv
 import shutil
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -39,12 +40,25 @@ LEFT_OUT: Final = ("sweep", "matrix")
 the_sweep = click.argument("reference", metavar="SWEEP", callback=check_ref)
 
 
-@click.group(cls=CommandGroup)
+class SweepGroup(CommandGroup):
+    """The commands of sweeps; the path of a job file stands for its submission."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and Path(args[0]).is_file():
+            from runner.cli.submit import submit
+
+            return "submit", submit, args
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=SweepGroup)
 def sweep() -> None:
     """Show and control sweeps: many candidates of which the best go on.
 
-    "runner submit" of a job file with the section "sweep" creates one. SWEEP is the id of one of its
-    jobs or the name in its file.
+    "runner sweep FILE", as "runner submit FILE", submits the sweep of a job file. SWEEP is the id of one of
+    its jobs or the name in its file.
     """
 
 

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_results_are_a_table_with_the_best_first(api: FakeApi, invoke: Invoke) -
     assert invoke("sweep", "results", "rate").stdout.splitlines()[1] == (
         "000002\trate-2\tpaused\t2\t0.25\t-\t-\t0.25"
     )
+
+
+def test_the_path_of_a_job_file_stands_for_its_submission(
+    api: FakeApi, invoke: Invoke, job_file: Path
+) -> None:
+    assert invoke("sweep", str(job_file), "--name", "other").stdout == "000001\tother\n"
+    assert api.submitted == [b"name: train\n"]
+    assert invoke("sweep", "absent.yaml").exit_code == 2
 
 
 def test_show_marks_the_best_and_what_was_reached(api: FakeApi, invoke: Invoke) -> None:

@@ -88,7 +88,7 @@ def tune(  # noqa: PLR0913  one per option
     found = offered(base, meter.applied, numerics=numerics)
     if tried := [*wanted, *found.candidates]:
         attempt_s = _warm(meter, search, first, budget)
-        meter.longest_s = max(LONGER * attempt_s, LONGEST_S)
+        meter.longest_s = search.longest_s = max(LONGER * attempt_s, LONGEST_S)
         search.run(tried, attempt_s)
     if as_json:
         say_json(_results(search, found.left_out, host))

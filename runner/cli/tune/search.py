@@ -115,6 +115,8 @@ class Search:
     rows: list[TriedSetting] = field(default_factory=list)
     kept: Variations = ()
     final: Ratio | None = None
+    longest_s: float = 0.0
+    """How long an attempt may take: what was found already keeps its time when another one is looked at."""
     _attempt_s: float = 0.0
 
     def run(self, candidates: Iterable[Variation], attempt_s: float) -> None:
@@ -142,7 +144,7 @@ class Search:
         found: list[_Open] = []
         plain: ShortAttempt | None = None
         for candidate in candidates:
-            if self.left_s() < self.least_s(self._attempt_s):
+            if self.left_s() < self.least_s(self._attempt_s) + (self.longest_s if found else 0.0):
                 self.rows.append(TriedSetting(candidate, f"not tried: {TOO_LATE}", undecided=True))
                 continue
             before = plain if plain and plain.rate else self.measure(())

@@ -197,6 +197,19 @@ def test_it_ends_in_time_and_says_what_it_had_no_time_for(time_s: float) -> None
     assert search.kept == () or search.final is not None
 
 
+def test_what_was_found_keeps_its_time_when_a_slow_attempt_follows() -> None:
+    machine = Machine(time_s=Search.least_s(10.0) + 80.0)
+    true = machine.measure
+
+    def measure(settings: Variations) -> ShortAttempt:
+        machine.left -= 80.0 if SLOW in settings else 0.0
+        return true(settings)
+
+    search = Search(measure, lambda: machine.left, longest_s=90.0)
+    search.run([FAST, SLOW], 10.0)
+    assert search.kept == (FAST,)
+
+
 def test_the_least_time_is_enough_for_one_setting() -> None:
     machine = Machine(time_s=Search.least_s(10.0))
     assert machine.search(FAST).kept == (FAST,)

@@ -157,7 +157,7 @@ class SweepService:
         saved = (
             len(terms.rungs) if outcome == "succeeded" else sum(r <= (job.saved or 0) for r in terms.rungs)
         )
-        curves = self.curves.of_job(row).curves if saved or outcome else {}
+        curves = self._curves(row) if saved or outcome else {}
         return Candidate(
             job_id=job.id,
             number=1 if revision.sweep is None else revision.sweep.number,
@@ -167,6 +167,16 @@ class SweepService:
             outcome=outcome,
             final=_value_at(curves, terms.metric, None) if outcome == "succeeded" else None,
         )
+
+    def _curves(self, row: JobRow) -> Mapping[str, Curve]:
+        """Return what a candidate has reported; all of it if it does not run: one look reads a part."""
+        found = self.curves.of_job(row)
+        while isinstance(row.job.state, Held | Finished):
+            at = found.attempt, found.offset
+            found = self.curves.of_job(row)
+            if (found.attempt, found.offset) == at:
+                break
+        return found.curves
 
     def _values(
         self, terms: SweepTerms, job_id: str, curves: Mapping[str, Curve], saved: int

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from runner.core.accounting.curve import Curve
+from runner.core.accounting.curve_set import CurveSet
 from runner.core.job.states import Finished, Outcome
 from runner.core.sweep import SweepTerms
 from runner.services import sweeps as module
@@ -119,12 +120,18 @@ def test_a_sweep_that_cannot_be_read_keeps_no_other_back_and_is_read_again(
     assert again.is_set()
 
 
-def test_the_curves_of_a_candidate_that_has_ended_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_curves_of_a_candidate_that_has_ended_are_read_once_and_to_their_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = [
+        CurveSet({"loss": curve(points)}, offset=len(points)) for points in ({5: 5.0}, {5: 5.0, 10: 9.0})
+    ]
+    parts[1].curves["loss"].add(9.0, 10, 0.25)
     reads: list[object] = []
 
-    def of_job(row: object) -> object:
+    def of_job(row: object) -> CurveSet:
         reads.append(row)
-        return SimpleNamespace(curves={"loss": curve({10: 10.0})})
+        return parts[min(len(reads), 2) - 1]  # one look reads a part
 
     monkeypatch.setattr(module, "parse_revision", lambda _text: SimpleNamespace(sweep=None))
     service: Any = SimpleNamespace(store=SimpleNamespace(noted=lambda _job, _kind: ()))
@@ -133,5 +140,5 @@ def test_the_curves_of_a_candidate_that_has_ended_are_read_once(monkeypatch: pyt
     row: Any = SimpleNamespace(revision="", job=SimpleNamespace(id="1", state=state, saved=10))
     terms = SweepTerms("loss", rungs=(10,))
     found = [sweeps.candidate(terms, row) for _ in range(3)]
-    assert [(each.values, each.final) for each in found] == [((0.5,), 0.5)] * 3
-    assert len(reads) == 1
+    assert [(each.values, each.final) for each in found] == [((0.25,), 0.25)] * 3
+    assert len(reads) == 3

@@ -18,7 +18,7 @@ from runner.core.accounting.curve import Curve, Point
 from runner.core.accounting.curve_set import NOT_FINITE
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, RestartRequested
-from runner.core.job.states import Finished, Held, Stopping, StopReason
+from runner.core.job.states import Finished, Held, State, Stopping, StopReason
 from runner.core.ports.store import JobRow
 from runner.core.sweep import (
     DECIDED,
@@ -236,9 +236,14 @@ class SweepService:
         }
 
     def hold(self, caller: Caller, reference: str) -> Iterator[JobRow]:
-        """Hold the candidates that neither wait at a rung nor have ended, and yield them."""
-        for row in self.service.queries.sweep(caller, reference):
-            if not isinstance(row.job.state, Held | Finished):
+        """Hold the candidates that neither wait at a rung nor have ended, and yield them.
+
+        Raises:
+            Refused: one of them is just being stopped for another reason; all others are held.
+        """
+        rows = self.service.queries.sweep(caller, reference)
+        for row in sorted(rows, key=lambda each: isinstance(each.job.state, Stopping)):
+            if not _is_over_or_held(row.job.state):
                 yield self.service.job_control.hold(caller, row.job.id)
 
     def release(self, caller: Caller, reference: str) -> Iterator[JobRow]:
@@ -254,6 +259,13 @@ class SweepService:
         for row in rows:
             if isinstance(row.job.state, Held) and not is_paused(row.job.state):
                 yield self.service.job_control.release(caller, row.job.id)
+
+
+def _is_over_or_held(state: State) -> bool:
+    """Return True if a candidate does not run on: it has ended or is held, or is being stopped for that."""
+    if isinstance(state, Stopping):
+        return state.reason in {StopReason.HOLD, StopReason.CANCELLED}
+    return isinstance(state, Held | Finished)
 
 
 def _value_at(curves: Mapping[str, Curve], metric: str, step: int | None) -> float | None:

@@ -10,7 +10,7 @@ import pytest
 
 from runner.core.accounting.curve import Curve
 from runner.core.accounting.curve_set import CurveSet
-from runner.core.job.states import Finished, Outcome
+from runner.core.job.states import Finished, Held, Outcome, Queued, Stopping, StopReason
 from runner.core.sweep import SweepTerms
 from runner.services import sweeps as module
 from runner.services.sweeps import SweepService, _value_at
@@ -60,6 +60,33 @@ def test_a_value_that_was_decided_by_stays_when_a_long_curve_is_thinned() -> Non
             noted.append("step 10: loss 0.0909091 is 1 of 3; goes on")
     assert _value_at({"loss": made}, "loss", 10) != pytest.approx(1.0 / 11)
     assert values() == (0.0909091,)
+
+
+# --- stop
+
+
+def test_a_sweep_that_is_being_stopped_is_stopped_again_and_what_cannot_be_held_comes_last() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    anywhere: Any = None
+
+    def stopping(reason: StopReason) -> Stopping:
+        return Stopping(at, "", anywhere, anywhere, reason, at)
+
+    states = {
+        "1": stopping(StopReason.PREEMPTION),
+        "2": stopping(StopReason.HOLD),
+        "3": stopping(StopReason.CANCELLED),
+        "4": Finished(at, Outcome.SUCCEEDED, ""),
+        "5": Queued(at, ""),
+        "6": Held(at, "held by ada", asked=True),
+    }
+    rows = [SimpleNamespace(job=SimpleNamespace(id=job, state=state)) for job, state in states.items()]
+    service: Any = SimpleNamespace(
+        queries=SimpleNamespace(sweep=lambda _caller, _reference: rows),
+        job_control=SimpleNamespace(hold=lambda _caller, job_id: job_id),
+    )
+    held: list[Any] = list(SweepService(service, anywhere).hold(anywhere, "1"))
+    assert held == ["5", "1"]
 
 
 # --- many sweeps

@@ -71,6 +71,17 @@ print("after the cut", flush=True)
 """
 
 
+CALLS = """
+import gpu_job_runner as runner
+
+def call(number):
+    import helper
+    return number + 1, helper.WORDS
+
+print(runner.run(call, 41, cpus=0.5, memory="256MiB").result())
+"""
+
+
 @dataclass
 class Laptop:
     """A machine that has the daemon's machine only by ssh."""
@@ -301,6 +312,20 @@ def test_what_the_server_has_does_not_travel_again(laptop: Laptop, project: Path
 def test_a_line_runs_there_and_its_exit_code_comes_back(laptop: Laptop, project: Path) -> None:
     assert "from the laptop" in laptop.run("run", "--", "/usr/bin/python3", "train.py", cwd=project)
     laptop.run("run", "--", "/bin/sh", "-c", "exit 3", cwd=project, code=10)
+
+
+def test_python_of_the_laptop_calls_a_function_there(laptop: Laptop, project: Path) -> None:
+    (project / "call.py").write_text(CALLS)
+    done = subprocess.run(
+        [sys.executable, "call.py"],
+        env={**laptop.environ, "RUNNER_HOST": laptop.url},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patience(),
+    )
+    assert done.stdout.splitlines()[-1:] == ["(42, 'from the laptop')"], done.stdout + done.stderr
 
 
 @BOTH_WAYS

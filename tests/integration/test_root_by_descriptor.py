@@ -184,8 +184,8 @@ def run_several(daemon: Service, uid: int, known: Mapping[str, object]) -> None:
         ends_well(daemon, job)
         daemon.runner("why", job)
     until(
-        lambda: daemon.daemon_log().count("notify.undelivered") >= 2,
-        "its owner is told",
+        lambda: daemon.daemon_log().count("notify.dropped") >= 2,
+        "its owner would have been told",
         more=daemon.log_tail,
     )
     daemon.runner("sweep", "show", jobs[0])

@@ -49,7 +49,7 @@ class RetryTable:
         self._known[key] = replace(known, again_at=now + wait_s, tries=known.tries + 1, since=since)
 
     def tried(self, key: str, now: float) -> str:
-        """Return how often what is unavailable was tried, empty if not more than once.  From any thread."""
+        """Return the number of tries of something unavailable, empty below two.  From any thread."""
         known = self._known.get(key, RetryState())
         return f"{known.tries} tries in {readable_duration(now - known.since)}" if known.tries > 1 else ""
 

@@ -128,7 +128,7 @@ class RetentionService:
         return removals
 
     def own(self, caller: Caller, references: Sequence[str], older: timedelta) -> list[Removal]:
-        """Return what a user may remove: the directories of named jobs, or of all their own that have ended.
+        """Return the directories that a user may remove: of named jobs, or of all their own that have ended.
 
         Raises:
             NotFound: there is no such job.

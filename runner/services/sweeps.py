@@ -169,7 +169,7 @@ class SweepService:
         )
 
     def _curves(self, row: JobRow) -> Mapping[str, Curve]:
-        """Return what a candidate has reported; all of it if it does not run: one look reads a part."""
+        """Return the reports of a candidate; all of them if it does not run: one look reads a part."""
         found = self.curves.of_job(row)
         while isinstance(row.job.state, Held | Finished):
             at = found.attempt, found.offset

@@ -86,7 +86,7 @@ SENT_SIGNALS: Final = frozenset(
 
 
 def find_note(message: str) -> str:
-    """Return what the message of an end says of checkpoints that are not found, or not looked for."""
+    """Return the part of an end's message about checkpoints that are not found, or not looked for."""
     return next((message[message.index(note) :] for note in (NO_MATCH, BEGAN_AGAIN) if note in message), "")
 
 

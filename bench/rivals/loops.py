@@ -74,7 +74,7 @@ class TrainingParts:
 
     def sent(self, batch: Batch) -> Batch:
         """Return the batch sent to the device, by the fastest available transfer."""
-        if self.device.torch_device.type == "cpu":
+        if batches.device_of(batch) == self.device.torch_device:
             return batch
         return batches.to(batches.pin(batch), self.device.torch_device, non_blocking=True)
 

@@ -286,7 +286,7 @@ class Training:
         finally:
             self.workload.model.load_state_dict(before)
             self._begin_optimizer()
-            self._stopwatch.take()
+            self._stopwatch = stopwatch(self._where)
 
     def fit(self, room: Room) -> None:
         """Set the micro-batch to the largest equal part of the batch that fits, by steps that are undone.

@@ -1,12 +1,12 @@
 """Stopwatches that measure the time of a step by part.
 
 On a CPU, a part takes as long as its statements.  On a GPU, the statements only queue work, so the
-parts are measured between CUDA events.  The events are read when the CPU has waited for the device
-for another reason.  The part ``data`` is work of the CPU and is always timed by the CPU.
+parts are measured between CUDA events, and nobody waits for an event: a part that the device has not
+completed yet counts the next time.  The part ``data`` is work of the CPU and is always timed by the CPU.
 """
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
@@ -40,7 +40,7 @@ class DeviceStopwatch:
 
     def __init__(self) -> None:
         self._host = HostStopwatch()
-        self._spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._spans: deque[tuple[str, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     @contextmanager
     def within(self, part: Part) -> Iterator[None]:
@@ -58,14 +58,14 @@ class DeviceStopwatch:
 
     def take(self) -> Mapping[str, float]:
         seconds = defaultdict(float, self._host.take())
-        spans, self._spans = self._spans, []
-        for part, began, ended in spans:
+        while self._spans and self._spans[0][2].query():
+            part, began, ended = self._spans.popleft()
             seconds[part] += began.elapsed_time(ended) / 1000
         return seconds
 
 
 Stopwatch: TypeAlias = HostStopwatch | DeviceStopwatch
-"""A stopwatch; ``take`` must be called when the device has completed all queued work."""
+"""A stopwatch; ``take`` returns the seconds of each part since the last call."""
 
 
 def stopwatch(device: torch.device) -> Stopwatch:

@@ -17,9 +17,10 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class QueuedEvent:
-    """A device event that happens 250 ms after the one recorded before it."""
+    """A device event that happens 250 ms after the one recorded before it, when the device gets to it."""
 
     recorded = 0
+    completed = 0
 
     def __init__(self, *, enable_timing: bool) -> None:
         assert enable_timing
@@ -29,7 +30,13 @@ class QueuedEvent:
         QueuedEvent.recorded += 1
         self.at = 250 * QueuedEvent.recorded
 
+    def query(self) -> bool:
+        assert self.at is not None
+        return self.at <= 250 * QueuedEvent.completed
+
     def elapsed_time(self, other: "QueuedEvent") -> float:
+        if not (self.query() and other.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
         assert self.at is not None
         assert other.at is not None
         return float(other.at - self.at)
@@ -58,6 +65,8 @@ def test_a_device_is_timed_by_its_own_events_and_the_making_of_batches_by_the_cp
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Event", QueuedEvent)
+    monkeypatch.setattr(QueuedEvent, "recorded", 0)
+    monkeypatch.setattr(QueuedEvent, "completed", 4)
     watch = DeviceStopwatch()
     with watch.within("data"):
         pass
@@ -66,6 +75,19 @@ def test_a_device_is_timed_by_its_own_events_and_the_making_of_batches_by_the_cp
             pass
     assert watch.take() == {"data": 1.0, "forward": 0.5}
     assert watch.take() == {}
+
+
+def test_work_that_the_device_has_not_completed_counts_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", QueuedEvent)
+    monkeypatch.setattr(QueuedEvent, "recorded", 0)
+    monkeypatch.setattr(QueuedEvent, "completed", 3)
+    watch = DeviceStopwatch()
+    for _ in range(3):
+        with watch.within("optimizer"):
+            pass
+    assert watch.take() == {"optimizer": 0.25}
+    QueuedEvent.completed = 6
+    assert watch.take() == {"optimizer": 0.5}
 
 
 def test_the_clock_is_the_one_that_can_see_the_device() -> None:

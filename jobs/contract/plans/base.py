@@ -119,6 +119,8 @@ class TrainingPlan(Spec):
     """Formats in which it writes its finished model for other code."""
     path_fields: ClassVar[tuple[str, ...]] = ()
     """Fields besides ``data`` that name a file or a directory of the host, which the job gets read-only."""
+    evaluates: ClassVar[tuple[str, ...]] = ()
+    """Names of the numbers that an evaluation may report, ``*`` for what differs; empty: not known."""
     benchmark: ClassVar[Mapping[str, Any]]
     """Fields of the job that ``runner bench KIND`` measures; it takes at most two minutes on two cores."""
 

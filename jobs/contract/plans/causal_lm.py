@@ -26,6 +26,7 @@ class CausalLm(TrainingPlan):
     )
     switches: ClassVar = frozenset({"attention"})
     exports: ClassVar = frozenset({"state_dict", "huggingface"})
+    evaluates: ClassVar[tuple[str, ...]] = ("eval_loss", "perplexity", "bits_per_byte")
     benchmark: ClassVar[Mapping[str, Any]] = {
         "data": "stdlib",
         "steps": 200,

@@ -121,6 +121,10 @@ class GraphForecast(TrainingPlan):
         shape=("hidden", "heads", "layers", "loss", "quantiles", "variable_selection", "frequencies"),
     )  # fmt: skip
     switches: ClassVar = frozenset({"conversion", "graph_cache"})
+    evaluates: ClassVar[tuple[str, ...]] = (
+        "eval_loss", "volatility_loss", "return_loss", "volatility_*d", "return_*d", "coverage_*d", "ic_*d",
+        "rank_ic_*d", "sharpe_*d", "hit_rate_*d", "graph_hits", "graph_misses", "synthetic_data",
+    )  # fmt: skip
     benchmark: ClassVar[Mapping[str, Any]] = {
         "data": "sp500-stocks",
         "steps": 200,

@@ -82,6 +82,11 @@ class ImuStream(TrainingPlan):
     switches: ClassVar = frozenset(
         {"conversion", "shared_targets", "streaming", "stream_buffer", "stream_buffer_memory"}
     )
+    evaluates: ClassVar[tuple[str, ...]] = (
+        "eval_mse", "eval_mse_orientation", "eval_mse_motion", "eval_joints_cm", "eval_angle_deg",
+        "eval_sip_deg", "eval_position_cm", "eval_jitter", "eval_contact_loss", "eval_contact_wrong",
+        "eval_velocity_m_s", "eval_distance_cm", "synthetic_data",
+    )  # fmt: skip
     benchmark: ClassVar[Mapping[str, Any]] = {
         "data": "watch",
         "steps": 200,

@@ -47,6 +47,10 @@ class PairClassifier(TrainingPlan):
     )  # fmt: skip
     switches: ClassVar = frozenset({"conversion", "encode_once", "last_position_only"})
     path_fields: ClassVar[tuple[str, ...]] = ("pretrained",)
+    evaluates: ClassVar[tuple[str, ...]] = (
+        "eval_loss", "accuracy", "swap_consistency", "swap_disagreement", "ranking_correlation",
+        "accuracy_*", "confusion_*",
+    )  # fmt: skip
     benchmark: ClassVar[Mapping[str, Any]] = {
         "data": "solubility",
         "steps": 100,

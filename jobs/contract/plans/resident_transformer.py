@@ -75,6 +75,10 @@ class ResidentTransformer(TrainingPlan):
         shape=("days", "weeks", "months", "pool", "layers", "heads", "width"),
     )
     switches: ClassVar = frozenset({"conversion"})
+    evaluates: ClassVar[tuple[str, ...]] = (
+        "eval_loss", "action_accuracy", "action_loss", "price_error", "angle_error_degrees",
+        "steepness_error", "direction_accuracy", "pivot_error", "synthetic_data",
+    )  # fmt: skip
     benchmark: ClassVar[Mapping[str, Any]] = {
         "data": "index-ohlcv",
         "steps": 200,

@@ -1,8 +1,10 @@
 """Problems of a job file that involve several fields, or the profile and the accelerator."""
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import combinations
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from jobs import contract
 from runner.base import yaml
@@ -16,6 +18,13 @@ from runner.files.job.sweep import find_sweep_contradictions
 from runner.files.profiles.conflicts import SwitchConflict, find_switch_conflicts
 from runner.files.profiles.load import Accelerator, load_choice
 from runner.files.shell import find_dropped_arguments
+from runner.files.validation import did_you_mean
+
+REPORTED: Final = (
+    "loss", "gradient_norm", "learning_rate", "items_per_s", "data_wait", "part_*", "memory_bytes",
+    "resident_bytes", "cpus_used",
+)  # fmt: skip
+"""What every built-in workload reports between evaluations, and what is measured of it."""
 
 
 def _secret_variables(job: JobFile) -> Iterator[Problem]:
@@ -75,7 +84,7 @@ def find_conflicts(job: JobFile) -> Iterator[Problem]:
         schedule=job.schedule,
     ):
         yield problem(path, fact)
-    for path, fact in _sweep_problems(job):
+    for path, fact in (*_sweep_problems(job), *_unknown_metrics(job)):
         yield problem(path, fact)
     yield from _overlaps(job)
 
@@ -86,7 +95,7 @@ def _sweep_problems(job: JobFile) -> Iterator[FieldProblem]:
         return
     yield from find_sweep_contradictions(job.sweep)
     plan, every = job.workload, 1
-    if not isinstance(plan, contract.Program) and job.sweep.metric.startswith("eval_"):
+    if not isinstance(plan, contract.Program) and _is_one_of(job.sweep.metric, (*plan.evaluates, "eval_*")):
         every = plan.eval_every or 0
     if every == 0:
         yield ("sweep", "metric"), "is of evaluations, and workload.eval_every is null: there are none"
@@ -99,6 +108,31 @@ def _sweep_problems(job: JobFile) -> Iterator[FieldProblem]:
         yield ("sweep", "stop"), "pauses candidates, which save then; remove checkpoint.on_stop: false"
     if steps is not None and (rung := job.sweep.stop.rungs[-1]) >= steps:
         yield ("sweep", "stop", "rungs"), f"{rung} is not before the last step, {steps}; remove it"
+
+
+def _unknown_metrics(job: JobFile) -> Iterator[FieldProblem]:
+    """Yield the metrics that a built-in workload never reports."""
+    plan = job.workload
+    if isinstance(plan, contract.Program) or not plan.evaluates:
+        return
+    if job.sweep is not None:
+        yield from _unknown(plan, job.sweep.metric, ("sweep", "metric"), REPORTED)
+    for name, watching in (("early_stopping", plan.early_stopping), ("lr_plateau", plan.lr_plateau)):
+        if watching is not None and watching.metric is not None:
+            yield from _unknown(plan, watching.metric, ("workload", name, "metric"), ())
+
+
+def _unknown(
+    plan: contract.TrainingPlan, metric: str, path: tuple[str, ...], more: tuple[str, ...]
+) -> Iterator[FieldProblem]:
+    known = (*plan.evaluates, *more)
+    if not _is_one_of(metric, known):
+        hint = did_you_mean(metric, known) or f"; it reports {', '.join(known)}"
+        yield path, f"{plan.kind} never reports {quoted(metric)}{hint}"
+
+
+def _is_one_of(metric: str, names: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(metric, name) for name in names)
 
 
 def _own_checkpoints(job: JobFile) -> Iterator[FieldProblem]:

@@ -1,5 +1,6 @@
 """A hand-written training loop around a workload: what the trainer must agree with, in ten lines."""
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -44,7 +45,16 @@ def evaluate(workload: Workload) -> Evaluation:
         for name, value in workload.score(workload.source.held_out(index)).items():
             sums[name] = sums.get(name, 0.0) + float(value)
     workload.model.train()
-    return workload.judge(sums)
+    found = workload.judge(sums)
+    assert_declared(workload, found)
+    return found
+
+
+def assert_declared(workload: Workload, found: Evaluation) -> None:
+    """Assert that the plan declares all that an evaluation reports: a job file may name nothing else."""
+    declared = workload.plan.evaluates
+    names = (*found.metrics, *found.details)
+    assert [name for name in names if not any(fnmatchcase(name, each) for each in declared)] == []
 
 
 class _Steps(Dataset[Batch]):

@@ -15,6 +15,7 @@ from jobs.workloads.causal_lm import CausalLanguageModel, Masks, Transformer, at
 from runner.adapters.datasets.tokenizer import train_tokenizer
 from tests.unit.jobs.conftest import JobDir
 from tests.unit.jobs.training.test_step import gradient, make
+from tests.unit.jobs.workloads.bare_loop import assert_declared
 
 WAYS = [
     {"attention": "cached_mask"},
@@ -227,6 +228,7 @@ def test_perplexity_and_bits_are_the_loss_in_other_units(job: JobDir, bpe: Path)
     workload = windows_of(job, tokenizer=str(bpe))
     corpus = workload.source.corpus
     found = workload.judge({"loss": 20.0, "count": 10.0})
+    assert_declared(workload, found)
     bytes_per_token = len(corpus.tokens.decode(corpus.held_out_N.tolist()).encode()) / len(corpus.held_out_N)
     assert bytes_per_token > 1
     assert found.metrics["bits_per_byte"] == pytest.approx(2 / math.log(2) / bytes_per_token)

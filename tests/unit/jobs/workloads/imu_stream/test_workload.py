@@ -16,6 +16,7 @@ from jobs.training.randomness import seed_all
 from jobs.training.switches import Switches
 from jobs.workloads.imu_stream.workload import StreamedPoses
 from jobs.workloads.protocol import Evaluation
+from tests.unit.jobs.workloads.bare_loop import assert_declared
 from tests.unit.jobs.workloads.imu import WASTEFUL, build, plan, streamed, write_recordings
 
 
@@ -195,7 +196,9 @@ def evaluate(workload: StreamedPoses, batches: int = 2) -> Evaluation:
         for index in range(batches):
             for name, value in workload.score(workload.source.held_out(index)).items():
                 sums[name] = sums.get(name, 0.0) + float(value)
-    return workload.judge(sums)
+    found = workload.judge(sums)
+    assert_declared(workload, found)
+    return found
 
 
 def test_the_loss_is_a_sum_over_windows(recordings: Path) -> None:

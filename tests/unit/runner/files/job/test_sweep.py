@@ -76,6 +76,10 @@ def test_rungs_are_pauses_of_the_training() -> None:
         (DRAWN.replace("    seed:", "    workload:"), 'is part of "workload", which is varied too'),
         (DRAWN + "  stop: {rungs: [10, 100]}\n", "100 is not before the last step, 100; remove it"),
         (DRAWN + "  stop: {rungs: [10, 10]}\n", "must rise from step to step, without a repetition"),
+        (
+            DRAWN.replace("eval_loss", "perplexity") + "  stop: {rungs: [9]}\n",
+            "9 is before the first evaluation, at step 50",
+        ),
         (DRAWN + "  stop: {rungs: [9]}\n", "9 is before the first evaluation, at step 50"),
         (DRAWN + "  stop: {rungs: [9]}\ncheckpoint: {on_stop: false}\n", "remove checkpoint.on_stop: false"),
         (DRAWN + "matrix: {values: {priority: [1]}}\n", "matrix: cannot be combined with a sweep"),
@@ -90,6 +94,48 @@ def test_rungs_are_pauses_of_the_training() -> None:
 def test_what_contradicts_itself_is_told_at_its_field(text: str, told: str) -> None:
     found = problems(text)
     assert any(told in each for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GRID.replace("metric: loss", "metric: los"), 'never reports "los"; did you mean "loss"?'),
+        (
+            GRID.replace("metric: loss", "metric: f1"),
+            '"f1"; it reports eval_loss, perplexity, bits_per_byte,',
+        ),
+        (
+            GRID.replace("metric: loss", "metric: perplexty"),
+            'sweep.metric: causal_lm never reports "perplexty"; did you mean "perplexity"?',
+        ),
+        (
+            "workload: {kind: causal_lm, data: stdlib, early_stopping: {metric: los, better: lower}}",
+            'workload.early_stopping.metric: causal_lm never reports "los"; it reports eval_loss, ',
+        ),
+        (
+            "workload: {kind: causal_lm, data: stdlib, lr_plateau: {metric: loss, better: lower}}",
+            'workload.lr_plateau.metric: causal_lm never reports "loss"; did you mean "eval_loss"?',
+        ),
+    ],
+)
+def test_a_metric_that_a_built_in_workload_never_reports_is_told_at_its_field(text: str, told: str) -> None:
+    head = "" if "workload: {" in text else HEAD
+    with pytest.raises(FileError) as found:
+        parse_jobs((head + text).encode(), Path("rate.yaml"))
+    assert told in f"{found.value.problems[0].field}: {found.value.problems[0].fact}"
+
+
+@pytest.mark.parametrize("metric", ["eval_loss", "perplexity", "memory_bytes", "part_data"])
+def test_what_is_reported_or_measured_of_a_built_in_workload_can_compare_its_candidates(metric: str) -> None:
+    assert len(read(GRID.replace("metric: loss", f"metric: {metric}")).jobs) == 6
+
+
+def test_a_program_reports_what_nobody_knows_before() -> None:
+    text = "name: own\nworkload: {kind: program, command: [train]}\n" + GRID
+    text = text.replace("workload.layers: [1, 2, 3]", "priority: [1, 2]").replace(
+        "metric: loss", "metric: f1"
+    )
+    assert len(parse_jobs(text.encode(), Path("own.yaml")).jobs) == 4
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from jobs.workloads.imu_stream.body.windows import BodyWindows
 from jobs.workloads.imu_stream.body.workload import BodyPoses
 from jobs.workloads.protocol import BuildContext, build
 from tests.fakes.workloads.motions import sequences, write_amass, write_totalcapture
+from tests.unit.jobs.workloads.bare_loop import assert_declared
 
 WASTEFUL: dict[str, object] = {"conversion": "each_use", "shared_targets": False, "stream_buffer": 1}
 
@@ -336,6 +337,7 @@ def test_each_network_is_compared_with_a_figure_that_a_sensor_carries(
     with torch.inference_mode():
         sums = {name: float(each) for name, each in workload.score(workload.source.held_out(0)).items()}
     found = workload.judge(sums)
+    assert_declared(workload, found)
     assert found.primary == primary
     assert set(found.metrics) == {primary, *others, "synthetic_data"}
     assert set(found.baseline) == {primary, *others}

@@ -56,6 +56,7 @@ class Candidate:
     outcome: str | None = None  # None: it has not ended
     final: float | None = None
     device_h: float = 0.0
+    lineage: int = 1  # a restart at step 0 begins another, with other values
 
 
 class CandidateVerb(StrEnum):
@@ -99,7 +100,8 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
                     if verb is CandidateVerb.PROMOTE
                     else f"stays paused, {min(kept, len(ranked))} go on"
                 )
-                decisions.append(Decision(verb, each.job_id, f"step {step}: {fact}; {end}", step))
+                reason = f"{_at_rung(each.lineage, step)}: {fact}; {end}"
+                decisions.append(Decision(verb, each.job_id, reason, step))
         members = ranked[:kept]
     if all(each.outcome is not None for each in members):
         best = winner(terms, members)
@@ -109,13 +111,19 @@ def decide(terms: SweepTerms, candidates: Sequence[Candidate]) -> tuple[Decision
     return tuple(decisions)
 
 
-def decided_values(metric: str, reasons: Sequence[str]) -> dict[int, float | None]:
-    """Return the values by which a candidate has been compared before, by the step of the rung.
+def decided_values(metric: str, reasons: Sequence[str], lineage: int = 1) -> dict[int, float | None]:
+    """Return the values by which a lineage of a candidate has been compared before, by the step of the rung.
 
     A later reading of its curve may differ: a long curve keeps the means of neighbours.
     """
-    found = (re.match(rf"step (\d+): {re.escape(metric)} (\S+|\(.*\)) is ", each) for each in reasons)
+    rung = _at_rung(lineage, r"(\d+)")
+    found = (re.match(rf"{rung}: {re.escape(metric)} (\S+|\(.*\)) is ", each) for each in reasons)
     return {int(each[1]): None if each[2].startswith("(") else float(each[2]) for each in found if each}
+
+
+def _at_rung(lineage: int, step: object) -> str:
+    """Return the beginning of a reason, which says whose value it has."""
+    return f"step {step}" if lineage == 1 else f"lineage {lineage}, step {step}"
 
 
 def compared(value: float | None) -> float | None:
@@ -136,7 +144,7 @@ def _exhausted(terms: SweepTerms, candidates: Sequence[Candidate]) -> str | None
         return f"sweep.max_failures: {failed} candidates have failed"
     used = sum(each.device_h for each in candidates)
     if terms.budget_h is not None and used >= terms.budget_h:
-        return f"{used:.3g} h are used, the budget is {terms.budget_h:g} h"
+        return f"sweep.budget: {terms.budget_h:g} h are used"
     return None
 
 

@@ -4,6 +4,7 @@ A decision is noted, with the value by which it was made, before it is carried o
 a daemon that was killed between two decisions makes the same ones.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +19,7 @@ from runner.core.accounting.curve import Curve, Point
 from runner.core.accounting.curve_set import NOT_FINITE
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, RestartRequested
+from runner.core.job.model import Job
 from runner.core.job.states import Finished, Held, State, Stopping, StopReason
 from runner.core.ports.store import JobRow
 from runner.core.sweep import (
@@ -41,6 +43,9 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 1.0
 
+BUDGET_S: Final = 10.0
+"""Between two looks at sweeps with a budget: it is used up while nothing else happens."""
+
 MOST_KNOWN: Final = 10_000
 """Candidates whose values are in memory; to read them again costs a look at their files."""
 
@@ -56,6 +61,8 @@ class SweepService:
     curves: CurveService
     _seen: int = field(default=-1)
     """The event up to which all is decided."""
+    _looked: float = -math.inf
+    """When all was looked at, by the monotonic clock."""
     _work: FairExecutor = field(default_factory=lambda: FairExecutor("sweep", threads_per_user=1))
     _deciding: set[str] = field(default_factory=set)  # the first jobs of sweeps
     _known: dict[str, tuple[object, Candidate]] = field(default_factory=dict)  # that do not run, by job
@@ -69,14 +76,17 @@ class SweepService:
 
         The files of one owner may be slow, or many: nobody else's sweep waits for them.
         """
-        newest = self.service.store.last_seq()
-        if newest == self._seen:
+        newest, now = self.service.store.last_seq(), self.service.clock.monotonic()
+        is_new, is_due = newest != self._seen, now - self._looked >= BUDGET_S
+        if not is_new and not is_due:
             return
-        self._seen = newest
+        self._seen, self._looked = newest, now
         groups = {}
         for tracked in list(self.service.daemon.tracked_jobs.values()):
             terms = self.service.attempt_service.terms(tracked.row)
-            if terms.sweep_terms is not None and terms.sweep is not None:
+            if terms.sweep_terms is None or terms.sweep is None:
+                continue
+            if is_new or terms.sweep_terms.budget_h is not None:
                 groups[terms.sweep.id] = tracked.row.owner.uid, terms.sweep_terms
         for first, (owner, sweep) in groups.items():
             if first in self._deciding:
@@ -131,7 +141,7 @@ class SweepService:
 
         def end() -> None:
             current = [self.service.queries.current(job_id) for job_id in ids]
-            left = [row for row in current if not isinstance(row.job.state, Finished)]
+            left = [row for row in current if not _is_cancelled(row.job.state)]
             self.service.daemon.apply_event_to_all(left, CancelRequested(self.service.clock.now(), NAME))
 
         if ids:
@@ -139,7 +149,7 @@ class SweepService:
 
     def candidate(self, terms: SweepTerms, row: JobRow, *, all_of_it: bool = False) -> Candidate:
         """Return a candidate as it is now, its hours if they are needed; may raise Unavailable."""
-        key = (terms, row.job.state, row.job.saved)
+        key = (terms, row.job.state, row.job.saved, row.job.lineage)
         known, found = self._known.get(row.job.id, (None, None))
         if found is None or key != known:
             found = self._read(terms, row)
@@ -162,10 +172,11 @@ class SweepService:
             job_id=job.id,
             number=1 if revision.sweep is None else revision.sweep.number,
             reached=saved,
-            values=self._values(terms, job.id, curves, saved),
+            values=self._values(terms, job, curves, saved),
             paused=is_paused(state),
             outcome=outcome,
             final=_value_at(curves, terms.metric, None) if outcome == "succeeded" else None,
+            lineage=job.lineage,
         )
 
     def _curves(self, row: JobRow) -> Mapping[str, Curve]:
@@ -179,10 +190,11 @@ class SweepService:
         return found.curves
 
     def _values(
-        self, terms: SweepTerms, job_id: str, curves: Mapping[str, Curve], saved: int
+        self, terms: SweepTerms, job: Job, curves: Mapping[str, Curve], saved: int
     ) -> tuple[float | None, ...]:
         """Return the values at the rungs that a candidate has reached; one that was decided by stays."""
-        known = decided_values(terms.metric, self.service.store.noted(job_id, DECIDED) if saved else ())
+        noted = self.service.store.noted(job.id, DECIDED) if saved else ()
+        known = decided_values(terms.metric, noted, job.lineage)
         return tuple(
             known[rung] if rung in known else compared(_value_at(curves, terms.metric, rung))
             for rung in terms.rungs[:saved]
@@ -261,11 +273,17 @@ class SweepService:
                 yield self.service.job_control.release(caller, row.job.id)
 
 
+def _is_cancelled(state: State) -> bool:
+    """Return True if a candidate has ended, or is being stopped for that."""
+    return isinstance(state, Finished) or (
+        isinstance(state, Stopping) and state.reason is StopReason.CANCELLED
+    )
+
+
 def _is_over_or_held(state: State) -> bool:
     """Return True if a candidate does not run on: it has ended or is held, or is being stopped for that."""
-    if isinstance(state, Stopping):
-        return state.reason in {StopReason.HOLD, StopReason.CANCELLED}
-    return isinstance(state, Held | Finished)
+    held = isinstance(state, Stopping) and state.reason is StopReason.HOLD
+    return held or isinstance(state, Held) or _is_cancelled(state)
 
 
 def _value_at(curves: Mapping[str, Curve], metric: str, step: int | None) -> float | None:

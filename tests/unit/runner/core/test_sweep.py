@@ -107,6 +107,17 @@ def test_a_sweep_without_success_says_so_and_one_without_rungs_lets_all_run() ->
     assert decide(TERMS, [*failed]) == ()
 
 
+def test_a_candidate_that_has_begun_again_is_compared_by_its_new_value() -> None:
+    again = at_rung(3, 0.125, lineage=2)
+    before = ["step 10: loss 0.5 is 3 of 3; stays paused, 1 go on"]
+    assert decided_values("loss", before, again.lineage) == {}
+    reasons = {each.job_id: each.reason for each in decide(TERMS, [at_rung(1, 0.5), at_rung(2, 0.25), again])}
+    assert reasons["3"] == "lineage 2, step 10: loss 0.125 is 1 of 3; goes on"
+    assert reasons["2"] == "step 10: loss 0.25 is 2 of 3; stays paused, 1 go on"
+    both = [*before, reasons["3"]]
+    assert [decided_values("loss", both, lineage) for lineage in (1, 2, 3)] == [{10: 0.5}, {10: 0.125}, {}]
+
+
 def test_a_sweep_whose_metric_nobody_reports_ends_at_its_first_rung() -> None:
     unknown = [at_rung(number, None) for number in range(1, 4)]
     said_to = decide(TERMS, unknown)
@@ -130,7 +141,7 @@ def test_limits_end_a_sweep() -> None:
     assert end == Decision(CandidateVerb.END, "3", "sweep.max_failures: 2 candidates have failed")
     assert decide(SweepTerms("loss", max_failures=3, budget_h=2.5), [*failed, left]) == ()
     [end] = decide(SweepTerms("loss", budget_h=2.0), [*failed, left])
-    assert end.reason == "2 h are used, the budget is 2 h"
+    assert end.reason == "sweep.budget: 2 h are used"
 
 
 def test_a_job_that_a_person_holds_does_not_wait_for_its_sweep() -> None:

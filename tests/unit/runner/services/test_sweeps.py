@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +14,10 @@ from runner.core.job.states import Finished, Held, Outcome, Queued, Stopping, St
 from runner.core.sweep import SweepTerms
 from runner.services import sweeps as module
 from runner.services.sweeps import SweepService, _value_at
+from tests.fakes.daemon.service import until
 from tests.fakes.patience import patience
+
+JOB: Any = SimpleNamespace(id="1", lineage=1)
 
 
 def curve(points: Mapping[int, float]) -> Curve:
@@ -51,7 +54,7 @@ def test_a_value_that_was_decided_by_stays_when_a_long_curve_is_thinned() -> Non
     made = Curve()
 
     def values() -> tuple[float | None, ...]:
-        return SweepService._values(sweeps, SweepTerms("loss", rungs=(10, 30)), "1", {"loss": made}, 1)
+        return SweepService._values(sweeps, SweepTerms("loss", rungs=(10, 30)), JOB, {"loss": made}, 1)
 
     for step in range(3000):
         made.add(float(step), step, 1.0 / (step + 1))
@@ -89,23 +92,54 @@ def test_a_sweep_that_is_being_stopped_is_stopped_again_and_what_cannot_be_held_
     assert held == ["5", "1"]
 
 
+def test_a_candidate_that_is_being_cancelled_is_not_cancelled_again() -> None:
+    at, anywhere, cancelled = datetime(2030, 1, 1, tzinfo=UTC), cast("Any", None), list[str]()
+    states = {
+        "1": Stopping(at, "", anywhere, anywhere, StopReason.CANCELLED, at),
+        "2": Stopping(at, "", anywhere, anywhere, StopReason.HOLD, at),
+        "3": Finished(at, Outcome.SUCCEEDED, ""),
+        "4": Queued(at, ""),
+    }
+    rows = {job: SimpleNamespace(job=SimpleNamespace(id=job, state=state)) for job, state in states.items()}
+    service: Any = SimpleNamespace(
+        queries=SimpleNamespace(current=rows.__getitem__),
+        clock=SimpleNamespace(now=lambda: at),
+        daemon=SimpleNamespace(
+            run_exclusively=lambda end: end(),
+            apply_event_to_all=lambda left, _event: cancelled.extend(row.job.id for row in left),
+        ),
+    )
+    SweepService(service, anywhere)._end([*rows])
+    assert cancelled == ["2", "4"]
+
+
 # --- many sweeps
 
 
-def sweeps_of(monkeypatch: pytest.MonkeyPatch, read: Mapping[str, Callable[[], object]]) -> SweepService:
-    """Return sweeps of one job and one owner each, by what is called when their candidates are read."""
-    terms = SweepTerms("loss")
+def sweeps_of(
+    monkeypatch: pytest.MonkeyPatch,
+    read: Mapping[str, Callable[[], object]],
+    now_s: Callable[[], float] = lambda: 0.0,
+) -> SweepService:
+    """Return sweeps of one job and one owner each, by what is called when their candidates are read.
+
+    That of the job 2 has a budget.
+    """
     jobs = {
         first: SimpleNamespace(
             row=SimpleNamespace(
                 owner=SimpleNamespace(uid=int(first)),
-                terms=SimpleNamespace(sweep=SimpleNamespace(id=first), sweep_terms=terms),
+                terms=SimpleNamespace(
+                    sweep=SimpleNamespace(id=first),
+                    sweep_terms=SweepTerms("loss", budget_h=1.0 if first == "2" else None),
+                ),
             )
         )
         for first in read
     }
     service: Any = SimpleNamespace(
         store=SimpleNamespace(last_seq=lambda: 1),
+        clock=SimpleNamespace(monotonic=now_s),
         daemon=SimpleNamespace(tracked_jobs=jobs),
         attempt_service=SimpleNamespace(terms=lambda row: row.terms),
     )
@@ -124,6 +158,26 @@ def test_no_sweep_waits_for_the_slow_files_of_another_owner(monkeypatch: pytest.
     Thread(target=sweeps.look, daemon=True).start()
     assert decided.wait(patience(20))
     released.set()
+
+
+def test_a_budget_is_looked_at_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, now_s, looked = list[str](), [0.0], Semaphore(0)
+
+    def read(first: str) -> None:
+        reads.append(first)
+        looked.release()
+
+    sweeps = sweeps_of(monkeypatch, {"1": lambda: read("1"), "2": lambda: read("2")}, lambda: now_s[0])
+    sweeps.look()
+    assert looked.acquire(timeout=patience(20))
+    assert looked.acquire(timeout=patience(20))
+    until(lambda: not sweeps._deciding, "both are decided")
+    sweeps.look()
+    assert sorted(reads) == ["1", "2"]
+    now_s[0] = module.BUDGET_S
+    sweeps.look()
+    assert looked.acquire(timeout=patience(20))
+    assert sorted(reads) == ["1", "2", "2"]
 
 
 def test_a_sweep_that_cannot_be_read_keeps_no_other_back_and_is_read_again(
@@ -164,7 +218,7 @@ def test_the_curves_of_a_candidate_that_has_ended_are_read_once_and_to_their_end
     service: Any = SimpleNamespace(store=SimpleNamespace(noted=lambda _job, _kind: ()))
     sweeps = SweepService(service, SimpleNamespace(of_job=of_job))  # type: ignore[arg-type]
     state = Finished(datetime(2030, 1, 1, tzinfo=UTC), Outcome.SUCCEEDED, "")
-    row: Any = SimpleNamespace(revision="", job=SimpleNamespace(id="1", state=state, saved=10))
+    row: Any = SimpleNamespace(revision="", job=SimpleNamespace(id="1", state=state, saved=10, lineage=1))
     terms = SweepTerms("loss", rungs=(10,))
     found = [sweeps.candidate(terms, row) for _ in range(3)]
     assert [(each.values, each.final) for each in found] == [((0.25,), 0.25)] * 3

@@ -26,7 +26,10 @@ DECISIONS: Final = frozenset({"exited", "launch_failed", "condemned"})
 ALARMS: Final = frozenset({"alarm", ADVISED})
 """Events about a problem of a running job."""
 
-NOTED: Final = frozenset({"submitted", SIGNALLED, "change_delivered", DECIDED, *ALARMS})
+NOT_SENT: Final = "not_notified"
+"""Kind of the event that an owner was not told of another one where the job asks for it."""
+
+NOTED: Final = frozenset({"submitted", SIGNALLED, "change_delivered", DECIDED, NOT_SENT, *ALARMS})
 """Events that do not change the state."""
 
 

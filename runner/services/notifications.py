@@ -8,6 +8,7 @@ are older than a day by then are dropped, counted and logged.
 import os
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as Late
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,8 +18,9 @@ from typing import Final, TypeAlias
 import structlog
 
 from runner.base.errors import RunnerError
+from runner.base.textfile import one_line
 from runner.base.threads import PeriodicThread
-from runner.core.notification import Notification, ReportedCurve
+from runner.core.notification import NOT_SENT, Notification, ReportedCurve
 from runner.core.ports.clock import Clock
 from runner.core.ports.notifications import NotificationFeed, Origin, RetryLater, Send, Undelivered
 from runner.files.settings.notify import NotificationRule
@@ -56,6 +58,10 @@ def _no_curve(_job_id: str) -> ReportedCurve | None:
     return None
 
 
+def _no_note(_job_id: str, _text: str) -> None:
+    return
+
+
 @dataclass(slots=True)
 class Sender:
     """Sends the notifications of one rule, in order, one at a time."""
@@ -67,6 +73,7 @@ class Sender:
     write: Callable[[str, int], None]  # records the last event that is done
     pause: Callable[[float], bool]  # waits; returns True if the daemon stops
     curve_of: CurveOf = _no_curve
+    note: Callable[[str, str], None] = _no_note  # writes to the events of a job what its owner did not get
     delivered: int = 0
     dropped: int = 0
     _done: int | None = None
@@ -158,6 +165,10 @@ class Sender:
             "notify.dropped", way=self.rule.way, seq=notification.seq, job_id=notification.job_id,
             kind=notification.kind, problem=why, dropped=self.dropped,
         )  # fmt: skip
+        if self.rule.own and notification.kind != NOT_SENT:
+            told = one_line(f"{notification.kind} was not sent to {self.rule.way}: {why}")
+            with suppress(RunnerError, Late):  # the log says it, too
+                self.note(notification.job_id, told)
         return True
 
 
@@ -209,8 +220,15 @@ def make_notifications(
     def write(key: str, seq: int) -> None:
         service.daemon.run_exclusively(partial(feed.remember, key, seq))
 
+    def note(job_id: str, text: str) -> None:
+        def happen() -> None:
+            if service.store.get(job_id) is not None:  # it may be pruned
+                service.store.note(job_id, service.clock.now(), NOT_SENT, text)
+
+        service.daemon.run_exclusively(happen)
+
     senders = (
-        Sender(rule, sender_for(rule, origin), feed, service.clock, write, stop.wait, curve_of)
+        Sender(rule, sender_for(rule, origin), feed, service.clock, write, stop.wait, curve_of, note)
         for rule in service.settings.notify
     )
     return Notifications(tuple(senders), stop)

@@ -11,14 +11,21 @@ import pytest
 
 from runner.adapters.sqlite.notifications import SqliteNotificationFeed
 from runner.core.job.events import HoldRequested, ReleaseRequested
-from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOTED, STATES, TOPICS, Notification
+from runner.core.notification import DECISIONS, EVENTS, FIELDS, NOT_SENT, NOTED, STATES, TOPICS, Notification
 from runner.core.ports.notifications import RetryLater, Undelivered
 from runner.files.revision import parse_revision
 from runner.files.settings.live import LiveSettings
 from runner.files.settings.notify import NotificationRule
 from runner.files.submission import Submission
 from runner.services.context import Caller
-from runner.services.notifications import BATCH, MAX_AGE, MAX_TRIES, MAX_UNRECORDED, Sender
+from runner.services.notifications import (
+    BATCH,
+    MAX_AGE,
+    MAX_TRIES,
+    MAX_UNRECORDED,
+    Sender,
+    make_notifications,
+)
 from tests.fakes.daemon.schedules import Clockwork
 
 JOB = b"workload: {kind: causal_lm, data: stdlib}\n"
@@ -137,7 +144,11 @@ def test_an_owner_whose_address_fails_is_left_out_so_that_others_do_not_wait(pos
     feed = SqliteNotificationFeed(post.site.store)
     failing = [Undelivered("silent", RetryLater.NEVER)] * 2
     receiver = Receiver(failures=list(failing))
-    courier = Sender(OWN, receiver.send, feed, post.site.clock, feed.remember, post.pause)
+    noted: list[tuple[str, str]] = []
+    courier = Sender(
+        OWN, receiver.send, feed, post.site.clock, feed.remember, post.pause,
+        note=lambda *told: noted.append(told),
+    )  # fmt: skip
     courier.send_next()
 
     def ends() -> None:
@@ -149,11 +160,32 @@ def test_an_owner_whose_address_fails_is_left_out_so_that_others_do_not_wait(pos
     ends()
     courier.send_next()
     assert (len(receiver.failures), courier.dropped) == (1, 2)  # the second was not tried
+    assert noted == [
+        ("1", "cancel_requested was not sent to label notify: silent"),
+        ("2", "cancel_requested was not sent to label notify: an address of its owner has just failed"),
+    ]
     receiver.failures.clear()
     post.site.clock.forward(61)
     ends()
     courier.send_next()
     assert [each.job_id for each in receiver.got] == ["3"]
+
+
+def test_what_an_owner_did_not_get_is_among_the_events_of_the_job_and_is_no_event_to_send(post: Post) -> None:
+    everything = OWN.model_copy(update={"on": ("finished", NOT_SENT)})
+    settings = post.site.service.settings.model_copy(update={"notify": (everything,)})
+    service = replace(post.site.service, live=LiveSettings(settings))
+    receiver = Receiver(failures=[Undelivered("answers 410 \x1b[2J", RetryLater.NEVER)] * 9)
+    [courier] = make_notifications(service, lambda _rule, _origin: receiver.send).senders
+    courier.send_next()
+    job = JOB + b"labels: {notify: ann@lab.example}\n"
+    row = service.submission.submit(post.site.me, Submission(str(post.site.directory / "job.yaml"), job))
+    post.cancel(row.job.id)
+    for _ in range(3):
+        courier.send_next()
+    [told] = post.site.store.noted(row.job.id, NOT_SENT)
+    assert told.startswith("cancel_requested was not sent to label notify: answers 410 ")
+    assert "\x1b" not in told
 
 
 def test_an_address_that_no_rule_allows_is_a_warning_at_submission(post: Post) -> None:

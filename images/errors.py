@@ -11,11 +11,16 @@ _SAYS_FULL: Final = re.compile(_FULL, re.IGNORECASE)
 _ENDS_FULL: Final = re.compile(rf"{_FULL}(?: \(os error [0-9]+\))?\W*$", re.IGNORECASE)
 _REFUSED: Final = re.compile(
     r"not found|manifest unknown|name unknown|(?<!permission )denied|forbidden|unauthorized"
-    r"|authentication required|authorization failed|no basic auth|no matching manifest|does not exist"
-    r"|invalid reference|unsupported|no longer supported|does not support",
+    r"|(?<!proxy )authentication required|authorization failed|no basic auth|no matching manifest"
+    r"|does not exist|invalid reference|must be lowercase|unsupported|no longer supported|does not support"
+    r"|schema 1 support|cannot be used on this platform|does not provide the specified platform"
+    r"|encountered unknown type",
     re.IGNORECASE,
 )
 """Words of registries for what another try does not change."""
+
+_OF_STORE: Final = re.compile(r"content store|snapshot\b|failed to extract|register layer", re.IGNORECASE)
+"""Words of an engine about its own store, which may have lost a layer."""
 
 
 class EngineUnavailable(Exception):
@@ -62,11 +67,12 @@ def look_up_failure(reference: str, text: str) -> BuildFailed:
 
 
 def _without_names(reference: str, text: str) -> str:
-    """Return words of an engine without addresses and the image, whose names may be any words."""
+    """Return words that may be a registry's, without addresses and the image, whose names may be any."""
     host = _registry(reference) or reference
-    return " ".join(
+    words = " ".join(
         each for each in text.split() if "/" not in each and host not in each and reference not in each
     )
+    return "" if _OF_STORE.search(words) else words
 
 
 def _registry(reference: str) -> str:

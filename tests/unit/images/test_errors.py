@@ -20,6 +20,10 @@ IMAGE = "reg.lab.org:5000/denied/not-found:unauthorized"
         "dial tcp: lookup reg.lab.org.example on 10.0.0.2:53: no such host",
         "dial tcp: lookup reg.lab.org on 10.0.0.2:53: server misbehaving",
         "toomanyrequests: You have reached your pull rate limit",
+        'Get "https://reg.lab.org:5000/v2/": Proxy Authentication Required',
+        "failed to extract layer sha256:12: failed to get reader from content store: blob sha256:3 not found",
+        "failed to prepare extraction snapshot: parent snapshot sha256:12 does not exist: not found",
+        "failed to register layer: unexpected EOF",
     ],
 )
 def test_what_may_be_another_time_is_the_hosts_fault_whatever_the_image_is_named(words: str) -> None:
@@ -31,6 +35,10 @@ def test_what_may_be_another_time_is_the_hosts_fault_whatever_the_image_is_named
     "words",
     [
         f"manifest for {IMAGE} not found: manifest unknown: manifest unknown",
+        'image operating system "windows" cannot be used on this platform',
+        "image with reference was found but does not provide the specified platform (linux/amd64)",
+        "Docker Image Format v1 and Docker Image manifest version 2, schema 1 support is disabled by default",
+        "repository name must be lowercase",
         f'failed to resolve reference "{IMAGE}": {IMAGE}: not found',
         "repository name not known to registry: name unknown",
         "denied: requested access to the resource is denied",
@@ -50,3 +58,7 @@ def test_a_registry_that_was_there_is_not_called_mistyped() -> None:
     assert type(pull_failure(IMAGE, words)) is HostFault
     hub = "dial tcp: lookup registry-1.docker.io on 10.0.0.2:53: no such host"
     assert type(look_up_failure("pytorch/pytorch:2", hub)) is HostFault
+
+
+def test_an_image_that_is_named_after_a_store_is_no_fault_of_the_store() -> None:
+    assert type(pull_failure("lab/snapshot:1", "manifest for lab/snapshot:1 not found")) is BuildFailed

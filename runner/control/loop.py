@@ -43,7 +43,7 @@ from runner.control.transitions import Transition, batches, record_transitions, 
 from runner.control.watchdog import Watchdog, act_on_findings
 from runner.core.job.events import Event, HostFailed, ImageMissing, Launched, RevisionApplied, SwitchCalledOff
 from runner.core.job.lifecycle import IllegalTransition, due_event
-from runner.core.job.states import Finished, Preparing, Running, Starting, State, Stopping
+from runner.core.job.states import Allocated, Finished, Preparing, Running, Starting, State, Stopping
 from runner.core.ports.executor import Alive
 from runner.core.ports.store import DecisionRow, JobRow
 
@@ -267,7 +267,7 @@ class ControlLoop:
             return None
         try:
             if isinstance(message, EventReceived):
-                return transition(tracked, message.event)
+                return transition(tracked, self._paced(tracked, message.event))
             if isinstance(message, Examined):
                 message = replace(message, unasked=ended_unasked(tracked, message))
             if isinstance(message, LaunchRefusal) and (again := self._host_refuses(message)) is not None:
@@ -283,13 +283,26 @@ class ControlLoop:
 
     def _host_refuses(self, refusal: LaunchRefusal) -> datetime | None:
         """Return the time of the next launch if the launch fails as that of another job did, else None."""
-        if refusal.hold:
+        return None if refusal.hold or refusal.own else self._next_launch(refusal.job_id, refusal)
+
+    def _paced(self, tracked: TrackedJob, event: Event) -> Event:
+        """Return an event; a job without devices, whose quarantine would be its pace, waits after a fault."""
+        if not isinstance(event, HostFailed):
+            return event
+        again, state = self._next_launch(tracked.row.job.id, event, of_host=True), tracked.row.job.state
+        has_devices = isinstance(state, Allocated) and bool(state.allocation.devices)
+        return event if has_devices else replace(event, not_before=again)
+
+    def _next_launch(
+        self, job_id: str, failure: LaunchRefusal | HostFailed, *, of_host: bool = False
+    ) -> datetime | None:
+        """Return the time of the next launch after a failure of the host, None if it may be the job's."""
+        found = self.launch_failures.note(job_id, failure.why, failure.at, of_host=of_host)
+        if found is None:
             return None
-        failure = self.launch_failures.note(refusal.job_id, refusal.why)
-        if failure is None:
-            return None
-        log.warning("launch.fails_for_all", job_id=refusal.job_id, like_job=failure.first, why=refusal.why)
-        return refusal.at + timedelta(seconds=failure.wait_s)
+        if found.first != job_id:
+            log.warning("launch.fails_for_all", job_id=job_id, like_job=found.first, why=failure.why)
+        return failure.at + timedelta(seconds=found.wait_s)
 
     def _advance_and_record(self, message: JobMessage) -> None:
         """Advance a job by one message; a message that cannot be recorded now is kept for later."""
@@ -330,7 +343,7 @@ class ControlLoop:
             tracked.since = self.context.moment()
         if isinstance(event, Launched):
             tracked.image_misses = 0
-            self.launch_failures.forget()
+            self.launch_failures.forget(after.id)
         if isinstance(event, Launched | HostFailed) and isinstance(before.state, Starting | Stopping):
             fault = event.why if isinstance(event, HostFailed) and event.not_before is None else None
             self.context.inventory.record_launch(

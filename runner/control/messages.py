@@ -48,6 +48,7 @@ class LaunchRefusal:
     why: str
     pinned: PinnedPolicy
     hold: bool = False  # a rule or a permission forbids it; a person must change something
+    own: bool = False  # the image is wrong, so the host is not, however many jobs have it
 
 
 @dataclass(frozen=True, slots=True)

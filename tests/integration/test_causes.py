@@ -15,7 +15,15 @@ import pytest
 
 from runner.adapters.docker.executor import end_observation
 from runner.adapters.launch import attempt_name
-from runner.core.ports.executor import Created, Gone, ImageGone, Key, LaunchRefused, LaunchRequest
+from runner.core.ports.executor import (
+    Created,
+    Gone,
+    HostFault,
+    ImageGone,
+    Key,
+    LaunchRefused,
+    LaunchRequest,
+)
 from tests.contract.worlds import LIMITS, Place, begun, docker_place, end, printed, seen
 
 pytestmark = pytest.mark.engine
@@ -170,14 +178,18 @@ def test_an_image_that_is_gone_asks_for_another_build(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "network", "cpus"), [("no-network", "no-such-network", 1.0), ("too-many-cpus", None, 4096.0)]
+    ("job", "network", "cpus", "kind"),
+    [
+        ("no-network", "no-such-network", 1.0, HostFault),
+        ("too-many-cpus", None, 4096.0, LaunchRefused),
+    ],
 )
 def test_what_the_engine_refuses_is_refused_in_one_line_and_leaves_nothing(
-    place: Place, job: str, network: str | None, cpus: float
+    place: Place, job: str, network: str | None, cpus: float, kind: type[Exception]
 ) -> None:
     request = place.request("true", job=job)
     request = replace(request, network=network, limits=replace(LIMITS, cpus=cpus))
-    with pytest.raises(LaunchRefused, match=job) as refused:
+    with pytest.raises(kind, match=job) as refused:
         place.executor().launch(request)
     assert "\n" not in str(refused.value)
     assert seen(place.executor(), request.key) is None

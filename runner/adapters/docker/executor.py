@@ -53,6 +53,7 @@ from runner.core.ports.executor import (
     Gone,
     HostFault,
     ImageGone,
+    ImageUnfit,
     Key,
     LaunchRefused,
     LaunchRequest,
@@ -79,6 +80,28 @@ _MACHINE_FAULT: Final = re.compile(
     re.IGNORECASE,
 )
 """The end of what an engine says of a start that fails, whatever is started."""
+
+_LIMIT: Final = re.compile(
+    r"invalid mount config|duplicate mount point|minimum memory limit|memory limit too low|range of cpus"
+    r"|argument list too long",
+    re.IGNORECASE,
+)
+"""Part of what engines and runtimes say of a mount, a limit or an environment that a job asks for."""
+
+_BAD_TARGET: Final = re.compile(
+    r"not a directory|is a directory|too many levels of symbolic links|must be mounted on ordinary directory",
+    re.IGNORECASE,
+)
+"""Part of what they say of a place in an image where something else is than can be mounted upon."""
+
+_ALWAYS_MOUNTED: Final = (
+    *("/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/proc", "/sys", "/sys/fs/cgroup"),  # noqa: S108
+    *("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"),
+)
+"""Places in every container, beside those of the request."""
+
+_ROOT: Final = r"(?:[\"'`]/?|\s/|(?:merged|rootfs|[0-9a-f]{64})/)"
+"""What stands before a place in a container: a quotation mark, or the engine's directory of its files."""
 
 log = structlog.get_logger(__name__)
 
@@ -151,7 +174,7 @@ class DockerExecutor:
             if (inspected["Config"]["Labels"] or {}).get(LABEL_UID) != str(request.owner.uid):
                 raise _name_taken(name)
             if inspected["State"]["Status"] == "created":
-                self._start(arguments, inspected, request)
+                self._start(arguments, inspected)
                 self._memory_kills.watch(inspected["Id"])
         return LaunchResult.BEGUN
 
@@ -312,19 +335,22 @@ class DockerExecutor:
                 return self._find_by_name(name, request.key)
             if error.status_code == 404 and not self._has_image(config["Image"]):
                 raise ImageGone(config["Image"]) from error
-            if not (error.is_client_error() or is_of_image(explanation(error), config)):
+            why = explanation(error)
+            if not (error.is_client_error() or is_of_image(why, config)):
                 raise  # the engine's own trouble; it has not looked at what this attempt needs
-            why = f"{name}: {explanation(error)}"
-            if self._lacks_runtime(config["HostConfig"]["Runtime"]):
-                self._chosen_injection = None
-                raise (HostFault if request.devices else Unavailable)(why) from error
-            raise LaunchRefused(why) from error
+            raise self._failure(f"{name}: {why}", config) from error
         return str(created["Id"])
 
-    def _lacks_runtime(self, name: str | None) -> bool:
-        """Return True if the engine lacks a runtime; the shims of containerd (a.b.c) it need not list."""
-        client = self._connection.client()
-        return bool(name) and "." not in str(name) and str(name) not in ask_engine(client).runtimes
+    def _failure(self, why: str, config: Json) -> Exception:
+        """Return what a container that cannot be made or started is: its job's fault, or else the host's."""
+        if is_of_image(why, config):
+            return ImageUnfit(why)
+        if _LIMIT.search(why):
+            return LaunchRefused(why)
+        if _MACHINE_FAULT.search(why):  # no card's, so none is taken out
+            return Unavailable(why)
+        self._chosen_injection = None  # the engine is asked anew: a driver or a specification has changed
+        return HostFault(why)
 
     def _has_image(self, image: str) -> bool:
         try:
@@ -333,7 +359,7 @@ class DockerExecutor:
             return False
         return True
 
-    def _start(self, arguments: Json, inspected: Json, request: LaunchRequest) -> None:
+    def _start(self, arguments: Json, inspected: Json) -> None:
         """Start a created container if it is as requested, else remove it."""
         name, container = arguments["name"], inspected["Id"]
         differences = find_differences(arguments, inspected)
@@ -346,13 +372,7 @@ class DockerExecutor:
             if not self._is_refusal(container, error):
                 raise
             self._connection.client().remove_container(container, v=True, force=False)
-            why = f"{name}: {explanation(error)}"
-            if _MACHINE_FAULT.search(why):  # no card's, so none is taken out
-                raise Unavailable(why) from error
-            if not request.devices or is_of_image(why, arguments["config"]):
-                raise LaunchRefused(why) from error
-            self._chosen_injection = None  # the engine is asked anew: a driver or a specification has changed
-            raise HostFault(why) from error
+            raise self._failure(f"{name}: {explanation(error)}", arguments["config"]) from error
 
     def _is_refusal(self, container: str, error: APIError) -> bool:
         """Return True if an engine has tried to start a container, and could not.
@@ -465,11 +485,12 @@ def end_observation(key: Key, inspected: Json, boot_id: str, boot_time_s: float)
 
 def is_of_image(why: str, config: Json) -> bool:
     """Return True if the image has a file, or a circle of links, where the container has a directory."""
-    host = config["HostConfig"]
-    places = (*(mount["Target"] for mount in host["Mounts"]), *host["Tmpfs"])
-    if "not a directory" not in why and "too many levels of symbolic links" not in why:
+    if not _BAD_TARGET.search(why):
         return False
-    return f" {JOB_DIR} is not a directory" in why or any(f'at "{place}"' in why for place in places)
+    host = config["HostConfig"]
+    places = (JOB_DIR, *(mount["Target"] for mount in host["Mounts"]), *host["Tmpfs"], *_ALWAYS_MOUNTED)
+    named = "|".join(re.escape(str(place).strip("/")) for place in places)
+    return bool(re.search(rf"{_ROOT}(?:{named})(?=$|[\s\"'`:,;])", why))
 
 
 def _name_taken(name: str) -> LaunchRefused:

@@ -29,6 +29,7 @@ from runner.core.ports.executor import (
     Gone,
     HostFault,
     ImageGone,
+    ImageUnfit,
     Key,
     LaunchRefused,
     LaunchRequest,
@@ -325,7 +326,16 @@ PRIVILEGED: Final = Calls(
     ErrorKinds(
         {
             **dict.fromkeys(
-                (ImageGone, LaunchRefused, HostFault, BuildFailed, ImageRefused, PathRefusedError), text_alone
+                (
+                    ImageGone,
+                    ImageUnfit,
+                    LaunchRefused,
+                    HostFault,
+                    BuildFailed,
+                    ImageRefused,
+                    PathRefusedError,
+                ),
+                text_alone,
             ),
             Unresolvable: lambda error: (str(error), error.details, error.reasons[1:]),
         }

@@ -101,7 +101,9 @@ _SPOKEN: Final = frozenset({"exception", "no_result", "launch_failed"})
 _PATH: Final = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:'\"]+[/\\])*([^\s/\\:'\"]*)")
 
 
-_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{12,}\b|[0-9]+(?:\.[0-9]+)?")
+_NUMBER: Final = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|\b[0-9a-fA-F]{12,}\b|[0-9]+(?:\.[0-9]+)?"
+)
 
 
 _LONGEST: Final = 120

@@ -185,8 +185,12 @@ class LaunchRefused(Exception):
     """The engine refused a launch; the same launch would be refused again.  One line."""
 
 
+class ImageUnfit(LaunchRefused):
+    """The image has something in the way of what each container gets; no fault of the host looks so."""
+
+
 class HostFault(Unavailable):
-    """The host lacks what a container needs: a runtime, a driver, a library, a specification of devices.
+    """The host cannot run a container: it lacks a runtime, a driver, a profile, a specification of devices.
 
     The attempt is not blamed, and its devices are not allocated until they are looked at again.
     """
@@ -213,7 +217,7 @@ class Executor(Protocol):
 
         Raises:
             ImageGone: the image must be prepared again.
-            LaunchRefused: the engine says no (bad mount, no such device).
+            LaunchRefused: the engine says no to what the job asks for, such as a mount.
             HostFault: the host cannot run the container, or give it its devices.
             Unavailable: the engine does not answer; nothing is known.
         """

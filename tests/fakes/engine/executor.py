@@ -46,7 +46,8 @@ class World:
     programs: dict[tuple[str, ...], Program] = field(default_factory=dict)
     images_gone: set[str] = field(default_factory=set)
     refusals: list[str] = field(default_factory=list)  # one for each launch to come
-    host_fault: str = ""  # why the host gives no devices to containers
+    refusal: type[LaunchRefused] = LaunchRefused  # of what kind they are
+    host_fault: str = ""  # why the host starts no containers
     down: bool = False
     lose_answers: bool = False  # the engine acts, then does not answer
     launches: list[LaunchRequest] = field(default_factory=list)  # that started a program
@@ -106,10 +107,10 @@ class FakeExecutor:
         with self.context.lock:
             if request.image in self.context.images_gone:
                 raise ImageGone(request.image)
-            if self.context.host_fault and request.devices:
+            if self.context.host_fault:
                 raise HostFault(self.context.host_fault)
             if self.context.refusals:
-                raise LaunchRefused(self.context.refusals.pop(0))
+                raise self.context.refusal(self.context.refusals.pop(0))
             if isinstance(self.context.attempts.get(request.key), Created | None):
                 self._start(request)
         self.context.wake()

@@ -11,7 +11,7 @@ from runner.base.errors import Refused
 from runner.core.job.attempt import Start, StartFrom
 from runner.core.job.events import CancelRequested, ReleaseRequested, RestartRequested
 from runner.core.job.states import Finished, Held, Outcome, Preparing, Queued, Running, Starting, Stopping
-from runner.core.ports.executor import Alive
+from runner.core.ports.executor import Alive, ImageUnfit
 from runner.core.ports.store import JobRow
 from runner.core.scheduler.snapshot import ResourceRequest
 from tests.fakes.engine.executor import Program
@@ -474,6 +474,35 @@ def test_a_launch_that_fails_alike_for_two_jobs_is_the_fault_of_the_host(host: H
     assert "failed to create shim" in host.daemon.why(jobs[1]) or host.state(jobs[1]) == "queued"
     host.wait(120)
     assert [host.state(job) for job in jobs] == ["running"] * 3
+
+
+def test_a_host_that_starts_nothing_at_all_costs_no_job_an_attempt_and_is_asked_ever_later(
+    host: Host,
+) -> None:
+    host.context.host_fault = "AppArmor enabled on system but the runner-job profile could not be loaded"
+    jobs = [host.submit() for _ in range(3)]
+    host.settle()
+    assert [host.state(job) for job in jobs] == ["queued"] * 3
+    assert {host.row(job).job.history.charged for job in jobs} == {0}
+    states = [state for job in jobs if isinstance(state := host.row(job).job.state, Queued)]
+    assert [state.why for state in states] == [host.context.host_fault] * 3
+    assert all(state.not_before is not None for state in states)
+    tried = len(host.store.events(0, jobs[0], 100))
+    host.settle()
+    assert len(host.store.events(0, jobs[0], 100)) == tried  # not again at once, in a circle
+    host.context.host_fault = ""
+    host.wait(600)
+    assert [host.state(job) for job in jobs] == ["running"] * 3
+
+
+def test_an_image_that_is_wrong_fails_all_of_its_jobs_and_is_no_fault_of_the_host(host: Host) -> None:
+    host.context.refusal = ImageUnfit
+    host.context.refusals = ["Cannot mkdir: /job is not a directory"] * 9
+    jobs = [host.submit() for _ in range(3)]
+    for _ in range(3):
+        host.settle()
+        host.wait(600)
+    assert [host.state(job) for job in jobs] == ["finished"] * 3
 
 
 def test_a_launch_that_fails_for_one_job_alone_is_its_own(host: Host) -> None:

@@ -30,6 +30,7 @@ from runner.core.ports.executor import (
     EndReason,
     Gone,
     HostFault,
+    ImageUnfit,
     Key,
     LaunchRefused,
     LaunchRequest,
@@ -406,125 +407,142 @@ class NoDriver(QuickEnd):
         self.removed.append(container)
 
 
-@pytest.mark.parametrize(("devices", "raised"), [((), LaunchRefused), ((GPU,), HostFault)])
-def test_a_start_that_fails_is_the_fault_of_the_host_if_the_container_has_devices(
-    monkeypatch: pytest.MonkeyPatch, devices: tuple[Device, ...], raised: type[Exception]
+@pytest.mark.parametrize("devices", [(), (GPU,)])
+def test_a_start_that_fails_is_the_fault_of_the_host_and_the_engine_is_looked_at_anew(
+    monkeypatch: pytest.MonkeyPatch, devices: tuple[Device, ...]
 ) -> None:
     engine, executor = NoDriver(), _executor("unix:///nowhere")
     executor._chosen_injection = "cdi"
     monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
     monkeypatch.setattr(DockerExecutor, "_find", lambda *_: ["c1"])
     monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
-    with pytest.raises(raised, match="driver/library version mismatch"):
+    with pytest.raises(HostFault, match="driver/library version mismatch"):
         executor.launch(_request(*devices))
     assert engine.removed == ["c1"]
-    assert executor._chosen_injection == (None if devices else "cdi")
+    assert executor._chosen_injection is None
 
 
 SHIM = "failed to create shim task: OCI runtime create failed"
 NVIDIA = "error running hook #0: exit status 1: nvidia-container-cli: initialization error"
 
 
+RUNC = f"{SHIM}: runc create failed: unable to start container process"
+MACHINE = (
+    "write /var/lib/docker/containers/1/.tmp-config.v2.json: no space left on device",
+    f"{SHIM}: runc create failed: mkdir /run/runc/1: No space left on device: unknown",
+    "mkdir /var/lib/docker/overlay2/l: disk quota exceeded",
+    f"{SHIM}: fork/exec /usr/bin/runc: resource temporarily unavailable: unknown",
+    "pipe2: too many open files in system",
+    "start failed: context deadline exceeded: unknown",
+)
+"""Words of engines and runtimes about a machine that is full."""
+HOST = (
+    "Unknown runtime specified nvidia",
+    'could not select device driver "" with capabilities: [[gpu]]',
+    'could not select device driver "cdi" with capabilities: []',
+    f"{SHIM}: {NVIDIA}: driver rpc error: timed out: unknown",
+    f"{SHIM}: {NVIDIA}: nvml error: driver not loaded: unknown",
+    "failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=GPU-1",
+    "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=MIG-1",
+    f'{SHIM}: error gathering device information "/dev/nvidia0": no such device',
+    f"{SHIM}: open /dev/nvidia0: device or resource busy: unknown",
+    f'{SHIM}: exec: "no space left on device": executable file not found in $PATH',
+    "failed to fulfil mount request: open /usr/lib64/libcuda.so.580.65.06: no such file or directory",
+    f'{RUNC}: exec: "/sbin/docker-init": stat /sbin/docker-init: no such file or directory: unknown',
+    f"{RUNC}: exec /sbin/docker-init: exec format error",
+    (
+        f"{RUNC}: error during container init: unable to apply apparmor profile: apparmor failed to apply"
+        " profile: write /proc/self/attr/apparmor/exec: no such file or directory: unknown"
+    ),
+    "AppArmor enabled on system but the runner-job profile could not be loaded: apparmor_parser: not found",
+    f"{RUNC}: error during container init: error loading seccomp filter into kernel: errno 524: unknown",
+    f"{RUNC}: unable to apply cgroup configuration: unable to start unit: Unit docker-1.scope not found",
+    f"{RUNC}: unable to apply cgroup configuration: mkdir /sys/fs/cgroup/memory/docker: cgroup deleted",
+    f"{SHIM}: runc create failed: cgroupns not enabled in the kernel: unknown",
+    f"{SHIM}: crun: writing file `/sys/fs/cgroup/cgroup.subtree_control`: Not supported: unknown",
+    f"{SHIM}: crun: create keyring `1`: Disk quota exceeded, try `sysctl kernel.keys.maxkeys=20000`",
+    f"{SHIM}: crun: cannot find `/dev/kfd`: No such file or directory: unknown",
+    f"{SHIM}: runc create failed: User namespaces enabled, but no uid mappings found: unknown",
+    f"{RUNC}: error setting rlimits for ready process: error setting rlimit type 8: operation not permitted",
+    "failed to start shim: start failed: : fork/exec /usr/bin/containerd-shim-runc-v2: no such file",
+    "ttrpc: closed: unknown",
+    'connection error: desc = "transport: dial unix /run/containerd/containerd.sock": unavailable',
+    (
+        "driver failed programming external connectivity on endpoint: Bind for 0.0.0.0:80 failed: port is"
+        " already allocated"
+    ),
+    "failed to set up container networking: network lab not found",
+    (
+        "failed to create endpoint on network lab: failed to add the host (veth1) <=> sandbox (veth2) pair"
+        " interfaces: operation not supported"
+    ),
+    "error creating overlay mount to /var/lib/docker/overlay2/1/merged: too many levels of symbolic links",
+    "failed to mount /var/lib/containerd/tmpmounts/containerd-mount1: not a directory",
+    "open /etc/docker/seccomp.json: not a directory",
+    "snapshot sha256:0123 does not exist: not found",
+    f"{SHIM}: something that nobody has read before: unknown",
+)
+"""The same about a host that lacks something, or words that nobody knows."""
+OF_JOB = (
+    'invalid mount config for type "bind": bind source path does not exist: /srv/data',
+    "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available",
+    "Minimum memory limit allowed is 6MB",
+    f"{RUNC}: container init was OOM-killed (memory limit too low?): unknown",
+    f"{RUNC}: exec /sbin/docker-init: argument list too long: unknown",
+)
+"""The same about what the job itself asks for."""
+OF_IMAGE = (
+    "Cannot mkdir: /job is not a directory",
+    'error mounting "/s" to rootfs at "/job": mount /s:/job, flags: 0x5000: not a directory: unknown',
+    (
+        f'{RUNC}: error mounting "/s" to rootfs at "/job": create mountpoint for /job mount: mkdirall'
+        " /var/lib/docker/overlay2/1/merged/job: not a directory: unknown"
+    ),
+    'error mounting "tmpfs" to rootfs at "/tmp": SecureJoin /tmp: too many levels of symbolic links',
+    f'{RUNC}: error mounting "proc" to rootfs at "/proc": "/proc" must be mounted on ordinary directory',
+    (
+        f'{RUNC}: error mounting "/var/lib/docker/containers/1/hostname" to rootfs at "/etc/hostname": not a'
+        " directory: Are you trying to mount a directory onto a file (or vice-versa)?"
+    ),
+    f"{SHIM}: crun: mount `/s` to `job`: Not a directory: unknown",
+    f"{SHIM}: crun: open `dev/shm`: Too many levels of symbolic links: unknown",
+)
+"""The same about an image that has something else where a container has a directory or a file."""
+
+
+@pytest.mark.parametrize("at", ["creation", "start"])
 @pytest.mark.parametrize(
-    ("said", "with_devices", "without"),
+    ("said", "raised"),
     [
-        (
-            "write /var/lib/docker/containers/1/.tmp-config.v2.json: no space left on device",
-            Unavailable,
-            Unavailable,
-        ),
-        (
-            f"{SHIM}: runc create failed: mkdir /run/runc/1: No space left on device: unknown",
-            Unavailable,
-            Unavailable,
-        ),
-        ("mkdir /var/lib/docker/overlay2/l: disk quota exceeded", Unavailable, Unavailable),
-        (
-            f"{SHIM}: fork/exec /usr/bin/runc: resource temporarily unavailable: unknown",
-            Unavailable,
-            Unavailable,
-        ),
-        ("pipe2: too many open files in system", Unavailable, Unavailable),
-        ("start failed: context deadline exceeded: unknown", Unavailable, Unavailable),
-        ('could not select device driver "" with capabilities: [[gpu]]', HostFault, LaunchRefused),
-        ('could not select device driver "cdi" with capabilities: []', HostFault, LaunchRefused),
-        (f"{SHIM}: {NVIDIA}: driver rpc error: timed out: unknown", HostFault, LaunchRefused),
-        (f"{SHIM}: {NVIDIA}: nvml error: driver not loaded: unknown", HostFault, LaunchRefused),
-        (
-            "failed to inject CDI devices: unresolvable CDI devices nvidia.com/gpu=GPU-1",
-            HostFault,
-            LaunchRefused,
-        ),
-        (
-            f'{SHIM}: error gathering device information "/dev/nvidia0": no such device',
-            HostFault,
-            LaunchRefused,
-        ),
-        (f"{SHIM}: open /dev/nvidia0: device or resource busy: unknown", HostFault, LaunchRefused),
-        (
-            f'{SHIM}: exec: "no space left on device": executable file not found in $PATH',
-            HostFault,
-            LaunchRefused,
-        ),
+        *((said, Unavailable) for said in MACHINE),
+        *((said, HostFault) for said in HOST),
+        *((said, LaunchRefused) for said in OF_JOB),
+        *((said, ImageUnfit) for said in OF_IMAGE),
     ],
 )
-def test_what_an_engine_says_of_a_start_tells_whose_fault_it_is(
-    monkeypatch: pytest.MonkeyPatch, said: str, with_devices: type[Exception], without: type[Exception]
+def test_what_an_engine_says_tells_whose_fault_it_is(
+    monkeypatch: pytest.MonkeyPatch, at: str, said: str, raised: type[Exception]
 ) -> None:
     class Saying(NoDriver):
-        def start(self, name: str) -> None:
-            try:
-                super().start(name)
-            except APIError as error:
-                error.explanation = said
-                raise
-
-    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: ["c1"])
-    monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
-    for devices, raised in (((GPU,), with_devices), ((), without)):
-        engine = Saying()
-        monkeypatch.setattr(EngineConnection, "client", lambda _, engine=engine: engine)
-        with pytest.raises(raised) as caught:
-            _executor("unix:///nowhere").launch(_request(*devices))
-        assert type(caught.value) is raised
-        assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Cannot mkdir: /job is not a directory",
-        'error mounting "/s" to rootfs at "/job": mount /s:/job, flags: 0x5000: not a directory: unknown',
-        'error mounting "tmpfs" to rootfs at "/tmp": SecureJoin /tmp: too many levels of symbolic links',
-    ],
-)
-def test_an_image_with_a_file_in_place_of_a_directory_costs_no_device(
-    monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    at_creation = said.startswith("Cannot")
-
-    class OddImage(NoDriver):
-        @staticmethod
-        def info() -> dict[str, Any]:
-            return {**QuickEnd.info(), "Runtimes": {"runc": {}}}
-
-        def start(self, name: str) -> None:
-            try:
-                super().start(name)
-            except APIError as error:
-                error.explanation = said
-                raise
+        def start(self, _name: str) -> None:
+            self.starts += 1
+            response = Response()
+            response.status_code = 500 if at == "start" else 400
+            raise APIError("", response, said)
 
         def create_container_from_config(self, _config: object, name: str) -> None:
             self.start(name)
 
-    engine = OddImage()
-    monkeypatch.setattr(EngineConnection, "client", lambda _: engine)
-    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: [] if at_creation else ["c1"])
+    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: [] if at == "creation" else ["c1"])
     monkeypatch.setattr(docker_executor, "find_differences", lambda *_: [])
-    with pytest.raises(LaunchRefused) as caught:
-        _executor("unix:///nowhere").launch(_request(GPU))
-    assert said in str(caught.value)
+    for devices in ((GPU,), ()):
+        engine, executor = Saying(), _executor("unix:///nowhere")
+        executor._chosen_injection = "cdi"
+        monkeypatch.setattr(EngineConnection, "client", lambda _, engine=engine: engine)
+        with pytest.raises(raised) as caught:
+            executor.launch(_request(*devices))
+        assert type(caught.value) is raised
+        assert said in str(caught.value)
 
 
 def test_a_mount_that_is_closed_to_the_engines_root_is_told_with_the_next_step(
@@ -546,39 +564,6 @@ def test_a_mount_that_is_closed_to_the_engines_root_is_told_with_the_next_step(
     monkeypatch.setattr(DockerExecutor, "_find", lambda *_: [])
     with pytest.raises(LaunchRefused, match=r"/home/ada/data: permission denied; it lies on .*NFS.*copy it"):
         _executor("unix:///nowhere").launch(_request())
-
-
-@pytest.mark.parametrize(
-    ("runtime", "devices", "raised"),
-    [
-        ("nvidia", (GPU,), HostFault),
-        ("kata", (), Unavailable),
-        ("runc", (), LaunchRefused),
-        ("io.containerd.kata.v2", (), LaunchRefused),
-    ],
-)
-def test_a_runtime_that_the_engine_lacks_is_not_the_fault_of_the_job(
-    monkeypatch: pytest.MonkeyPatch, runtime: str, devices: tuple[Device, ...], raised: type[Exception]
-) -> None:
-    class NoRuntime(QuickEnd):
-        @staticmethod
-        def info() -> dict[str, Any]:
-            return {**QuickEnd.info(), "Runtimes": {"runc": {}}}
-
-        @staticmethod
-        def create_container_from_config(_config: object, _name: str) -> dict[str, str]:
-            response = Response()
-            response.status_code = 400
-            raise APIError("", response, f"Unknown runtime specified {runtime}")
-
-    executor = _executor("unix:///nowhere")
-    hardening = replace(executor.settings.hardening, runtime=runtime, gpu_injection="hook")
-    executor.settings = replace(executor.settings, hardening=hardening)
-    monkeypatch.setattr(EngineConnection, "client", lambda _: NoRuntime())
-    monkeypatch.setattr(DockerExecutor, "_find", lambda *_: [])
-    with pytest.raises(raised, match="Unknown runtime") as caught:
-        executor.launch(_request(*devices))
-    assert type(caught.value) is raised
 
 
 def test_an_engine_without_support_that_comes_up_later_lets_the_job_wait(

@@ -58,7 +58,7 @@ def _tries(machine: Machine, settings: Settings, image: str) -> Iterator[Finding
 
     how = choose_injection(machine.engine or EngineFacts(), machine.injection).how
     devices: list[TriedDevice | None] = [
-        TriedDevice(gpu.name, how, number) for number, gpu in enumerate(machine.nvidia.gpus)
+        TriedDevice(label, how, uuid) for label, uuid in machine.nvidia.given
     ]
     if machine.amd.kfd is not None:
         kfd = Path(machine.amd.kfd.path)

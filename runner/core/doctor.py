@@ -85,6 +85,7 @@ class NvidiaFacts:
     nodes: tuple[Node, ...] = ()
     gpus: tuple[NvidiaGpu, ...] = ()
     toolkit: str | None = None  # path of nvidia-ctk
+    given: tuple[tuple[str, str], ...] = ()  # label and UUID of each device that a job may get
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class EngineFacts:
     rootless: bool = False  # it runs in a user namespace of its own
     maps_users: bool = False  # to other users of the host (userns-remap)
     apparmor: bool = False  # its host has it
+    absent: bool = False  # it has no socket, or none for this user
 
     @property
     def unsupported(self) -> Finding | None:
@@ -319,6 +321,11 @@ def _injection(machine: Machine) -> Finding:
         return Finding("devices in containers", Verdict.PROBLEM, choice.problem, advice)
     files = ", ".join(engine.cdi_files) or "found by the engine"
     how = f"by CDI ({files})" if choice.how == "cdi" else "by the runtime nvidia"
+    missing = [label for label, uuid in machine.nvidia.given if uuid not in engine.cdi_devices]
+    if choice.how == "cdi" and missing:
+        fact = f"the CDI specification ({files}) is of other devices: it lacks {', '.join(missing)}"
+        advice = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml --device-name-strategy=uuid"
+        return Finding("devices in containers", Verdict.PROBLEM, fact, advice)
     return Finding("devices in containers", Verdict.OK, how)
 
 

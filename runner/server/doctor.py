@@ -3,6 +3,7 @@
 Only a machine with GPUs is looked at.  It happens beside the start, because a driver may hang.
 """
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,13 +28,17 @@ def collect(directory: Path, settings: Settings, root: Path = Path("/")) -> Mach
     from runner.adapters.docker.engine import describe_engine  # noqa: PLC0415  loads the SDK
 
     collector = FactCollector(root, directory)
-    uses_engine = settings.executor in {"auto", "docker"}
+    engine = describe_engine(settings.engine) if settings.executor in {"auto", "docker"} else None
+    named = settings.engine or os.environ.get("DOCKER_HOST") or settings.executor == "docker"
+    if engine is not None and engine.absent and not named:  # then the daemon runs plain processes, too
+        engine = None
+    images = image_settings(directory, settings)
     return Machine(
         nvidia=collector.nvidia(),
         amd=collector.amd(),
-        engine=describe_engine(settings.engine) if uses_engine else None,
+        engine=engine,
         host=collector.host(),
-        wanted_cuda=cuda_of_images(image_settings(directory, settings)) if uses_engine else cuda_of_host(),
+        wanted_cuda=cuda_of_host() if engine is None else cuda_of_images(images),
         injection=settings.gpu_injection,
         groups=groups_of_this_process(),
     )

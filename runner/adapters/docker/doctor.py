@@ -54,11 +54,11 @@ WRITABLE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TriedDevice:
-    """A device that a container gets: of NVIDIA by its number, of AMD by its nodes and their groups."""
+    """A device that a container gets: of NVIDIA by its UUID, of AMD by its nodes and their groups."""
 
     name: str
     how: Injection | None = None  # NVIDIA
-    number: int = 0
+    uuid: str = ""
     nodes: tuple[Path, ...] = ()  # AMD
 
 
@@ -110,9 +110,9 @@ def device_arguments(device: TriedDevice | None) -> tuple[dict[str, Any], dict[s
         host["group_add"] = sorted({str(node.stat().st_gid) for node in device.nodes})
     elif device.how == "hook":
         host["runtime"] = "nvidia"
-        variables["NVIDIA_VISIBLE_DEVICES"] = str(device.number)
+        variables["NVIDIA_VISIBLE_DEVICES"] = device.uuid
     else:
-        host["device_requests"] = [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={device.number}"]}]
+        host["device_requests"] = [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={device.uuid}"]}]
     return host, variables
 
 

@@ -1,5 +1,6 @@
 """The facts about a container engine, as the engine itself says them, and what they allow to ask of it."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -34,7 +35,8 @@ def describe_engine(url: str | None, root: Path = Path("/")) -> EngineFacts:
             finally:
                 client.close()
     except Unavailable as error:
-        return EngineFacts(error=str(error))
+        absent = isinstance(error.__cause__, FileNotFoundError | PermissionError)
+        return EngineFacts(error=str(error), absent=absent)
 
 
 def ask_engine(client: APIClient, root: Path = Path("/")) -> EngineFacts:
@@ -85,7 +87,7 @@ def _read_specifications(
     for path in _cdi_files(directories, root):
         try:
             names = _nvidia_devices(path)
-        except (OSError, ValueError, TypeError, yaml.YAMLError):
+        except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError):
             unreadable.append(str(path))
             continue
         if names is not None:
@@ -110,7 +112,9 @@ def _cdi_files(directories: Iterable[str] | None, root: Path) -> Iterator[Path]:
 
 def _nvidia_devices(path: Path) -> tuple[str, ...] | None:
     """Return the names of the devices of a CDI specification; None: it is not one of NVIDIA's GPUs."""
-    content = yaml.load(path.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506  both are safe
+    text, loader = path.read_text(), getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    # All scalars stay text: the name of a slice, 1:0, is sixty in YAML 1.1.
+    content = json.loads(text) if path.suffix == ".json" else yaml.load(text, loader)  # noqa: S506  no objects
     if not isinstance(content, dict) or not isinstance(content.get("devices") or [], list):
         raise TypeError(f"{path}: is no CDI specification")
     if content.get("kind") != NVIDIA_KIND:

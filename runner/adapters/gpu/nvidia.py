@@ -108,6 +108,7 @@ def describe_driver() -> NvidiaFacts:
             driver=None if driver is None else _text(driver),
             cuda=None if not cuda else (int(cuda) // 1000, int(cuda) % 1000 // 10),
             gpus=tuple(_described(index) for index in range(_query(pynvml.nvmlDeviceGetCount) or 0)),
+            given=tuple((each.label, each.uuid) for each in NvidiaProbe().devices()),
         )
     finally:
         with suppress(*UNSUPPORTED):

@@ -169,6 +169,15 @@ def test_how_devices_get_into_containers_follows_from_the_engine(
     assert finding.verdict is (Verdict.PROBLEM if how is None else Verdict.OK)
 
 
+def test_a_specification_of_other_cards_is_a_problem_before_a_job_meets_it() -> None:
+    cards = (("GPU-0", "GPU-h0"), ("GPU-1:0", "MIG-new"))
+    finding = one(with_nvidia(given=cards), "devices in containers")
+    assert finding.verdict is Verdict.PROBLEM
+    assert finding.fact.endswith("is of other devices: it lacks GPU-1:0")
+    assert "nvidia-ctk cdi generate" in finding.advice
+    assert one(with_nvidia(given=cards[:1]), "devices in containers").verdict is Verdict.OK
+
+
 def test_a_toolkit_that_is_installed_is_not_asked_for_again() -> None:
     bare = replace(MACHINE, engine=replace(ENGINE, cdi_files=(), cdi_devices=()))
     asked = one(bare, "devices in containers").advice

@@ -24,11 +24,11 @@ def test_without_a_device_the_container_sees_none() -> None:
 
 
 def test_cdi_and_the_hook_name_the_device() -> None:
-    host, variables = device_arguments(TriedDevice("GPU-1", "cdi", 1))
-    assert host["device_requests"] == [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=1"]}]
+    host, variables = device_arguments(TriedDevice("GPU-1:0", "cdi", "MIG-a"))
+    assert host["device_requests"] == [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=MIG-a"]}]
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
-    host, variables = device_arguments(TriedDevice("GPU-1", "hook", 1))
-    assert (host["runtime"], variables["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", "1")
+    host, variables = device_arguments(TriedDevice("GPU-1:0", "hook", "MIG-a"))
+    assert (host["runtime"], variables["NVIDIA_VISIBLE_DEVICES"]) == ("nvidia", "MIG-a")
 
 
 def test_nodes_of_amd_come_with_their_groups(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_hooks_see_nothing_of_an_image_that_is_tried() -> None:
     client = Trying()
     engine: Any = client
     with pytest.raises(APIError, match="it has been asked for"):
-        _run_in(engine, "lab:1", "cuda", TriedDevice("GPU-1", "hook", 1))
+        _run_in(engine, "lab:1", "cuda", TriedDevice("GPU-1:0", "hook", "MIG-a"))
     variables = client.created["environment"]
-    assert (variables["LD_PRELOAD"], variables["NVIDIA_VISIBLE_DEVICES"]) == ("", "1")
+    assert (variables["LD_PRELOAD"], variables["NVIDIA_VISIBLE_DEVICES"]) == ("", "MIG-a")
     assert variables["RUNNER_IMAGE_LD_PRELOAD"] == "/evil.so"  # for the program alone
     assert client.created["entrypoint"][:3] == ["/bin/sh", "-c", INSIDE]

@@ -98,6 +98,25 @@ def test_specifications_are_known_by_their_kind_and_a_bad_file_does_not_end_the_
     assert seen.cdi_unreadable == (bad, no, str(tmp_path / "etc/cdi/gone.yaml"))
 
 
+def test_unusual_specifications_are_read_and_no_broken_one_hides_another(tmp_path: Path) -> None:
+    _specify(tmp_path, "a.json", '{"kind":\t"nvidia.com/gpu",\n\t"devices": [{"name": "GPU-a"}]}')
+    anchors = "%YAML 1.1\n---\nkind: &k nvidia.com/gpu\nannotations: {of: *k}\ndevices:\n"
+    slices = "- {name: 1:0, annotations: {x: y}, containerEdits: &e {intelRdt: {closID: a}}}\n"
+    _specify(
+        tmp_path, "b.yaml", f"{anchors}{slices}- <<: {{containerEdits: *e}}\n  name: 010\n- {{name: all}}\n"
+    )
+    _specify(tmp_path, "c.yaml", "kind: nvidia.com/gpu\ndevices:\n")
+    bad = {
+        _specify(tmp_path, "d.json", "[" * 100_000),
+        _specify(tmp_path, "e.yaml", "[" * 20_000),
+        _specify(tmp_path, "f.yaml", "kind: nvidia.com/gpu\n---\nkind: nvidia.com/gpu\n"),
+        _specify(tmp_path, "g.yaml", "kind: nvidia.com/gpu\ndevices: {name: all}\n"),
+    }
+    seen = read_engine({}, DOCKER, tmp_path)
+    assert seen.cdi_devices == ("010", "1:0", "GPU-a", "all")
+    assert set(seen.cdi_unreadable) == bad
+
+
 def test_what_the_engine_has_discovered_counts_before_the_files(tmp_path: Path) -> None:
     _specify(tmp_path, "nvidia.yaml", "kind: nvidia.com/gpu\ndevices:\n- name: GPU-stale\n")
     ids = ["nvidia.com/gpu=GPU-h0", "example.com/nic=GPU-no"]

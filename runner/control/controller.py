@@ -82,10 +82,6 @@ class Controller:
     def submit(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Accept jobs that belong together, all or none; the first carries the token of the submission."""
         self.context.store.add_all(rows, texts, token)
-        self.track(rows)
-
-    def track(self, rows: Sequence[JobRow]) -> None:
-        """Track jobs that are in the store now, and give their first commands."""
         for row in rows:  # the caller is answered before a command is executed
             tracked = self.loop.track(row)
             self.loop.inbox.put(Call(partial(self.loop.dispatcher.execute_implied, tracked)))

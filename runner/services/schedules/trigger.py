@@ -14,8 +14,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from threading import Lock
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 import structlog
 
@@ -62,12 +61,6 @@ SET_BACK: Final = timedelta(seconds=1)
 MAX_PER_ROUND: Final = 100
 """Schedules that fire in one round: at midnight hundreds may be due, and the loop has other work."""
 
-BATCH: Final = 32
-"""Jobs that are written in one transaction: waiting for the disk is most of what one costs."""
-
-BATCH_AGE_S: Final = 0.25
-"""Longest wait of a job for others to be written with it."""
-
 RETRY_FIRING_S: Final = 30.0
 """Wait before a firing is tried again that failed because something was unavailable."""
 
@@ -93,12 +86,6 @@ def next_time(row: ScheduleRow, since: datetime) -> datetime | None:
 def job_name(name: str, at: datetime) -> str:
     """Return the name of the job of one firing; ``at`` is in the time zone of the schedule."""
     return f"{name[: 63 - 14]}-{at:%Y%m%d-%H%M}"
-
-
-Draft: TypeAlias = Callable[[str], JobRow]
-"""Returns the job of a firing for an id."""
-
-_Ready: TypeAlias = tuple[ScheduleRow, FiringRow, Draft]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +139,6 @@ class ScheduleTrigger:
     _last_round: datetime | None = None
     _submitting: set[tuple[int, datetime]] = field(default_factory=set)
     _retry_at: dict[tuple[int, datetime], float] = field(default_factory=dict)  # monotonic
-    _ready: list[_Ready] = field(default_factory=list)
-    _ready_since: float = 0.0  # monotonic; of the first of them
-    _waiting: int = 0  # firings for which no worker has begun
-    _lock: Lock = field(default_factory=Lock)  # of the three above
     _recovered: bool = False
     _failed: bool = False
     _thread: PeriodicThread = field(init=False)
@@ -177,8 +160,6 @@ class ScheduleTrigger:
         """Return the wait before the next round."""
         if self._failed:
             return RETRY_ROUND_S
-        if self._ready:
-            return BATCH_AGE_S
         soonest = self._next_due()
         if soonest is None:
             return MAX_WAIT_S
@@ -187,7 +168,6 @@ class ScheduleTrigger:
     def tick(self, now: Instant) -> None:
         """Do one round: write down the firings that are due, and let workers submit them."""
         self._failed = True
-        self._record_ready(self._take_ready())
         self._check_clock(now)
         plan = self._plan(now)
         try:
@@ -336,8 +316,6 @@ class ScheduleTrigger:
 
     def _submit(self, row: ScheduleRow, due: FiringRow) -> None:
         self._submitting.add((due.schedule, due.at))
-        with self._lock:
-            self._waiting += 1
         self.work_queue.put(f"schedule {row.id}", partial(self._submit_guarded, row, due))
 
     def _submit_guarded(self, row: ScheduleRow, due: FiringRow) -> None:
@@ -346,55 +324,16 @@ class ScheduleTrigger:
         run_guarded("scheduled submission", partial(self._submit_firing, row, due), failed, schedule=row.id)
 
     def _submit_firing(self, row: ScheduleRow, due: FiringRow) -> None:
-        with self._lock:
-            self._waiting -= 1
         try:
             draft = self._make_draft(row, due)
-            with self._lock:
-                self._ready_since = self._ready_since if self._ready else self.service.clock.monotonic()
-                self._ready.append((row, due, draft))
-        except (Unavailable, Late) as error:
-            self._run_exclusively(partial(self._record_retry, due, describe_error(error)))
-        except RunnerError as error:
-            self._run_exclusively(partial(self._record_refused, due, str(error)))
-        finally:
-            self._record_ready(self._take_ready())
-
-    def _take_ready(self) -> Sequence[_Ready]:
-        """Take the jobs that are ready, if they are many, have waited, or no further ones are to come."""
-        with self._lock:
-            aged = self.service.clock.monotonic() - self._ready_since >= BATCH_AGE_S
-            if not self._ready or (self._waiting and not aged and len(self._ready) < BATCH):
-                return ()
-            taken, self._ready = self._ready, []
-            return taken
-
-    def _record_ready(self, ready: Sequence[_Ready]) -> None:
-        """Write jobs into the store, together; if that fails, one by one."""
-        if len(ready) > 1 and run_guarded("scheduled batch", partial(self._recorded_together, ready)):
-            return
-        for row, due, draft in ready:
-            failed = partial(self._refuse_after_error, due)
-            run_guarded("scheduled submission", partial(self._record_one, row, due, draft), failed)
-
-    def _recorded_together(self, ready: Sequence[_Ready]) -> bool:
-        try:
-            self.service.daemon.run_exclusively(partial(self._record_batch, ready))
-        except (RunnerError, Late) as error:
-            log.info("schedule.batch_split", jobs=len(ready), problem=describe_error(error))
-            return False
-        return True
-
-    def _refuse_after_error(self, due: FiringRow, error: BaseException) -> None:
-        self._run_exclusively(partial(self._record_refused, due, describe_error(error)))
-
-    def _record_one(self, row: ScheduleRow, due: FiringRow, draft: Draft) -> None:
-        try:
             self.service.daemon.run_exclusively(partial(self._record_submitted, row, due, draft))
         except (Unavailable, Late) as error:
             self._run_exclusively(partial(self._record_retry, due, describe_error(error)))
         except RunnerError as error:
             self._run_exclusively(partial(self._record_refused, due, str(error)))
+
+    def _refuse_after_error(self, due: FiringRow, error: BaseException) -> None:
+        self._run_exclusively(partial(self._record_refused, due, describe_error(error)))
 
     def _run_exclusively(self, work: Callable[[], None]) -> None:
         """Run work in the exclusive section; if that fails, the firing is found due later."""
@@ -428,42 +367,19 @@ class ScheduleTrigger:
 
     # --- in the exclusive section again
 
-    def _record_batch(self, ready: Sequence[_Ready]) -> None:
-        """Write the jobs of several firings and their outcomes in one transaction, then track the jobs."""
-        service, alone, made = self.service, list[_Ready](), list[tuple[JobRow, FiringRow]]()
-        number = int(service.store.next_id())
-        with self.schedules.batch():
-            for row, due, draft in ready:
-                token = _token(row, due)
-                replaces = row.terms["overlap"] == Overlap.REPLACE
-                if replaces or service.store.submitted_as(token) is not None:
-                    alone.append((row, due, draft))
-                    continue
-                job = draft(str(number + len(made)))
-                service.store.add(job, _submitted_text(row), token)
-                self.schedules.settle(due, "submitted", due.text, job.job.id)
-                made.append((job, due))
-        service.daemon.track([job for job, _ in made])
-        for job, due in made:
-            self._tell_submitted(due, job)
-        for row, due, draft in alone:
-            self._record_submitted(row, due, draft)
-
-    def _tell_submitted(self, due: FiringRow, job: JobRow) -> None:
-        self._submitting.discard((due.schedule, due.at))
-        log.info("schedule.submitted", schedule=due.schedule, at=due.at.isoformat(), job_id=job.job.id)
-
-    def _record_submitted(self, row: ScheduleRow, due: FiringRow, draft: Draft) -> None:
+    def _record_submitted(self, row: ScheduleRow, due: FiringRow, draft: Callable[[str], JobRow]) -> None:
         service = self.service
-        token = _token(row, due)
+        token = f"schedule:{row.id}:{due.at.isoformat()}"
         job = service.store.submitted_as(token)
         if job is None:
             job = draft(service.store.next_id())
-            service.daemon.submit((job,), (_submitted_text(row),), token)
+            text = f"submitted by schedule {row.id} ({row.name}) of {row.owner}"
+            service.daemon.submit((job,), (text,), token)
         replaced = self._cancel_replaced(row, job)
         text = "; ".join(filter(None, (due.text, replaced)))
         self.schedules.settle(due, "submitted", text, job.job.id)
-        self._tell_submitted(due, job)
+        self._submitting.discard((due.schedule, due.at))
+        log.info("schedule.submitted", schedule=row.id, at=due.at.isoformat(), job_id=job.job.id)
 
     def _cancel_replaced(self, row: ScheduleRow, job: JobRow) -> str:
         """Cancel the jobs of earlier firings if the schedule says so; return which, as text."""
@@ -488,14 +404,6 @@ class ScheduleTrigger:
         self._submitting.discard(key)
         self._retry_at[key] = self.service.clock.monotonic() + RETRY_FIRING_S
         self.schedules.settle(due, "due", first_line(why))
-
-
-def _token(row: ScheduleRow, due: FiringRow) -> str:
-    return f"schedule:{row.id}:{due.at.isoformat()}"
-
-
-def _submitted_text(row: ScheduleRow) -> str:
-    return f"submitted by schedule {row.id} ({row.name}) of {row.owner}"
 
 
 def first_line(problem: object) -> str:

@@ -411,40 +411,6 @@ def test_many_that_are_due_at_once_are_looked_at_in_turns(site: Clockwork) -> No
     assert len(site.jobs()) == MAX_PER_ROUND + 3
 
 
-def test_jobs_of_one_minute_are_written_together(site: Clockwork) -> None:
-    """A transaction waits for the disk: one for each of a thousand schedules made them 17 s late."""
-    for number in range(60):
-        site.make(HOURLY, name=f"s{number}")
-    site.at("2030-01-01 13:00")
-    asked = site.asked()
-    site.tick()
-    site.work()
-    assert len(site.jobs()) == 60
-    assert asked.count("COMMIT") <= 4
-    assert {row.state for number in range(1, 61) for row in site.books.firings(number)} == {"submitted"}
-
-
-def test_a_batch_that_cannot_be_written_is_written_job_by_job(
-    site: Clockwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(5):
-        site.make(HOURLY, name=f"s{number}")
-    site.at("2030-01-01 13:00")
-    site.tick()
-    settle = site.books.settle
-
-    def wrong(firing: FiringRow, *rest: object) -> None:
-        if firing.schedule == 3 and rest[0] == "submitted":
-            raise ZeroDivisionError("division by zero")
-        settle(firing, *rest)  # type: ignore[arg-type]  # as it was called
-
-    monkeypatch.setattr(site.books, "settle", wrong)
-    site.work()
-    states = [site.books.firings(number)[0].state for number in range(1, 6)]
-    assert states == ["submitted", "submitted", "refused", "submitted", "submitted"]
-    assert {row.job.id for row in site.jobs()} == set(site.service.daemon.tracked_jobs)
-
-
 def test_a_schedule_whose_time_zone_has_gone_rests_and_says_why(site: Clockwork) -> None:
     row = site.make(HOURLY)
     site.until("2030-01-01 13:00")

@@ -50,7 +50,7 @@ def test_no_time_comes_twice_and_the_next_one_always_comes(
         for what, seconds in steps:
             before, due = len(site.jobs()), _due(site)
             do(site, what, seconds)
-            assert len(site.jobs()) <= before + due  # jobs that are ready are written together
+            assert len(site.jobs()) <= before + due
         made = Counter(row.name for row in site.jobs())
         assert set(made.values()) <= {1}
         _settle(site)

@@ -59,10 +59,11 @@ def job_events(began: datetime) -> Iterator[Event]:
 def _record_job(store: SqliteStore, number: int, began: datetime, revision: str) -> None:
     job = Job(str(number), Preparing(began))
     row = JobRow(job, f"finished-{number}", OWNER, began, 50, RevisionText.of(revision))
-    store.add(row, f"submitted by {OWNER.name}: job.yaml")
+    store.add_all((row,), (f"submitted by {OWNER.name}: job.yaml",))
     for event in job_events(began):
         after, _ = advance(job, event)
-        store.record(RecordedTransition(job, after, event, _decision(job, event), _usage(job, event)))
+        change = RecordedTransition(job, after, event, _decision(job, event), _usage(job, event))
+        store.record_all((change,))
         job = after
 
 

@@ -343,10 +343,6 @@ class SqliteStore:
         self._used = used
         return used >= int(str(self._value("next_id")))
 
-    def add(self, row: JobRow, text: str, token: str | None = None) -> None:
-        """Write a new job and the event of its submission; ``token`` identifies the submission."""
-        self.add_all((row,), (text,), token)
-
     def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Write new jobs, all of them or none; the first one gets the token of the submission."""
         with self.transaction() as connection:
@@ -366,10 +362,6 @@ class SqliteStore:
         (text_id,) = connection.execute(SQL["text_id"], values).fetchone()
         self._shared_texts.setdefault(text_id, shared)  # rows that are read later share it in memory
         return values["digest"]
-
-    def record(self, change: RecordedTransition) -> None:
-        """Write a transition of a job, durably."""
-        self.record_all((change,))
 
     def record_all(self, changes: Sequence[RecordedTransition]) -> None:
         """Merge equal statements into one with several rows: after each call of SQLite, this thread waits."""

@@ -168,8 +168,6 @@ class Store(Protocol):
     @property
     def instance(self) -> str: ...
 
-    def add(self, row: JobRow, text: str, token: str | None = None) -> None: ...
-
     def add_all(self, rows: Sequence[JobRow], texts: Sequence[str], token: str | None = None) -> None:
         """Write new jobs with the events of their submission, all in one transaction."""
 

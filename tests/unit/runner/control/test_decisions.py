@@ -339,7 +339,7 @@ def test_an_end_is_looked_into_in_the_revision_that_the_attempt_began_with(
     case: Case, revision: int, seen: str, fits: FactValue | None
 ) -> None:
     """Nobody here knows whether its checkpoint fits another revision."""
-    case.host.store.add(case.row(case.job), "submitted")
+    case.host.store.add_all((case.row(case.job),), ("submitted",))
     running = Running(NOW, "img", case.attempt, Allocation())
     row = case.row(replace(case.job, revision=revision, state=running))
     if revision == 2:
@@ -393,7 +393,7 @@ def test_an_end_says_who_has_asked_for_the_signal_that_brought_it_about(
             return replace(found, ended=replace(found.ended, cause=cause, message=message))
 
     row = case.row(replace(case.job, state=Running(NOW, "img", case.attempt, Allocation())))
-    case.host.store.add(row, "submitted")
+    case.host.store.add_all((row,), ("submitted",))
     for note in notes:
         case.host.store.note("1", NOW, "signal_requested", note)
     context = replace(case.context, attempt_service=Signalled("i1"))

@@ -26,7 +26,7 @@ def store(tmp_path: Path) -> SqliteStore:
     row = JobRow(
         Job("1", Preparing(NOON)), "train", Owner(1000, 1000, "ada"), NOON, 50, RevisionText.of("{}")
     )
-    store.add(row, "submitted")
+    store.add_all((row,), ("submitted",))
     return store
 
 
@@ -130,7 +130,7 @@ def given_way(store: SqliteStore, told: datetime) -> None:
     row = JobRow(
         Job("2", Preparing(NOON)), "short", Owner(1001, 1001, "bob"), NOON, 50, RevisionText.of("{}")
     )
-    store.add(row, "submitted")
+    store.add_all((row,), ("submitted",))
     with store.transaction() as connection:
         connection.execute(
             "INSERT INTO events (job_id, at, kind, text, body) VALUES (1, ?, 'preempt_requested', '', ?)",

@@ -38,9 +38,9 @@ FLIPS = 40
 
 def add(store: SqliteStore, name: str = "job") -> Job:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(
-        JobRow(job, name, ANN, NOW, 50, RevisionText.of('{"name": "job"}'), {"team": "vision"}),
-        "submitted by ann",
+    store.add_all(
+        (JobRow(job, name, ANN, NOW, 50, RevisionText.of('{"name": "job"}'), {"team": "vision"}),),
+        ("submitted by ann",),
     )
     return job
 
@@ -53,7 +53,7 @@ def path(tmp_path: Path) -> Path:
     for number in range(30):
         before = add(store, f"job-{number}")
         after, _ = advance(before, event := ImageReady(NOW, "image"))
-        store.record(RecordedTransition(before, after, event))
+        store.record_all((RecordedTransition(before, after, event),))
     store.close()
     return path
 
@@ -211,7 +211,7 @@ def lively(path: Path) -> Path:
             before = job
             job, _ = advance(before, event)
             used, decided = (usage, None) if event is placed else (None, decision)
-            store.record(RecordedTransition(before, job, event, decided, used))
+            store.record_all((RecordedTransition(before, job, event, decided, used),))
         marks, schedules = SqliteDeviceMarks(store, "boot"), SqliteSchedules(store)
         for uuid in ("GPU-a", "GPU-b"):
             marks.say(uuid, AdminMark(DeviceState.DRAINED, "", "ann", NOW))

@@ -36,8 +36,8 @@ def store(tmp_path: Path) -> SqliteStore:
 
 def add(store: SqliteStore, name: str = "job", owner: Owner = ANN) -> Job:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(
-        JobRow(job, name, owner, NOW, 50, RevisionText.of("{}"), {"team": "vision"}), "submitted by ann"
+    store.add_all(
+        (JobRow(job, name, owner, NOW, 50, RevisionText.of("{}"), {"team": "vision"}),), ("submitted by ann",)
     )
     return job
 
@@ -46,7 +46,7 @@ def follow(store: SqliteStore, job: Job, *events: Event) -> Job:
     for event in events:
         before = job
         job, _ = advance(before, event)
-        store.record(RecordedTransition(before, job, event))
+        store.record_all((RecordedTransition(before, job, event),))
     return job
 
 
@@ -146,7 +146,7 @@ def test_an_attempt_whose_image_was_missing_never_was(store: SqliteStore) -> Non
 
 def test_a_submission_is_found_by_its_token(store: SqliteStore) -> None:
     job = Job(store.next_id(), Preparing(NOW))
-    store.add(JobRow(job, "job", ANN, NOW, 50, RevisionText.of("{}")), "submitted", "1001:abc")
+    store.add_all((JobRow(job, "job", ANN, NOW, 50, RevisionText.of("{}")),), ("submitted",), "1001:abc")
     found = store.submitted_as("1001:abc")
     assert found is not None
     assert found.job.id == "1"
@@ -331,9 +331,9 @@ def test_a_decision_is_written_with_the_event_that_follows_from_it(store: Sqlite
     after, _ = advance(job, event)
     kept = DecisionRow("1", 1, "exit", NOW, '{"record": 1}')
     with pytest.raises(ValueError, match="nan"):
-        store.record(RecordedTransition(job, after, event, replace(kept, job_id="nan")))
+        store.record_all((RecordedTransition(job, after, event, replace(kept, job_id="nan")),))
     assert store.decisions("1") == ()
-    store.record(RecordedTransition(job, after, event, kept))
+    store.record_all((RecordedTransition(job, after, event, kept),))
     store.decided(replace(kept, attempt=2, moment="watch"))
     assert store.decisions("1") == (kept, replace(kept, attempt=2, moment="watch"))
     assert store.decisions("1", 1) == (kept,)
@@ -345,7 +345,7 @@ def test_an_event_and_its_state_are_written_together_or_not_at_all(store: Sqlite
     after, _ = advance(job, RUN[0])
     elsewhere = DecisionRow("99", 1, "exit", NOW, "{}")  # there is no such job: the last statement fails
     with pytest.raises(Refused, match="FOREIGN KEY"):
-        store.record(RecordedTransition(job, after, RUN[0], elsewhere))
+        store.record_all((RecordedTransition(job, after, RUN[0], elsewhere),))
     assert store.last_seq() == 1
     (row,) = store.unfinished()
     assert row.job == job
@@ -451,7 +451,7 @@ def _attempt_of(store: SqliteStore, hours: float, cause: str, **facts: object) -
     event = Exited(at, 1, AttemptEnd(1, cause), AGAIN)
     after, _ = advance(row.job, event)
     body = json.dumps({"facts": {"killed_by": "nobody", **facts}})
-    store.record(RecordedTransition(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body)))
+    store.record_all((RecordedTransition(row.job, after, event, DecisionRow(job.id, 1, "exit", at, body)),))
 
 
 def test_an_empty_record_says_nothing_about_interruptions(store: SqliteStore) -> None:

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> SqliteStore:
 
 def add_job(store: SqliteStore, job_id: str | None = None) -> Job:
     job = Job(job_id or store.next_id(), Preparing(NOW))
-    store.add(JobRow(job, f"job-{job.id}", ANN, NOW, 50, RevisionText.of("{}")), "submitted")
+    store.add_all((JobRow(job, f"job-{job.id}", ANN, NOW, 50, RevisionText.of("{}")),), ("submitted",))
     return job
 
 
@@ -112,7 +112,7 @@ def test_jobs_are_counted_by_state_with_each_change(store: SqliteStore) -> None:
         for event in events[: number % 4]:
             before = job
             job, _ = advance(before, event)
-            store.record(RecordedTransition(before, job, event))
+            store.record_all((RecordedTransition(before, job, event),))
     with store.connections.reader() as reader:
         counted = dict(reader.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
     assert store.count_states() == counted

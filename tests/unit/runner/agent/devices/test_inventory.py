@@ -134,7 +134,9 @@ def site(tmp_path: Path) -> Site:
 
 def submitted(site: Site) -> str:
     job = Job(site.store.next_id(), Preparing(site.clock.now()))
-    site.store.add(JobRow(job, "train", ANN, site.clock.now(), 50, RevisionText.of("{}")), "submitted")
+    site.store.add_all(
+        (JobRow(job, "train", ANN, site.clock.now(), 50, RevisionText.of("{}")),), ("submitted",)
+    )
     return job.id
 
 

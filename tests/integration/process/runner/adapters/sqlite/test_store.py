@@ -23,7 +23,7 @@ def test_a_full_disk_is_unavailable_and_changes_nothing(tmpfs: Path) -> None:
     fill(tmpfs / "ballast")
     after, _ = advance(job, ImageReady(NOW, "i" * 100_000))
     with pytest.raises(Unavailable, match="is the disk full"):
-        store.record(RecordedTransition(job, after, ImageReady(NOW, "i" * 100_000)))
+        store.record_all((RecordedTransition(job, after, ImageReady(NOW, "i" * 100_000)),))
     (tmpfs / "ballast").unlink()
     assert [row.job.state.kind for row in store.unfinished()] == ["preparing"]
     follow(store, job, *RUN)

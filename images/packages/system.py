@@ -205,10 +205,6 @@ def _package(path: Path) -> SystemPackage:
     return SystemPackage(name, unquote(version), architecture, digest, path.stat().st_size)
 
 
-def _pinned(package: SystemPackage) -> str:
-    return f"{package.name}={package.version}"
-
-
 def _unresolvable(names: tuple[str, ...], output: str) -> Unresolvable:
     """Return the error of packages that cannot be had; it begins with the first that is named."""
     reason = _last_error(output)

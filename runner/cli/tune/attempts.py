@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import tarfile
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +55,6 @@ class Meter:
     """How long one attempt may take."""
     applied: frozenset[str] = frozenset()
     """Switches that the last attempt has applied, by its report."""
-    _pause: Event = field(default_factory=Event)
 
     def left_s(self) -> float:
         """Return the time that is left."""

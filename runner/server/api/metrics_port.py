@@ -4,12 +4,9 @@ The port serves ``/metrics`` and nothing else.  Another program may have taken t
 anyway, and tries again for as long as it serves.
 """
 
-from contextlib import suppress
+import asyncio
+import socket
 from errno import EADDRINUSE, EADDRNOTAVAIL
-from http.server import BaseHTTPRequestHandler
-from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
-from socketserver import TCPServer, ThreadingMixIn
-from threading import Lock, Timer
 from typing import Any, Final
 
 import structlog
@@ -24,76 +21,16 @@ log = structlog.get_logger()
 TEMPORARY: Final = frozenset({EADDRINUSE, EADDRNOTAVAIL})
 """Errors that may pass: another program has the port, or the address is not configured yet."""
 
-POLL_S: Final = 0.5  # between two looks at whether to stop, while no request comes
-STOP_S: Final = 2.0  # for a response that is being sent; a slow client does not keep the daemon from stopping
-
+POLL_S: Final = 0.5  # between two looks at whether to stop
+STOP_S: Final = 2.0  # for a response that is being made
 
 CONNECTION_S: Final = 5.0
 """How long a connection may take in all, however it spends the time."""
 
 MAX_CONNECTIONS: Final = 16
-"""Connections at a time."""
+"""Connections at a time; a new one takes the place of the oldest."""
 
-
-class _Server(ThreadingMixIn, TCPServer):
-    """Serves a few connections at a time, each for a few seconds; a new one takes the place of the oldest."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    timeout: float | None = POLL_S
-
-    def __init__(self, listen: str, metrics: MetricsCollector) -> None:
-        host, _, port = listen.rpartition(":")
-        self.address_family = AF_INET6 if ":" in host else AF_INET
-        self.metrics = metrics
-        self._open: dict[socket, Timer] = {}  # the oldest first
-        self._lock = Lock()
-        super().__init__((host.strip("[]"), int(port)), _RequestHandler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        deadline = Timer(CONNECTION_S, _cut_off, (request,))
-        deadline.daemon = True
-        with self._lock:
-            for oldest in list(self._open)[: max(0, len(self._open) - MAX_CONNECTIONS + 1)]:
-                _cut_off(oldest)
-            self._open[request] = deadline
-        deadline.start()
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            deadline = self._open.pop(request, None)
-        if deadline is not None:
-            deadline.cancel()
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        del request
-        log.info("metrics.broken_off", client=str(client_address))
-
-
-class _RequestHandler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404)
-            return
-        assert isinstance(self.server, _Server)  # noqa: S101  (it is made above)
-        body = self.server.metrics.text()
-        self.send_response(200)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the base's own name
-        """Log nothing: a scrape comes every few seconds."""
-
-
-def _cut_off(connection: socket) -> None:
-    """End a connection, whose thread then finds it closed."""
-    with suppress(OSError):  # it has ended already
-        connection.shutdown(SHUT_RDWR)
+HEAD: Final = "HTTP/1.0 {status}\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\n\r\n"
 
 
 class MetricsPort:
@@ -108,11 +45,12 @@ class MetricsPort:
         self._metrics = metrics
         self._listen = listen
         self._retry_s = retry_s
-        self._server: _Server | None = None
+        self._socket: socket.socket | None = None
         self._problem = ""  # as it was logged last
-        self._thread = PeriodicThread("metrics", self._wait_s, self._round, begin_at_once=True)
+        self._open: dict[Any, None] = {}  # tasks, the oldest first
+        self._thread = PeriodicThread("metrics", retry_s, self._round, begin_at_once=True)
         try:
-            self._bind()
+            self._socket = self._bind()
         except (OSError, OverflowError) as error:
             if not (isinstance(error, OSError) and error.errno in TEMPORARY):
                 raise UsageError(f"metrics.listen: {listen}: cannot listen: {error}") from error
@@ -121,9 +59,9 @@ class MetricsPort:
     @property
     def address(self) -> tuple[str, int] | None:
         """The address that it listens at; None until the port is taken."""
-        if self._server is None:
+        if self._socket is None:
             return None
-        host, port, *_ = self._server.server_address
+        host, port, *_ = self._socket.getsockname()
         return str(host), int(port)
 
     def start(self) -> None:
@@ -134,27 +72,55 @@ class MetricsPort:
         """Stop to serve, and give the port back."""
         self._thread.stop()
         self._thread.join(STOP_S)
-        if self._server is not None:
-            self._server.server_close()
+        if self._socket is not None:
+            self._socket.close()
 
-    def _wait_s(self) -> float:
-        """Return the wait before the next round: none while the server listens."""
-        return self._retry_s if self._server is None else 0.0
+    def _bind(self) -> socket.socket:
+        host, _, port = self._listen.rpartition(":")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host.strip("[]"), int(port)), family=family)
 
     def _round(self) -> None:
-        """Serve one request, or try to take the port."""
-        if self._server is not None:
-            self._server.handle_request()
-            return
-        try:
-            self._bind()
-        except OSError as error:
-            self._log_problem(str(error))
-        else:
+        """Take the port if it can be had, and serve until the thread is stopped."""
+        if self._socket is None:
+            try:
+                self._socket = self._bind()
+            except OSError as error:
+                self._log_problem(str(error))
+                return
             log.info("metrics.listening", listen=self._listen)
+        asyncio.run(self._serve(self._socket))
 
-    def _bind(self) -> None:
-        self._server = _Server(self._listen, self._metrics)
+    async def _serve(self, listening: socket.socket) -> None:
+        server = await asyncio.start_server(self._answer, sock=listening)
+        while not self._thread.stopped:  # noqa: ASYNC110  (another thread stops it)
+            await asyncio.sleep(POLL_S)
+        server.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request within its time."""
+        this: Any = asyncio.current_task()
+        if len(self._open) == MAX_CONNECTIONS:
+            oldest, *_ = self._open
+            del self._open[oldest]
+            oldest.cancel()
+        self._open[this] = None
+        try:
+            async with asyncio.timeout(CONNECTION_S):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._response(request.split()[1:2]))
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            log.info("metrics.broken_off", client=str(writer.get_extra_info("peername")))
+        finally:
+            self._open.pop(this, None)
+            writer.close()
+
+    def _response(self, target: list[bytes]) -> bytes:
+        if not target or target[0].partition(b"?")[0] != b"/metrics":
+            return HEAD.format(status="404 Not Found", kind="text/plain", size=0).encode()
+        body = self._metrics.text()
+        return HEAD.format(status="200 OK", kind=CONTENT_TYPE, size=len(body)).encode() + body
 
     def _log_problem(self, problem: str) -> None:
         """Log why nobody listens, once for each reason."""

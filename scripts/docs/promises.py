@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict
 
 from scripts.docs.page import PROVENANCE, ROOT
 from scripts.docs.sources import not_in_force, unequal_threads
+from scripts.gpu_report.report import read
+from scripts.gpu_report.sources import summary
 
 CLAIMS: Final = PROVENANCE / "promises.yaml"
 RESULTS: Final = ROOT / "bench" / "results" / "amd-epyc-2-cores"
 MISSING: Final = "not measured"
 
-ON_A_GPU: Final = (
-    "On a GPU the part `sources` of `scripts/gpu-report` has to show it; there is no report yet."
-)
+GPU_REPORTS: Final = ROOT / "bench" / "results" / "gpu"
 
 SOURCES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
@@ -122,7 +122,8 @@ def _section(letter: str, known: Iterable[Claim], folder: Path) -> str:
     if found is None:
         lines += [f"{command}: not run yet.", ""]
     else:
-        lines += [f"{command}: [{found.circumstances}]({_link(name, folder)}).", "", _headline(found), ""]
+        lines += [f"{command}: [{found.circumstances}]({_link(name, folder)}).", ""]
+        lines += [f"{_headline(found)} {on_a_gpu(project)}", ""]
     lines += ["| id | claim of the source | here | ours, on a CPU | needs a GPU | about the figure |"]
     lines += ["|---|---|---|---|---|---|"]
     lines += [
@@ -180,14 +181,27 @@ def _headline(found: Measured) -> str:
     whole, before = found.after, found.before
     told = "Headline: all changes together "
     if not (why := uncompared(whole, before)):
-        return f"**{told}{_factor(whole, before)}.** {ON_A_GPU}"
+        return f"**{told}{_factor(whole, before)}.**"
     single = [(switch, arm) for switch, arm in found.switches() if not uncompared(whole, arm)]
     gains = [(whole["items_per_s"] / arm["items_per_s"], name) for name, arm in single if _apart(whole, arm)]
     best = max(gains, default=(1.0, ""))
     alone = (
         f"`{best[1]}` {best[0]:.2f} x" if best[0] > 1 else "1.0 x, none made a difference that could be told"
     )
-    return f"**{told}{MISSING} ({why}); of the changes by themselves: {alone}.** {ON_A_GPU}"
+    return f"**{told}{MISSING} ({why}); of the changes by themselves: {alone}.**"
+
+
+def on_a_gpu(project: str, folder: Path = GPU_REPORTS) -> str:
+    """Return a sentence about the part ``sources`` of ``scripts/gpu-report`` for each device it ran on."""
+    told = [
+        f"On {part.machine['device']} ([report](../bench/results/gpu/{place.parent.name}/report.md)): "
+        + (summary(finding.figures["rows"]) if "rows" in finding.figures else f"{MISSING}: {finding.summary}")
+        for place in sorted(folder.glob("*/report.md"))
+        for part in read(place.parent, ("sources",))
+        for finding in part.findings
+        if finding.name.startswith(f"{project},")
+    ]
+    return " ".join(f"{each}." for each in told) or "Not run on a GPU."
 
 
 def _evaluations(claim: Claim, after: Mapping[str, Any], other: Mapping[str, Any]) -> str:

@@ -77,7 +77,8 @@ def run(context: Context) -> Iterator[Finding]:
     for kind in KINDS:
         plan_of(kind, context)  # create the data set before the processes share it
     for arms in context.sized((PROMISED, BESIDE), (PROMISED[:2], (BESIDE[0], BESIDE[-1]))):
-        yield from side_by_side([partial(finding_of, context, arm, _kills(context)) for arm in arms], context)
+        functions = {arm.name: partial(finding_of, context, arm, _kills(context)) for arm in arms}
+        yield from side_by_side(functions, context)
 
 
 def _kills(context: Context) -> list[int]:

@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from jobs.contract import AttemptSpec, RunPaths, read_manifest
 from scripts.gpu_report.context import CannotMeasureHere, Context
-from scripts.gpu_report.report import Finding
+from scripts.gpu_report.report import Finding, not_run
 
 CRASHED: Final = 70
 POLL_S: Final = 0.002
@@ -200,33 +200,33 @@ def _child(paths: RunPaths, environ: Mapping[str, str]) -> None:
         os._exit(code)
 
 
-def side_by_side(functions: Sequence[Callable[[], Finding]], context: Context) -> Iterator[Finding]:
-    """Run functions in forked processes at the same time, and yield their findings as they end."""
+def side_by_side(functions: Mapping[str, Callable[[], Finding]], context: Context) -> Iterator[Finding]:
+    """Run functions, by name, in forked processes at the same time, and yield their findings as they end.
+
+    A process that has not ended at the deadline is killed, and its finding says so.
+    """
     processes = multiprocessing.get_context("fork")
-    waiting: list[tuple[Connection, ForkProcess]] = []
-    for each in functions:
+    waiting: dict[Connection, tuple[str, ForkProcess]] = {}
+    for name, function in functions.items():
         ours, theirs = processes.Pipe(duplex=False)
-        process = processes.Process(target=_send, args=(theirs, each))
+        process = processes.Process(target=_send, args=(theirs, function))
         process.start()
         theirs.close()
-        waiting.append((ours, process))
-    while waiting:
-        ready = wait([connection for connection, _ in waiting], timeout=max(context.left_s, 0.0))
-        if not ready:
-            break
-        for connection, process in [each for each in waiting if each[0] in ready]:
-            waiting.remove((connection, process))
-            yield _received(connection, process)
-    for _, process in waiting:
+        waiting[ours] = name, process
+    while waiting and (ready := wait(list(waiting), timeout=max(context.left_s, 0.0))):
+        for connection in [each for each in waiting if each in ready]:
+            yield _received(connection, *waiting.pop(connection))
+    for name, process in waiting.values():
         process.kill()
         process.join()
+        yield not_run(name, "not done in time")
 
 
-def _received(connection: Connection, process: ForkProcess) -> Finding:
+def _received(connection: Connection, name: str, process: ForkProcess) -> Finding:
     try:
         finding: Finding = connection.recv()
     except EOFError:
-        finding = Finding("side by side", "failed", f"process {process.pid} ended without a result")
+        finding = Finding(name, "failed", f"process {process.pid} ended without a result")
     process.join()
     return finding
 

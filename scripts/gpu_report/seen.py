@@ -1,6 +1,7 @@
 """The device as reported by the NVML adapter, by ``nvidia-smi`` and by ``runner gpus``."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -105,5 +106,6 @@ def _topology(context: Context) -> Finding:
     done = subprocess.run(
         ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, check=False, timeout=60
     )
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
+    plain = re.sub(r"\x1b\[\d*m", "", done.stdout)  # the head is underlined
+    lines = [" ".join(line.split()) for line in plain.splitlines() if line.strip()]
     return measured("topology", " / ".join(lines[:3]) or done.stderr[-300:])

@@ -145,7 +145,7 @@ def _source(context: Context, name: str, headline: Headline, until: float) -> Fi
     ready_until = time.monotonic() + START_SHARE * (until - time.monotonic())
     folder = context.folder(f"sources-{headline.kind}")
     rows = rows_of(context, specs, folder, ready_until, until)
-    return measured(name, _summary(rows), rows=rows)
+    return measured(name, summary(rows), rows=rows)
 
 
 def _profile(context: Context, name: str, changes: Mapping[str, Any]) -> Profile:
@@ -160,12 +160,13 @@ def _profile(context: Context, name: str, changes: Mapping[str, Any]) -> Profile
     return profile.model_copy(update={"compile": compiled}) if compiled != "off" else profile
 
 
-def _summary(rows: list[dict[str, Any]]) -> str:
+def summary(rows: list[dict[str, Any]]) -> str:
     """Return the headline: the rate of each arm against the state before, with what was not as asked."""
     told = []
     for row in rows if not rows[0]["failure"] else ():  # without the state before there is no ratio
         if row["x baseline"] is not None:
             fell_back = f" (fell back: {row['fell back']})" if row["fell back"] else ""
-            told.append(f"{row['arm']} {row['x baseline']:.2f} x{fell_back}")
+            work = "" if row["work"] == "equal" else f" (work {row['work']})"
+            told.append(f"{row['arm']} {row['x baseline']:.2f} x{work}{fell_back}")
     failed = [f"{row['arm']} failed: {row['failure']}" for row in rows if row["failure"]]
     return "; ".join([*told, *failed]) or "no arm was ready in time"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,8 +13,8 @@ import pytest
 from scripts.gpu_report.__main__ import main
 from scripts.gpu_report.context import Context
 from scripts.gpu_report.exact import PROMISED, finding_of
-from scripts.gpu_report.forked_jobs import Job
-from scripts.gpu_report.report import Part, markdown, not_run, read
+from scripts.gpu_report.forked_jobs import Job, side_by_side
+from scripts.gpu_report.report import Finding, Part, markdown, not_run, read
 from scripts.gpu_report.run_part import ORDER
 from scripts.gpu_report.sources import HEADLINES
 from tests.fakes.patience import patience
@@ -98,6 +99,16 @@ def test_a_training_that_ended_before_it_could_be_killed_is_repeated(
     assert found.status == "passed", found.summary
     assert asked[:2] == [40, 20]
     assert found.figures["hit"]
+
+
+def never_done() -> Finding:
+    signal.pause()
+    raise AssertionError("it was not killed")
+
+
+def test_a_training_that_is_not_done_in_time_is_not_run(tmp_path: Path) -> None:
+    context = Context(rehearsal=True, directory=tmp_path, deadline=time.monotonic())
+    assert list(side_by_side({"slow": never_done}, context)) == [not_run("slow", "not done in time")]
 
 
 def test_a_part_without_time_is_not_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from scripts.gpu_report.data import KINDS, plan_of
 from scripts.gpu_report.fast import LEFT_OUT, arms_of
 from scripts.gpu_report.report import Finding, Part, checked, markdown, measured, not_run, read, write
 from scripts.gpu_report.run_part import LIMITS_S
-from scripts.gpu_report.sources import HEADLINES
+from scripts.gpu_report.sources import HEADLINES, summary
 
 MACHINE = {"device": "NVIDIA X", "driver": "1.2"}
 
@@ -86,6 +86,12 @@ def test_nothing_measured_is_an_empty_report() -> None:
 
 def context(tmp_path: Path, *, rehearsal: bool = False, tiny: bool = False) -> Context:
     return Context(rehearsal, tmp_path, 0.0, tiny=tiny)
+
+
+def test_a_headline_says_where_the_work_was_not_equal() -> None:
+    row = {"x baseline": 1.0, "fell back": None, "work": "equal", "failure": None}
+    rows = [{**row, "arm": "before"}, {**row, "arm": "after", "x baseline": 1.12, "work": "not equal: 49.1%"}]
+    assert summary(rows) == "before 1.00 x; after 1.12 x (work not equal: 49.1%)"
 
 
 def test_a_target_is_judged_on_a_device_alone(tmp_path: Path) -> None:

@@ -381,6 +381,12 @@ _WENT_ON: Final = re.compile(
 _STOPS: Final = re.compile(rb"(?i)stop|abort|exit|quit|halt|terminat|diverg")
 
 _TRACEBACK: Final = b"Traceback (most recent call last)"
+_IGNORED: Final = re.compile(
+    rb"^Exception ignored (?!in atexit)[^\n]*\n(?:Traceback [^\n]*\n)?(?:[ \t][^\n]*\n)*[^\n]*\n?",
+    re.MULTILINE,
+)
+"""An exception that has ended nothing: Python tells it when an object is cleared away."""
+
 _RULE: Final = b"-" * 40
 """Above and below a message of MPI."""
 
@@ -476,8 +482,13 @@ def last_words(log: bytes) -> bytes:
     found = _tracebacks(log)
     if found:
         return found[-1]
-    lines = [line for line in _RANK.sub(b"", log).splitlines() if not line.startswith(b"frame #")]
+    lines = [line for line in _cleaned(log).splitlines() if not line.startswith(b"frame #")]
     return b"\n".join(lines[-LAST_LINES:])
+
+
+def _cleaned(log: bytes) -> bytes:
+    """Return a log without the names of ranks, and without what Python ignores."""
+    return _IGNORED.sub(b"", _RANK.sub(b"", log))
 
 
 def _tracebacks(log: bytes) -> list[bytes]:
@@ -485,7 +496,7 @@ def _tracebacks(log: bytes) -> list[bytes]:
 
     One after which the program went on is none that ended it; beside a launcher, others may print after it.
     """
-    _, *found = _RANK.sub(b"", log).split(_TRACEBACK)
+    _, *found = _cleaned(log).split(_TRACEBACK)
     launched = False
     while len(found) > 1 and any(name in found[-1] for name in _LAUNCHED):
         launched = bool(found.pop())

@@ -295,6 +295,7 @@ def _was_stop_requested(state: State, gone: Gone) -> bool:
 def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expected: bool) -> Evidence:
     result, raised = reports.result, find_exception(reports.log_tail)
     told = attempt_facts.tell_cause(reports, gone.exit_code)
+    complaint = find_complaint(reports.log_tail) if gone.exit_code else ""
     return Evidence(
         exit_code=gone.exit_code,
         oom_seen=gone.oom_seen,
@@ -306,7 +307,7 @@ def _evidence(gone: Gone, reports: attempt_facts.AttemptReports, *, reports_expe
         processes=None if result is None else result.processes,
         device="" if result is None else result.device or "",
         note="" if result is None else result.note,
-        exception=find_complaint(reports.log_tail) if raised is None else raised.line,
+        exception=complaint if raised is None else raised.line,
         told=None if told is None else told.cause,
         hint="" if told is None else told.hint,
         engine_cause=None if gone.reason is None else ExitCause(gone.reason),

@@ -214,5 +214,7 @@ def _zero(evidence: Evidence) -> tuple[str, str]:
         return ExitCause.NO_RESULT, "exit 0 without a result that says completed"
     if evidence.oom_seen:
         return ExitCause.COMPLETED, "a child process was killed for memory"
+    if evidence.exception and not evidence.writes_result:
+        return ExitCause.COMPLETED, f"its log ends with a traceback: {evidence.exception}"
     early = evidence.result_message if evidence.result_message.startswith(STOPPED_EARLY) else ""
     return ExitCause.COMPLETED, early

@@ -48,7 +48,7 @@ from runner.core.job.events import (
     RevisionApplied,
     SwitchCalledOff,
 )
-from runner.core.job.exit_cause import STOPPED_EARLY, find_note
+from runner.core.job.exit_cause import STOPPED_EARLY
 from runner.core.job.model import Job
 from runner.core.job.states import (
     Allocated,
@@ -334,9 +334,7 @@ def _completed(state: Allocated, ended: AttemptEnd) -> str:
         return "completed while it was asked to stop"
     if ended.message.startswith(STOPPED_EARLY):
         return ended.message
-    if find_note(ended.message):
-        return f"completed; {ended.message}"
-    return "completed, although a child process was killed for memory" if ended.oom_seen else "completed"
+    return f"completed, although {ended.message}" if ended.message else "completed"
 
 
 def _refused(ended: AttemptEnd) -> str:

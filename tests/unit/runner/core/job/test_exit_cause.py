@@ -101,6 +101,13 @@ def test_what_somebody_sent_is_told_and_that_a_child_had_been_killed_beside_it()
     assert explain_exit(evidence(143, oom_seen=True)) == ("terminated", told)
 
 
+def test_a_success_with_a_traceback_at_the_end_of_its_log_is_told() -> None:
+    ended = evidence(0, writes_result=False, exception="RuntimeError: worker broke")
+    message = "its log ends with a traceback: RuntimeError: worker broke"
+    assert explain_exit(ended) == ("completed", message)
+    assert explain_exit(evidence(0, result_cause="completed", exception="caught")) == ("completed", "")
+
+
 def test_a_signal_and_the_last_line_are_named() -> None:
     assert explain_exit(evidence(159)) == ("exception", "exit code 159 (SIGSYS)")
     assert explain_exit(evidence(1, exception="x: lost")) == ("exception", "exit code 1: x: lost")

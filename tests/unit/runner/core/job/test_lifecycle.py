@@ -229,13 +229,13 @@ def test_another_attempt_waits_as_long_as_the_policy_says() -> None:
         (ENOUGH, DIED, Finished(LATER, Outcome.FAILED, "exception: boom")),
         (
             FINISH,
-            replace(DONE, oom_seen=True),
+            replace(DONE, message="a child process was killed for memory"),
             Finished(LATER, Outcome.SUCCEEDED, "completed, although a child process was killed for memory"),
         ),
         (
             FINISH,
             replace(DONE, message=f"{BEGAN_AGAIN}a"),
-            Finished(LATER, Outcome.SUCCEEDED, f"completed; {BEGAN_AGAIN}a"),
+            Finished(LATER, Outcome.SUCCEEDED, f"completed, although {BEGAN_AGAIN}a"),
         ),
         (
             FINISH,

@@ -35,10 +35,13 @@ _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*")
 _HERE_TEXT: Final = re.compile(r"<<-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)")
 _CONDITION: Final = re.compile(r"\s*(?:if|elif|while|until|!)\s")
 _CASE: Final = re.compile(r"\s*[^()]*\)")
-_ENDS: Final = frozenset({"fi", "esac", "}", ";;"})
+_SEPARATOR: Final = re.compile(r"(?<!;);(?!;)")
+_ENDS: Final = frozenset({"fi", "esac", "else", "elif", "}", ";;"})
 """Words that end a command with the exit code of what is inside."""
 
-_STARTERS: Final = frozenset({"exec", "time", "nohup", "env", "uv", "run", "nice", "srun"})
+_STARTERS: Final = frozenset(
+    {"do", "then", "else", "exec", "time", "nohup", "env", "uv", "run", "nice", "srun"}
+)
 _TRAINERS: Final = re.compile(r"python[0-9.]*|torchrun|accelerate|deepspeed|jupyter|papermill|Rscript|julia")
 """Programs whose failure is that of the job."""
 
@@ -77,22 +80,28 @@ def find_script_warnings(path: str, text: str) -> Iterator[tuple[int, str]]:
         if not first.startswith("#!"):
             yield 1, f"it has no #! line, so a shell would read it; write: {interpreter_of(path)} {name}"
         return
-    lines = list(_commands(text))
+    for number, fact, option in _find_lost(text):
+        yield number, f"{fact}; write set {option} above it"
+
+
+def _find_lost(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the lines at which a shell loses a failure, each with its fact and the option that helps."""
+    first, lines = text.partition("\n")[0], list(_commands(text))
     if "pipefail" not in text:
         piped = next((number for number, line in lines if _has_pipe(line)), None)
         if piped is not None:
-            yield piped, "a failure before a '|' counts as a success; write set -o pipefail above it"
+            yield piped, "a failure before a '|' counts as a success", "-o pipefail"
     strict = _STRICT.search(text) or (first.startswith("#!") and re.search(r"\s-[a-z]*e", first))
     if strict:
         return
     for index, (number, line) in enumerate(lines[:-1]):
         if _starts_trainer(line) and lines[index + 1][1].split()[0] not in _ENDS:
-            yield number, "a failure here is lost, as the script goes on; write set -e at its top"
+            yield number, "a failure here is lost, as the script goes on", "-e"
             return
 
 
 def _commands(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a script that say something, without comments, quoted text and here-documents."""
+    """Yield the commands of a script with their lines, without comments, quoted text and here-documents."""
     here, whole, begun = "", "", 0
     for number, raw in enumerate(text.splitlines(), start=1):
         if here:
@@ -106,8 +115,7 @@ def _commands(text: str) -> Iterator[tuple[int, str]]:
             here = match[1]
         line = _COMMENT.sub("", _QUOTED.sub("''", whole)).strip()
         whole = ""
-        if line:
-            yield begun, line
+        yield from ((begun, each) for part in _SEPARATOR.split(line) if (each := part.strip()))
 
 
 def _has_pipe(line: str) -> bool:
@@ -121,7 +129,7 @@ def _starts_trainer(line: str) -> bool:
     """Return True if a line starts a program whose failure ends nothing."""
     if "||" in line or line.endswith("&") or _CONDITION.match(line):
         return False
-    words = [word for word in line.split() if not _ASSIGNMENT.fullmatch(word)]
+    words = [word for word in line.rpartition("&&")[2].split() if not _ASSIGNMENT.fullmatch(word)]
     first = next((word for word in words if word not in _STARTERS and word[:1] != "-"), "")
     return words[:1] != ["exec"] and bool(_TRAINERS.fullmatch(first.rpartition("/")[2]))
 
@@ -170,10 +178,14 @@ def _text_for_shell(words: tuple[str, ...]) -> str | None:
 
 
 def _find_lost_failures(words: tuple[str, ...]) -> Iterator[str]:
-    """Yield a warning for a pipe in the text for a shell: its exit code is that of the last program alone."""
+    """Yield a warning for each failure that the text for a shell loses."""
     text = _text_for_shell(words)
-    if text is not None and _PIPE.search(_QUOTED.sub("", text)) and "pipefail" not in " ".join(words):
+    if text is None:
+        return
+    options = " ".join(each for each in words[: words.index(text)] if each[:1] == "-" or each == "pipefail")
+    for _, fact, option in _find_lost(f"set {options}\n{text}"):
+        wanted = [SHELL[0], *option.split(), "-c"]
         yield (
-            f"workload.command[{words.index(text)}]: a failure before a '|' counts as a success; "
-            f"write [{', '.join(map(quoted, SHELL))}, {quoted(one_line(text)[:60])}]"
+            f"workload.command[{words.index(text)}]: {fact}; "
+            f"write [{', '.join(map(quoted, wanted))}, {quoted(one_line(text)[:60])}]"
         )

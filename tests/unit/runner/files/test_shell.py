@@ -47,6 +47,24 @@ def test_a_pipe_that_hides_a_failure_is_told(command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "command",
     [
+        ("bash", "-c", "python train.py; echo done"),
+        ("bash", "-o", "pipefail", "-c", "cd src && python a.py\npython b.py"),
+        ("sh", "-c", "for s in 1 2; do python x.py --seed $s; done"),
+    ],
+)
+def test_a_text_for_a_shell_that_goes_on_after_a_failure_is_told(command: tuple[str, ...]) -> None:
+    (warning,) = shell.find_shell_warnings(command)
+    assert "a failure here is lost, as the script goes on" in warning
+    assert 'write ["bash", "-e", "-c", "' in warning
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bash", "-ec", "python train.py; echo done"),
+        ("bash", "-c", "set -e; python train.py; echo done"),
+        ("bash", "-c", "cd src; python train.py"),
+        ("bash", "-c", "if true; then python a.py; else python b.py; fi"),
         ("bash", "-o", "pipefail", "-c", "python train.py | tee log"),
         ("bash", "-c", "set -o pipefail; python train.py | tee log"),
         ("sh", "-c", "python a.py || python b.py"),
@@ -128,6 +146,8 @@ def test_the_scripts_of_a_command_are_found(command: tuple[str, ...], scripts: l
         ("set -e\npython a.py\npython b.py\n", []),
         ("#!/bin/bash -eu\npython a.py\npython b.py\n", []),
         ("python x.py | tee log\nscp log host:\n", [1, 1]),
+        ("if true; then\n  python a.py\nelse\n  python b.py\nfi\n", []),
+        ("cd src && python x.py\necho done\n", [1]),
         ("", []),
     ],
 )

@@ -45,6 +45,7 @@ from runner.adapters.host.program_files import (
     is_temporary,
     look_at,
     open_below,
+    read_pointers,
 )
 from runner.adapters.host.program_steps import count_steps, show_steps, went_back
 from runner.adapters.host.set_aside import NAME, SetAside, is_of, open_parents, remove
@@ -81,7 +82,9 @@ _DIGITS: Final = re.compile(r"[0-9]+")
 _MARK: Final = re.compile(r"(?i)(?:.*[._-])?(?:done|completed?|success|finished|ok|stamp)")
 """A file by which a pipeline says that a stage is done; it may be empty."""
 
+_PART: Final = re.compile(r"[^\s/\"']+")
 _WILD: Final = re.compile(r"[*?\[{]")
+_ANY: Final = re.compile(r"[*?\[]")
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -221,6 +224,8 @@ class ProgramReader:
         self._asked, self._check = asked, check
         self._seen, self._owner, self._base = asked.seen, asked.owner, base
         self._pattern, self._keep = asked.wanted.pattern.removeprefix(HOME), asked.wanted.keep
+        parts = reversed(PurePosixPath(self._pattern).parts)
+        self._varies = next((place for place, part in enumerate(parts) if _ANY.search(part)), 0)
         self._kept_fd, self._kept = kept, Path(f"/proc/self/fd/{kept}")
         self._order = self._read_order()
 
@@ -241,6 +246,10 @@ class ProgramReader:
             went_back=self._went_back(look),
         )
 
+    def _name(self, path: PurePosixPath) -> str:
+        """Return the part of a path that the last wildcard names, such as a directory for each step."""
+        return path.parts[-min(self._varies + 1, len(path.parts))]
+
     def _went_back(self, look: _Look) -> str:
         """Return the checkpoints that show that an attempt did not go on from where it was to."""
         began = self._order.began.get(self._asked.attempt, 0)
@@ -249,7 +258,9 @@ class ProgramReader:
         )
         before = next(paths, None)
         new = [each.path for each in reversed(look.whole) if each.number > began]
-        first = next((each for each in new if before and went_back(each.name, before.name)), None)
+        first = next(
+            (each for each in new if before and went_back(self._name(each), self._name(before))), None
+        )
         return "" if first is None else f"it was given {before}, and has saved {first} after that"
 
     def ignore_present(self) -> None:
@@ -392,7 +403,7 @@ class ProgramReader:
             kept = others  # a log may have been copied before there was anything else
         versions = {each.number: each for each in kept}
         found: dict[int, _Whole] = {}
-        for match in seen:
+        for match in sorted(seen, key=self._has_no_step):  # of two names of one file, that with a step
             number = self._order.give(match)
             version = versions.pop(number, None)
             found.setdefault(number, _Whole(number, match.path, match.written_ns, match, version))
@@ -404,7 +415,7 @@ class ProgramReader:
             for place, each in enumerate(stream)
             if str(each.path) in self._order.written_over or not _WILD.search(self._pattern)
         )
-        steps = show_steps([each.path.name for each in stream], constant)
+        steps = show_steps([self._name(each.path) for each in stream], constant)
         has_steps = any(step is not None for step in steps)
         numbered = []
         for place, each in enumerate(stream):
@@ -441,6 +452,8 @@ class ProgramReader:
         chosen = chosen or next(iter(look.whole), None)
         if chosen is not None:
             self._set_torn_aside(look, chosen)
+            others = [match.path for match, _ in look.torn]
+            self._point_to(chosen, [*others, *(each.path for each in look.whole if step is not None)])
             if chosen.match is None and chosen.version is not None:
                 self._restore(chosen.version)
         self._order.began[attempt] = 0 if chosen is None else chosen.number
@@ -462,7 +475,7 @@ class ProgramReader:
 
     def _set_later_aside(self, look: _Look, chosen: _Whole, attempt: int) -> list[_Whole]:
         """Move what was saved after a checkpoint out of the way of an attempt, and return it."""
-        counted = count_steps([each.path.name for each in look.whole])
+        counted = count_steps([self._name(each.path) for each in look.whole])
         later = [
             replace(each, chosen_by=each.chosen_by if count is None else count)
             for each, count in zip(look.whole, counted, strict=True)
@@ -490,7 +503,7 @@ class ProgramReader:
         """Return the checkpoints set aside: the number that chooses it, its own, its attempt, its place."""
         found: list[tuple[int, int, int, MatchedPath | None]] = []
         for number, attempt, match in self._aside_matches():
-            step = self._order.aside.get(match.digest, count_steps([match.path.name])[0])
+            step = self._order.aside.get(match.digest, count_steps([self._name(match.path)])[0])
             found.append((number if step is None else step, number, attempt, match))
         for place in self._kept.joinpath(NAME).glob("[0-9]*/[0-9]*"):
             number = int(place.name)
@@ -526,6 +539,38 @@ class ProgramReader:
                 aside = f".{match.path.name}.torn"
                 remove(parent, aside)
                 os.rename(match.path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+
+    def _point_to(self, chosen: _Whole, others: Sequence[PurePosixPath]) -> None:
+        """Let a link or a text that names the newest name the chosen one, where it names another.
+
+        If a directory cannot be changed, they stay.
+        """
+        name, place = (
+            self._name(chosen.path),
+            chosen.path.parents[min(self._varies, len(chosen.path.parts) - 1)],
+        )
+        names = dict.fromkeys(map(self._name, others), name)
+        steps = {str(step): str(chosen.step) for step in count_steps([*names]) if chosen.step is not None}
+        with suppress(OSError), directory_at(self._base, place) as directory:
+            for pointer, text, is_link in read_pointers(directory):
+                number = text.strip()
+                written = (
+                    text.replace(number, steps[number])
+                    if number in steps
+                    else _PART.sub(lambda part: names.get(part[0], part[0]), text)
+                )
+                if written == text:
+                    continue
+                draft = f".{pointer}.restored"
+                remove(directory, draft)
+                if is_link:
+                    os.symlink(written, draft, dir_fd=directory)
+                else:
+                    fd = os.open(draft, _NEW_FILE, 0o600, dir_fd=directory)
+                    self._own(fd)
+                    with os.fdopen(fd, "w", encoding="utf-8") as file:
+                        file.write(written)
+                os.rename(draft, pointer, src_dir_fd=directory, dst_dir_fd=directory)
 
     # --- versions of what is written over
 
@@ -563,14 +608,17 @@ class ProgramReader:
         if any(each.files == newest.files for each in self._versions()):
             return False
         path = str(newest.path)
-        has_number = show_steps([newest.path.name])[0] is not None and bool(_WILD.search(self._pattern))
+        has_number = not self._has_no_step(newest) and bool(_WILD.search(self._pattern))
         if has_number and path not in self._order.written_over:
             return False
         numbers = [n for n, each in self._order.seen.values() if each == path]
         before = sorted(numbers)[-2] if len(numbers) > 1 else 0
         stays = [each for each in older if str(each.path) not in self._order.written_over]
-        stays = [each for each in stays if show_steps([each.path.name])[0] is not None]
+        stays = [each for each in stays if not self._has_no_step(each)]
         return not any(self._order.seen[each.digest][0] > before for each in stays)
+
+    def _has_no_step(self, match: MatchedPath) -> bool:
+        return show_steps([self._name(match.path)])[0] is None
 
     def _look_again(self, path: PurePosixPath) -> MatchedPath | None:
         with suppress(TooMany):

@@ -144,6 +144,18 @@ def is_pointer(base: int, match: MatchedPath) -> bool:
     return False
 
 
+def read_pointers(directory: int) -> Iterator[tuple[str, str, bool]]:
+    """Yield the name and the text of what names the newest checkpoint, and whether it is a link."""
+    for name in os.listdir(directory):
+        with suppress(OSError, UnicodeDecodeError):
+            if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                if name.lower().startswith(("last", "latest")):
+                    yield name, os.readlink(name, dir_fd=directory), True
+            elif _POINTER.fullmatch(name):
+                with open_below(directory, PurePosixPath(name)) as fd:
+                    yield name, os.pread(fd, MAX_POINTER_BYTES, 0).decode(), False
+
+
 def look_at(base: int, path: PurePosixPath) -> MatchedPath | None:
     """Return one path below an open directory as it is now, None if it is no file and no directory.
 

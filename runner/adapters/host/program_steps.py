@@ -14,10 +14,14 @@ from typing import Final, NamedTuple
 _SUFFIX: Final = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,11}")
 _VERSION: Final = re.compile(r"-v[0-9]+$")  # what Lightning adds to a name that is there already
 _NO_STEP: Final = re.compile(
-    r"(?<![0-9])20[0-9]{2}([-_.]?)[01][0-9]\1[0-3][0-9](?:[T_.-]?[0-9]{2}([-_:.h]?)[0-9]{2}(?:\2[0-9]{2})?)?(?![0-9])"
-    r"|(?<![0-9])1[6-9][0-9]{8}(?![0-9])|[0-9]{5}-of-[0-9]{5}"
+    r"(?<![0-9])20[0-9]{2}([-_.]?)[01][0-9]\1[0-3][0-9]"
+    r"(?:[ T_.-]?[0-9]{2}([-_:.h]?)[0-9]{2}(?:\2[0-9]{2}(?:[.,_-][0-9]{3,6})?)?)?(?![0-9])"
+    r"|(?<![0-9])[0-9]{6}[_-][0-2][0-9][0-5][0-9][0-5][0-9](?![0-9])"
+    r"|[A-Z][a-z]{2}[0-9]{2}_[0-9]{2}-[0-9]{2}-[0-9]{2}"
+    r"|(?<![0-9])1[6-9][0-9]{8}(?:[0-9]{3}){0,3}(?:\.[0-9]+)?(?![0-9])"
+    r"|[0-9]{5}-of-[0-9]{5}|(?<![0-9A-Za-z])0x[0-9a-f]+"
 )
-"""A date with a time of day, seconds since 1970, and the number of a shard."""
+"""A date with a time of day, the time since 1970, the number of a shard, and one to the base 16."""
 
 _NUMBER: Final = re.compile(
     r"([A-Za-z]*)([ =_.-]*)([0-9]++(?:\.[0-9]++)*+)(?!(?!(?i:epochs?|steps?|it|iters?)(?![A-Za-z]))[A-Za-z])"
@@ -31,7 +35,7 @@ _COUNTED: Final = re.compile(
 
 _MEASURES: Final = re.compile(
     r"(?i).*(?:acc|accuracy|loss|err|error|f1|auc|map|bleu|rouge|wer|cer|ppl|perplexity|score|metric|reward"
-    r"|return|psnr|fid|iou|dice|mse|mae|rmse)|val|best|top|lr|seed|fold|rank|of|v|version|fp|bf|int|gpu"
+    r"|return|psnr|fid|iou|dice|mse|mae|rmse)|val|best|top|lr|seed|fold|rank|of|v|version|fp|bf|int|gpu|run|exp"
 )
 """Words before a number that is no counter: what was measured, and what stays the same."""
 

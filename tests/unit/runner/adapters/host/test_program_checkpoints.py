@@ -215,6 +215,71 @@ def test_later_checkpoints_are_set_aside_for_an_attempt_from_an_older_one(
     assert again == ProgramCheckpoint(200, "out/checkpoint-200")
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ("out/global_step*", "out/global_step{}", "latest", "global_step{}"),
+        ("out/iter_*", "out/iter_{:07d}", "latest_checkpointed_iteration.txt", "{}\n"),
+        ("out/epoch_*/state.pt", "out/epoch_{}/state.pt", "last_checkpoint", "/code/out/epoch_{}/state.pt"),
+        ("out/ep*.pt", "out/ep{}.pt", "checkpoint", 'path: "ep{}.pt"\nall: "ep{}.pt"'),
+        ("out/step_*", "out/step_{}", "latest", "->step_{}"),
+        ("out/step=*.ckpt", "out/step={}.ckpt", "last.ckpt", "->/code/out/step={}.ckpt"),
+    ],
+)
+def test_what_names_the_newest_names_the_one_that_is_chosen(
+    work: Path, checkpoints: ProgramCheckpoints, layout: tuple[str, str, str, str]
+) -> None:
+    """A script that looks there begins where it was asked to, and not from scratch, also after a torn one."""
+    pattern, name, pointer, text = layout
+
+    def point(step: int) -> None:
+        if text.startswith("->"):
+            place.unlink(missing_ok=True)
+            place.symlink_to(text[2:].format(step))
+        else:
+            place.write_text(text.format(step, step))
+
+    def read() -> str:
+        return f"->{place.readlink()}" if place.is_symlink() else place.read_text()
+
+    place, wanted = work / "out" / pointer, ProgramFiles(pattern, 2)
+    for step in (100, 200, 300):
+        path = work / name.format(step)
+        write(path if path.suffix else path / "model.pt", archive(b"%d" % step), age_s=1000 - step)
+    (work / "out/best").symlink_to(Path(name.format(300)).name)
+    point(300)
+    for asked, found in ((None, 300), (100, 100), (300, 300)):
+        assert checkpoints.choose(1, 2, wanted, asked) is not None
+        assert read() == text.format(found, found)
+    torn = work / name.format(300)
+    write(torn if torn.suffix else torn / "model.pt", archive()[:-9])
+    assert checkpoints.choose(1, 3, wanted, None) is not None
+    assert read() == text.format(200, 200)
+    assert str((work / "out/best").readlink()) == Path(name.format(300)).name  # is the program's own
+
+
+def test_a_directory_for_each_step_has_its_number(work: Path, tmp_path: Path, saved: Saved) -> None:
+    for place, epoch in enumerate((9, 10, 11)):
+        write(work / f"out/epoch_{epoch}/state.pt", archive(b"%d" % epoch), age_s=100 - place)
+        found = saved(ProgramFiles("out/*/state.pt", 2))
+    assert (found.steps, found.are_steps) == ((11, 10, 9), True)
+    assert not list(tmp_path.rglob("version.json"))  # none is written over
+
+
+def test_of_two_names_of_one_file_that_with_a_number_is_shown(
+    work: Path, checkpoints: ProgramCheckpoints
+) -> None:
+    """As timm saves: to a temporary name, that is renamed and linked."""
+    for epoch in (0, 1, 2):
+        (work / "last.pth.tar").unlink(missing_ok=True)
+        write(work / "last.pth.tar", archive(b"%d" % epoch), age_s=100 - epoch)
+        os.link(work / "last.pth.tar", work / f"checkpoint-{epoch}.pth.tar")
+        os.link(work / "last.pth.tar", work / f"{epoch}.link")
+        (work / f"{epoch}.link").rename(work / "model_best.pth.tar")
+    chosen = checkpoints.choose(1, 2, ProgramFiles("*.pth.tar", 2), None)
+    assert chosen == ProgramCheckpoint(2, "checkpoint-2.pth.tar")
+
+
 def test_what_was_set_aside_is_put_back_by_its_step(
     work: Path, checkpoints: ProgramCheckpoints, saved: Saved
 ) -> None:
@@ -960,6 +1025,12 @@ def test_a_first_checkpoint_in_parts_lacks_none_that_its_index_names(
         (["ckpt-1732600000.pt", "ckpt-1732600100.pt"], None),
         (["2024-01-01_step_5.pt", "2024-01-01_step_6.pt"], (6, 5)),
         (["model-00001-of-00002.bin", "model-00002-of-00002.bin"], None),
+        (["ckpt-1732600000123.pt", "ckpt-1732600100123.pt"], None),
+        (["ckpt-1732600000.25.pt", "ckpt-1732600100.75.pt"], None),
+        (["2024-01-01 12:00:00.123456.pt", "2024-01-02 12:00:00.123457.pt"], None),
+        (["ckpt_260101_120000.pt", "ckpt_260102_120000.pt"], None),
+        (["Jan01_12-00-00_host.pt", "Jan02_12-00-00_host.pt"], None),
+        (["step_0x10.pt", "step_0x11.pt"], None),
         (["resnet50.pt"], None),
         (["gpt2_ckpt.pt"], None),
         (["myepoch3.pt"], (3,)),

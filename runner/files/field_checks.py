@@ -56,7 +56,9 @@ _THREADS: Final = re.compile(r"(OMP|MKL|OPENBLAS)_NUM_THREADS")
 _ALLOCATOR: Final = re.compile(r"PYTORCH_((CUDA|HIP)_)?ALLOC_CONF")
 _BLOCKING: Final = re.compile(r"(CUDA|HIP)_LAUNCH_BLOCKING|AMD_SERIALIZE_KERNEL")
 _PASSWORD: Final = re.compile(r".*(PASSWORD|PASSWD|PASSPHRASE|_PWD)")
-_SECRET: Final = re.compile(r".*(SECRET|CREDENTIALS?|(API|ACCESS|PRIVATE|SECRET)_?KEY|TOKEN)")
+_SECRET: Final = re.compile(
+    r".*(SECRET|CREDENTIALS?|(API|ACCESS|ACCOUNT|AUTH|ENCRYPTION|KAGGLE|PRIVATE|SECRET)_?KEY|TOKEN)"
+)
 _OF_TEXT: Final = re.compile(
     r"(.*_)?(EOS|BOS|PAD|MASK|UNK|SEP|CLS|EOT|NUM|MAX|MIN|STOP|START|END|SPECIAL)_TOKEN"
 )
@@ -67,6 +69,7 @@ _ISSUED: Final = re.compile(
     r"hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|nvapi-[\w-]{20,}"
     r"|(?i:bearer|basic|token)\s+(?=\S*[0-9])\S{16,}|https://hooks\.slack\.com/services/.+|wandb_v1_\w{20,}"
+    r"|.*;(?:Account|SharedAccess)Key=.+|.*\"auth\": ?\".+|https://[0-9a-f]{32}@.+"
     r"|eyJ[\w-]+\.[\w-]+\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----.*|[a-z][a-z0-9+.-]*://[^/@:\s]*:[^/@\s]+@.*",
     re.DOTALL,
 )

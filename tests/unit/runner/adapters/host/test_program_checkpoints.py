@@ -261,7 +261,8 @@ def test_what_names_the_newest_names_the_one_that_is_chosen(
 def test_a_directory_for_each_step_has_its_number(work: Path, tmp_path: Path, saved: Saved) -> None:
     for place, epoch in enumerate((9, 10, 11)):
         write(work / f"out/epoch_{epoch}/state.pt", archive(b"%d" % epoch), age_s=100 - place)
-        found = saved(ProgramFiles("out/*/state.pt", 2))
+        saved(ProgramFiles("out/*/state.pt", 2))
+    found = saved(ProgramFiles("out/*/state.pt", 2))
     assert (found.steps, found.are_steps) == ((11, 10, 9), True)
     assert not list(tmp_path.rglob("version.json"))  # none is written over
 

@@ -57,7 +57,7 @@ def test_a_variable_of_another_purpose_is_no_secret(name: str, value: str) -> No
         ("KAGGLE_KEY", "0123456789abcdef"),
         ("AZURE_STORAGE", "DefaultEndpointsProtocol=https;AccountName=ada;AccountKey=a+b=="),
         ("SENTRY_DSN", f"https://{'0a' * 16}@sentry.example.org/1"),
-        ("REGISTRY_LOGIN", r'\"auth\": \"YTpi\"'),
+        ("REGISTRY_LOGIN", r"\"auth\": \"YTpi\""),
         ("AUTHORIZATION", "Bearer abcdefgh0123456789"),
         ("HOOK", "https://hooks.slack.com/services/T0/B0/abc"),
         ("SERVICE_API_KEY", "0123456789" * 4),

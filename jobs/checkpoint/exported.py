@@ -39,7 +39,7 @@ def export(wanted: Export, workload: object, weights: Mapping[str, Tensor], line
     tmp.mkdir()
     try:
         if wanted.format == "state_dict":
-            named = foreign_names(weights, wanted)
+            named = {name: _whole(tensor) for name, tensor in foreign_names(weights, wanted).items()}
             torch.save({wanted.entry: named} if wanted.entry else named, tmp / wanted.file)
         elif isinstance(workload, SavesPretrained):
             workload.save_pretrained(tmp, weights)
@@ -57,6 +57,18 @@ def export(wanted: Export, workload: object, weights: Mapping[str, Tensor], line
     return f"exported as {wanted.format} to {place}: {held}"
 
 
+def check_names(wanted: Export | None, weights: Mapping[str, Tensor]) -> None:
+    """Raise before the first step the ``InvalidSpec`` that ``export`` would raise after the last one."""
+    if wanted is not None and wanted.format == "state_dict":
+        shapes = {name: torch.empty(tensor.shape, device="meta") for name, tensor in weights.items()}
+        foreign_names(shapes, wanted)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return a tensor in memory of its own: of a part, ``torch.save`` would write the whole storage."""
+    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
 def foreign_names(weights: Mapping[str, Tensor], wanted: Export) -> dict[str, Tensor]:
     """Return the weights by the names of the other code base."""
     known = mapping.rules(wanted.rename)
@@ -65,7 +77,7 @@ def foreign_names(weights: Mapping[str, Tensor], wanted: Export) -> dict[str, Te
         for there, chunk in _there(name, tensor, known, partial=wanted.partial):
             if wanted.prefix + there in found:
                 raise InvalidSpec(f"workload.export.rename: two tensors would be {wanted.prefix}{there}")
-            found[wanted.prefix + there] = chunk.detach().cpu().clone(memory_format=torch.contiguous_format)
+            found[wanted.prefix + there] = chunk
     if not found:
         raise InvalidSpec("workload.export.rename: names no tensor of this model; correct it")
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.checkpoint.directory import Provenance, locked
-from jobs.checkpoint.exported import export
+from jobs.checkpoint.exported import check_names, export
 from jobs.checkpoint.initial import load_initial_weights
 from jobs.checkpoint.saver import Checkpoints, ResumePoint
 from jobs.checkpoint.signatures import differences
@@ -66,6 +66,7 @@ def run(spec: AttemptSpec, paths: RunPaths, reporter: Reporter, requests: StopRe
 def train(training: Training, checkpoints: Checkpoints, reporter: Reporter, requests: StopRequests) -> None:
     """Train from the newest checkpoint to the last step, and publish the model."""
     plan = training.plan
+    check_names(plan.export, training.averaging.weights())
     memory = MemoryLog(training.spec.profile, training.device.torch_device, training.workload.steps_per_epoch)
     step = began = _resume(training, checkpoints, reporter, requests)
     reporter.begin_tracking(step)
@@ -127,12 +128,12 @@ def _publish(training: Training, checkpoints: Checkpoints, reporter: Reporter, s
     ranks.compare(training.replicated, step)
     if ranks.leads:
         checkpoints.save_now(step, state)
+        if training.plan.export is not None:  # before the model is published, after which no attempt has work
+            say(export(training.plan.export, training.workload, weights, checkpoints.directory))
         early = training.adaptation.stopped if step < training.plan.steps else None
         reporter.progress.stopped_early = early
         reporter.progress.weights_sha256 = checkpoints.publish_final(step, weights, early or "")
         say(f"{reporter.progress.end}: weights sha256 {reporter.progress.weights_sha256}")
-        if training.plan.export is not None:
-            say(export(training.plan.export, training.workload, weights, checkpoints.directory))
     ranks.wait_for_leader()
 
 

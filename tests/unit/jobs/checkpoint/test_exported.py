@@ -99,6 +99,33 @@ def test_a_model_without_that_layout_is_refused_when_the_file_is_read(job: JobDi
         job.spec(workload={"export": {"format": "peft"}})
 
 
+def test_names_that_do_not_fit_are_told_before_the_first_step(job: JobDir) -> None:
+    wanted = {"format": "state_dict", "rename": {"wte.": "tokens."}, "partial": True}
+    assert job.train(workload={"export": wanted}) == ExitCode.INVALID_SPEC
+    assert job.result().message == "workload.export.rename: names no tensor of this model; correct it"
+    assert job.names() == set()
+
+
+@pytest.mark.parametrize(
+    "killed_in", ["jobs.training.loop.export", "jobs.checkpoint.saver.Checkpoints.publish_final"]
+)
+def test_a_training_that_is_killed_at_its_very_end_has_its_export_afterwards(
+    job: JobDir, monkeypatch: pytest.MonkeyPatch, killed_in: str
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(killed_in, kill)
+        with pytest.raises(KeyboardInterrupt):
+            job.train(workload={"export": {"format": "state_dict"}})
+    assert job.train(workload={"export": {"format": "state_dict"}}) == 0
+    found = torch.load(job.lineage() / "export/model.pt", weights_only=True)
+    final = torch.load(job.lineage() / "final/weights.pt", weights_only=True)
+    assert all(torch.equal(final[name], tensor) for name, tensor in found.items())
+    assert found.keys() == final.keys()
+
+
 def test_names_of_weights_need_weights(job: JobDir) -> None:
     with pytest.raises(ValueError, match="init_from names none"):
         job.spec(workload={"init_map": {"partial": True}})
